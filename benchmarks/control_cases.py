@@ -31,12 +31,14 @@ from protos import policy_pb2 as pb
 from serving.client import Client
 from signals import contract
 from signals.observation import Observation
-from signals.policy import Action
+from signals.policy import Answer
 
 QUIET = ["--no-step-log", "true", "--no-warnings", "true", "--seed", "42", "--time-to-teleport", "-1"]
 MAX_TURN_S = 3000.0
 """Deadline of answers and of the guard's watchdog, longer than a case waits for its turn."""
 GUARD = "guard"
+SUMO, REQUEST = "SUMO: simulating, reading, transport", "request to the policies"
+"""Parts of a decision step that are not the controller's own."""
 FLEET, SINGLE, ECHO = "fleet", "single", "echo"
 
 
@@ -49,9 +51,9 @@ class RandomPolicies:
         rows = np.random.default_rng(0).integers(sizes, size=(4096 if len(sizes) < 100 else 256, len(sizes)))
         self._actions = itertools.cycle([dict(zip([c.tl for c in contracts], row, strict=True)) for row in rows])
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
         actions = next(self._actions)
-        return {tl: actions[tl] for tl in observations}
+        return {tl: Answer(actions[tl]) for tl in observations}
 
 
 class EchoPolicies:
@@ -61,12 +63,12 @@ class EchoPolicies:
         self._echo = grpc.insecure_channel(address).unary_unary("/echo/Echo")
         self._actions = iter(json.loads(recording.read_text())["actions"])
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
         call_echo(self._echo, b"".join(x.tobytes() for x in observations.values()))
         actions = next(self._actions)
         if actions.keys() != observations.keys():
             raise RuntimeError("the run with the echo does not repeat the recorded one")
-        return {tl: np.array(action) for tl, action in actions.items()}
+        return {tl: Answer(np.array(action)) for tl, action in actions.items()}
 
     def check_end(self) -> None:
         if next(self._actions, None) is not None:
@@ -78,14 +80,20 @@ def call_echo(echo: Callable[[bytes], bytes], data: bytes) -> None:
         raise RuntimeError("the echo server does not echo")
 
 
-def contracts_of(street: StreetNetwork) -> list[pb.PolicyContract]:
-    """A sumo-rl contract for every signal with several greens."""
-    city = config.City(Path("city.toml"))
-    return [
-        contract.build(city, config.TL((signal.id,), "sumo-rl", f"TL{k}", yellow_s=YELLOW_S, min_green_s=MIN_GREEN_S), street)
+def tls_of(street: StreetNetwork, dialect: str) -> dict[str, config.TL]:
+    """A TL of a dialect for every signal with several greens."""
+    times = {"yellow_s": YELLOW_S, "min_green_s": MIN_GREEN_S} if dialect == "sumo-rl" else {}
+    return {
+        f"TL{k}": config.TL((signal.id,), dialect, f"TL{k}", **times)
         for k, signal in enumerate(street.signals.values())
         if len(signal.first_program.greens) > 1
-    ]
+    }
+
+
+def contracts_of(street: StreetNetwork, dialect: str) -> list[pb.PolicyContract]:
+    """Their contracts."""
+    city = config.City(Path("city.toml"))
+    return [contract.build(city, tl, street) for tl in tls_of(street, dialect).values()]
 
 
 def served_policies(
@@ -126,7 +134,13 @@ def check_connection(connection: Any, transport: str) -> None:
 
 
 def controlled(
-    sumocfg: Path, seconds: float, variant: str, address: str, recording: str, stopwatch: Stopwatch | None = None
+    sumocfg: Path,
+    seconds: float,
+    variant: str,
+    address: str,
+    recording: str,
+    dialect: str = "sumo-rl",
+    stopwatch: Stopwatch | None = None,
 ) -> Iterator[float]:
     """The controller's decision steps on a street.
 
@@ -136,10 +150,11 @@ def controlled(
         variant: traci, libsumo or guard; followed by -fleet, -single or -echo if actions are requested over gRPC.
         address: HOST:PORT or Unix address of the model server or of the echo.
         recording: file to record the run in, or to replay with -echo; empty for no recording.
+        dialect: of all TLs.
         stopwatch: measures the parts of a decision step.
     """
     street = network.of_sumocfg(sumocfg)
-    contracts = contracts_of(street)
+    contracts = contracts_of(street, dialect)
     transport, _, inference = variant.partition("-")
     policies: Any = RandomPolicies(contracts)
     fleet = None
@@ -154,10 +169,11 @@ def controlled(
     recorder = RunRecorder(loop, connection, policies) if recording and inference != ECHO else None
     if stopwatch is not None:
         for owner, method, name in (
-            (connection._messages, "_exchange", "SUMO: simulating, reading, transport"), (connection, "read", "decode readings"),
+            (connection._messages, "_exchange", SUMO), (connection, "read", "decode readings"),
             (connection, "set", "encode and send commands"), (connection, "advance", "encode and send commands"),
-            (loop, "_send_commands", "requested states, safety rules"), (loop, "_decide", "observations, actions"),
-            (policies, "ask", "request to the policies"), (loop, "_feed_monitors", "monitors"), (loop, "step", "other"),
+            (loop, "_send_commands", "requested states, safety rules"), (loop, "observe", "observations"),
+            (loop, "_decide", "actions"),
+                       (policies, "ask", REQUEST), (loop, "_feed_monitors", "monitors"), (loop, "step", "other"),
         ):  # fmt: skip
             stopwatch.wrap(owner, method, name)
     end_s = loop.now + seconds
@@ -182,7 +198,7 @@ def controlled(
         stopwatch.seconds = {name: total_s / counters.decision_steps for name, total_s in stopwatch.seconds.items()}
 
 
-def replay(sumocfg: Path, seconds: float, variant: str, address: str, recording: str) -> Iterator[float]:
+def replay(sumocfg: Path, seconds: float, variant: str, address: str, recording: str, dialect: str) -> Iterator[float]:
     """The recorded commands over libsumo, without reads."""
     segments = json.loads(Path(recording).read_text())["segments"]
     if not any(commands for commands, _ in segments):
@@ -198,32 +214,34 @@ def replay(sumocfg: Path, seconds: float, variant: str, address: str, recording:
     connection.close()
 
 
-def exchange(sumocfg: Path, seconds: float, variant: str, address: str, recording: str) -> Iterator[float]:
+def exchange(sumocfg: Path, seconds: float, variant: str, address: str, recording: str, dialect: str) -> Iterator[float]:
     """The recorded messages over TraCI, answers dropped: a lower bound for a controller in a process of its own.
 
     `address`: of a bare gRPC echo that is called once per exchange with the size of all observations; empty for no call.
     """
     recorded = json.loads(Path(recording).read_text())["exchanges"]
-    exchanges = [(bytes.fromhex(text), count, until_s) for text, count, until_s in recorded]
+    exchanges = [(bytes.fromhex(text), count, until_s) for text, count, until_s, _ in recorded]
     connection = open_connection(TRACI, sumocfg)
     check_connection(connection, TRACI)
     connection.version()  # SUMO listens before it has loaded its network, and answers after that
     echo = grpc.insecure_channel(address).unary_unary("/echo/Echo") if address else None
-    observations = bytes(4 * sum(c.observation.size for c in contracts_of(network.of_sumocfg(sumocfg))))
+    observations = bytes(4 * sum(c.observation.size for c in contracts_of(network.of_sumocfg(sumocfg), dialect)))
     yield 0.0
     splitter, pending = MessageSplitter(), 0
-    for data, count, until_s in exchanges:
+    for k, (data, count, until_s) in enumerate(exchanges):
         connection.socket.sendall(data)
         pending += count
         while pending > 0:  # an answer may arrive before its exchange ends
             pending -= sum(1 for _ in splitter.feed(connection.socket.recv(1 << 20)))
+        if k + 1 < len(exchanges) and exchanges[k + 1][2] == until_s:
+            continue  # single vehicles are read by a second message
         if echo is not None:
             call_echo(echo, observations)
         yield until_s
     connection.close()
 
 
-def plain(sumocfg: Path, seconds: float, variant: str, address: str, recording: str) -> Iterator[float]:
+def plain(sumocfg: Path, seconds: float, variant: str, address: str, recording: str, dialect: str) -> Iterator[float]:
     """SUMO over libsumo with its fixed-time programs."""
     begin_s = network.of_sumocfg(sumocfg).begin_s
     connection = libsumo_connection.start_libsumo(["-c", str(sumocfg), *QUIET])

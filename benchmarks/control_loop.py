@@ -1,8 +1,9 @@
 """The controlled simulation, against libsumo with the same signal changes and no reads, and against sumo-rl.
 
-    python -m benchmarks.control_loop [--seconds 1200] [--rounds 3] [--street NAME ...] [--without-sumo-rl]
+    python -m benchmarks.control_loop [--seconds 1200] [--rounds 3] [--street NAME ...] [--dialect street] [--without-sumo-rl]
 
-All TLs of a street are controlled, in the sumo-rl dialect. A first run with a random
+All TLs of a street are controlled, in the sumo-rl dialect, or with --dialect street by the
+shipped policy (64-64 actors are left out then). A first run with a random
 policy, and one with a served fleet, are recorded. Then the cases run interleaved, each in
 a process of its own, in turns of a twelfth of the simulated time (`benchmarks.turns`):
 
@@ -23,11 +24,14 @@ Last, the parts of a decision step. Streets: the sample city, cologne8 and ingol
 ../shared has them, and a generated grid of 1,000 signals with as much traffic as those,
 and with nearly none ("night"); both of the latter for a tenth of the time.
 Budgets: over TraCI without inference 1.3 x libsumo, no reads; with a fleet over TCP
-1.15 x the same run with the gRPC echo.
+1.15 x the same run with the gRPC echo. With --dialect street and a fleet: 1.6 x libsumo, no
+reads, and 0.12 ms a signal of our own in a decision step.
 """
 
 import argparse
 import contextlib
+import importlib.util
+import json
 import statistics
 import subprocess
 import sys
@@ -37,18 +41,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import sumo_rl_loop, thousand_signals
-from benchmarks.control_cases import KINDS, contracts_of, controlled
+from benchmarks.control_cases import KINDS, REQUEST, SUMO, contracts_of, controlled, tls_of
 from benchmarks.loop_instruments import Stopwatch
 from benchmarks.sumo_rl_loop import DELTA_S
 from benchmarks.turns import ROOT, Command, serve_turns, take_turns
 from benchmarks.unary_predict import ECHO, server, serving_command
 from city import network
 
+_sumo_rl = importlib.util.find_spec("sumo_rl")
+SUMO_RL_STREETS = Path(_sumo_rl.origin or "").parent / "nets" / "RESCO" if _sumo_rl is not None else Path("sumo_rl")
 SCENARIOS = ROOT.parent / "shared" / "scenarios"
 STREETS = {
     "grid": ROOT / "examples" / "grid" / "grid.sumocfg",
     "cologne8": SCENARIOS / "cologne8" / "cologne8.sumocfg",
     "ingolstadt7": SCENARIOS / "ingolstadt7" / "ingolstadt7.sumocfg",
+    "ingolstadt21": SUMO_RL_STREETS / "ingolstadt21" / "ingolstadt21.sumocfg",
 }
 GENERATED = {"thousand": thousand_signals.DAY, "night": thousand_signals.NIGHT}
 TURNS = 12
@@ -68,20 +75,36 @@ def command(kind: str, *arguments: str) -> Command:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, cfg: str) -> Iterator[tuple[str, str]]:
-    """An embedded server with random 64-64 actors of a street and their fleet; yields its TCP and its Unix address."""
+def serving(folder: Path, cfg: Path, dialect: str) -> Iterator[tuple[str, str]]:
+    """An embedded server with the models of a street and their fleet; yields its TCP and its Unix address."""
     models = folder / "models"
     models.mkdir()
-    code = (
-        "import sys; from pathlib import Path; from benchmarks.random_models import write_models; from city import network; "
-        "from benchmarks.control_cases import contracts_of; from export.__main__ import main; "
-        "contracts = contracts_of(network.of_sumocfg(Path(sys.argv[2]))); write_models(Path(sys.argv[1]), contracts); "
-        "sys.exit(main(['fleet', 'city', '--tl', ','.join(c.tl for c in contracts), '--models-dir', sys.argv[1]]))"
-    )
-    subprocess.run([sys.executable, "-c", code, str(models), cfg], check=True, capture_output=True, cwd=ROOT)
+    code = "import sys; from pathlib import Path; from benchmarks.control_loop import prepare; "
+    code += "prepare(*map(Path, sys.argv[1:3]), sys.argv[3])"
+    subprocess.run([sys.executable, "-c", code, str(models), str(cfg), dialect], check=True, capture_output=True, cwd=ROOT)
     socket = folder / "grpc"
     with server(*serving_command(models, "--grpc_socket_path", str(socket))) as address:
         yield address, f"unix:{socket}"
+
+
+def prepare(models: Path, cfg: Path, dialect: str) -> None:
+    """Write the models of a street's TLs, random 64-64 actors or the shipped policy, and their fleet."""
+    from benchmarks.random_models import write_models
+    from export.__main__ import main as export
+
+    street = network.of_sumocfg(cfg)
+    tls = tls_of(street, dialect)
+    if dialect == "street":
+        city = models.parent / "city.toml"
+        tables = [f"[tl.{name}]\nsignals = {json.dumps(tl.signals)}\ndialect = 'street'\n" for name, tl in tls.items()]
+        city.write_text(f"[network]\nsumocfg = {json.dumps(str(cfg))}\n" + "".join(tables))
+        arguments = ["--city", str(city), "--pretrained", "--tl", "all", "--models-dir", str(models)]
+        if export(arguments):
+            raise RuntimeError("the shipped policy was not exported")
+    else:
+        write_models(models, contracts_of(street, dialect))
+    if export(["fleet", "city", "--tl", ",".join(tls), "--models-dir", str(models)]):
+        raise RuntimeError("the fleet was not built")
 
 
 def parts(begin_s: float, seconds: float) -> list[float]:
@@ -90,7 +113,9 @@ def parts(begin_s: float, seconds: float) -> list[float]:
     return [begin_s + DELTA_S * (decisions * (k + 1) // TURNS) for k in range(TURNS)]
 
 
-def cases_of(sumocfg: Path, seconds: str, folder: Path, tcp: str, unix: str, echo: str, with_sumo_rl: bool) -> dict[str, Case]:
+def cases_of(
+    sumocfg: Path, seconds: str, folder: Path, tcp: str, unix: str, echo: str, dialect: str, with_sumo_rl: bool
+) -> dict[str, Case]:
     """The cases of a street. `tcp`, `unix`: addresses of the model server. `echo`: address of the echo server."""
     random, served = str(folder / "random.json"), str(folder / "served.json")
     base, base_served = "libsumo, no reads", "libsumo, no reads (fleet's run)"
@@ -112,7 +137,7 @@ def cases_of(sumocfg: Path, seconds: str, folder: Path, tcp: str, unix: str, ech
         "controller over TraCI, single models": ("controlled", "traci-single", tcp, "", fleet_references),
     }
     cases = {
-        name: Case(command(kind, str(sumocfg), seconds, variant, address, recording), references)
+        name: Case(command(kind, str(sumocfg), seconds, variant, address, recording, dialect), references)
         for name, (kind, variant, address, recording, references) in table.items()
     }
     if with_sumo_rl:
@@ -121,31 +146,39 @@ def cases_of(sumocfg: Path, seconds: str, folder: Path, tcp: str, unix: str, ech
     return cases
 
 
-def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: bool) -> None:
+def measure(name: str, sumocfg: Path, seconds: str, rounds: int, dialect: str, with_sumo_rl: bool) -> None:
     """Run and print all cases of a street."""
     street = network.of_sumocfg(sumocfg)
     until = parts(street.begin_s, float(seconds))
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        with serving(folder, str(sumocfg)) as (tcp, unix), server("-c", ECHO) as echo:
+        with serving(folder, sumocfg, dialect) as (tcp, unix), server("-c", ECHO) as echo:
             for variant, recording in (("traci", folder / "random.json"), ("traci-fleet", folder / "served.json")):
-                take_turns({variant: command("controlled", str(sumocfg), seconds, variant, tcp, str(recording))}, until[-1:])
-            cases = cases_of(sumocfg, seconds, folder, tcp, unix, echo, with_sumo_rl)
+                take_turns(
+                    {variant: command("controlled", str(sumocfg), seconds, variant, tcp, str(recording), dialect)}, until[-1:]
+                )
+            cases = cases_of(sumocfg, seconds, folder, tcp, unix, echo, dialect, with_sumo_rl)
             times: dict[str, list[float]] = {case: [] for case in cases}
             for k in range(rounds):
                 commands = {case: cases[case].command for case in cases if k == 0 or not cases[case].once}
                 for case, times_s in take_turns(commands, until).items():
                     times[case] += times_s
             stopwatch = Stopwatch()
-            for _ in controlled(sumocfg, float(seconds), "traci-fleet", tcp, "", stopwatch):
+            for _ in controlled(sumocfg, float(seconds), "traci-fleet", tcp, "", dialect, stopwatch):
                 pass
-    print(f"\n{name}: {len(contracts_of(street))} signals, {seconds} s simulated, {rounds} rounds in {TURNS} turns each")
+            exchanges = json.loads((folder / "served.json").read_text())["exchanges"]
+    signals = len(tls_of(street, dialect))
+    print(f"\n{name}: {signals} signals, dialect {dialect}, {seconds} s simulated, {rounds} rounds in {TURNS} turns each")
     print("  time of a round, ratio of the sums, median of the turns' ratios:")
     for case, (_, references, _) in cases.items():
         print(f"  {case:<37}{sum(times[case]) * TURNS / len(times[case]):>9.2f} s {ratios(times, case, references)}", flush=True)
     print("  parts of a decision step, with the fleet:")
     for part, part_s in sorted(stopwatch.seconds.items(), key=lambda pair: -pair[1]):
         print(f"    {part:<48}{1000 * part_s:>9.3f} ms {100 * part_s / sum(stopwatch.seconds.values()):>5.0f} %")
+    own_s = sum(part_s for part, part_s in stopwatch.seconds.items() if part not in (SUMO, REQUEST))
+    print(f"    our own part of them: {1000 * own_s:.3f} ms, {1e6 * own_s / signals:.0f} us a signal")
+    sent, received = (statistics.mean(values) for values in zip(*((len(e[0]) / 2, e[3]) for e in exchanges), strict=True))
+    print(f"  an exchange with SUMO: {sent:.0f} bytes to it, {received:.0f} bytes from it")
 
 
 def ratios(times: dict[str, list[float]], case: str, references: tuple[str, ...]) -> str:
@@ -160,13 +193,14 @@ def ratios(times: dict[str, list[float]], case: str, references: tuple[str, ...]
 
 def main() -> None:
     if sys.argv[1:2] == ["--case"]:
-        kind, cfg, seconds, variant, address, recording = sys.argv[2:]
-        serve_turns(KINDS[kind](Path(cfg), float(seconds), variant, address, recording))
+        kind, cfg, seconds, variant, address, recording, dialect = sys.argv[2:]
+        serve_turns(KINDS[kind](Path(cfg), float(seconds), variant, address, recording, dialect))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", default="1200", help="simulated time; a tenth of it on the generated streets")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each case (default: %(default)s)")
     parser.add_argument("--street", action="append", choices=[*STREETS, *GENERATED], help="default: all")
+    parser.add_argument("--dialect", choices=["sumo-rl", "street"], default="sumo-rl", help="default: %(default)s")
     parser.add_argument("--without-sumo-rl", action="store_true", help="leave out the slow comparison with sumo-rl")
     args = parser.parse_args()
     with_sumo_rl = not args.without_sumo_rl and sumo_rl_loop.is_installed()
@@ -179,7 +213,7 @@ def main() -> None:
             path = STREETS[name] if name in STREETS else thousand_signals.write(Path(folder), GENERATED[name])
             seconds = args.seconds if name in STREETS else str(float(args.seconds) / 10)
             if path.is_file():
-                measure(name, path, seconds, args.rounds, with_sumo_rl)
+                measure(name, path, seconds, args.rounds, args.dialect, with_sumo_rl)
             else:
                 print(f"\n{name}: left out, {path} does not exist")
 

@@ -39,7 +39,7 @@ def milliseconds(members: list[FleetActor], limit: int) -> tuple[int, float]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
         folder.mkdir()
-        graph = meta_graph.assemble(size, lambda x, v: {"action": fleet_graph.build(groups, x, v)})
+        graph = meta_graph.assemble(size, lambda x, v: fleet_graph.build(groups, x, v))
         meta_graph.write(folder, graph, pb.PolicyContract(tl="city"), fleet_graph.weights(groups))
         stack.enter_context(tf.Graph().as_default())
         session = stack.enter_context(tf.compat.v1.Session(config=options))

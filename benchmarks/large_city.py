@@ -85,7 +85,7 @@ def measure_decision_step(thousands: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as name:
         sumocfg = thousand_signals.write(Path(name), thousand_signals.DAY, thousands)
         stopwatch = Stopwatch()
-        for _ in controlled(sumocfg, seconds, TRACI, "", "", stopwatch):
+        for _ in controlled(sumocfg, seconds, TRACI, "", "", stopwatch=stopwatch):
             pass
     controller_s = sum(part_s for part, part_s in stopwatch.seconds.items() if part != SUMO_PART)
     per_signal = f"{1e3 * controller_s / thousands:.0f} us a signal"

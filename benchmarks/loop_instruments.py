@@ -11,7 +11,7 @@ import numpy as np
 from controller.decision_step import DecisionLoop
 from controller.sumo.connection import StepResult
 from signals.observation import Observation
-from signals.policy import Action
+from signals.policy import Answer
 from signals.safety.signal_safety import PermittedState, SignalCommand
 
 
@@ -21,8 +21,8 @@ class RunRecorder:
     def __init__(self, loop: DecisionLoop, connection: Any, policies: Any) -> None:
         self.segments: list[tuple[list[tuple[str, str]], float]] = []
         """((signal, state) commands, second to which SUMO simulates after them)."""
-        self.exchanges: list[tuple[str, int, float]] = []
-        """(bytes sent, in hex; number of answers; second to which SUMO simulates)."""
+        self.exchanges: list[tuple[str, int, float, int]] = []
+        """(bytes sent, in hex; number of answers; second to which SUMO simulates; bytes of the answers)."""
         self.actions: list[dict[str, list[float]]] = []
         """The actions by TL, one item for each request to the policies."""
         messages = connection._messages
@@ -43,16 +43,18 @@ class RunRecorder:
             pending.clear()
             advance(until_s)
 
-        received, is_reading = 0, False
+        received, received_bytes, is_reading = 0, 0, False
 
         def recording_answers(count: int) -> Iterator[bytes]:
-            nonlocal received
+            nonlocal received, received_bytes
             for k, answer in enumerate(answers(count), 1):
                 received += 1
+                received_bytes += len(answer)
                 if is_reading and k == count:
-                    self.exchanges.append((self._sent.hex(), received, self.segments[-1][1] if self.segments else 0.0))
+                    until_s = self.segments[-1][1] if self.segments else 0.0
+                    self.exchanges.append((self._sent.hex(), received, until_s, received_bytes))
                     self._sent.clear()
-                    received = 0
+                    received = received_bytes = 0
                 yield answer
 
         def recording_read(due: tuple[str, ...]) -> StepResult:
@@ -66,10 +68,11 @@ class RunRecorder:
 
         def recording_ask(
             observations: Mapping[str, Observation], observed_s: float | None = None
-        ) -> dict[str, Action | Exception]:
-            actions: dict[str, Action | Exception] = ask(observations, observed_s)
+        ) -> dict[str, Answer | Exception]:
+            answers: dict[str, Answer | Exception] = ask(observations, observed_s)
+            actions = {tl: answer.action for tl, answer in answers.items() if isinstance(answer, Answer)}
             self.actions.append({tl: np.ravel(np.asarray(action, np.float64)).tolist() for tl, action in actions.items()})
-            return actions
+            return answers
 
         connection.set, connection.advance, connection.read = recording_set, recording_advance, recording_read
         messages.answers, messages.socket = recording_answers, self

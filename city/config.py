@@ -11,15 +11,18 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from city import names, toml_table
+from city import names, ppo_settings, toml_table
 from city.arguments import host_and_port
 from city.errors import InputError
+from city.ppo_settings import PpoSettings
 from city.toml_table import SimulationTime
 
 FALLBACKS = ("plan", "max-pressure")
 PADDINGS = ("supersuit",)
 FLOORS = ("street", "dialect")
 MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
+MAX_PHASE = 16
+"""Number of phases of a signal controller."""
 T = TypeVar("T")
 DIALECT = "dialect"
 """Key in a TL field's metadata: the included dialects that read the field. A user's own dialect may read all fields."""
@@ -38,8 +41,8 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Training:
-    """[training]: the checkpoints."""
+class Training(PpoSettings):
+    """[training]: the checkpoints, and the settings of greenserve train."""
 
     model_path: Path | None = None
     model_number: int | None = None
@@ -174,6 +177,8 @@ class TL:
     """The actor's variable scope in a checkpoint that holds several agents."""
     output_tensor: str | None = None
     """The actor's output in a training graph, if the exporter selects a wrong one."""
+    phases: dict[str, int] = field(default_factory=dict, hash=False)
+    """Phase numbers in exports of signal events, by `ROAD`, `ROAD:left`, `ROAD:right` or `ROAD:crossing` (docs/atspm.md)."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +281,7 @@ def _keys_of_dialect(body: Any) -> list[str]:
 
 def _training(where: str, training: Training, tls: Mapping[str, TL]) -> Training:
     _check_choice(f"{where} padding", training.padding, (None, *PADDINGS))
+    ppo_settings.check(training, lambda key, value: f"{where} {key} = {value!r}")
     if training.target_tls is None:
         return training
     by_key = names.by_key(tls)
@@ -412,3 +418,6 @@ def _check_tl(where: str, tl: TL) -> None:
     for key in ("delta_time_s", "control_cycle", "offset_range", "action_t_s"):
         if getattr(tl, key) == 0:
             raise InputError(f"{where} {key} = 0 must be at least 1")
+    for name, number in tl.phases.items():
+        if not 1 <= number <= MAX_PHASE:
+            raise InputError(f"{where} phases {name} = {number} must be a phase number from 1 to {MAX_PHASE}")

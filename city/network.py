@@ -7,14 +7,15 @@ of a policy contract. The XML is read in one streaming pass.
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from city import sumo_files
 from city.config import TL, City
 from city.errors import InputError
 from city.lane_graph import LaneGraph
-from city.lanes import is_internal
+from city.lanes import is_internal, road_of
+from city.movements import Movement, heading_deg, leg_deg, points
 from city.right_of_way import MAX_PATH_M, Connection, Foes, Junctions, Requests, conflicts, green_together, path_length_m
 from city.sumo_files import elements, seconds, time_hint
 
@@ -46,6 +47,8 @@ class Program:
     type: str
     offset_s: int
     phases: tuple[Phase, ...]
+    is_coordinated: bool = False
+    """Whether an actuated program also ends its phases at fixed seconds of a cycle."""
 
     @property
     def is_blinking(self) -> bool:
@@ -127,6 +130,8 @@ class SignalNetwork:
     """Why the network's data do not suffice to control the signal; "" if they do."""
     lane_graph: LaneGraph = field(default_factory=LaneGraph, compare=False, repr=False)
     """The lanes of the whole network."""
+    movements: tuple[tuple[Movement, ...], ...] = ()
+    """By link index: the movement of each controlled connection, in the order of `links`."""
 
     def __post_init__(self) -> None:
         for name in ("approach_mps", "crossing_m", "path_m", "slowest_mps"):
@@ -175,6 +180,8 @@ class StreetNetwork:
     stop line in m: a vehicle that stops at the signal may still be on one of them."""
     begin_s: float = 0.0
     end_s: float | None = None
+    additional: tuple[Path, ...] = ()
+    """The additional files with signal programs or schedules, in order."""
 
 
 def of_city(city: City) -> StreetNetwork:
@@ -256,6 +263,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
             element.clear()
     if not reader.junctions.lanes:
         raise InputError(f"{net_file}: is not a SUMO network: it has no junctions; name a .net.xml instead")
+    with_programs = []
     for path in additional or []:
         for _, element in elements(path):
             try:
@@ -263,11 +271,13 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
                     reader.add_program(element, path)
                 else:
                     reader.add_schedule(element)
+                if element.tag in ("tlLogic", "WAUT", "wautJunction"):
+                    with_programs.append(path)
             except (KeyError, ValueError) as error:
                 raise InputError(
                     f"{path}: <{element.tag} {_describe(element)}> is malformed ({_reason(error)}); fix it"
                 ) from None
-    return reader.finish(end_s)
+    return replace(reader.finish(end_s), additional=tuple(dict.fromkeys(with_programs)))
 
 
 def _describe(element: ET.Element) -> str:
@@ -277,6 +287,12 @@ def _describe(element: ET.Element) -> str:
 
 def _reason(error: KeyError | ValueError) -> str:
     return f"attribute {error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _is_coordinated(element: ET.Element) -> bool:
+    """Whether a `tlLogic` has SUMO's parameter `coordinated`, or phases with `earliestEnd` or `latestEnd`."""
+    is_set = any(p.get("key") == "coordinated" and p.get("value", "").lower() in ("true", "1") for p in element.iter("param"))
+    return is_set or any("earliestEnd" in phase.attrib or "latestEnd" in phase.attrib for phase in element.iter("phase"))
 
 
 class _Reader:
@@ -292,6 +308,8 @@ class _Reader:
         self.junctions = Junctions()
         self.crossings: set[str] = set()
         """Lanes of pedestrian crossings."""
+        self.crossed_roads: dict[str, tuple[str, ...]] = {}
+        """By lane of a pedestrian crossing, the roads that it crosses."""
         self.schedules: dict[str, tuple[str, list[ProgramSwitch]]] = {}
         """By WAUT, (its first program, its switches)."""
         self.schedules_of: dict[str, list[str]] = {}
@@ -304,7 +322,9 @@ class _Reader:
             self.lanes.limit_mps[attributes["id"]] = float(attributes["speed"])
             self.shape[attributes["id"]] = attributes.get("shape", "")
         elif element.tag == "edge" and attributes.get("function") == "crossing":
-            self.crossings.update(lane.attrib["id"] for lane in element.iter("lane"))
+            for lane in element.iter("lane"):
+                self.crossings.add(lane.attrib["id"])
+                self.crossed_roads[lane.attrib["id"]] = tuple(attributes.get("crossingEdges", "").split())
         elif element.tag == "tlLogic":
             self.add_program(element, None)
         elif element.tag == "connection":
@@ -342,7 +362,9 @@ class _Reader:
             # a pedestrian crossing is its own internal lane; the opposite direction (linkIndex2) starts on it
             crossing = next((lane for lane in (from_lane, to_lane) if lane in self.crossings), "")
             internal = via or crossing
-            link = Connection(attributes["tl"], int(attributes["linkIndex"]), from_lane, to_lane, internal)
+            link = Connection(
+                attributes["tl"], int(attributes["linkIndex"]), from_lane, to_lane, internal, attributes.get("dir", "s")
+            )
             self.connections.setdefault(link.signal, []).append(link)
 
     def add_program(self, element: ET.Element, path: Path | None) -> None:
@@ -362,6 +384,7 @@ class _Reader:
             element.attrib.get("type", "static"),
             int(self.begin_s if offset == "begin" else float(offset)),
             tuple(phases),
+            _is_coordinated(element),
         )
         if path is not None and signal not in self.programs:
             raise InputError(
@@ -399,9 +422,12 @@ class _Reader:
         # SUMO accepts states with more characters than there are links
         size = max([connection.index + 1 for connection in connections] + [len(state) for state in states])
         links: list[list[tuple[str, str]]] = [[] for _ in range(size)]
+        movements: list[list[Movement]] = [[] for _ in range(size)]
         for connection in connections:
             links[connection.index].append((connection.from_lane, connection.to_lane))
         try:
+            for connection in connections:
+                movements[connection.index].append(self._movement(connection))
             foes, yields, permissive = conflicts(size, connections, requests, self.shape)
             path_m, invalid_path = self._path_m(size, connections)
         except (KeyError, IndexError, ValueError) as error:
@@ -428,7 +454,22 @@ class _Reader:
             tuple(switches),
             invalid_path,
             self.lanes,
+            tuple(tuple(of_link) for of_link in movements),
         )
+
+    def _movement(self, connection: Connection) -> Movement:
+        """The movement of a connection. Raises KeyError, IndexError or ValueError if a shape is malformed."""
+        ends = connection.from_lane, connection.to_lane
+        crossing = next((lane for lane in ends if lane in self.crossings), None)
+        if crossing is None:
+            heading = heading_deg(points(self.shape[connection.from_lane]), at_end=True)
+            return Movement(road_of(connection.from_lane), connection.turn or "s", heading)
+        roads = self.crossed_roads[crossing]
+        road = next((road for road in roads if f"{road}_0" in self.shape), None)
+        if road is None:
+            return Movement("", "", 0.0, roads)
+        leg = leg_deg(points(self.shape[crossing]), points(self.shape[f"{road}_0"]))
+        return Movement(road, "", leg, roads)
 
     def _speeds(self, pairs: list[tuple[str, str]]) -> list[float]:
         """Speed limits of the incoming vehicle lanes of a link, m/s."""

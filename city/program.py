@@ -14,7 +14,7 @@ from city.interrupts import Interrupts
 from city.printable import printable
 
 FAILED, WRONG_INPUT, GATE_FAILED = 1, 2, 3
-"""Exit codes beside 0: the work failed; the input is wrong; the evaluation's candidate is not better than its gate."""
+"""Exit codes beside 0: the work failed; the input is wrong; a candidate or too many networks fail at a gate."""
 OWN_PACKAGES = {
     *("city", "controller", "evaluation", "export", "greenserve", "protos"),
     *("rounds", "serving", "signals", "simulation", "training"),

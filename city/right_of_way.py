@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.lanes import road_of
+from city.movements import points
 
 Foes = NDArray[np.bool_]
 
@@ -36,6 +37,8 @@ class Connection:
     to_lane: str
     via: str
     """Its internal lane, inside the junction; empty in a network without internal lanes."""
+    turn: str = "s"
+    """SUMO's `dir`."""
 
 
 class Junctions:
@@ -203,12 +206,12 @@ def _path(connection: Connection, continuation: Mapping[str, str], shapes: Mappi
     """
     corners = _corners(connection, continuation, shapes)
     if connection.via not in shapes:
-        return _curves(_points(shapes[connection.from_lane]), _points(shapes[connection.to_lane]))
-    points = [np.array(corners[:1])]
+        return _curves(points(shapes[connection.from_lane]), points(shapes[connection.to_lane]))
+    steps = [np.array(corners[:1])]
     for a, b in pairwise(corners):
-        steps = max(1, math.ceil(math.dist(a, b) / PATH_STEP_M))
-        points.append(np.linspace(a, b, steps + 1)[1:])
-    return np.concatenate(points)
+        count = max(1, math.ceil(math.dist(a, b) / PATH_STEP_M))
+        steps.append(np.linspace(a, b, count + 1)[1:])
+    return np.concatenate(steps)
 
 
 def _curves(lane: list[tuple[float, float]], next_lane: list[tuple[float, float]]) -> NDArray[np.float64]:
@@ -241,18 +244,13 @@ def path_length_m(connection: Connection, continuation: Mapping[str, str], shape
 
 def _corners(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> list[tuple[float, float]]:
     """The polyline of a connection's path over its junction, in m, from the end of its lane to the start of the next."""
-    corners = [_points(shapes[connection.from_lane])[-1]]
+    corners = [points(shapes[connection.from_lane])[-1]]
     lane = connection.via
     while lane in shapes:
-        corners += _points(shapes[lane])
+        corners += points(shapes[lane])
         lane = continuation.get(lane, "")
-    corners.append(_points(shapes[connection.to_lane])[0])
+    corners.append(points(shapes[connection.to_lane])[0])
     return corners
-
-
-def _points(shape: str) -> list[tuple[float, float]]:
-    """Parse a shape: `x,y[,z] x,y[,z] ...`. Raises ValueError."""
-    return [(float(x), float(y)) for x, y in (point.split(",")[:2] for point in shape.split())]
 
 
 def green_together(size: int, states: Iterable[str]) -> Foes:

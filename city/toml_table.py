@@ -81,6 +81,8 @@ def _value(where: str, hint: Any, value: Any, folder: Path) -> Any:
     """Check and convert a value to a field's type; an optional field's None stands for a missing key, never for a value."""
     if get_origin(hint) in (Union, types.UnionType):
         (hint,) = (item for item in get_args(hint) if item is not types.NoneType)
+    if get_origin(hint) is dict:
+        return _integers_by_name(where, value, folder)
     if get_origin(hint) is tuple:
         return (_sizes if get_args(hint)[0] is int else _texts)(where, value)
     return _READERS[hint](where, value, folder)
@@ -130,6 +132,12 @@ def _sizes(where: str, value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or not value or not all(type(item) is int and 0 < item <= MAX_VALUE for item in value):
         raise InputError(f"{where} must be a list of positive integers, such as [64, 64]")
     return tuple(value)
+
+
+def _integers_by_name(where: str, value: Any, folder: Path) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise InputError(f'{where} = {value!r} must be a table of names and integers, such as {{ "A1B1" = 2 }}')
+    return {name: _integer(f"{where} {name}", item, folder) for name, item in value.items()}
 
 
 def _texts(where: str, value: Any) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +41,30 @@ DRIVERS: dict[str, type[MaxPressure] | type[Greedy]] = {kind.name: kind for kind
 """What can control in the place of the policies, by name."""
 
 
+@dataclass(frozen=True)
+class Start:
+    """The simulation at the moment at which control begins."""
+
+    now: float
+    """Simulated second."""
+    sumo_step_s: float
+    has_traffic: bool
+    """Whether vehicles or persons are there."""
+    signals: Mapping[str, RunningSignal]
+    """By signal of the contracts, in their order."""
+
+
+class LanesToRead(NamedTuple):
+    """What a connection reads for the TLs."""
+
+    lanes_of: dict[str, list[str]]
+    """By TL, the lanes whose counts it needs."""
+    outflow_lanes: list[str]
+    """Lanes with counted outflow."""
+    vehicle_lanes_of: dict[str, list[str]]
+    """By TL, the lanes whose single vehicles it needs."""
+
+
 def assemble(
     connection: SumoConnection,
     street: StreetNetwork,
@@ -55,35 +81,64 @@ def assemble(
     `driver`: one of DRIVERS, which controls in the place of the policies, with the greens of the programs that run.
     Raises InputError that names the difference.
     """
-    signals = [signal for contract in contracts for signal in contract.signal_ids]
+    start = checked_start(connection, street, contracts)
+    loop = loop_from(start, connection, street, contracts, policies, safety, control, subscribers, driver)
+    take_over(connection, street, start)
+    return loop
+
+
+def checked_start(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Start:
+    """Check every contract against the running simulation. Raises InputError that names the difference."""
+    api = connection.api
     for contract in contracts:
         check_contract_matches_network(contract, street)
-    running = running_signals(connection.api, street, signals)
+    running = running_signals(api, street, [signal for contract in contracts for signal in contract.signal_ids])
     for contract in contracts:
-        check_sumo_matches_contract(contract, running, connection.api, street)
-    with_pressure = MaxPressure.name in (driver, control.fallback)
-    counts_outflow = _track(connection, street, contracts, with_pressure, with_vehicles=driver == Greedy.name)
-    now = float(connection.api.simulation.getTime())
+        check_sumo_matches_contract(contract, running, api, street)
+    has_traffic = any(domain.getIDCount() for domain in (api.vehicle, api.person))
+    return Start(float(api.simulation.getTime()), float(api.simulation.getDeltaT()), has_traffic, running)
+
+
+def take_over(connection: SumoConnection, street: StreetNetwork, start: Start) -> None:
+    """Prepare the signals in SUMO for a controller, and mark them as controlled."""
+    define_off_programs(connection.api, [street.signals[signal] for signal in start.signals])
+    # so that a second controller of these signals is refused
+    connection.mark_controlled(list(start.signals), f"process {os.getpid()} on {socket.gethostname()}")
+
+
+def loop_from(
+    start: Start,
+    connection: SumoConnection,
+    street: StreetNetwork,
+    contracts: Sequence[pb.PolicyContract],
+    policies: Policies,
+    safety: city_config.Safety,
+    control: city_config.Controller,
+    subscribers: Iterable[Subscriber],
+    driver: str | None,
+) -> DecisionLoop:
+    """The decision loop of a start; it asks nothing more of SUMO. Arguments and errors as `assemble`."""
+    to_read = lanes_to_read(street, contracts, control, driver)
+    links = {signal: len(street.signals[signal].links) for signal in start.signals}
+    connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of)
     # as in training, where an episode begins on an empty network, with the first green phase at once
-    has_traffic = any(domain.getIDCount() for domain in (connection.api.vehicle, connection.api.person))
-    forces_first = safety.floors == "dialect" and not has_traffic
+    forces_first = safety.floors == "dialect" and not start.has_traffic
     lanes = ReadLanes({lane: i for i, lane in enumerate(connection.lanes)}, street)
     intersections: list[Intersection] = []
     monitors: list[SignalMonitor] = []
     for contract in contracts:
-        intersection = _intersection(contract, street, lanes, running, safety, control, now, driver)
+        intersection = _intersection(contract, street, lanes, start.signals, safety, control, start.now, driver)
         for monitor, signal in zip(_monitors(intersection, street), contract.signal_ids, strict=True):
             if not forces_first:
                 # the change from the signal's program is monitored too
-                monitor.follow_program(running[signal].shown, now)
+                monitor.follow_program(start.signals[signal].shown, start.now)
             monitors.append(monitor)
-        intersection.start(now, [running[signal].shown for signal in contract.signal_ids], forces_first)
+        intersection.start(start.now, [start.signals[signal].shown for signal in contract.signal_ids], forces_first)
         intersections.append(intersection)
-    define_off_programs(connection.api, [street.signals[signal] for signal in signals])
-    # so that a second controller of these signals is refused
-    connection.mark_controlled(signals, f"process {os.getpid()} on {socket.gethostname()}")
-    step_s = float(connection.api.simulation.getDeltaT())
-    return DecisionLoop(connection, intersections, policies, street, subscribers, now, step_s, monitors, counts_outflow)
+    counts_outflow = bool(to_read.outflow_lanes)
+    return DecisionLoop(
+        connection, intersections, policies, street, subscribers, start.now, start.sumo_step_s, monitors, counts_outflow
+    )
 
 
 class ReadLanes:
@@ -96,17 +151,11 @@ class ReadLanes:
         """float64 [lanes]"""
 
 
-def _track(
-    connection: SumoConnection,
-    street: StreetNetwork,
-    contracts: Sequence[pb.PolicyContract],
-    with_pressure: bool,
-    with_vehicles: bool,
-) -> bool:
-    """Set what the connection reads for the TLs; return whether it counts vehicles that left a lane.
-
-    `with_pressure`: also read the lanes of max-pressure. `with_vehicles`: also read the single vehicles of the approaches.
-    """
+def lanes_to_read(
+    street: StreetNetwork, contracts: Sequence[pb.PolicyContract], control: city_config.Controller, driver: str | None
+) -> LanesToRead:
+    """The lanes that the TLs' observers, the driver and the fallback need."""
+    with_pressure = MaxPressure.name in (driver, control.fallback)
     lanes_of, outflow_lanes, vehicle_lanes_of = {}, [], {}
     for contract in contracts:
         lanes = [lane for signal in contract.signals for lane in signal.lane_ids]
@@ -116,12 +165,10 @@ def _track(
             lanes += [lane for signal in signals for lane in _roads(max_pressure.lanes_of(signal, street.lanes_behind))]
         lanes_of[contract.tl] = lanes
         vehicle_lanes = list(dialects.of(contract).vehicle_lanes(contract))
-        if with_vehicles:
+        if driver == Greedy.name:
             vehicle_lanes += [lane for signal in signals for lane in _roads(greedy.approach_lanes(signal, street.lanes_behind))]
         vehicle_lanes_of[contract.tl] = vehicle_lanes
-    links = {signal: len(street.signals[signal].links) for contract in contracts for signal in contract.signal_ids}
-    connection.track(lanes_of, list(dict.fromkeys(outflow_lanes)), links, vehicle_lanes_of)
-    return bool(outflow_lanes)
+    return LanesToRead(lanes_of, list(dict.fromkeys(outflow_lanes)), vehicle_lanes_of)
 
 
 def _intersection(

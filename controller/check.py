@@ -29,7 +29,8 @@ from signals.change_times import (
     times_to_train_with,
     times_without_model,
 )
-from signals.contract import controllable
+from signals.contract import build, controllable
+from signals.dialects import street as street_dialect
 from signals.policy_signals import PolicySignal, describe_programs, of_contract
 from signals.safety.conflicts import check_phases
 
@@ -101,7 +102,7 @@ def _compare(
                 difference = left_out[tl] if is_strict else f"{LEFT_OUT}: {left_out[tl]}"
                 rows.append((tl, "-", city.tls[tl].dialect, difference))
                 continue
-            contract = _contract(city, tl, models, client)
+            contract = _contract(city, street, tl, models, client)
         except (InputError, ContractError) as error:
             rows.append((tl, "-", city.tls[tl].dialect, str(error)))
             without_model.append(tl)
@@ -176,7 +177,7 @@ def _row(city: City, street: StreetNetwork, tl: str, contract: pb.PolicyContract
     return tl, number, dialect, MATCHES
 
 
-def _contract(city: City, tl: str, models: ModelSettings, client: Client | None) -> pb.PolicyContract:
+def _contract(city: City, street: StreetNetwork, tl: str, models: ModelSettings, client: Client | None) -> pb.PolicyContract:
     """The contract of a TL's model, served or on disk. Raises InputError, ContractError."""
     if client is not None:
         return fetch_contracts(client, [tl], models.version, models.fleet)[tl]
@@ -185,10 +186,22 @@ def _contract(city: City, tl: str, models: ModelSettings, client: Client | None)
     folder = city.serving.models_dir / tl
     versions = model_folders.versions(folder)
     if version is None and not versions:
-        raise InputError(f"{folder}: holds no version; export it (greenserve export --tl {tl})")
+        raise InputError(_no_model(city, street, tl, folder))
     if version is not None and version not in versions:
         raise InputError(f"{folder}: holds no version {version}; it holds {', '.join(map(str, versions)) or 'none'}")
     return from_saved_model(folder / str(max(versions) if version is None else version))
+
+
+def _no_model(city: City, street: StreetNetwork, tl: str, folder: Path) -> str:
+    """What to do about a TL without a model; for dialect street, with what the shipped policy fits. Raises InputError."""
+    if city.tls[tl].dialect != street_dialect.DIALECT.name:
+        return f"{folder}: holds no version; export it (greenserve export --tl {tl})"
+    built = build(city, city.tls[tl], street)
+    (signal,) = built.signals
+    return (
+        f"no model yet; the shipped policy fits its {built.action.size} greens and {len(signal.approaches)} lanes: "
+        f"greenserve export --pretrained --tl {tl}"
+    )
 
 
 if __name__ == "__main__":

@@ -34,13 +34,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from city.network import StreetNetwork
-from controller.events import DecisionEvent, Sent, Shown, StepTimes, Subscriber, TlDecision, TlStates
+from controller.events import DecisionEvent, OperatorCommand, Sent, Shown, StepTimes, Subscriber, TlDecision, TlStates
 from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
-from signals.fallback.control_mode import ControlMode
+from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
 from signals.observation import MAX_CACHED_BATCHES, Observation, ObservationBatch, PhaseState, shares_of
-from signals.policy import Action, Policies
+from signals.policy import Answer, Policies
 from signals.safety.monitor import Alarm, MonitorRule, SignalMonitor
 from signals.safety.signal_safety import Override, PermittedRelease, SignalCommand
 from signals.simulation_time import round_to_ms
@@ -62,11 +62,13 @@ class _Unpublished:
         self.shown: list[Shown] = []
         self.alarms: list[Alarm] = []
         self.rejected: dict[str, str] = {}
+        self.frozen: list[str] = []
+        self.commands: list[OperatorCommand] = []
         self.times: StepTimes | None = None
 
     @property
     def is_empty(self) -> bool:
-        return not (self.decisions or self.sent or self.shown or self.alarms or self.rejected)
+        return not (self.decisions or self.sent or self.shown or self.alarms or self.rejected or self.commands)
 
 
 class MissingAnswer(Exception):
@@ -157,7 +159,7 @@ class DecisionLoop:
             self._observe_s = self._observed_at_s - begin
         return self._observations
 
-    def act(self, answers: Mapping[str, Action | Exception], end_s: float) -> None:
+    def act(self, answers: Mapping[str, Answer | Exception], end_s: float) -> None:
         """Apply the answers to the newest observations, then simulate to the next decision, at most to end_s."""
         answered_s = time.perf_counter()
         observations, self._observations = self.observe(), None
@@ -184,6 +186,15 @@ class DecisionLoop:
         self._publish()
         self._read(next_due)
 
+    def set_mode(self, tl: str, wanted: OperatorMode, author: str) -> None:
+        """Follow an operator's command to a TL from the next step on. Called between two steps. KeyError for an unknown TL."""
+        intersection = self.intersections[tl]
+        before = intersection.mode
+        intersection.set_mode(wanted, self.now)
+        self._observations = None  # the TL may be due now
+        if self._subscribers:
+            self._unpublished.commands.append(OperatorCommand(tl, wanted, author, before, intersection.mode))
+
     def _due_now(self) -> list[Intersection]:
         return [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= self.now]
 
@@ -208,6 +219,7 @@ class DecisionLoop:
             if program == ONLINE:
                 intersection, state = released[signal], self._connection.shown()[signal]
                 intersection.release_again(signal, state, self.now)
+                self._unpublished.frozen.append(signal)
                 self._report_unexpected(intersection, signal, f"shows {state}, which another client set in place of its program")
 
     def _report_unexpected(self, intersection: Intersection, signal: str, message: str) -> None:
@@ -264,7 +276,9 @@ class DecisionLoop:
             tuple(unpublished.shown),
             tuple(unpublished.alarms),
             unpublished.rejected,
+            tuple(unpublished.frozen),
             unpublished.times,
+            tuple(unpublished.commands),
         )
         self._number += 1
         for subscriber in tuple(self._subscribers):
@@ -354,7 +368,7 @@ class DecisionLoop:
         self,
         due: Sequence[Intersection],
         observations: Mapping[str, Observation],
-        answers: Mapping[str, Action | Exception],
+        answers: Mapping[str, Answer | Exception],
         answered_s: float,
     ) -> None:
         readings = self._connection.readings

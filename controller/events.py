@@ -8,11 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from signals.fallback.control_mode import ControlMode
+from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.observation import Observation, PhaseState, Readings
-from signals.policy import Action
+from signals.policy import Answer
 from signals.safety.monitor import Alarm
 from signals.safety.signal_safety import Override, SignalCommand
+
+
+class OperatorCommand(NamedTuple):
+    """An operator's command to a TL, followed from this step on."""
+
+    tl: str
+    wanted: OperatorMode
+    author: str
+    mode_before: ControlMode
+    mode: ControlMode
+    """The control mode after the command."""
 
 
 class StepTimes(NamedTuple):
@@ -39,7 +50,7 @@ class TlDecision(NamedTuple):
     observation: Observation
     """float32 [O]"""
     phase_state: PhaseState
-    answer: Action | Exception
+    answer: Answer | Exception
     """Of the policy, or why there is none."""
     failure: str
     """Why the answer is not a valid action, or ""."""
@@ -103,8 +114,12 @@ class DecisionEvent:
     alarms: tuple[Alarm, ...]
     rejected: Mapping[str, str]
     """By signal, SUMO's reason for rejecting a command."""
+    frozen: tuple[str, ...]
+    """Signals on their own program that another client had frozen in a state, so that they are released again."""
     times: StepTimes | None
     """None if no TL was due."""
+    commands: tuple[OperatorCommand, ...] = ()
+    """Of operators, before the decisions of this step."""
 
     @property
     def tls(self) -> tuple[str, ...]:

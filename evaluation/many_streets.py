@@ -14,13 +14,10 @@ import numpy as np
 
 from city import network, sumo_files
 from city.errors import InputError
-from controller.assembly import DRIVERS, assemble
-from controller.policies.no_policies import NoPolicies
+from controller.assembly import DRIVERS
 from evaluation import actuated
 from evaluation.arms import ACTUATED, FIXED, SERVED, Arm
-from signals import contract
-from signals.policy import Policies
-from simulation.junction_policies import JunctionPolicies
+from simulation.street_results import StreetResult, control, has_gridlock
 from simulation.street_simulation import SimulationFailed, simulated
 from simulation.streets import RandomTraffic, city_of
 from simulation.trips import read_trips
@@ -29,19 +26,8 @@ HELD_OUT_SEED = 1_000_000
 """Seed of the first held-out synthetic street; a training uses those from 0."""
 MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H = 60.0, 240.0
 """Bounds of the demand of a street."""
-GRIDLOCK_SHARE = 0.7
-"""An arm with fewer arrivals than this share of the best arm's has a gridlock."""
 MAX_WORSE = 1.05
 """Ratio of delays beyond which a street counts as worse."""
-
-
-@dataclass(frozen=True)
-class StreetResult:
-    """An arm on a street."""
-
-    delay_s: float
-    finished: int
-    total: int
 
 
 @dataclass(frozen=True)
@@ -95,12 +81,8 @@ class StreetSimulation:
                 if arm.kind in (FIXED, ACTUATED):
                     connection.api.simulationStep(self._seconds)
                 else:
-                    contracts = [contract.build(city, tl, street) for tl in city.tls.values()]
-                    policies: Policies = NoPolicies() if arm.policy is None else JunctionPolicies(contracts, arm.policy)
                     driver = arm.kind if arm.kind in DRIVERS else None
-                    loop = assemble(connection, street, contracts, policies, city.safety, city.controller, driver=driver)
-                    while loop.now < self._seconds:
-                        loop.step(self._seconds)
+                    control(connection, city, street, self._seconds, arm.policy, driver)
             trips = read_trips(tripinfo)
         return StreetResult(trips.delay_s, trips.finished, trips.total)
 
@@ -116,8 +98,3 @@ def compare(results: Mapping[str, Mapping[str, StreetResult]], candidate: str, a
         max(ratios.values()),
         tuple(street for street, r in used.items() if has_gridlock(r, candidate) and not has_gridlock(r, arm)),
     )
-
-
-def has_gridlock(by_arm: Mapping[str, StreetResult], arm: str) -> bool:
-    """Whether an arm has far fewer arrivals than the best one."""
-    return by_arm[arm].finished < GRIDLOCK_SHARE * max(result.finished for result in by_arm.values())

@@ -16,8 +16,9 @@ from city.errors import InputError
 from evaluation import results_files
 from evaluation.arms import Arm
 from evaluation.arms import parse as parse_arms
-from evaluation.many_streets import HELD_OUT_SEED, StreetResult, StreetSimulation, compare, has_gridlock
+from evaluation.many_streets import HELD_OUT_SEED, StreetSimulation, compare
 from simulation.executors import executor
+from simulation.street_results import StreetResult, has_gridlock
 from simulation.street_simulation import SimulationFailed
 from simulation.streets import SYNTHETIC, of_folder, synthetic
 

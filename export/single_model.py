@@ -9,7 +9,7 @@ from city.config import TL
 from city.errors import InputError
 from city.names import MAX_SIGNAL_NAME, contains_tl
 from export import locate, tl_settings, training_record
-from export.actors import PROBABILITIES, Actor, padding
+from export.actors import Actor, padding
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
 from export.checkpoints.source import ActorRequest
@@ -22,7 +22,7 @@ from export.saved_model import manifest, publish, verify, warmup, write
 from export.saved_model.manifest import Verification
 from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
-from serving.contract import CATEGORICAL, lanes
+from serving.contract import CATEGORICAL, PROBABILITIES, lanes
 from signals import contract as contracts
 from signals import dialects
 

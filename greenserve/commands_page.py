@@ -29,7 +29,12 @@ PARSERS = {
     "predict": "serving.client.commands:predict_parser",
     "status": "serving.client.commands:status_parser",
     "check": "controller.check:parser",
+    "detectors": "controller.recording.atspm.detectors_command:parser",
     "control": "controller.config:parser",
+    "record info": "controller.recording.info:parser",
+    "record show": "controller.recording.show:parser",
+    "record export": "controller.recording.export:parser",
+    "record repair": "controller.recording.repair:parser",
     "guard": "controller.guard.__main__:parser",
 }
 """By command: the function that returns its parser."""

@@ -29,7 +29,7 @@ class PolicyContract(_message.Message):
     def __init__(self, tl: _Optional[str] = ..., signal_ids: _Optional[_Iterable[str]] = ..., signals: _Optional[_Iterable[_Union[Signal, _Mapping]]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., action: _Optional[_Union[Action, _Mapping]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., missing: _Optional[_Iterable[str]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("tl", "version", "observation_begin", "observation_size", "action_begin", "action_size", "contract")
+    __slots__ = ("tl", "version", "observation_begin", "observation_size", "action_begin", "action_size", "contract", "score_begin", "score_size")
     TL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,8 @@ class Member(_message.Message):
     ACTION_BEGIN_FIELD_NUMBER: _ClassVar[int]
     ACTION_SIZE_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
+    SCORE_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    SCORE_SIZE_FIELD_NUMBER: _ClassVar[int]
     tl: str
     version: int
     observation_begin: int
@@ -44,7 +46,9 @@ class Member(_message.Message):
     action_begin: int
     action_size: int
     contract: PolicyContract
-    def __init__(self, tl: _Optional[str] = ..., version: _Optional[int] = ..., observation_begin: _Optional[int] = ..., observation_size: _Optional[int] = ..., action_begin: _Optional[int] = ..., action_size: _Optional[int] = ..., contract: _Optional[_Union[PolicyContract, _Mapping]] = ...) -> None: ...
+    score_begin: int
+    score_size: int
+    def __init__(self, tl: _Optional[str] = ..., version: _Optional[int] = ..., observation_begin: _Optional[int] = ..., observation_size: _Optional[int] = ..., action_begin: _Optional[int] = ..., action_size: _Optional[int] = ..., contract: _Optional[_Union[PolicyContract, _Mapping]] = ..., score_begin: _Optional[int] = ..., score_size: _Optional[int] = ...) -> None: ...
 
 class Signal(_message.Message):
     __slots__ = ("id", "lane_ids", "program_id", "offset_s", "phases", "greens", "approaches", "change_s")

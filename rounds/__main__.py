@@ -37,6 +37,7 @@ def _run(args: argparse.Namespace) -> int:
     tls, notes = contract.require_controllable(city, list(city.tls), street, args.strict)
     for line in notes:
         print(line, file=sys.stderr)
+    flags.check_applicable(args, city, tls, street)
     groups = tuple(fit for group in groups if (fit := tuple(tl for tl in group if tl in tls)))
     # imported after the flags are checked: TensorFlow takes seconds
     from export import quiet
@@ -49,8 +50,10 @@ def _run(args: argparse.Namespace) -> int:
     from training.trainer import print_line
 
     quiet.first_session()
-    task = TrainingTask(city, (), reward=args.reward, shared=args.shared, hidden=args.hidden_sizes, seconds=args.seconds)
-    rounds_config = RoundsConfig(city, groups, args.rounds, task, flags.settings(args, args.out, 1), args.seeds)
+    hidden = flags.hidden_sizes(args, city.training)
+    task = TrainingTask(city, (), reward=args.reward, shared=args.shared, hidden=hidden, seconds=args.seconds)
+    settings = flags.settings(args, city.training, args.out, 1)
+    rounds_config = RoundsConfig(city, groups, args.rounds, task, settings, args.seeds)
     tasks = args.tasks or max(1, (os.cpu_count() or 1) // args.workers)
     try:
         with RayTasks(args.ray) if args.ray is not None else Processes(tasks * args.workers) as executor:

@@ -15,6 +15,10 @@ from protos import policy_pb2 as pb
 DEFAULT_SIGNATURE = "serving_default"
 POLICY_SIGNATURE = "policy"
 INPUT, ACTION = "observation", "action"
+SCORES = "scores"
+"""A fleet's second output: probabilities or q-values of its categorical members."""
+PROBABILITIES, Q_VALUES = "probabilities", "q_values"
+"""Names of a categorical model's second output."""
 POLICY_INPUT, POLICY_OUTPUT = "rows", "policy"
 
 JSON_FILE = Path("assets.extra") / "policy.json"
@@ -61,11 +65,12 @@ def check(contract: pb.PolicyContract) -> None:
 def check_fleet(contract: pb.PolicyContract) -> None:
     """Raise ContractError unless every column of a fleet belongs to exactly one member.
 
-    The members' contracts may be incomplete.
+    The members' contracts may be incomplete. A fleet of version 0.1 has no scores.
     """
     if not contract.members:
         raise ContractError(f"{contract.tl} is one TL's contract, not a fleet")
-    observation_end = action_end = 0
+    observation_end = action_end = score_end = 0
+    has_scores = any(member.score_size for member in contract.members)
     tls: set[str] = set()
     for member in contract.members:
         single = member.contract
@@ -83,7 +88,14 @@ def check_fleet(contract: pb.PolicyContract) -> None:
                 f"fleet {contract.tl}: {member.tl} has {member.observation_size} inputs and {member.action_size} outputs, "
                 f"but its contract has {single.observation.size} and {columns}; export it again"
             )
+        choices = single.action.size if has_scores and single.action.kind == CATEGORICAL else 0
+        if (member.score_begin, member.score_size) != (score_end if choices else 0, choices):
+            raise ContractError(
+                f"fleet {contract.tl}: the scores of {member.tl} are {member.score_size} columns from {member.score_begin}, "
+                f"not {choices} from {score_end if choices else 0}; export it again"
+            )
         tls.add(member.tl)
+        score_end += choices
         observation_end += member.observation_size
         action_end += member.action_size
     if (contract.observation.size, contract.action.size) != (observation_end, action_end):
@@ -91,6 +103,11 @@ def check_fleet(contract: pb.PolicyContract) -> None:
             f"fleet {contract.tl} has {contract.observation.size} inputs and {contract.action.size} outputs, "
             f"but its members have {observation_end} and {action_end}; export it again"
         )
+
+
+def scores_name(contract: pb.PolicyContract) -> str | None:
+    """The name of a TL's model's second output, of one value per choice; None for a continuous policy."""
+    return (contract.action.scores or PROBABILITIES) if contract.action.kind == CATEGORICAL else None
 
 
 def parse(data: bytes) -> pb.PolicyContract:

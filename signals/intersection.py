@@ -9,11 +9,11 @@ from collections.abc import Container, Mapping, Sequence
 from city.config import Controller as ControllerSettings
 from protos import policy_pb2 as pb
 from signals.dialects import PhaseSequencer
-from signals.fallback.control_mode import ControlMode, ModeState, next_mode
+from signals.fallback.control_mode import ControlMode, ModeState, OperatorMode, next_mode, operator_mode
 from signals.fallback.plan import FallbackSchedule, PlanTransition
 from signals.fallback.scored_greens import ScoredGreens
 from signals.observation import Observation, Observer, PhaseState, Readings, Shares
-from signals.policy import ActionSpace, InvalidAction
+from signals.policy import ActionSpace, Answer, InvalidAction
 from signals.safety.signal_safety import Override, PermittedState, SignalCommand, SignalSafety
 from signals.simulation_time import round_to_ms
 
@@ -81,7 +81,7 @@ class Intersection:
     @property
     def control_name(self) -> str:
         """What controls the TL, in log lines: the control mode, or the driver in the place of a policy."""
-        return self.mode.name if self._driver is None else self._driver.name.upper()
+        return self.mode.name if self._driver is None or self.mode_state.by_operator else self._driver.name.upper()
 
     def start(self, now: float, shown: Sequence[str], forces_first: bool = False) -> None:
         """Start from the states that the signals show; the first decision is due now.
@@ -127,12 +127,12 @@ class Intersection:
         return self._policy_sequencer.phase_state(now)
 
     def apply_answer(
-        self, answer: object, now: float, shown: Sequence[str] | None = None, readings: Readings | None = None
+        self, answer: Answer | Exception, now: float, shown: Sequence[str] | None = None, readings: Readings | None = None
     ) -> str:
         """Apply the policy's answer to the observation of second `now`.
 
         Args:
-            answer: an array of the contract's action, or an exception.
+            answer: the answer, or an exception if there is none.
             now: simulated second.
             shown: states that SUMO shows, by signal; needed while the fallback plan runs.
             readings: readings of second `now`; needed if max-pressure is the fallback, or for a driver.
@@ -142,8 +142,7 @@ class Intersection:
             decides by the readings, and there is no answer.
         """
         if self._driver is not None and readings is not None:
-            self._driver.decide(now, readings)
-            self.next_decision_s = self._driver.next_decision_s
+            self._drive(self._driver, now, shown, readings)
             return ""
         failure = ""
         action = None
@@ -151,7 +150,7 @@ class Intersection:
             if isinstance(answer, Exception):
                 failure = f"{type(answer).__name__}: {answer}"
             else:
-                action = self._action_space.validated(answer)
+                action = self._action_space.validated(answer.action)
         except (InvalidAction, TypeError, ValueError) as error:
             failure = f"{type(error).__name__}: {error}"
         if action is None or self.mode is not ControlMode.POLICY:
@@ -160,10 +159,10 @@ class Intersection:
             )
             if self.mode_state.is_fallback:
                 self._observe_plan(now, shown)
-                self._run_fallback(now, readings)
+                self._run_fallback(now, readings if self.mode is not ControlMode.FIXED else None)
                 return failure
             self._leave_fallback(now, shown)
-        if action is not None and self._policy_sequencer.decides_at(now):
+        if action is not None and self.mode is ControlMode.POLICY and self._policy_sequencer.decides_at(now):
             try:
                 self._policy_sequencer.apply_action(now, action)
             except (IndexError, ValueError) as error:
@@ -176,12 +175,39 @@ class Intersection:
             self.next_decision_s = min(self.next_decision_s, _next_recovery_s(now))
         return failure
 
+    def set_mode(self, wanted: OperatorMode, now: float) -> None:
+        """Follow an operator's command from second `now` on, by safe transitions."""
+        before = self.mode_state
+        self.mode_state = operator_mode(before, wanted, now)
+        if self._driver is not None and self.mode is ControlMode.RECOVERING:
+            self.mode_state = ModeState(ControlMode.POLICY, now)  # a driver needs no answers
+        if self.mode_state is not before:
+            self.next_decision_s = now
+
+    def _drive(self, driver: ScoredGreens, now: float, shown: Sequence[str] | None, readings: Readings) -> None:
+        """Let the driver decide, unless an operator has taken the TL."""
+        if self.mode is ControlMode.FIXED:
+            self._observe_plan(now, shown)
+            self._run_fallback(now, None)
+            return
+        self._enter_plan_by_s = None
+        if self._transitions is not None:
+            self._leave_fallback(now, shown)
+            self._phase_sequencer = driver
+            driver.enter(now, [safety.shown for safety in self.safeties])
+        if self.mode is ControlMode.HOLD:
+            self.next_decision_s = _next_recovery_s(now)
+            return
+        driver.decide(now, readings)
+        self.next_decision_s = driver.next_decision_s
+
     def _observe_plan(self, now: float, shown: Sequence[str] | None) -> None:
         if self._transitions is not None and shown is not None:
             for safety, state in zip(self.safeties, shown, strict=True):
                 safety.follow_program(state, now)
 
     def _run_fallback(self, now: float, readings: Readings | None) -> None:
+        """Let max-pressure decide by the readings, or without any run the fallback plan."""
         self.next_decision_s = _next_recovery_s(now)
         if self._max_pressure is not None and self._transitions is None and readings is not None:
             if self._phase_sequencer is not self._max_pressure:

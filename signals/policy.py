@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,24 @@ ROUNDING = 1e-5
 """How far a continuous action may leave [-1, 1] by rounding."""
 
 
+class Answer(NamedTuple):
+    """What a policy answers for one TL, and what is known of the answer."""
+
+    action: Action
+    """As the contract describes it, not validated yet."""
+    version: int = 0
+    """Model number, of the TL's own model also in a fleet; 0: no model server."""
+    model: str = ""
+    """Name of the model that answered: the TL's own, or the fleet's."""
+    scores: NDArray[np.float32] | None = None
+    """[n] probabilities or q-values of the choices; None: not requested, or the model has none."""
+
+
 class Policies(Protocol):
     """A model server, or a policy in this process."""
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
-        """Request the actions of all TLs at once: by TL an action, or an exception if there is no answer. Never raises.
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+        """Request the actions of all TLs at once: by TL an answer, or an exception if there is none. Never raises.
 
         `observed_s`: when the readings arrived (time.monotonic). Deadlines count from it; without it, from now.
         """

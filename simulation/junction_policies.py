@@ -9,7 +9,7 @@ from export.actors.phase_competition import Array, Junction, PhaseCompetition
 from export.checkpoints import phase_networks
 from protos import policy_pb2 as pb
 from signals.observation import Observation
-from signals.policy import Action
+from signals.policy import Answer
 
 
 class JunctionPolicies:
@@ -20,9 +20,9 @@ class JunctionPolicies:
         networks, _ = phase_networks.load(policy)
         self._steps = {c.tl: PhaseCompetition(networks, Junction.of_contract(c)) for c in contracts}
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
-        """The action of every TL."""
-        return {tl: self._action(self._steps[tl], observation) for tl, observation in observations.items()}
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+        """The answer of every TL."""
+        return {tl: Answer(self._action(self._steps[tl], observation)) for tl, observation in observations.items()}
 
     def _action(self, step: PhaseCompetition, observation: Observation) -> Array:
         logits = step.evaluate(observation[None].astype(np.float64), [])

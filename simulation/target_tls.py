@@ -28,7 +28,7 @@ from serving.client import Client
 from serving.contract import CATEGORICAL
 from signals import contract
 from signals.observation import Observation
-from signals.policy import Action, Policies
+from signals.policy import Action, Answer, Policies
 from signals.simulation_time import next_multiple_s
 from simulation.demand import SimulatedDemand
 from simulation.rewards import REWARD_INTERVAL_S, Reward, Rewards
@@ -175,7 +175,7 @@ class TargetSimulation:
             others = {tl: observation for tl, observation in observations.items() if tl not in self._idle}
             answers = self._policies.ask(others) if others else {}
             for tl in observations.keys() & self._idle.keys():
-                answers[tl] = actions[tl] if self.decides(tl) else self._idle[tl]
+                answers[tl] = Answer(actions[tl] if self.decides(tl) else self._idle[tl])
             self.loop.act(answers, self._sample_at_s)
             self._receive_rest()
         check_answers(self.loop.counters.missing_answers, others)

@@ -19,7 +19,7 @@ from simulation.model_files import Versions
 from simulation.model_server import model_server
 from simulation.street_simulation import street_with_demand
 from training import flags
-from training.progress import interrupted, lock_file, progress_file
+from training.progress import interrupted, lock_file, progress_files
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m training") -> int
 
     def train() -> int:
         args = _parse(sys.argv[1:] if argv is None else argv, prog)
-        resumable.append(progress_file(args.out, args.model_number))
+        resumable.extend(progress_files(args.out, args.model_number, range(args.seed, args.seed + args.networks)))
         return _train(args)
 
     return program.run(train, lambda: interrupted(resumable))
@@ -66,6 +66,18 @@ def parser(prog: str) -> Parser:
         "--street-count", type=int, default=120, metavar="N", help="with --streets synthetic: number of streets (default: 120)"
     )
     parser.add_argument(
+        "--networks", type=int, default=1, metavar="N",
+        help="with --streets: trainings, with seeds from --seed on; those that are best at the gate make one policy (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep", type=int, metavar="K", help="networks that the policy is made of (default: 3, or all if they are fewer)"
+    )
+    parser.add_argument(
+        "--select", action="append", default=[], metavar="FILE,...",
+        help="train nothing: make one policy of the best of these .policy files at the gate",
+    )  # fmt: skip
+    parser.add_argument("--gate-streets", type=int, default=60, metavar="N", help="held-out streets of the gate (default: 60)")
+    parser.add_argument(
         "--start-from", metavar="FILE", help="TLs of dialect street: policy to start from, or pretrained (default: a new one)"
     )
     flags.add(parser)
@@ -90,7 +102,14 @@ def parser(prog: str) -> Parser:
 def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     args = parser(prog).parse_args(argv)
     flags.check(args)
-    flags.check_count(args, "street_count", 1)
+    for name in ("street_count", "networks", "gate_streets"):
+        flags.check_count(args, name, 1)
+    if args.keep is not None:
+        flags.check_count(args, "keep", 1)
+    if args.streets is None and not args.select and (args.networks > 1 or args.keep is not None):
+        raise InputError("--networks and --keep are for a training on many streets; pass --streets synthetic, or leave them out")
+    if args.select and args.networks > 1:
+        raise InputError("--networks is for a training; leave it or --select out")
     flags.check_count(args, "model_number", 0)
     if args.infer_model_number is not None:
         flags.check_count(args, "infer_model_number", 0)
@@ -98,18 +117,19 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
 
 
 def _train(args: argparse.Namespace) -> int:
-    if args.streets is not None:
+    if args.streets is not None or args.select:
         # imported late: it loads TensorFlow
         from training.phase_competition import command
 
         with run_lock.held(lock_file(args.out, args.model_number), _other_training(args)):
-            return command.train(args)
+            return command.select(args) if args.select else command.train(args)
     city = config.load(args.city)
     targets, infers = _selected(args, city)
     street = street_with_demand(city, (*targets, *infers), args.seconds)
     targets, notes = contract.require_controllable(city, targets, street, args.strict)
     for line in [*notes, *contract.program_notes(city, targets, street)]:
         print(line, file=sys.stderr)
+    flags.check_applicable(args, city, targets, street)
     if args.server is not None and not args.server.startswith("unix:"):
         host_and_port(args.server, "--server")
     formats = _formats(args.format, targets)
@@ -140,14 +160,16 @@ def _train_locked(
             infer_model_number=args.infer_model_number,
             reward=args.reward,
             shared=args.shared,
-            hidden=args.hidden_sizes,
+            hidden=flags.hidden_sizes(args, city.training),
             seconds=args.seconds,
         )
-        settings = flags.settings(args, args.out, args.model_number)
+        settings = flags.settings(args, city.training, args.out, args.model_number)
         settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")
         if args.start_from is not None:
-            # a trained policy is sharp already
-            settings = replace(settings, start=_start(args, city, targets), ppo=replace(settings.ppo, final_sharpness=1.0))
+            settings = replace(settings, start=_start(args, city, targets))
+            if "final_sharpness" not in flags.ppo_values(args, city.training):
+                # a trained policy is sharp already
+                settings = replace(settings, ppo=replace(settings.ppo, final_sharpness=1.0))
         try:
             result = Trainer(task, settings).run(print_line)
         except (NotFinite, SimulationFailed) as error:

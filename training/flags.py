@@ -2,16 +2,28 @@
 
 import argparse
 import math
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from city import ppo_settings
+from city.config import City
 from city.errors import InputError
-from training.rewards import names as rewards
+from city.network import StreetNetwork
+from city.ppo_settings import SCHEDULES, PpoSettings
+from serving.contract import CATEGORICAL
+from signals import contract
+from signals.dialects import street as street_dialect
+from simulation.rewards import names as rewards
+from training.ppo_config import PpoConfig, StreetPpo
 
 if TYPE_CHECKING:
     from training.trainer import Settings
 
 MAX_COUNT = 1_000_000
+HIDDEN_SIZES = (64, 64)
+STREET = street_dialect.DIALECT.name
+FIXED_NETWORKS = "the networks of the dialect street have fixed sizes"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +32,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
     )
-    parser.add_argument("--hidden-sizes", default="64,64", metavar="N,N", help="units of the hidden layers (default: 64,64)")
     parser.add_argument("--episodes", type=int, default=300, metavar="N", help="episodes in all (default: 300)")
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="simulated time of an episode (default: until the sumocfg's end)"
@@ -34,9 +45,6 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="random seed; the same flags give the same results with any --workers (default: 1)",
     )
-    parser.add_argument(
-        "--learning-rate", type=float, default=1e-3, metavar="X", help="at the start; falls linearly to 5 %% (default: 0.001)"
-    )
     parser.add_argument("--same-demand", action="store_true", help="do not vary the demand between episodes")
     parser.add_argument("--evaluate-every", type=int, default=10, metavar="N", help="updates between evaluations (default: 10)")
     parser.add_argument(
@@ -49,10 +57,48 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="evaluations without an improvement that end the training (default: 0, none)",
     )
+    _add_ppo(parser)
+
+
+def _add_ppo(parser: argparse.ArgumentParser) -> None:
+    """Add the settings of PPO; without a flag, that of [training] in city.toml counts."""
+    own, street = PpoConfig(), StreetPpo()
+
+    def number(name: str, text: str, kind: type = float) -> None:
+        values = [getattr(config, name) for config in (own, street)]
+        of_street = f"; dialect street: {values[1]:g}" if values[1] != values[0] else ""
+        key = name.replace("_", "-")
+        text = f"{text} (default: {values[0]:g}{of_street})"
+        parser.add_argument(f"--{key}", type=kind, metavar="N" if kind is int else "X", help=text)
+
+    number("learning_rate", "learning rate at the start")
+    parser.add_argument(
+        "--learning-rate-schedule", choices=SCHEDULES,
+        help="linear: the learning rate falls to 5 %% at the end; constant (default: linear)",
+    )  # fmt: skip
+    number("gamma", "discount factor, by decision; dialect street: by 5 s")
+    number("gae_lambda", "lambda of the generalised advantage estimates")
+    number("clip", "bound of the ratio of new and old probabilities, 1 +- X")
+    number("entropy", "weight of the entropy bonus at the start; falls linearly to 5 %%")
+    number("epochs", "passes over an update's decisions", int)
+    number("minibatch", "decisions of a TL in a step of the optimiser; dialect street: of all TLs", int)
+    parser.add_argument(
+        "--final-sharpness", type=float, metavar="X",
+        help="factor of categorical actors' logits at the end, from 1 at the start "
+        f"(default: {own.final_sharpness:g}; many streets: {street.final_sharpness:g}; from a trained policy: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--target-kl", type=float, metavar="X", help="end an update's epochs once approx_kl exceeds 1.5 X (default: no early end)"
+    )
+    parser.add_argument(
+        "--hidden-sizes", type=_hidden_sizes, metavar="N,N",
+        help="units of the hidden layers, not of dialect street "
+        f"(default: {','.join(map(str, HIDDEN_SIZES))})",
+    )  # fmt: skip
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check the flags' values, and parse --hidden-sizes. Raises InputError."""
+    """Check the flags' values. Raises InputError."""
     for name, low in (
         ("episodes", 1), ("episodes_per_update", 1), ("workers", 1), ("evaluate_every", 1), ("held_out", 1),
         ("patience", 0), ("seed", 0),
@@ -60,9 +106,7 @@ def check(args: argparse.Namespace) -> None:
         check_count(args, name, low)
     if args.seconds is not None and not 1 <= args.seconds < math.inf:
         raise InputError(f"--seconds {args.seconds:g} must be at least 1")
-    if not 0 < args.learning_rate < 1:
-        raise InputError(f"--learning-rate {args.learning_rate:g} must lie between 0 and 1")
-    args.hidden_sizes = _hidden_sizes(args.hidden_sizes)
+    ppo_settings.check(_given(args), _shown)
 
 
 def check_count(args: argparse.Namespace, name: str, low: int) -> None:
@@ -71,12 +115,12 @@ def check_count(args: argparse.Namespace, name: str, low: int) -> None:
         raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
 
 
-def settings(args: argparse.Namespace, out: Path, number: int) -> "Settings":
-    """The training's settings from its flags."""
+def settings(args: argparse.Namespace, training: PpoSettings, out: Path, number: int) -> "Settings":
+    """The training's settings from its flags and [training]."""
     # after the checks of the flags: importing TensorFlow takes seconds
-    from training.ppo import PpoConfig
     from training.trainer import Settings
 
+    ppo = ppo_values(args, training)
     return Settings(
         out=out,
         number=number,
@@ -84,7 +128,8 @@ def settings(args: argparse.Namespace, out: Path, number: int) -> "Settings":
         episodes_per_update=args.episodes_per_update,
         seed=args.seed,
         workers=args.workers,
-        ppo=PpoConfig(learning_rate=args.learning_rate),
+        ppo=PpoConfig(**ppo),
+        street_ppo=StreetPpo(**ppo),
         varies=not args.same_demand,
         evaluate_every=args.evaluate_every,
         held_out=args.held_out,
@@ -92,11 +137,49 @@ def settings(args: argparse.Namespace, out: Path, number: int) -> "Settings":
     )
 
 
+def ppo_values(args: argparse.Namespace, training: PpoSettings | None = None) -> dict[str, Any]:
+    """The fields of `PpoConfig` that are given, by a flag or in [training]."""
+    values = {key: _value(args, training or PpoSettings(), key) for key in ppo_settings.KEYS if key != "hidden_sizes"}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def hidden_sizes(args: argparse.Namespace, training: PpoSettings) -> tuple[int, ...]:
+    """The units of the hidden layers."""
+    sizes: tuple[int, ...] = _value(args, training, "hidden_sizes") or HIDDEN_SIZES
+    return sizes
+
+
+def check_applicable(args: argparse.Namespace, city: City, tls: Iterable[str], street: StreetNetwork) -> None:
+    """Raise InputError if a flag applies to none of the TLs that are trained."""
+    contracts = [contract.build(city, city.tls[tl], street) for tl in tls]
+    if all(trained.observation.dialect == STREET for trained in contracts):
+        refuse(args, "hidden_sizes", FIXED_NETWORKS)
+    if not any(trained.action.kind == CATEGORICAL for trained in contracts):
+        refuse(args, "final_sharpness", "no target TL has categorical actions")
+
+
+def refuse(args: argparse.Namespace, key: str, reason: str) -> None:
+    """Raise InputError if a flag is given that does not apply."""
+    if getattr(args, key) is not None:
+        raise InputError(f"--{key.replace('_', '-')} does not apply: {reason}; leave it out")
+
+
+def _value(args: argparse.Namespace, training: PpoSettings, key: str) -> Any:
+    flag = getattr(args, key)
+    return getattr(training, key) if flag is None else flag
+
+
+def _given(args: argparse.Namespace) -> PpoSettings:
+    return PpoSettings(**{key: getattr(args, key) for key in ppo_settings.KEYS})
+
+
+def _shown(key: str, value: Any) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
+    return f"--{key.replace('_', '-')} {text}"
+
+
 def _hidden_sizes(text: str) -> tuple[int, ...]:
     try:
-        sizes = tuple(int(part) for part in text.split(","))
+        return tuple(int(part) for part in text.split(","))
     except ValueError:
-        sizes = ()
-    if not sizes or not all(0 < size <= 4096 for size in sizes):
-        raise InputError(f"--hidden-sizes {text!r} must be integers between 1 and 4096 separated by commas, such as 64,64")
-    return sizes
+        raise InputError(f"--hidden-sizes {text!r} must be integers separated by commas, such as 64,64") from None

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from protos import policy_pb2 as pb
 from training import checkpoints
 from training.actor_critics import ActorCritics, Layout
-from training.ppo import Learner, PpoConfig
+from training.ppo import Learner
+from training.ppo_config import PpoConfig
+from training.statistics import UpdateStatistics
 from training.transitions import Float32s, RewardScale, Transitions, make_batch
 
 DEFAULT_FORMAT = "tf2"
@@ -25,11 +27,18 @@ class MlpLearning:
         self._scales = [RewardScale(ppo.gamma) for _ in range(layout.row_count)]
 
     @property
+    def kind(self) -> str:
+        """The kind of the actors."""
+        return "categorical" if self._layout.is_categorical else "continuous"
+
+    @property
     def arrays(self) -> list[Float32s]:
         return list(self._learner.networks.arrays)
 
-    def learn(self, episodes: Sequence[Mapping[str, Transitions]], rng: np.random.Generator, progress: float) -> dict[str, float]:
-        """Learn from the transitions of episodes by TL; return the losses. Raises NotFinite."""
+    def learn(
+        self, episodes: Sequence[Mapping[str, Transitions]], rng: np.random.Generator, progress: float
+    ) -> UpdateStatistics | None:
+        """Learn from the transitions of episodes by TL; return statistics, None without decisions. Raises NotFinite."""
         layout, batches = self._layout, []
         tls_of_row: list[list[str]] = [[] for _ in range(layout.row_count)]
         for tl, row in zip(layout.tls, layout.rows, strict=True):

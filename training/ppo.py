@@ -4,8 +4,8 @@ The variables are the arrays of `actor_critics`. Batch, gradient norm and Adam a
 every row, so that the rows are independent of each other.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
@@ -13,33 +13,17 @@ from numpy.typing import NDArray
 
 from city.errors import ProgramFailed
 from training.actor_critics import MASKED_LOGIT, MAX_LOG_STD, MIN_LOG_STD, ActorCritics
+from training.ppo_config import PpoConfig
+from training.statistics import UpdateStatistics, explained_variance
 from training.transitions import Batch, Float32s
 
 MAX_GRADIENT_NORM = 0.5
-SHARP_FROM = 0.8
-"""Share of the training after which the sharpness is constant."""
 ADAM_BETA1, ADAM_BETA2, ADAM_EPSILON = 0.9, 0.999, 1e-7
-
-
-@dataclass(frozen=True)
-class PpoConfig:
-    """Hyperparameters."""
-
-    learning_rate: float = 1e-3
-    gamma: float = 0.97
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    entropy: float = 0.01
-    epochs: int = 8
-    minibatch: int = 128
-    final_sharpness: float = 10.0
-    """Factor of categorical actors' logits at the end. On the street a policy takes its best action and never samples: one
-    that always explored may wait forever for a change of its observation. As the factor rises from 1, such waits occur
-    in training, and the policy learns to avoid them."""
-
-    def sharpness(self, progress: float) -> float:
-        """The factor of the logits at a progress in [0, 1]: geometric up to SHARP_FROM, then constant."""
-        return float(self.final_sharpness ** min(1.0, progress / SHARP_FROM))
+GAUSSIAN_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)
+"""Entropy of a standard normal distribution."""
+STATISTICS, LOSSES = 7, 3
+"""Number of the statistics of a step: policy loss, value loss and entropy, which must be finite, KL divergence, clip fraction
+and the norms of the actor's and the critic's gradients."""
 
 
 class NotFinite(ProgramFailed):
@@ -64,21 +48,20 @@ class Learner:
         self._sharpness = tf.Variable(1.0, trainable=False)
         self._run = tf.function(self._steps, reduce_retracing=True)
 
-    def learn(self, batches: Sequence[Batch | None], rng: np.random.Generator, progress: float) -> dict[str, float]:
-        """Update every row that has a batch; return the losses, for logs. Raises NotFinite.
+    def learn(self, batches: Sequence[Batch | None], rng: np.random.Generator, progress: float) -> UpdateStatistics | None:
+        """Update every row that has a batch; return statistics, None without a batch. Raises NotFinite.
 
         Args:
             batches: by row.
             rng: draws the order of the minibatches.
-            progress: share of the training in [0, 1]; learning rate and entropy bonus fall linearly to 5 % at 1.
+            progress: share of the training in [0, 1], for the schedules of learning rate, entropy bonus and sharpness.
         """
         sizes = [0 if batch is None else len(batch.target) for batch in batches]
         size = max(sizes)
         if size == 0:
-            return {}
-        decay = 1.0 - 0.95 * progress
-        self._learning_rate.assign(self._ppo.learning_rate * decay)
-        self._entropy.assign(self._ppo.entropy * decay)
+            return None
+        self._learning_rate.assign(self._ppo.learning_rate_at(progress))
+        self._entropy.assign(self._ppo.entropy_at(progress))
         self._sharpness.assign(self._ppo.sharpness(progress))
         first = next(batch for batch in batches if batch is not None)
         columns = []
@@ -90,12 +73,13 @@ class Learner:
                     column[row, : sizes[row]] = getattr(batch, name)
             columns.append(tf.constant(column))
         indices, weights = self._minibatches(sizes, rng)
-        losses = self._run(*columns, tf.constant(indices), tf.constant(weights)).numpy()
+        statistics, learned = (each.numpy() for each in self._run(*columns, tf.constant(indices), tf.constant(weights)))
         arrays = [variable.numpy() for variable in self._variables]
-        if not np.isfinite(losses).all() or not all(np.isfinite(array).all() for array in arrays):
+        if not np.isfinite(statistics[..., :LOSSES]).all() or not all(np.isfinite(array).all() for array in arrays):
             raise NotFinite("a loss or a weight is not finite; train with a lower --learning-rate")
         self.networks.arrays[:] = arrays
-        return dict(zip(("policy_loss", "value_loss", "entropy"), losses.tolist(), strict=True))
+        explained = explained_variance([(batch.value, batch.target) for batch in batches if batch is not None])
+        return _summarised(statistics, learned * weights.sum(2), self._ppo.epochs, sum(sizes), explained)
 
     def _minibatches(self, sizes: Sequence[int], rng: np.random.Generator) -> tuple[NDArray[np.int32], Float32s]:
         """(indices into each row's batch, weights, 0 for padding), both [steps, rows, B]."""
@@ -115,14 +99,30 @@ class Learner:
     def _steps(
         self, x: tf.Tensor, action: tf.Tensor, log_p: tf.Tensor, advantage: tf.Tensor, target: tf.Tensor,
         indices: tf.Tensor, weights: tf.Tensor,
-    ) -> tf.Tensor:  # fmt: skip
-        columns, losses = (x, action, log_p, advantage, target), tf.zeros(3)
+    ) -> tuple[tf.Tensor, tf.Tensor]:  # fmt: skip
+        """Run all steps; return the statistics [steps, rows, STATISTICS], and which rows have learned, 1 or 0 [steps, rows]."""
+        columns, rows = (x, action, log_p, advantage, target), self.networks.layout.row_count
+        statistics = tf.TensorArray(tf.float32, tf.shape(indices)[0], element_shape=(rows, STATISTICS))
+        learned = tf.TensorArray(tf.float32, tf.shape(indices)[0], element_shape=(rows,))
+        learns = tf.ones(rows)
         for step in tf.range(tf.shape(indices)[0]):
             minibatch = [tf.gather(column, indices[step], axis=1, batch_dims=1) for column in columns]
-            losses += self._step(minibatch, weights[step])
-        return losses / tf.cast(tf.shape(indices)[0], tf.float32)
+            learned = learned.write(step, learns)
+            values, learns = self._step(minibatch, weights[step], learns)
+            statistics = statistics.write(step, values)
+        return statistics.stack(), learned.stack()
 
-    def _step(self, minibatch: Sequence[tf.Tensor], weight: tf.Tensor) -> tf.Tensor:
+    def _step(self, minibatch: Sequence[tf.Tensor], weight: tf.Tensor, learns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Learn from a minibatch.
+
+        Args:
+            minibatch: columns [rows, B, ...].
+            weight: [rows, B], 0 for padding.
+            learns: [rows], 0 for a row whose update has ended.
+
+        Returns:
+            Statistics [rows, STATISTICS], and `learns` for the next minibatch.
+        """
         x, action, log_p_old, advantage, target = minibatch
         share = weight / tf.maximum(tf.reduce_sum(weight, 1, keepdims=True), 1.0)
         actor_count = 2 * self._layers
@@ -132,26 +132,39 @@ class Learner:
                 y = tf.where(self._mask[:, None] > 0, self._sharpness * y, MASKED_LOGIT)
                 all_log_p = tf.nn.log_softmax(y)
                 log_p = tf.gather(all_log_p, tf.cast(action[..., 0], tf.int32), batch_dims=2)
-                entropy = tf.reduce_sum(share * -tf.reduce_sum(tf.exp(all_log_p) * all_log_p, -1))
+                entropies = share * -tf.reduce_sum(tf.exp(all_log_p) * all_log_p, -1)
             else:
                 log_std = tf.clip_by_value(self._variables[-1], MIN_LOG_STD, MAX_LOG_STD)[:, None]
                 z = (action - tf.tanh(y)) / tf.exp(log_std)
                 log_p = tf.reduce_sum((-0.5 * z**2 - log_std) * self._mask[:, None], -1)
-                # a Gaussian's, up to a constant
-                entropy = tf.reduce_sum(share * tf.reduce_sum(log_std * self._mask[:, None], -1))
+                # a Gaussian's, without its constant
+                entropies = share * tf.reduce_sum(log_std * self._mask[:, None], -1)
+            entropy = tf.reduce_sum(entropies)
             ratio = tf.exp(log_p - log_p_old)
             clipped = tf.clip_by_value(ratio, 1 - self._ppo.clip, 1 + self._ppo.clip)
-            policy_loss = -tf.reduce_sum(share * tf.minimum(ratio * advantage, clipped * advantage))
+            gains = share * tf.minimum(ratio * advantage, clipped * advantage)
+            policy_loss = -tf.reduce_sum(gains)
             value = self._forward(self._variables[actor_count:-1], x)[..., 0]
-            value_loss = tf.reduce_sum(share * (value - target) ** 2)
+            errors = share * (value - target) ** 2
+            value_loss = tf.reduce_sum(errors)
             loss = policy_loss + value_loss - self._entropy * entropy
         gradients = tape.gradient(loss, self._variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         # clipped separately: the critic's large early errors must not shrink the actor's steps
-        actor = clipped_by_row([*gradients[:actor_count], gradients[-1]])
-        critic = clipped_by_row(gradients[actor_count:-1])
+        actor, actor_norm = clipped_by_row([*gradients[:actor_count], gradients[-1]])
+        critic, critic_norm = clipped_by_row(gradients[actor_count:-1])
         gradients = [*actor[:-1], *critic, actor[-1]]
-        self._apply(gradients, tf.cast(tf.reduce_sum(weight, 1) > 0, tf.float32))
-        return tf.stack([policy_loss, value_loss, entropy])
+        kl = tf.reduce_sum(share * (ratio - 1 - (log_p - log_p_old)), 1)
+        fraction = tf.reduce_sum(share * tf.cast(tf.abs(ratio - 1) > self._ppo.clip, tf.float32), 1)
+        own_losses = [-tf.reduce_sum(gains, 1), tf.reduce_sum(errors, 1)]
+        own_entropy = tf.reduce_sum(entropies, 1)
+        if not self._is_categorical:
+            own_entropy += GAUSSIAN_ENTROPY * tf.reduce_sum(self._mask, 1)
+        is_active = tf.cast(tf.reduce_sum(weight, 1) > 0, tf.float32)
+        if self._ppo.max_kl is not None:
+            learns *= tf.cast(kl <= self._ppo.max_kl, tf.float32)
+            is_active *= learns
+        self._apply(gradients, is_active)
+        return tf.stack([*own_losses, own_entropy, kl, fraction, actor_norm, critic_norm], 1), learns
 
     def _apply(self, gradients: Sequence[tf.Tensor], is_active: tf.Tensor) -> None:
         """Apply Adam (Kingma and Ba 2015) row by row. `is_active`: [rows], 1 for rows to update."""
@@ -185,11 +198,35 @@ class Learner:
         self.networks.arrays[:] = [variable.numpy() for variable in self._variables]
 
 
-def clipped_by_row(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Scale gradients so that the norm of each row is at most MAX_GRADIENT_NORM."""
+def clipped_by_row(gradients: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """(gradients, scaled so that the norm of each row is at most MAX_GRADIENT_NORM; the norms [rows] before)."""
     squares = [tf.reduce_sum(tf.reshape(g, (tf.shape(g)[0], -1)) ** 2, 1) for g in gradients]
-    factor = MAX_GRADIENT_NORM / tf.maximum(tf.sqrt(tf.add_n(squares)), MAX_GRADIENT_NORM)
-    return [g * _by_row(factor, g) for g in gradients]
+    norms = tf.sqrt(tf.add_n(squares))
+    factor = MAX_GRADIENT_NORM / tf.maximum(norms, MAX_GRADIENT_NORM)
+    return [g * _by_row(factor, g) for g in gradients], norms
+
+
+def _summarised(
+    statistics: Float32s, counts: Float32s, epochs: int, decisions: int, explained_variance: float
+) -> UpdateStatistics:
+    """Means over the decisions.
+
+    Args:
+        statistics: by step and row, [steps, rows, STATISTICS].
+        counts: number of decisions that they are of, [steps, rows].
+        epochs: number of epochs.
+        decisions: number of the batch's decisions.
+        explained_variance: of the critic, before the update.
+    """
+    by_epoch = counts.reshape(epochs, -1, counts.shape[1])
+    was_run = by_epoch.sum(1) > 0
+    last = epochs - 1 - was_run[::-1].argmax(0)
+    is_last = (np.arange(epochs)[:, None] == last)[:, None] & (by_epoch > 0)
+    policy_loss, value_loss, entropy, _, fraction, *norms = np.average(
+        statistics.reshape(-1, STATISTICS), 0, counts.reshape(-1)
+    ).tolist()
+    kl = np.average(statistics[..., 3].reshape(by_epoch.shape)[is_last], weights=by_epoch[is_last])
+    return UpdateStatistics(decisions, float(kl), fraction, explained_variance, -entropy, policy_loss, value_loss, *norms)
 
 
 def _by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

@@ -21,6 +21,27 @@ def progress_file(out: Path, number: int) -> Path:
     return out / f".trial_{number}.progress.npz"
 
 
+def network_progress_file(out: Path, number: int, seed: int) -> Path:
+    """The progress file of one of the networks that are trained for the policy of a model number."""
+    return progress_file(networks_folder(out, number), seed)
+
+
+def progress_files(out: Path, number: int, seeds: Iterable[int]) -> list[Path]:
+    """All files from which a training of a model number may resume. `seeds`: of its networks, if it has several."""
+    networks = [network_progress_file(out, number, seed) for seed in seeds]
+    return [progress_file(out, number), *networks, gate_progress_file(out, number)]
+
+
+def networks_folder(out: Path, number: int) -> Path:
+    """The folder of the networks of a policy. It is hidden from an export, which takes their product."""
+    return out / f".trial_{number}_networks"
+
+
+def gate_progress_file(out: Path, number: int) -> Path:
+    """The file of the gate's results so far, for the policy of a model number."""
+    return out / f".trial_{number}.gate.npz"
+
+
 def lock_file(out: Path, number: int) -> Path:
     """The file that is locked while a model number is trained in a folder."""
     return out / f".trial_{number}.lock"

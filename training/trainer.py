@@ -7,8 +7,8 @@ import json
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,13 @@ from training.mlp_learning import MlpLearning
 from training.phase_competition import street_learning
 from training.phase_competition.networks import StreetLayout
 from training.phase_competition.street_learning import StreetLearning
-from training.ppo import PpoConfig
+from training.ppo_config import PpoConfig, StreetPpo
 from training.progress import Progress, progress_file
+from training.statistics import NAMES, Rollouts, UpdateStatistics, cell, combined, summary
 
 HELD_OUT_SEED = 1_000_003
 """First part of the seeds of held-out demand, which no training episode uses."""
-CURVE = ("episode", "delay_s", "finished", "total", "overrides", "held_out_delay_s")
+CURVE = ("episode", "delay_s", "finished", "total", "overrides", "held_out_delay_s", *NAMES)
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Settings:
     seed: int = 1
     workers: int = 1
     ppo: PpoConfig = field(default_factory=PpoConfig)
+    street_ppo: StreetPpo = field(default_factory=StreetPpo)
+    """Of TLs of the street dialect; the final sharpness is that of `ppo` for all TLs."""
     varies: bool = True
     """Whether demand varies between episodes."""
     evaluate_every: int = 10
@@ -96,7 +99,8 @@ class Trainer:
         for layout in layouts:
             if isinstance(layout, StreetLayout):
                 start = None if settings.start is None else street_learning.load(settings.start)
-                self._learners.append(StreetLearning(layout, settings.ppo, rng, start))
+                ppo = replace(settings.street_ppo, final_sharpness=settings.ppo.final_sharpness)
+                self._learners.append(StreetLearning(layout, ppo, rng, start))
             else:
                 self._learners.append(MlpLearning(layout, settings.ppo, rng))
         self._best = self._arrays()
@@ -106,6 +110,7 @@ class Trainer:
         self._stale = 0
         """Evaluations since the best one."""
         self._update = 0
+        self._rollouts = Rollouts()
         self._updates = -(-settings.episodes // settings.episodes_per_update)
         self._progress = Progress(progress_file(settings.out, settings.number))
         self._curve = settings.out / f"trial_{settings.number}_curve.csv"
@@ -132,21 +137,22 @@ class Trainer:
         tqdm.set_lock(threading.RLock())  # the default lock is a semaphore between processes, which a killed process leaks
         bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None if shows_bar else True)
         with self._executor, self._log_writer(), bar:
+            self._rollouts = Rollouts()
             if settings.start is not None and self._update == 0:
                 report(f"before the first update: held-out {self._evaluate():.1f} s")  # kept unless the training finds better
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
-                episodes, losses = self.update()
+                episodes, statistics = self.update()
                 held_out_s = None
                 if self._update % settings.evaluate_every == 0 or self._update == self._updates:
                     held_out_s = self._evaluate()
-                self._log_update(episodes, losses, held_out_s)
+                values = self._log_update(episodes, statistics, held_out_s)
                 self._save()
-                delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
+                delay_s = values["delay_s"]
                 bar.update()
-                bar.set_postfix(delay_s=f"{delay_s:.1f}", best_s=f"{self.best_delay_s:.1f}")
+                bar.set_postfix_str(f"delay {delay_s:.1f} s, best {self.best_delay_s:.1f} s, {summary(values)}")
                 if bar.disable:
                     held_out = f", held-out {held_out_s:.1f} s" if held_out_s is not None else ""
-                    report(f"update {self._update} of {self._updates}: mean delay {delay_s:.1f} s{held_out}")
+                    report(f"update {self._update} of {self._updates}: mean delay {delay_s:.1f} s{held_out}; {summary(values)}")
         return Result(self._update * settings.episodes_per_update, self.best_delay_s, self._write())
 
     @contextlib.contextmanager
@@ -170,14 +176,14 @@ class Trainer:
                 with contextlib.suppress(OSError):  # it has logs of other model numbers
                     logs.parent.rmdir()
 
-    def update(self) -> tuple[list[Episode], dict[str, float]]:
-        """Simulate the next episodes and learn from them; return them and the losses. Raises as `run`."""
+    def update(self) -> tuple[list[Episode], dict[str, UpdateStatistics]]:
+        """Simulate the next episodes and learn from them; return them and statistics by kind of actor. Raises as `run`."""
         episodes = self._simulated(self._jobs())
         if not any(episode.trips.total for episode in episodes) and not self._has_demand():
             raise InputError(f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it")
-        losses = self._learn(episodes)
+        statistics = self._learn(episodes)
         self._update += 1
-        return episodes, losses
+        return episodes, statistics
 
     def _has_demand(self) -> bool:
         """Whether a vehicle departs in an episode of the city's own demand; a varied one of few vehicles may have none."""
@@ -206,13 +212,15 @@ class Trainer:
     def _sharpness(self) -> float:
         return self._settings.ppo.sharpness(self._progress_share())
 
-    def _learn(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        losses: dict[str, float] = {}
+    def _learn(self, episodes: Sequence[Episode]) -> dict[str, UpdateStatistics]:
+        statistics: dict[str, UpdateStatistics] = {}
         transitions = [episode.transitions for episode in episodes]
         for k, learner in enumerate(self._learners):
             rng = np.random.default_rng([self._settings.seed, self._update, 2 + k])
-            losses |= {f"{name}_{k}": value for name, value in learner.learn(transitions, rng, self._progress_share()).items()}
-        return losses
+            learned = learner.learn(transitions, rng, self._progress_share())
+            if learned is not None:
+                statistics[learner.kind] = learned
+        return statistics
 
     def _evaluate(self) -> float:
         """Mean delay in s of the newest state on held-out demand, without exploration. Keeps and writes the best state."""
@@ -231,22 +239,32 @@ class Trainer:
             self._write()
         return delay_s
 
-    def _log_update(self, episodes: Sequence[Episode], losses: dict[str, float], held_out_s: float | None) -> None:
-        """Log an update in the curve and in TensorBoard."""
+    def _log_update(
+        self, episodes: Sequence[Episode], statistics: Mapping[str, UpdateStatistics], held_out_s: float | None
+    ) -> dict[str, float]:
+        """Log an update in the curve and in TensorBoard; return the values by name."""
         count = self._update * self._settings.episodes_per_update
-        values = {
+        transitions = [tl for episode in episodes for tl in episode.transitions.values()]
+        values: dict[str, float] = {
             "delay_s": float(np.mean([episode.trips.delay_s for episode in episodes])),
             "finished": sum(episode.trips.finished for episode in episodes),
             "total": sum(episode.trips.total for episode in episodes),
             "overrides": sum(episode.overrides for episode in episodes),
         }
+        learning = self._rollouts.statistics(transitions) | combined(list(statistics.values()))
         row = [count, *(round(value, 2) for value in values.values()), "" if held_out_s is None else round(held_out_s, 2)]
+        row += [cell(learning.get(name)) for name in NAMES]
         self._rows.append(",".join(map(str, row)))
         whole_files.write(self._curve, "\n".join([",".join(CURVE), *self._rows]) + "\n")
         if held_out_s is not None:
             values["held_out_delay_s"] = held_out_s
-        for name, value in {**values, **losses}.items():
+        values |= learning
+        # with several kinds of actors, TensorBoard has the statistics of each
+        kinds = statistics if len(statistics) > 1 else {}
+        by_kind = {f"{name}/{kind}": value for kind, part in kinds.items() for name, value in part.named().items()}
+        for name, value in {**values, **by_kind}.items():
             tf.summary.scalar(name, value, step=count)
+        return values
 
     def _refuse_existing(self) -> None:
         """Raise InputError if the training would replace results of this model number."""
@@ -347,13 +365,14 @@ class Trainer:
 def common_identity(task: TrainingTask, settings: Settings) -> dict[str, Any]:
     """What must be the same when a training or rounds are resumed, by the flag or table that changes it."""
     sumocfg = task.city.network.sumocfg
+    street_ppo = settings.street_ppo.by_flag()
     assert sumocfg is not None, "a city without demand is refused before it is trained"
     return {
         "[network] or its files": [sumo_files.digest(sumocfg), task.city.network.begin_s], "[safety]": asdict(task.city.safety),
         "--reward": task.reward, "--shared": task.shared, "--hidden-sizes": task.hidden, "--seconds": task.seconds,
         "--seed": settings.seed, "--episodes": settings.episodes, "--episodes-per-update": settings.episodes_per_update,
         "--same-demand": not settings.varies, "--evaluate-every": settings.evaluate_every, "--held-out": settings.held_out,
-        "--patience": settings.patience, "--learning-rate": asdict(settings.ppo),
+        "--patience": settings.patience, **{flag: [value, street_ppo[flag]] for flag, value in settings.ppo.by_flag().items()},
         "--start-from": None if settings.start is None else hashlib.sha256(settings.start.read_bytes()).hexdigest(),
     }  # fmt: skip
 

@@ -37,6 +37,8 @@ class Batch:
     advantage: Float32s
     target: Float32s
     """Regression target of the critic."""
+    value: Float32s
+    """The critic's estimate, by which the decisions were made."""
 
 
 class RewardScale:
@@ -85,6 +87,7 @@ def make_batch(episodes: Sequence[Transitions], reward_factor: float, gamma: flo
         np.concatenate([episode.log_p[:-1] for episode in episodes]),
         ((advantage - advantage.mean()) / (advantage.std() + 1e-6)).astype(np.float32),
         (advantage + value).astype(np.float32),
+        value,
     )
 
 

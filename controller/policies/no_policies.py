@@ -10,14 +10,14 @@ from city.network import StreetNetwork
 from protos import policy_pb2 as pb
 from signals import contract
 from signals.observation import Observation
-from signals.policy import Action
+from signals.policy import Answer
 
 
 class NoPolicies:
     """`Policies` without a model. No TL is asked about, because max-pressure chooses."""
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
-        """Return no action."""
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+        """Return no answer."""
         return {}
 
 

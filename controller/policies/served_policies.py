@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable, Mapping
 
 from controller.policies.served_contracts import ServedContracts
-from controller.policies.served_fleet import ServedFleet
+from controller.policies.served_fleet import Coverage, ServedFleet
 from protos import policy_pb2 as pb
 from serving.client import Client, Prediction, Version
-from serving.contract import ACTION, ContractError
+from serving.client.messages import scores_of
+from serving.contract import ACTION, ContractError, scores_name
 from serving.errors import BadRequest, DeadlineExceeded, InvalidResponse, ModelNotFound, ServingError, Unavailable
 from signals.observation import Observation
-from signals.policy import Action
+from signals.policy import Answer
 
 log = logging.getLogger("controller")
 
@@ -34,6 +35,7 @@ class ServedPolicies:
         deadline_s: float,
         clock: Callable[[], float] = time.monotonic,
         fleet: ServedFleet | None = None,
+        with_scores: bool = False,
     ) -> None:
         """Prepare the requests.
 
@@ -44,6 +46,7 @@ class ServedPolicies:
             deadline_s: wall time after the readings within which an answer must arrive.
             clock: wall time in s.
             fleet: the fleet that is queried for the TLs that it covers, if there is one.
+            with_scores: request the probabilities or q-values of categorical policies too.
         """
         self._fleet = fleet
         self._client = client
@@ -51,6 +54,11 @@ class ServedPolicies:
         self._version = version
         self._deadline_s = deadline_s
         self._clock = clock
+        self._with_scores = with_scores
+        self._outputs = () if with_scores else (ACTION,)
+        """Outputs to request of the TLs' own models; empty: all."""
+        self._scores = {tl: (name, c.action.size) for tl, c in contracts.items() if (name := scores_name(c))}
+        """By categorical TL, name and size of its own model's second output."""
         self.model_numbers: dict[str, int] = {}
         """By TL, the version of its newest answer."""
         self._silent_since_s: float | None = None
@@ -58,8 +66,8 @@ class ServedPolicies:
         self._hanging: set[str] = set()
         """TLs without an answer while others had one: their models hang, but the connection works."""
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
-        """Actions by TL within the deadline; an exception for a TL without one. Never raises."""
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+        """Answers by TL within the deadline; an exception for a TL without one. Never raises."""
         end_s = (self._clock() if observed_s is None else observed_s) + self._deadline_s
         try:
             answers = self._request(observations, end_s)
@@ -68,7 +76,7 @@ class ServedPolicies:
         except Exception as error:  # noqa: BLE001 - an error here must become a fallback, not the end of the run
             return dict.fromkeys(observations, error)
 
-    def _reconnect_if_silent(self, answers: Mapping[str, Action | Exception]) -> None:
+    def _reconnect_if_silent(self, answers: Mapping[str, Answer | Exception]) -> None:
         """Open a new connection if no TL has had an answer for a while: the current one may be half-open."""
         now = self._clock()
         silent = {tl for tl, answer in answers.items() if isinstance(answer, DeadlineExceeded)}
@@ -87,21 +95,21 @@ class ServedPolicies:
             self._silent_since_s = now
             self.contracts.forget()
 
-    def _request(self, observations: Mapping[str, Observation], end_s: float) -> dict[str, Action | Exception]:
-        answers: dict[str, Action | Exception] = {**self._request_fleet(observations, end_s)}
+    def _request(self, observations: Mapping[str, Observation], end_s: float) -> dict[str, Answer | Exception]:
+        answers: dict[str, Answer | Exception] = {**self._request_fleet(observations, end_s)}
         others = {tl: observation for tl, observation in observations.items() if tl not in answers}
         predictions = self._request_own_models(others, end_s)
         if self._clock() > end_s + DEADLINE_TOLERANCE_S:
             return dict.fromkeys(observations, DeadlineExceeded("the answers arrived after the deadline"))
         if any(isinstance(prediction, Unavailable) for prediction in predictions.values()):
             self.contracts.forget()
-        answers.update((tl, self._action(tl, prediction)) for tl, prediction in predictions.items())
+        answers.update((tl, self._answer(tl, prediction)) for tl, prediction in predictions.items())
         answers.update(self._request_fleet_for_unserved(observations, predictions, end_s))
         # new versions are compared last, so that they cannot delay the other answers
         unloaded = self._compare_new_versions(predictions, answers, end_s)
         if unloaded:
             predictions = self._request_own_models({tl: observations[tl] for tl in unloaded}, end_s)
-            answers.update((tl, self._action(tl, prediction)) for tl, prediction in predictions.items())
+            answers.update((tl, self._answer(tl, prediction)) for tl, prediction in predictions.items())
             self._compare_new_versions(predictions, answers, end_s)
         return answers
 
@@ -111,10 +119,10 @@ class ServedPolicies:
         if not observations:
             return {}
         versions = dict.fromkeys(observations, self._version)
-        return self._client.predict_many(observations, versions, max(end_s - self._clock(), 0.0))
+        return self._client.predict_many(observations, versions, max(end_s - self._clock(), 0.0), self._outputs)
 
     def _compare_new_versions(
-        self, predictions: Mapping[str, Prediction | ServingError], answers: dict[str, Action | Exception], end_s: float
+        self, predictions: Mapping[str, Prediction | ServingError], answers: dict[str, Answer | Exception], end_s: float
     ) -> set[str]:
         """Compare the contracts of versions that answer for the first time, and update `answers`.
 
@@ -129,13 +137,13 @@ class ServedPolicies:
         if not new_versions:
             return set()
         unloaded = self.contracts.compare(new_versions, max(end_s - self._clock(), MIN_COMPARE_TIMEOUT_S))
-        answers.update((tl, self._action(tl, predictions[tl])) for tl in new_versions)
+        answers.update((tl, self._answer(tl, predictions[tl])) for tl in new_versions)
         return unloaded
 
     def _request_fleet_for_unserved(
         self, observations: Mapping[str, Observation], predictions: Mapping[str, Prediction | ServingError], end_s: float
-    ) -> Mapping[str, Action | Exception]:
-        """Actions by TL of a fleet that answers for TLs with an own model that is no longer served."""
+    ) -> Mapping[str, Answer | Exception]:
+        """Answers by TL of a fleet that answers for TLs with an own model that is no longer served."""
         # for a model that it does not serve, TensorFlow Serving reports an unknown label
         missing = (ModelNotFound, BadRequest) if isinstance(self._version, str) else ModelNotFound
         unserved = {tl: observations[tl] for tl, prediction in predictions.items() if isinstance(prediction, missing)}
@@ -147,8 +155,8 @@ class ServedPolicies:
 
     def _request_fleet(
         self, observations: Mapping[str, Observation], end_s: float, may_look_up: bool = True
-    ) -> Mapping[str, Action | Exception]:
-        """Actions of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not answer.
+    ) -> Mapping[str, Answer | Exception]:
+        """Answers of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not answer.
 
         If the server no longer has the fleet's version, the number is looked up and the new version is requested, once.
         `may_look_up`: false in that second request.
@@ -166,7 +174,7 @@ class ServedPolicies:
         # half of the remaining time, so that the TLs' own models can still be queried
         timeout_s = remaining_s if len(only_in_fleet) == len(due) else remaining_s / 2
         try:
-            answers = self._client.predict_fleet(coverage.fleet, due, coverage.version, timeout_s)
+            answers = self._predict_fleet(coverage, due, timeout_s)
         except (ServingError, ContractError) as error:
             lookup_s = min(timeout_s, max(end_s - self._clock(), 0.0))
             if isinstance(error, ModelNotFound) and may_look_up and self._fleet.look_up((), lookup_s):
@@ -177,7 +185,23 @@ class ServedPolicies:
         self.model_numbers.update((tl, coverage.fleet.versions[tl]) for tl in answers)
         return answers
 
-    def _action(self, tl: str, prediction: Prediction | ServingError) -> Action | Exception:
+    def _predict_fleet(
+        self, coverage: Coverage, observations: Mapping[str, Observation], timeout_s: float
+    ) -> dict[str, Answer | Exception]:
+        """Answers of the fleet by TL. Raises ServingError, ContractError."""
+        fleet, versions = coverage.fleet, coverage.fleet.versions
+        answers: dict[str, Answer | Exception] = {}
+        if not self._with_scores:
+            for tl, action in self._client.predict_fleet(fleet, observations, coverage.version, timeout_s).items():
+                answers[tl] = action if isinstance(action, Exception) else Answer(action, versions[tl], fleet.model)
+            return answers
+        for tl, scored in self._client.predict_fleet_with_scores(fleet, observations, coverage.version, timeout_s).items():
+            answers[tl] = (
+                scored if isinstance(scored, Exception) else Answer(scored.action, versions[tl], fleet.model, scored.scores)
+            )
+        return answers
+
+    def _answer(self, tl: str, prediction: Prediction | ServingError) -> Answer | Exception:
         if isinstance(prediction, ServingError):
             return prediction
         contract_error = self.contracts.contract_error(tl, prediction.version)
@@ -186,4 +210,10 @@ class ServedPolicies:
             return contract_error
         self.model_numbers[tl] = prediction.version
         action = prediction.outputs.get(ACTION)
-        return InvalidResponse(f"the answer has no output {ACTION!r}") if action is None else action
+        if action is None:
+            return InvalidResponse(f"the answer has no output {ACTION!r}")
+        scores = None
+        if self._with_scores and tl in self._scores:
+            name, size = self._scores[tl]
+            scores = scores_of(prediction.outputs.get(name), size)
+        return Answer(action, prediction.version, tl, scores)

@@ -46,11 +46,15 @@ class RunLog:
             metrics.tls.labels(ControlMode.POLICY.name.lower()).inc()
 
     def add(self, event: DecisionEvent) -> None:
+        for command in event.commands:
+            log.warning("%s set %s to %s at %g", command.author, command.tl, command.wanted, event.at_s)
+            if command.mode is not command.mode_before:
+                self._mode_change(command.tl, command.mode_before, command.mode, f"set by {command.author}")
         for decision in event.decisions:
             if decision.is_missing:
                 self._missing_answer(decision, event.at_s)
             if decision.mode is not decision.mode_before:
-                self._mode_change(decision)
+                self._mode_change(decision.tl, decision.mode_before, decision.mode, decision.failure)
         for sent in event.sent:
             for override in sent.overrides:
                 self._override(override, sent.at_s)
@@ -83,12 +87,11 @@ class RunLog:
             EXPLANATIONS[override.reason],
         )
 
-    def _mode_change(self, decision: TlDecision) -> None:
-        old, new = decision.mode_before, decision.mode
-        self._metrics.mode.labels(decision.tl).set(new.value)
+    def _mode_change(self, tl: str, old: ControlMode, new: ControlMode, reason: str) -> None:
+        self._metrics.mode.labels(tl).set(new.value)
         self._metrics.tls.labels(old.name.lower()).dec()
         self._metrics.tls.labels(new.name.lower()).inc()
-        self._mode_changes.setdefault((old, new), []).append((decision.tl, decision.failure))
+        self._mode_changes.setdefault((old, new), []).append((tl, reason))
 
     def _alarm(self, alarm: Alarm) -> None:
         self._metrics.alarms.labels(alarm.rule.value).inc()

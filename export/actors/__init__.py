@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from export.actors import phase_competition as phase_competition  # its step is found by its key
 from export.actors.activations import Floats
 from export.actors.steps import Dense, Step, check_sizes
-
-PROBABILITIES, Q_VALUES = "probabilities", "q_values"
-"""Names of a categorical model's second output."""
+from serving.contract import PROBABILITIES, Q_VALUES
 
 
 @dataclass(frozen=True)

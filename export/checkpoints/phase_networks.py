@@ -52,6 +52,16 @@ def description_of(path: Path) -> dict[str, Any]:
     return _description(path, open_checkpoint(path))
 
 
+def trainings(path: Path) -> list[dict[str, Any]]:
+    """How each of the networks of a file was trained; empty if the file does not say it. Raises InputError."""
+    checkpoint = open_checkpoint(path)
+    description, count = _description(path, checkpoint), _count(path, checkpoint)
+    found = description.get("training")
+    if isinstance(found, list) and len(found) == count and all(isinstance(training, dict) for training in found):
+        return found
+    return [{name: description[name] for name in ("trained_on",) if name in description}] * count
+
+
 def load(
     path: Path, critic_shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.float32]]]:
@@ -134,12 +144,40 @@ class PhaseNetworks(Source):
         step = PhaseCompetition(actors, Junction.of_contract(contract))
         return StoredActor(Actor("phase-competition", (step,), unread), "", action_kind=CATEGORICAL)
 
-    def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], str]:
+    def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], list[str]]:
         actors, _ = load(path)
         count = len(actors["lane_bias_1"])
         uses = {name: "phase competition" for name in SHAPES} | {DESCRIPTION: "how it was trained"}
-        networks = "1 network" if count == 1 else f"{count} networks"
-        return uses, f"a policy of {networks} for any TL of the dialect {DIALECT.name}"
+        networks = "1 network" if count == 1 else f"{count} networks, whose log-probabilities are added,"
+        parts = [f"network {k}: {_training_text(training)}" for k, training in enumerate(trainings(path), 1) if training]
+        summary = f"a policy of {networks} for any TL of the dialect {DIALECT.name}"
+        return uses, [summary, *parts, *_gate_lines(description_of(path).get("gate"))]
+
+
+def _training_text(training: Mapping[str, Any]) -> str:
+    """How a network was trained, in one line."""
+    if tls := training.get("trained_on"):
+        return f"trained on TLs {', '.join(map(str, tls)) if isinstance(tls, list) else tls}"
+    streets = training.get("--streets", "unknown")
+    return (
+        f"seed {training.get('--seed', 'unknown')}, streets: {len(streets) if isinstance(streets, list) else streets}, "
+        f"{training.get('--updates', '?')} updates of {training.get('--episodes-per-update', '?')} episodes of "
+        f"{training.get('--seconds', '?')} s"
+    )
+
+
+def _gate_lines(gate: Any) -> list[str]:
+    """The results of the gate that a product has passed; none without a gate."""
+    if not isinstance(gate, dict):
+        return []
+    networks = gate.get("networks")
+    results = [*(networks if isinstance(networks, list) else []), gate.get("product")]
+    lines = [f"gate: {gate.get('streets')} streets of {gate.get('seconds')} s from seed {gate.get('first_seed')}"]
+    for result in results:
+        if isinstance(result, dict):
+            state = result.get("failure") or ("passes" if result.get("is_kept", True) else "passes, but others are better")
+            lines.append(f"gate: {result.get('name')}: {result.get('mean_delay_s')} s in the geometric mean; {state}")
+    return lines
 
 
 SOURCE = PhaseNetworks()

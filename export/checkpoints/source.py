@@ -129,8 +129,8 @@ class Source(ABC):
         note = "its hidden layers have no bias" if hidden and all(layer.bias is None for layer in hidden) else ""
         return StoredActor(actor, scope, note)
 
-    def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], str] | None:
-        """(use of each variable, summary) of a checkpoint for any TL, for a person; None if its actor can be rebuilt alone.
+    def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], list[str]] | None:
+        """(use of each variable, lines of a summary) of a checkpoint for any TL; None if its actor can be rebuilt alone.
 
         Raises InputError.
         """

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import PROBABILITIES, Q_VALUES, Actor
+from export.actors import Actor
 from export.actors.steps import Activation, BatchNorm, Clip, Dense, Step
 from export.checkpoints import pickled_arrays, torch_tensors, vec_normalize
 from export.checkpoints.checkpoint import Checkpoint
@@ -30,6 +30,7 @@ from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_chain, checkpoint_of
 from export.checkpoints.pickled_values import Opaque, load
 from export.checkpoints.source import ActorRequest, Source, StoredActor
+from serving.contract import PROBABILITIES, Q_VALUES
 
 MAX_DATA_BYTES = 1 << 28
 """Limit for `data`, which holds the last observations beside the settings."""

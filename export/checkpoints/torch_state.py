@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from city.errors import InputError
-from export.actors import Q_VALUES
 from export.actors.architectures import Layers
 from export.checkpoints import safetensors_file, scopes, torch_tensors
 from export.checkpoints.checkpoint import Checkpoint, natural
@@ -18,6 +17,7 @@ from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import checkpoint_of
 from export.checkpoints.source import ActorRequest, Source, StoredActor
 from export.checkpoints.torch_tensors import SavedTensors
+from serving.contract import Q_VALUES
 
 SAFETENSORS = ".safetensors"
 Q_NETWORKS = ("q_network/", "q_net/", "network/")

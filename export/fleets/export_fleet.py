@@ -24,7 +24,7 @@ from export.fleets.fleet_graph import FleetActor, Group
 from export.graphs.graph_actor import PARITY_OBSERVATIONS
 from export.saved_model import manifest, meta_graph, publish, read, verify, warmup
 from protos import policy_pb2 as pb
-from serving.contract import ACTION, CATEGORICAL, FLEET, ContractError, check_fleet, from_saved_model
+from serving.contract import CATEGORICAL, FLEET, ContractError, check_fleet, from_saved_model
 
 T = TypeVar("T")
 
@@ -175,7 +175,7 @@ def export(job: FleetJob) -> str:
     contract = _contract(job.name, number, groups, contracts, single_models)
     inputs, outputs = contract.observation.size, contract.action.size
     with publish.new_version(job.models_dir, job.name, number, job.overwrite, job.keep) as draft:
-        template = meta_graph.assemble(inputs, lambda x, v: {ACTION: fleet_graph.build(groups, x, v)})
+        template = meta_graph.assemble(inputs, lambda x, v: fleet_graph.build(groups, x, v))
         meta_graph.write(draft, template, contract, fleet_graph.weights(groups))
         warmup.write(draft, contract, number)
         parity = verify.compare_with_single_models(draft, contract, single_models, lambda members: _bar(members, "verify"))
@@ -227,7 +227,7 @@ def _contract(
 ) -> pb.PolicyContract:
     """The fleet's contract: every TL's columns and contract, in the order of the groups."""
     members: list[pb.Member] = []
-    inputs = outputs = 0
+    inputs = outputs = scores = 0
     for member in (member for group in groups for member in group.members):
         members.append(
             pb.Member(
@@ -238,10 +238,13 @@ def _contract(
                 action_begin=outputs,
                 action_size=member.columns,
                 contract=contracts[member.tl],
+                score_begin=scores if member.categorical else 0,
+                score_size=member.score_columns,
             )
         )
         inputs += member.actor.inputs
         outputs += member.columns
+        scores += member.score_columns
     sha256s = [member.contract.origin.sha256 for member in members]
     contract = pb.PolicyContract(
         tl=name,

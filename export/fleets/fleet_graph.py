@@ -1,7 +1,8 @@
 """The graph of a fleet: actors of the same shape are stacked and multiplied at once.
 
 Stacked weights are [n, ...] with one row per TL. An observation [B, n * O] is
-split into [n, B, O], multiplied in batches, and the actions are concatenated.
+split into [n, B, O], multiplied in batches, and the actions are concatenated. So are
+the scores of categorical actors, which a run for the actions alone leaves out.
 An operation costs the same few microseconds for one TL as for a thousand.
 Therefore similar shapes are padded with zeros, if reading the padding costs less
 than the operations of another group.
@@ -21,6 +22,7 @@ from export.actors.steps import FirstChoice
 from export.graphs.graph_actor import GraphActor
 from export.saved_model.meta_graph import Variables
 from export.saved_model.write import import_graph
+from serving.contract import ACTION, Q_VALUES, SCORES
 
 MAX_PADDING_BYTES = 1_000_000
 """Padding that costs as much as one more group's operations (0.1 to 0.2 ms on 2 cores: `python -m benchmarks.fleet_groups`)."""
@@ -40,6 +42,11 @@ class FleetActor:
     def columns(self) -> int:
         """Columns of the fleet's action."""
         return 1 if self.categorical else self.actor.outputs
+
+    @property
+    def score_columns(self) -> int:
+        """Columns of the fleet's scores."""
+        return self.actor.outputs if self.categorical else 0
 
 
 @dataclass(frozen=True)
@@ -99,17 +106,23 @@ def _elements(shapes: Shapes) -> int:
     return sum(a * b for a, b in shapes)
 
 
-def build(groups: Sequence[Group], observation: Any, variables: Variables) -> Any:
-    """[B, sum of A] actions of a fleet, in the order of its groups and their members."""
-    begin, actions = 0, []
+def build(groups: Sequence[Group], observation: Any, variables: Variables) -> dict[str, Any]:
+    """The outputs of a fleet, in the order of its groups and their members.
+
+    `action` [B, sum of A]; if a member is categorical, `scores` [B, sum of n] too: probabilities or q-values.
+    """
+    begin, actions, scores = 0, [], []
     for k, group in enumerate(groups):
         width = sum(member.actor.inputs for member in group.members)
         columns = observation[:, begin : begin + width]
         begin += width
-        actions.append(
+        action, *more = (
             _stacked(k, group.members, columns, variables) if group.stacked else _single(k, group.members[0], columns, variables)
         )
-    return tf.concat(actions, axis=1) if len(actions) > 1 else actions[0]
+        actions.append(action)
+        scores += more
+    outputs = {ACTION: actions, SCORES: scores}
+    return {key: tf.concat(parts, axis=1) if len(parts) > 1 else parts[0] for key, parts in outputs.items() if parts}
 
 
 def weights(groups: Sequence[Group]) -> list[Weight]:
@@ -151,7 +164,8 @@ def _stacked_shape(is_matrix: bool, arrays: Sequence[NDArray[np.float32]]) -> tu
     return (len(arrays), *widest) if is_matrix else (len(arrays), 1, *widest)
 
 
-def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables: Variables) -> Any:
+def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables: Variables) -> list[Any]:
+    """[action], or [action, scores] of a categorical group."""
     actors = [member.actor for member in members if isinstance(member.actor, Actor)]
     shapes = {(j, part): _stacked_shape(is_matrix, arrays) for j, part, is_matrix, arrays in _parts(members)}
     x = _split(actors, observation)
@@ -159,7 +173,10 @@ def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables:
     for j, step in enumerate(actors[0].steps):
         weights = {part: variables.read(f"group_{k:04d}/{weight_name(j, part)}", shapes[j, part]) for part in step.weights}
         x = step.build_stacked(x, weights.get, branches)
-    return _choices(actors, x) if members[0].categorical else _means(actors, x)
+    if not members[0].categorical:
+        return [_unpadded(actors, x)]
+    logits = _logits(actors, x)
+    return [_choices(logits), _unpadded(actors, _scores(actors, logits))]
 
 
 def _split(actors: Sequence[Actor], observation: Any) -> Any:
@@ -179,8 +196,8 @@ def _split(actors: Sequence[Actor], observation: Any) -> Any:
     return tf.transpose(tf.reshape(observation, [-1, len(actors), widest]), [1, 0, 2])
 
 
-def _choices(actors: Sequence[Actor], logits: Any) -> Any:
-    """[n, B, widest] logits -> [B, n] choices as float32; padded columns are never chosen."""
+def _logits(actors: Sequence[Actor], logits: Any) -> Any:
+    """[n, B, widest] logits with NO_CHOICE in padded columns, and with the first choice of policies that TLs share."""
     widths = [actor.widths[-1] for actor in actors]
     if min(widths) < max(widths):
         logits = tf.where(_column_mask(widths, max(widths)), logits, NO_CHOICE)
@@ -191,13 +208,28 @@ def _choices(actors: Sequence[Actor], logits: Any) -> Any:
         valid_except_first[..., 0] = False
         first = tf.reduce_max(tf.where(valid_except_first, NO_CHOICE, logits), axis=2, keepdims=True)
         logits = tf.concat([first, tf.where(valid, logits, NO_CHOICE)[..., 1:]], axis=2)
+    return logits
+
+
+def _choices(logits: Any) -> Any:
+    """[n, B, widest] logits -> [B, n] choices as float32."""
     return tf.transpose(tf.cast(tf.argmax(logits, axis=2, output_type=tf.int64), tf.float32))
 
 
-def _means(actors: Sequence[Actor], x: Any) -> Any:
-    """[n, B, widest] means -> [B, sum of outputs]."""
+def _scores(actors: Sequence[Actor], logits: Any) -> Any:
+    """[n, B, widest] logits -> the second output of each member's own model: probabilities or q-values."""
+    is_q = np.array([actor.scores == Q_VALUES for actor in actors])
+    if is_q.all():
+        return logits
+    probabilities = tf.nn.softmax(logits)
+    return tf.where(is_q[:, None, None], logits, probabilities) if is_q.any() else probabilities
+
+
+def _unpadded(actors: Sequence[Actor], x: Any) -> Any:
+    """[n, B, widest] values -> [B, sum of outputs]."""
     outputs = [actor.outputs for actor in actors]
-    widest = max(outputs)
+    # a shared policy may have more choices than any of its TLs
+    widest = max(actor.widths[-1] for actor in actors)
     x = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, len(actors) * widest])
     if min(outputs) < widest:
         x = tf.gather(x, np.concatenate([row * widest + np.arange(size) for row, size in enumerate(outputs)]), axis=1)
@@ -226,9 +258,12 @@ def _own_columns(sizes: Sequence[int], own_columns: Sequence[NDArray[np.int32]])
     return np.concatenate(parts).astype(np.int32)
 
 
-def _single(k: int, member: FleetActor, observation: Any, variables: Variables) -> Any:
-    """The action of a trainer's graph, as in the TL's own model."""
+def _single(k: int, member: FleetActor, observation: Any, variables: Variables) -> list[Any]:
+    """[action], or [action, scores] if it is categorical, of a trainer's graph, as in the TL's own model."""
     actor = member.actor
     assert isinstance(actor, GraphActor)
     names = tuple((f"group_{k:04d}/{w.name}", w.values.shape, str(w.values.dtype)) for w in actor.weights)
-    return tf.reshape(import_graph(actor.graph, actor.output, names, observation, variables), [-1, member.columns])
+    tensors = [actor.output, actor.scores] if actor.scores else [actor.output]
+    outputs = import_graph(actor.graph, tensors, names, observation, variables)
+    sizes = (member.columns, member.score_columns)
+    return [tf.reshape(output, [-1, size]) for output, size in zip(outputs, sizes, strict=False)]

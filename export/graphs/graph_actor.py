@@ -50,6 +50,8 @@ class GraphActor:
     outputs: int
     unread: tuple[str, ...] = ()
     architecture: str = "graph"
+    scores: str = ""
+    """Name of the tensor of probabilities or q-values, of an exported model that is categorical."""
 
     @property
     def description(self) -> str:
@@ -74,6 +76,12 @@ class TrainedGraph:
     """Other placeholder nodes -> their values at inference."""
     variables: Mapping[str, tuple[str, Arrays]]
     """Node of a variable (or placeholder of its resource) -> (name in the checkpoint, values)."""
+    scores: str = ""
+    """Name of the tensor of an exported model's second output, if it is categorical."""
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.output, self.scores] if self.scores else [self.output]
 
 
 PARITY_OBSERVATIONS = 256
@@ -125,7 +133,7 @@ def softmax(x: Arrays) -> Arrays:
 
 def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind: str) -> GraphActor:
     """Extract the inference-only actor of a trained graph. Raises InputError."""
-    graph = extract(trained.graph, [trained.output])
+    graph = extract(trained.graph, trained.outputs)
     for node in graph.node:
         if node.name == trained.observation:
             _replace(node, "Placeholder", node.attr["dtype"].type)
@@ -136,7 +144,7 @@ def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind:
             node.attr["T"].type = node.attr["dtype"].type
             for name in ("dtype", "shape"):
                 node.attr.pop(name, None)
-    graph = _optimised(trained.where, graph, trained.output)
+    graph = _optimised(trained.where, graph, trained.outputs)
     _without_randomness(graph)
     if not any(node.op == "Merge" for node in graph.node):
         # control inputs only order side effects (assertions, updates), which inference does not have
@@ -145,7 +153,7 @@ def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind:
             del node.input[:]
             node.input.extend(data_inputs)
     weights = _weights_as_inputs(trained, graph)
-    graph = _optimised(trained.where, graph, trained.output)
+    graph = _optimised(trained.where, graph, trained.outputs)
     remaining = {node.name for node in graph.node}
     weights = {node: weight for node, weight in weights.items() if node in remaining}
     if not weights:
@@ -153,7 +161,8 @@ def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind:
     _rename(graph, trained.observation, list(weights))
     graph.versions.CopyFrom(trained.graph.versions)
     named_weights = tuple(replace(weight, name=f"actor/{k:03d}") for k, weight in enumerate(weights.values()))
-    return GraphActor(graph.SerializeToString(deterministic=True), trained.output, output_kind, named_weights, inputs, outputs)
+    serialized = graph.SerializeToString(deterministic=True)
+    return GraphActor(serialized, trained.output, output_kind, named_weights, inputs, outputs, scores=trained.scores)
 
 
 def extract(graph: graph_pb2.GraphDef, tensors: list[str], nodes: Mapping[str, Any] | None = None) -> graph_pb2.GraphDef:
@@ -196,10 +205,10 @@ def _replace_by_constant(node: Any, value: Any) -> None:
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype, np.shape(value)))
 
 
-def _optimised(where: Path, graph: graph_pb2.GraphDef, output: str) -> graph_pb2.GraphDef:
+def _optimised(where: Path, graph: graph_pb2.GraphDef, outputs: list[str]) -> graph_pb2.GraphDef:
     """The graph with functions inlined, constants folded and the rest pruned."""
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph)
-    meta.collection_def["train_op"].node_list.value.append(output)
+    meta.collection_def["train_op"].node_list.value.extend(outputs)
     options = config_pb2.ConfigProto()
     rewrite = options.graph_options.rewrite_options
     rewrite.min_graph_nodes = -1
@@ -211,7 +220,7 @@ def _optimised(where: Path, graph: graph_pb2.GraphDef, output: str) -> graph_pb2
             optimised = tf_optimizer.OptimizeGraph(options, meta, verbose=False)
     except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for an invalid graph
         raise InputError(f"{where}: its graph cannot be reduced to inference: {first_line(error)}") from None
-    return extract(optimised, [output])
+    return extract(optimised, outputs)
 
 
 def _without_randomness(graph: graph_pb2.GraphDef) -> None:

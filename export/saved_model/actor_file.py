@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from export.actors import PROBABILITIES, Actor, weight_name
+from export.actors import Actor, weight_name
 from export.actors.steps import from_json
 from export.checkpoints.checkpoint import Checkpoint
+from serving.contract import PROBABILITIES
 
 FILE_NAME = "actor.json"
 

@@ -15,7 +15,7 @@ from export.graphs.graph_actor import ACTION_OUTPUT, GraphActor, TrainedGraph, e
 from export.saved_model import actor_file
 from export.saved_model.meta_graph import CONTRACT
 from protos import policy_pb2 as pb
-from serving.contract import ACTION, CATEGORICAL, DEFAULT_SIGNATURE, INPUT, ContractError, parse
+from serving.contract import ACTION, CATEGORICAL, DEFAULT_SIGNATURE, INPUT, ContractError, parse, scores_name
 
 
 def meta_graph(folder: Path) -> meta_graph_pb2.MetaGraphDef:
@@ -62,13 +62,15 @@ def _fits(actor: Actor, contract: pb.PolicyContract) -> bool:
 
 
 def _graph(folder: Path, meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoint, contract: pb.PolicyContract) -> GraphActor:
-    """The model's own graph, from observation to action. Raises InputError."""
+    """The model's own graph, from observation to action and scores. Raises InputError."""
     if DEFAULT_SIGNATURE not in meta.signature_def:
         raise InputError(f"{folder}: has no signature {DEFAULT_SIGNATURE}; export it again")
     signature = meta.signature_def[DEFAULT_SIGNATURE]
     try:
         graph = graph_pb2.GraphDef.FromString(meta.graph_def.SerializeToString())
-        observation, output = node_of(signature.inputs[INPUT].name), signature.outputs[ACTION].name
+        tensors = {key: info.name for key, info in signature.outputs.items()}
+        observation, output = node_of(signature.inputs[INPUT].name), tensors[ACTION]
+        scores = tensors[key] if (key := scores_name(contract)) else ""
         variables = {
             node.name: (name, checkpoint.value(name))
             for node in graph.node
@@ -76,6 +78,5 @@ def _graph(folder: Path, meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoi
         }
     except (KeyError, ValueError) as error:
         raise InputError(f"{folder}: is not a model of an actor: {error}; export it again") from None
-    columns = 1 if contract.action.kind == CATEGORICAL else contract.action.size
-    trained = TrainedGraph(folder, graph, observation, output, {}, variables)
-    return extract_actor(trained, contract.observation.size, columns, ACTION_OUTPUT)
+    trained = TrainedGraph(folder, graph, observation, output, {}, variables, scores)
+    return extract_actor(trained, contract.observation.size, contract.action.size, ACTION_OUTPUT)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 
 from city.errors import ProgramFailed, first_line
-from export.actors import PROBABILITIES, Q_VALUES, Actor
+from export.actors import Actor
 from export.actors.steps import Dense
 from export.graphs.graph_actor import LOGITS, GraphActor, ReferenceModel, random_observations
 from export.saved_model import warmup
@@ -31,6 +31,10 @@ from serving.contract import (
     POLICY_INPUT,
     POLICY_OUTPUT,
     POLICY_SIGNATURE,
+    PROBABILITIES,
+    Q_VALUES,
+    SCORES,
+    scores_name,
 )
 from serving.graph_operations import INFERENCE
 
@@ -186,16 +190,17 @@ def compare_with_single_models(
         progress: shows the members compared so far.
 
     Raises:
-        ParityError: a model cannot be loaded or run, a TL's actions differ by more than FLEET_TOLERANCE times their
-            scale, or a categorical choice differs.
+        ParityError: a model cannot be loaded or run, a TL's actions, probabilities or q-values differ by more than
+            FLEET_TOLERANCE times their scale, or a categorical choice differs.
     """
     x = random_observations(contract.observation.size)
     with session(folder) as run:
         replay(folder, run)
-        actions = run(DEFAULT_SIGNATURE, {INPUT: x})[ACTION]
+        outputs = run(DEFAULT_SIGNATURE, {INPUT: x})
         check_policy_signature(run, contract)
         # a client sends one row, the check a batch; both must give the same actions
-        first_row = run(DEFAULT_SIGNATURE, {INPUT: x[:1]})[ACTION]
+        first = run(DEFAULT_SIGNATURE, {INPUT: x[:1]})
+    actions, first_row = outputs[ACTION], first[ACTION]
     largest, max_permitted = float(np.abs(actions[:1] - first_row).max()), permitted_difference(FLEET_TOLERANCE, first_row)
     if not largest <= max_permitted:
         raise ParityError(f"its actions for one row and for a batch differ by up to {largest:.3g}, more than {max_permitted:g}")
@@ -205,17 +210,25 @@ def compare_with_single_models(
         single_model = single_models[member.tl]
         with session(single_model) as run:
             expected = run(DEFAULT_SIGNATURE, {INPUT: observations})
-        if member.contract.action.kind == CATEGORICAL:
-            scores = expected[member.contract.action.scores or PROBABILITIES]
-            permitted = permitted_difference(FLEET_TOLERANCE, scores)
-            if _choices_differ(actions[:, columns.start], expected[ACTION], scores, permitted):
+        name, kind = scores_name(member.contract), "actions"
+        if name is None:
+            difference = float(np.abs(actions[:, columns] - expected[ACTION]).max())
+            permitted = permitted_difference(FLEET_TOLERANCE, expected[ACTION])
+        else:
+            scores, kind = expected[name], name
+            if _choices_differ(
+                actions[:, columns.start], expected[ACTION], scores, permitted_difference(FLEET_TOLERANCE, scores)
+            ):
                 raise ParityError(f"it chooses other actions for {member.tl} than {single_model} does")
-            continue
-        difference = float(np.abs(actions[:, columns] - expected[ACTION]).max())
-        permitted = permitted_difference(FLEET_TOLERANCE, expected[ACTION])
+            columns = slice(member.score_begin, member.score_begin + member.score_size)
+            differences = outputs[SCORES][:, columns] - scores, first[SCORES][:, columns] - scores[:1]
+            difference = float(np.abs(np.concatenate(differences)).max())
+            # float32 rounds probabilities as their logits, whose scale is that of their logarithms
+            scale = scores if name == Q_VALUES else np.log(np.maximum(scores, MIN_PROBABILITY))
+            permitted = permitted_difference(FLEET_TOLERANCE, scale)
         if not difference <= permitted:
             raise ParityError(
-                f"its actions for {member.tl} differ from those of {single_model} by up to {difference:.3g}, "
+                f"its {kind} for {member.tl} differ from those of {single_model} by up to {difference:.3g}, "
                 f"more than {permitted:g}"
             )
         largest, max_permitted = max(largest, difference), max(max_permitted, permitted)

@@ -10,19 +10,27 @@ from export.saved_model.meta_graph import write_errors_as_os_errors
 from protos import policy_pb2 as pb
 from protos import predict_pb2 as wire
 from protos import prediction_log_pb2 as prediction_log_pb
-from serving.contract import DEFAULT_SIGNATURE, INPUT, POLICY_INPUT, POLICY_SIGNATURE
+from serving.contract import ACTION, CATEGORICAL, DEFAULT_SIGNATURE, INPUT, POLICY_INPUT, POLICY_SIGNATURE
 from serving.tensors import to_array, to_proto
 
 FILE_NAME = "assets.extra/tf_serving_warmup_requests"
 
 
 def requests(contract: pb.PolicyContract, number: int) -> Iterator[wire.PredictRequest]:
-    """One request for each signature, as a client would send it."""
-    for signature, key, array in (
-        (DEFAULT_SIGNATURE, INPUT, np.zeros((1, contract.observation.size), np.float32)),
-        (POLICY_SIGNATURE, POLICY_INPUT, np.zeros(1, np.int32)),
+    """The requests that a client would send: of each signature, and for the action without the scores.
+
+    TensorFlow prunes a graph at the first run for the requested outputs, so each choice of outputs has a request.
+    """
+    observation = np.zeros((1, contract.observation.size), np.float32)
+    has_scores = contract.action.kind == CATEGORICAL or any(member.score_size for member in contract.members)
+    for signature, outputs, key, array in (
+        (DEFAULT_SIGNATURE, (), INPUT, observation),
+        *([(DEFAULT_SIGNATURE, (ACTION,), INPUT, observation)] if has_scores else []),
+        (POLICY_SIGNATURE, (), POLICY_INPUT, np.zeros(1, np.int32)),
     ):
-        request = wire.PredictRequest(model_spec=wire.ModelSpec(name=contract.tl, signature_name=signature))
+        request = wire.PredictRequest(
+            model_spec=wire.ModelSpec(name=contract.tl, signature_name=signature), output_filter=outputs
+        )
         request.model_spec.version.value = number
         to_proto(array, request.inputs[key])
         yield request

@@ -1,18 +1,18 @@
 """Write an actor's SavedModel: the inference operations of its steps or of its trainer's graph."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from export.actors import PROBABILITIES, Q_VALUES, Actor
+from export.actors import Actor
 from export.graphs.graph_actor import OBSERVATION, PROBABILITIES_OUTPUT, GraphActor
 from export.saved_model import actor_file, meta_graph
 from export.saved_model.meta_graph import Variables
 from protos import policy_pb2 as pb
-from serving.contract import ACTION, CATEGORICAL
+from serving.contract import ACTION, CATEGORICAL, PROBABILITIES, Q_VALUES
 
 MAX_TEMPLATES = 128
 _templates: dict[Hashable, bytes] = {}
@@ -34,7 +34,7 @@ def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:
         key: Hashable = (actor.graph, actor.output, actor.output_kind, weights, actor.inputs, actor.outputs, categorical)
 
         def build(observation: Any, variables: Variables) -> dict[str, Any]:
-            x = import_graph(actor.graph, actor.output, weights, observation, variables)
+            (x,) = import_graph(actor.graph, [actor.output], weights, observation, variables)
             return _outputs(tf.reshape(x, [-1, actor.outputs]), actor.output_kind == PROBABILITIES_OUTPUT, categorical)
 
     else:
@@ -64,12 +64,14 @@ def _outputs(x: Any, are_probabilities: bool, categorical: bool, scores: str = P
     return {ACTION: choice, PROBABILITIES: x if are_probabilities else tf.nn.softmax(x)}
 
 
-def import_graph(graph: bytes, output: str, weights: tuple[Any, ...], observation: Any, variables: Variables) -> Any:
-    """Import an extracted graph and return its output, float32; its weights become new variables.
+def import_graph(
+    graph: bytes, outputs: Sequence[str], weights: tuple[Any, ...], observation: Any, variables: Variables
+) -> list[Any]:
+    """Import an extracted graph and return its outputs, float32; its weights become new variables.
 
     Args:
         graph: the serialized GraphDef.
-        output: name of its output tensor.
+        outputs: names of its output tensors.
         weights: name, shape and dtype of every variable, in the order of the graph's placeholders.
         observation: [B, inputs] tensor.
         variables: the variables of the graph under construction.
@@ -83,5 +85,5 @@ def import_graph(graph: bytes, output: str, weights: tuple[Any, ...], observatio
     remaining = [node for node in extracted.node if f"{node.name}:0" not in inputs]
     del extracted.node[:]
     extracted.node.extend(remaining)
-    (x,) = tf.import_graph_def(extracted, input_map=inputs, return_elements=[output], name="actor/graph")
-    return tf.cast(x, tf.float32)
+    tensors = tf.import_graph_def(extracted, input_map=inputs, return_elements=outputs, name="actor/graph")
+    return [tf.cast(x, tf.float32) for x in tensors]

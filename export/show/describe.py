@@ -40,11 +40,13 @@ def lines(folder: Path) -> Iterable[str]:
         yield f"  contract   incomplete: missing {', '.join(contract.missing)}"
     if contract.members:
         yield f"  fleet      {len(contract.members)} TLs; {contract.observation.size} inputs, {contract.action.size} outputs"
-        yield f"    {'TL':<12} {'version':>7}  {'observation':<14} {'action':<14} kind"
+        yield f"    {'TL':<12} {'version':>7}  {'observation':<14} {'action':<14} {'scores':<14} kind"
         for member in contract.members:
             observation = f"{member.observation_begin}:{member.observation_begin + member.observation_size}"
             action = f"{member.action_begin}:{member.action_begin + member.action_size}"
-            yield f"    {member.tl:<12} {member.version:>7}  {observation:<14} {action:<14} {member.contract.action.kind}"
+            scores = f"{member.score_begin}:{member.score_begin + member.score_size}" if member.score_size else "-"
+            kind = member.contract.action.kind
+            yield f"    {member.tl:<12} {member.version:>7}  {observation:<14} {action:<14} {scores:<14} {kind}"
     else:
         yield from _single_model(contract)
     yield from _signatures(meta)

@@ -78,7 +78,7 @@ def _inspect(argv: list[str], prog: str) -> int:
     checkpoint = source.open(candidate.path)
     if for_any_tl := source.uses_for_any_tl(candidate.path):
         uses, summary = for_any_tl
-        print("\n".join(map(printable, [*_variable_lines(checkpoint, uses, ""), summary])))
+        print("\n".join(map(printable, [*_variable_lines(checkpoint, uses, ""), *summary])))
         return 0
     try:
         rebuilt = rebuild(candidate, request)

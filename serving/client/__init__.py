@@ -6,7 +6,7 @@ retries, TLS and errors.
 
 from serving.client.channel import Tls
 from serving.client.client import Client
-from serving.client.fleet import Fleet
+from serving.client.fleet import Fleet, ScoredAction
 from serving.client.messages import Prediction, Version
 
-__all__ = ["Client", "Fleet", "Prediction", "Tls", "Version"]
+__all__ = ["Client", "Fleet", "Prediction", "ScoredAction", "Tls", "Version"]

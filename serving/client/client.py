@@ -25,9 +25,9 @@ from protos import policy_pb2
 from protos import predict_pb2 as pb
 from serving.client import messages
 from serving.client.channel import Tls, open_channel
-from serving.client.fleet import Fleet
+from serving.client.fleet import Fleet, ScoredAction
 from serving.client.messages import Outputs, Prediction, Version
-from serving.contract import ACTION, DEFAULT_SIGNATURE, ContractError
+from serving.contract import ACTION, DEFAULT_SIGNATURE, SCORES, ContractError
 from serving.errors import BadRequest, InvalidResponse, ServingError, from_status
 from serving.tensors import TensorError, to_proto
 
@@ -125,6 +125,7 @@ class Client:
         observations: Mapping[str, NDArray[np.float32]],
         versions: Mapping[str, Version] | None = None,
         timeout_s: float = 1.0,
+        outputs: Sequence[str] = (),
     ) -> dict[str, Prediction | ServingError]:
         """Request predictions of several models concurrently; return one by model, or the error of its call.
 
@@ -132,9 +133,10 @@ class Client:
             observations: model -> observation, float32 [O].
             versions: model -> number or label; without an entry, the newest.
             timeout_s: deadline of all calls together.
+            outputs: keys of the outputs to return, which every model must have; empty: all.
         """
         versions = versions or {}
-        requests = {model: messages.predict_request(model, versions.get(model), x) for model, x in observations.items()}
+        requests = {model: messages.predict_request(model, versions.get(model), x, outputs) for model, x in observations.items()}
         return self._call_many(requests, timeout_s)
 
     def _call_many(self, requests: Mapping[str, pb.PredictRequest], timeout_s: float) -> dict[str, Prediction | ServingError]:
@@ -218,8 +220,26 @@ class Client:
             ServingError: the call failed.
             ContractError: an observation does not fit the fleet.
         """
-        outputs = self._call_predict(messages.predict_request(fleet.model, version, fleet.stack(observations)), timeout_s)
-        return fleet.split(outputs.get(ACTION), observations)
+        outputs = (ACTION,) if fleet.scores else ()  # a fleet without scores has no other output
+        request = messages.predict_request(fleet.model, version, fleet.stack(observations), outputs)
+        return fleet.split(self._call_predict(request, timeout_s).get(ACTION), observations)
+
+    def predict_fleet_with_scores(
+        self,
+        fleet: Fleet,
+        observations: Mapping[str, NDArray[np.float32]],
+        version: int | None = None,
+        timeout_s: float = 1.0,
+    ) -> dict[str, ScoredAction | InvalidResponse]:
+        """As `predict_fleet`, with the probabilities or q-values of each categorical TL's choices, float32 [n]."""
+        request = messages.predict_request(fleet.model, version, fleet.stack(observations))
+        outputs = self._call_predict(request, timeout_s)
+        scores = fleet.split_scores(outputs.get(SCORES), observations)
+        actions = fleet.split(outputs.get(ACTION), observations)
+        return {
+            tl: action if isinstance(action, InvalidResponse) else ScoredAction(action, scores[tl])
+            for tl, action in actions.items()
+        }
 
     def contract(self, model: str, version: Version = None, timeout_s: float = 5.0) -> policy_pb2.PolicyContract:
         """The policy contract of a model. Raises ServingError, or ContractError if it has none."""

@@ -1,18 +1,28 @@
 """The layout of a fleet: the observations of many TLs in one row, their actions in one response."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protos import policy_pb2
+from serving.client import messages
 from serving.contract import ContractError, check_fleet
 from serving.errors import InvalidResponse
 
 
+class ScoredAction(NamedTuple):
+    """A TL's part of a fleet's response."""
+
+    action: NDArray[Any]
+    """float32 [A], or the index of a categorical policy, [1]."""
+    scores: NDArray[np.float32] | None
+    """[n] probabilities or q-values of the choices; None if the policy is continuous or the fleet has no scores."""
+
+
 class Fleet:
-    """The columns of each TL in a fleet's observation and action."""
+    """The columns of each TL in a fleet's observation, action and scores."""
 
     def __init__(self, model: str, contract: policy_pb2.PolicyContract) -> None:
         """`contract`: the fleet's contract. Raises ContractError if it is invalid, or not a fleet's."""
@@ -27,6 +37,12 @@ class Fleet:
             member.tl: slice(member.action_begin, member.action_begin + member.action_size) for member in contract.members
         }
         """TL -> its columns of the action."""
+        self.scores = {
+            member.tl: slice(member.score_begin, member.score_begin + member.score_size)
+            for member in contract.members
+            if member.score_size
+        }
+        """Categorical TL -> its columns of the scores; empty for a fleet without scores."""
         self.versions = {member.tl: member.version for member in contract.members}
         """TL -> version of its own model in the fleet."""
 
@@ -64,3 +80,11 @@ class Fleet:
             else InvalidResponse("the action is not finite")
             for tl in tls
         }
+
+    def split_scores(self, scores: NDArray[Any] | None, tls: Iterable[str]) -> dict[str, NDArray[np.float32] | None]:
+        """Split the fleet's scores into those of these TLs, [n] each; None for a TL without scores.
+
+        All are None if the response has no scores of the fleet's size: an action does not depend on them.
+        """
+        row = messages.scores_of(scores, sum(columns.stop - columns.start for columns in self.scores.values()))
+        return {tl: row[self.scores[tl]] if row is not None and tl in self.scores else None for tl in tls}

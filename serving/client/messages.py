@@ -1,5 +1,6 @@
 """Requests to a model server as messages, and its responses as NumPy arrays."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,11 +40,21 @@ def model_spec(model: str, version: Version, signature: str) -> pb.ModelSpec:
     return spec
 
 
-def predict_request(model: str, version: Version, observation: NDArray[np.float32]) -> pb.PredictRequest:
-    """The Predict request for one observation, float32 [O], as a batch of one."""
-    request = pb.PredictRequest(model_spec=model_spec(model, version, contract.DEFAULT_SIGNATURE))
+def predict_request(
+    model: str, version: Version, observation: NDArray[np.float32], outputs: Sequence[str] = ()
+) -> pb.PredictRequest:
+    """The Predict request for one observation, float32 [O], as a batch of one. `outputs`: keys to return; empty: all."""
+    spec = model_spec(model, version, contract.DEFAULT_SIGNATURE)
+    request = pb.PredictRequest(model_spec=spec, output_filter=outputs)
     to_proto(np.asarray(observation, np.float32)[None], request.inputs[contract.INPUT])
     return request
+
+
+def scores_of(values: NDArray[Any] | None, size: int) -> NDArray[np.float32] | None:
+    """The scores in a response, float32 [size]; None if it has none of this size."""
+    if values is None or values.size != size or values.dtype.kind not in "fiu":
+        return None
+    return np.asarray(values.reshape(-1), np.float32)
 
 
 def contract_request(model: str, version: Version) -> pb.PredictRequest:

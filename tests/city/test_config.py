@@ -40,6 +40,11 @@ def test_paths_are_relative_to_the_file(tmp_path):
     assert city.serving.models_dir == tmp_path / "m"
 
 
+def test_phases_are_numbers_by_movement(tmp_path):
+    city = config.load(write(tmp_path, VALID + 'phases = { north = 2, "north:left" = 5 }'))
+    assert city.tls["SA101"].phases == {"north": 2, "north:left": 5} and isinstance(hash(city.tls["SA101"]), int)
+
+
 def test_missing_file_is_refused_with_the_flag(tmp_path):
     with pytest.raises(InputError, match="--city"):
         config.load(tmp_path / "city.toml")
@@ -142,6 +147,10 @@ fleet = "x"
         (VALID + "[tl.B]\nsignals=['x']\ndialect='sumo-rl'\n" + NORTH, "B is not in any district; add it to one"),
         (VALID + NORTH + NORTH.replace("north", "south"), "SA101 is in district north already"),
         (VALID.replace("[serving]", "[serving]\ndistricts = 3"), "must contain tables such as"),
+        (VALID + "phases = 2", r'\[tl.SA 101\] phases = 2 must be a table of names and integers, such as { "A1B1" = 2 }'),
+        (VALID + "phases = { north = 'two' }", r"\[tl.SA 101\] phases north = 'two' must be an integer"),
+        (VALID + "phases = { north = 17 }", r"\[tl.SA 101\] phases north = 17 must be a phase number from 1 to 16"),
+        (VALID + "phases = { north = 0 }", r"\[tl.SA 101\] phases north = 0 must be a phase number from 1 to 16"),
     ],
 )
 def test_wrong_file_is_refused_in_one_line_that_names_the_place(tmp_path, text, message):

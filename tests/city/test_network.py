@@ -9,6 +9,7 @@ import sumolib
 
 from city import config, network, sumo_files
 from city.errors import InputError
+from city.movements import APPROACH_M, heading_deg
 from signals.safety.conflicts import ConflictRules
 from tests.city.scenarios import SCENARIOS, street
 from tests.conftest import GRID
@@ -43,6 +44,56 @@ def test_all_green_is_a_conflict_if_there_are_foes(name, request):
     for signal in street(name, request).signals.values():
         if signal.foes.any():
             assert ConflictRules(signal).conflicts("G" * len(signal.links))
+
+
+@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
+def test_movements_have_sumolibs_directions(name, request):
+    ours = street(name, request)
+    theirs = sumolib.net.readNet(str(ours.net_file))
+    for signal in ours.signals.values():
+        for pairs, movements in zip(signal.links, signal.movements, strict=True):
+            for (from_lane, to_lane), movement in zip(pairs, movements, strict=True):
+                lane = theirs.getLane(from_lane)
+                connection = next(c for c in lane.getOutgoing() if c.getToLane().getID() == to_lane)
+                assert (movement.road, movement.turn) == (lane.getEdge().getID(), connection.getDirection())
+                (x, y), (end_x, end_y) = lane.getShape()[-2:]
+                if math.dist((x, y), (end_x, end_y)) > APPROACH_M:
+                    assert movement.heading_deg == pytest.approx(math.degrees(math.atan2(end_x - x, end_y - y)) % 360)
+
+
+def test_a_crossing_has_the_direction_of_the_road_that_it_crosses(crossroads):
+    crossings = {m.heading_deg: set(m.crossed_roads) for of_link in crossroads.movements for m in of_link if m.is_crossing}
+    assert crossings == {0.0: {"NJ", "JN"}, 90.0: {"EJ", "JE"}, 180.0: {"SJ", "JS"}}
+
+
+@pytest.mark.parametrize(
+    ("shape", "at_end", "heading"),
+    [
+        ([(0, 0), (0, 50)], True, 0), ([(0, 0), (50, 0)], False, 90), ([(0, 0), (0, -50)], True, 180), ([(9, 9)], True, 0),
+        # the last metre bends
+        ([(0, 0), (50, 0), (50, 1)], True, pytest.approx(88.9, abs=0.1)),
+        ([(50, 1), (50, 0), (0, 0)], False, pytest.approx(268.9, abs=0.1)),
+    ],
+)  # fmt: skip
+def test_a_heading_is_that_of_the_road_next_to_the_junction(shape, at_end, heading):
+    assert heading_deg(shape, at_end) == heading
+
+
+@pytest.mark.parametrize(
+    ("inner", "is_coordinated"),
+    [
+        ('<phase duration="30" state="%s"/>', False),
+        ('<phase duration="30" state="%s" latestEnd="20"/>', True),
+        ('<phase duration="30" state="%s"/><param key="coordinated" value="true"/>', True),
+        ('<phase duration="30" state="%s"/><param key="coordinated" value="false"/>', False),
+    ],
+)
+def test_a_program_that_ends_phases_in_a_cycle_is_coordinated(tmp_path, inner, is_coordinated):
+    state = "G" * len(network.read(GRID / "grid.net.xml").signals["A0"].links)
+    logic = f'<tlLogic id="A0" programID="own" type="actuated" offset="0">{inner % state}</tlLogic>'
+    (tmp_path / "own.add.xml").write_text(f"<additional>{logic}</additional>")
+    signal = network.read(GRID / "grid.net.xml", [tmp_path / "own.add.xml"]).signals["A0"]
+    assert signal.program("own").is_coordinated == is_coordinated
 
 
 def test_both_directions_of_a_crossing_have_the_same_foes(crossroads):

@@ -208,3 +208,23 @@ def test_wrong_flag_is_one_line_and_no_table(capsys, flags, message):
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ") and message in captured.err and captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+def test_street_tl_without_a_model_is_told_whether_the_shipped_policy_fits(city, grid_street, capsys):
+    links = len(grid_street.signals["A1"].links)
+    phases = "".join(f'<phase duration="{s}" state="{c * links}"/>' for s, c in ((30, "g"), (3, "y"), (5, "r")))
+    folder = city.parent
+    (folder / "one.add.xml").write_text(
+        f'<add><tlLogic id="A1" type="static" programID="one" offset="0">{phases}</tlLogic></add>'
+    )
+    files = f'<net-file value="{GRID / "grid.net.xml"}"/><additional-files value="one.add.xml"/>'
+    (folder / "one.sumocfg").write_text(f"<configuration><input>{files}</input></configuration>")
+    tables = "".join(
+        f'[tl.{tl}]\nsignals = ["{signal}"]\ndialect = "street"\n' for tl, signal in (("SA101", "A0"), ("SA102", "A1"))
+    )
+    city.write_text(f'[network]\nsumocfg = "one.sumocfg"\n{tables}')
+    assert main(["--city", str(city), "--strict"]) == 2
+    rows, _ = table(capsys)
+    assert rows["SA101"][3].startswith("no model yet; the shipped policy fits its 4 greens and ")
+    assert rows["SA101"][3].endswith("lanes: greenserve export --pretrained --tl SA101")
+    assert "has one green, so there is nothing to choose" in rows["SA102"][3]

@@ -14,10 +14,11 @@ from controller.sumo.connection import StepResult, SumoConnectionLost
 from protos import policy_pb2 as pb
 from signals.dialects.sappo import PlanSequencer, cycle_plan
 from signals.dialects.sumo_rl import SumoRlObserver
-from signals.fallback.control_mode import ControlMode
+from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.plan import FallbackSchedule
 from signals.intersection import Intersection
 from signals.observation import Readings
+from signals.policy import Answer
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Limits, SignalMonitor
 from signals.safety.safety_times import SafetyTimes
@@ -70,7 +71,7 @@ def plan_signal(crossing):
 def test_yellow_is_never_short_whatever_the_step_length(crossing, make, step_s):
     connection = SteppedConnection(step_s)
     flipping = SimpleNamespace(
-        ask=lambda observations, observed_s: {tl: np.array([int(connection.now / 10) % 2]) for tl in observations}
+        ask=lambda observations, observed_s: {tl: Answer(np.array([int(connection.now / 10) % 2])) for tl in observations}
     )
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     loop = DecisionLoop(connection, [make(crossing)], flipping, street, (), 0.0, step_s)
@@ -96,7 +97,7 @@ def test_readings_are_of_the_moment_and_the_tls_that_decide(crossing, further_s)
 
     def ask(observations, observed_s):
         assert reads[-1] == (connection.now, tuple(observations))
-        return {tl: np.array([0]) for tl in observations}
+        return {tl: Answer(np.array([0])) for tl in observations}
 
     connection.advance, connection.read = advance_further, noted_read
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
@@ -115,7 +116,7 @@ def test_monitor_checks_what_sumo_shows(crossing):
     alarms = Alarms()
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
-    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations})
     loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, [alarms], 0.0, 1.0, [monitor])
     for state, rules in (("GgGr", set()), ("GgGG", {"conflict"}), ("rrrr", {"yellow"})):
         connection.state = state
@@ -130,7 +131,7 @@ def test_state_of_another_client_is_an_alarm_and_left_by_yellow(crossing):
     connection = SteppedConnection(1.0)
     alarms = Alarms()
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations})
     loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, [alarms], 0.0, 1.0)
     while loop.now < 20:
         loop.step(20)
@@ -160,7 +161,7 @@ def test_state_of_another_client_is_left_although_its_tl_is_not_due(crossing):
 
     connection = TwoSignals(1.0)
     rare = plan_signal(replace(crossing, id="Y"))
-    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations})
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     loop = DecisionLoop(connection, [one_signal(crossing), rare], constant, street, (), 0.0, 1.0)
     while loop.now < 5:
@@ -204,7 +205,7 @@ def test_rejected_handover_is_sent_again_and_the_signal_monitored(crossing):
 
     connection.read, connection.set = rejecting, set
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations})
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
     loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, (), 0.0, 1.0, [monitor])
     loop.step(400)
@@ -224,7 +225,7 @@ def test_monitor_checks_the_take_over_from_the_plan(crossing):
     loop = DecisionLoop(connection, [one_signal(crossing)], policies, street, [alarms], 0.0, 1.0, [monitor])
     while not loop.intersections["SA101"].is_released:
         loop.step(400)
-    answers["SA101"] = np.array([0])
+    answers["SA101"] = Answer(np.array([0]))
     connection.state = "rrrG"
     while loop.intersections["SA101"].is_on_fallback_plan:
         loop.step(400)
@@ -247,7 +248,7 @@ def test_deadline_counts_from_the_arrival_of_the_readings(crossing):
 
     def ask(observations, observed_s):
         times.extend((observed_s, time.monotonic()))
-        return {tl: np.array([0]) for tl in observations}
+        return {tl: Answer(np.array([0])) for tl in observations}
 
     connection.read = noted_read
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
@@ -262,7 +263,7 @@ def test_decisions_that_the_safety_rules_overrule_are_counted_by_tl(crossing):
     connection = SteppedConnection(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     flipping = SimpleNamespace(
-        ask=lambda observations, observed_s: {tl: np.array([int(connection.now / 10) % 2]) for tl in observations}
+        ask=lambda observations, observed_s: {tl: Answer(np.array([int(connection.now / 10) % 2])) for tl in observations}
     )
     slow = one_signal(crossing)
     slow.safeties = (SignalSafety(crossing, SafetyTimes(yellow_s=6, min_green_s=4), GREENS),)
@@ -286,7 +287,7 @@ def test_overrides_outside_the_policys_control_do_not_count_as_overruled_decisio
         return sent, [*overrides, override] if x.mode.name != "POLICY" else overrides
 
     x.commands = overridden_without_the_policy
-    ask = lambda observations, observed_s: {tl: np.array([0]) for tl in observations} if connection.now % 100 > 50 else {}  # noqa: E731
+    ask = lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations} if connection.now % 100 > 50 else {}  # noqa: E731
     loop = DecisionLoop(connection, [x], SimpleNamespace(ask=ask), street, (), 0.0, 1.0)
     while loop.now < 400:
         loop.step(400)
@@ -294,7 +295,7 @@ def test_overrides_outside_the_policys_control_do_not_count_as_overruled_decisio
     assert not loop.counters.overruled_by_tl
 
 
-CONSTANT = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([1]) for tl in observations})
+CONSTANT = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([1])) for tl in observations})
 
 
 def loop_of(crossing, subscribers, policies=CONSTANT, connection=None):
@@ -314,7 +315,7 @@ def test_a_step_is_one_event_with_everything_that_is_known_of_it(crossing):
     decisions = [decision for event in events for decision in event.decisions]
     assert len(decisions) == loop.counters.decisions > 5
     for decision in decisions:
-        assert decision.tl == "SA101" and len(decision.observation) == 11 and decision.answer == [1]
+        assert decision.tl == "SA101" and len(decision.observation) == 11 and decision.answer.action == [1]
         assert not decision.is_missing and decision.mode is ControlMode.POLICY
     commands = [(sent.at_s, command.state) for event in events for sent in event.sent for command in sent.commands]
     assert commands == connection.sent
@@ -382,7 +383,7 @@ def test_observing_and_acting_apart_is_the_same_as_a_step(crossing):
         connection, events = SteppedConnection(1.0), Events()
         flipping = SimpleNamespace(
             ask=lambda observations, observed_s, connection=connection: {
-                tl: np.array([int(connection.now / 10) % 2]) for tl in observations
+                tl: Answer(np.array([int(connection.now / 10) % 2])) for tl in observations
             }
         )
         loop = loop_of(crossing, [events], flipping, connection)
@@ -395,3 +396,19 @@ def test_observing_and_acting_apart_is_the_same_as_a_step(crossing):
                 loop.step(100)
         sent.append((connection.sent, [event.decisions[0].observation.tolist() for event in events if event.decisions]))
     assert sent[0] == sent[1]
+
+
+def test_an_operators_command_is_followed_from_the_next_step_on_and_published(crossing):
+    connection, events = SteppedConnection(1.0), Events()
+    loop = loop_of(crossing, [events], connection=connection)
+    while loop.now < 30:
+        loop.step(30)
+    loop.set_mode("SA101", OperatorMode.FIXED, "ada")
+    while loop.now < 90:
+        loop.step(90)
+    loop.close()
+    ((at_s, command),) = [(event.at_s, command) for event in events for command in event.commands]
+    assert at_s == 30 and command == ("SA101", OperatorMode.FIXED, "ada", ControlMode.POLICY, ControlMode.FIXED)
+    assert loop.intersections["SA101"].is_released and loop.counters.fallbacks == 0
+    with pytest.raises(KeyError):
+        loop.set_mode("SA999", OperatorMode.HOLD, "ada")

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from signals.policy import Answer
+
 
 class AdversarialPolicies:
     def __init__(self, kind, contracts):
@@ -15,13 +17,13 @@ class AdversarialPolicies:
     def answer(self, size):
         match self.kind:
             case "random":
-                return self.rng.integers(size, size=1)
+                return Answer(self.rng.integers(size, size=1))
             case "constant":
-                return np.array([size - 1])
+                return Answer(np.array([size - 1]))
             case "flipping":
-                return np.array([self.requests % size])
+                return Answer(np.array([self.requests % size]))
             case "nonsense":
                 values = [np.nan, np.inf, -1.0, float(size), 0.5, 1e30]
-                return self.rng.choice([np.array([value]) for value in [*values, 0.0, 1.0]] + [np.zeros(7)[:1]])
+                return Answer(self.rng.choice([np.array([value]) for value in [*values, 0.0, 1.0]] + [np.zeros(7)[:1]]))
             case "intermittent" | "max-pressure":
-                return np.array([self.requests % size]) if self.requests % 40 < 15 else TimeoutError("no answer")
+                return Answer(np.array([self.requests % size])) if self.requests % 40 < 15 else TimeoutError("no answer")

@@ -14,6 +14,7 @@ from controller.assembly import assemble
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
 from signals import contract
+from signals.policy import Answer
 from tests.controller.decision_events import Alarms
 from tests.networks import netgenerate
 
@@ -107,7 +108,8 @@ class LongestQueue:
 
     def ask(self, observations, observed_s=None):
         return {
-            tl: np.array([int((self._serves[tl] @ o[-self._serves[tl].shape[1] :]).argmax())]) for tl, o in observations.items()
+            tl: Answer(np.array([int((self._serves[tl] @ o[-self._serves[tl].shape[1] :]).argmax())]))
+            for tl, o in observations.items()
         }
 
 
@@ -119,7 +121,7 @@ class RandomChoice:
         self._rng = np.random.default_rng(seed)
 
     def ask(self, observations, observed_s=None):
-        return {tl: self._rng.integers(self._sizes[tl], size=1) for tl in observations}
+        return {tl: Answer(self._rng.integers(self._sizes[tl], size=1)) for tl in observations}
 
 
 def run(

@@ -21,6 +21,7 @@ from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.start import start
 from signals import contract
+from signals.policy import Answer
 from tests.controller.decision_events import Alarms
 from tests.end_to_end import trained_actors
 
@@ -78,7 +79,7 @@ class Actors:
     def ask(self, observations, observed_s=None):
         actions = {tl: self.actors[tl].choose(observation) for tl, observation in observations.items()}
         self.decisions.append([actions, {tl: observation.tolist() for tl, observation in observations.items()}])
-        return {tl: np.array([action]) for tl, action in actions.items()}
+        return {tl: Answer(np.array([action])) for tl, action in actions.items()}
 
 
 def read_weights(run):

@@ -15,6 +15,7 @@ from export.actors import architectures
 from export.checkpoints.source import ActorRequest
 from export.rebuild import rebuild
 from signals import contract
+from signals.policy import Answer
 from simulation.trips import read_trips
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
@@ -46,7 +47,7 @@ class InProcess:
         for tl, x in observations.items():
             is_categorical = self._is_categorical(tl)
             output = self.actors[tl].evaluate(x[None], is_categorical)
-            answers[tl] = np.array([output.argmax()]) if is_categorical else output[0]
+            answers[tl] = Answer(np.array([output.argmax()]) if is_categorical else output[0])
         return answers
 
 

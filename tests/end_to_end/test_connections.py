@@ -10,6 +10,7 @@ from controller.sumo import start
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from signals import contract
+from signals.policy import Answer
 from signals.safety.monitor import SignalMonitor
 from tests.conftest import GRID
 
@@ -24,7 +25,7 @@ class AlternatingPolicies:
 
     def ask(self, observations, observed_s=None):
         self.observed.append({tl: x.tolist() for tl, x in observations.items()})
-        return {tl: np.array([len(self.observed) % self.sizes[tl]]) for tl in observations}
+        return {tl: Answer(np.array([len(self.observed) % self.sizes[tl]])) for tl in observations}
 
 
 @pytest.fixture

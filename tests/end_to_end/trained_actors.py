@@ -38,7 +38,7 @@ def fitted(decisions, teacher):
     actors = {}
     for signal in decisions[0][1]:
         x = np.array([observations[signal] for _, observations in decisions if signal in observations])
-        chosen = np.array([teacher.ask({signal: row})[signal][0] for row in x])
+        chosen = np.array([teacher.ask({signal: row})[signal].action[0] for row in x])
         wanted = np.eye(chosen.max() + 1)[chosen]
         kernel, bias = np.zeros((x.shape[1], wanted.shape[1])), np.zeros(wanted.shape[1])
         for _ in range(SGD_STEPS):

@@ -6,8 +6,9 @@ import pytest
 
 from city import network
 from evaluation.arms import parse
-from evaluation.many_streets import StreetResult, StreetSimulation, compare, has_gridlock
+from evaluation.many_streets import StreetSimulation, compare
 from greenserve.__main__ import main
+from simulation.street_results import StreetResult, has_gridlock
 from simulation.synthetic.streets import generate
 from tests.conftest import GRID
 

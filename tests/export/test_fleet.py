@@ -149,15 +149,21 @@ def test_grouping_and_padding_change_no_action(shapes, shared, budget):
             assert tuple(shape) == values[name].shape
             return tf.constant(values.pop(name))
 
-    actions = fleet_graph.build(groups, tf.constant(x), Given()).numpy()
+    outputs = fleet_graph.build(groups, tf.constant(x), Given())
+    actions = outputs["action"].numpy()
     assert not values, "every weight is used"
-    begin = column = 0
+    assert ("scores" in outputs) == any(member.categorical for member in ordered)
+    begin = column = score = 0
     for member in ordered:
         own = member.actor.evaluate(x[:, begin : begin + member.actor.inputs], member.categorical)
         got = actions[:, column : column + member.columns]
         np.testing.assert_allclose(got, own.argmax(1)[:, None] if member.categorical else own, atol=1e-5)
+        if member.categorical:
+            scores = outputs["scores"].numpy()[:, score : score + own.shape[1]]
+            np.testing.assert_allclose(scores, own, atol=1e-5)
+            score += own.shape[1]
         begin, column = begin + member.actor.inputs, column + member.columns
-    assert column == actions.shape[1]
+    assert column == actions.shape[1] and score == (outputs["scores"].shape[1] if score else 0)
 
 
 def test_a_fleet_that_fails_the_parity_check_is_not_published(models, monkeypatch, capsys):

@@ -192,9 +192,11 @@ def compare_fleet(members, observations):
     groups = fleet_graph.group_members(members)
     ordered = [member for group in groups for member in group.members]
     variables = Given(fleet_graph.weights(groups))
-    actions = fleet_graph.build(groups, tf.constant(np.concatenate([observations[m.tl] for m in ordered], 1)), variables).numpy()
+    x = tf.constant(np.concatenate([observations[m.tl] for m in ordered], 1))
+    outputs = {key: output.numpy() for key, output in fleet_graph.build(groups, x, variables).items()}
+    actions = outputs["action"]
     assert not variables.values, "every weight is used"
-    column = 0
+    column = score = 0
     for member in ordered:
         own = member.actor.evaluate(observations[member.tl], member.categorical)
         found = actions[:, column : column + member.columns]
@@ -202,6 +204,8 @@ def compare_fleet(members, observations):
             top = np.sort(own, 1)
             is_clear = top[:, -1] - top[:, -2] > 1e-4 if own.shape[1] > 1 else np.ones(len(own), bool)
             assert (found[:, 0] == own.argmax(1))[is_clear].all() and is_clear.any()
+            np.testing.assert_allclose(outputs["scores"][:, score : score + own.shape[1]], own, atol=1e-4)
+            score += own.shape[1]
         else:
             np.testing.assert_allclose(found, own, atol=1e-5)
         column += member.columns
@@ -263,7 +267,7 @@ def test_values_that_are_no_readings_give_a_valid_choice(value):
 def compiled(groups):
     """A function of a fleet's observations, as a graph."""
     weights = fleet_graph.weights(groups)
-    return tf.function(lambda x: fleet_graph.build(groups, x, Given(weights)), reduce_retracing=True)
+    return tf.function(lambda x: fleet_graph.build(groups, x, Given(weights))["action"], reduce_retracing=True)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 17])

@@ -174,10 +174,24 @@ def test_flags_of_other_formats_are_refused(path, flag, message, capsys):
 def test_inspect_lists_the_arrays_of_a_policy(path, capsys):
     assert inspect_checkpoint.main([str(path)]) == 0
     *variables, summary = capsys.readouterr().out.splitlines()
-    assert summary == "a policy of 2 networks for any TL of the dialect street"
+    assert summary.startswith("a policy of 2 networks, whose log-probabilities are added, for any TL")
     uses = dict(line.split(maxsplit=1) for line in variables)
     assert uses.keys() == {*SHAPES, "description", *(f"critic_{name}" for name in CRITIC_SHAPES)}
     assert uses["lane_kernel_1"].endswith("float32  phase competition") and uses["critic_green_bias"].endswith("- (critic)")
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        {"training": 3, "gate": 5},
+        {"training": [1, 2], "gate": {"networks": 7, "product": []}},
+        {"training": [{"--streets": None}] * 2, "gate": {"networks": [{}, None], "product": {}}},
+    ],
+)
+def test_inspect_shows_a_policy_with_any_description(path, networks, critics, description, capsys):
+    save(path, networks, critics, description)
+    assert inspect_checkpoint.main([str(path)]) == 0
+    assert "a policy of 2 networks" in capsys.readouterr().out
 
 
 def test_inspect_refuses_a_damaged_policy_in_one_line(path, networks, capsys):

@@ -4,16 +4,19 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from city.config import Controller
 from city.network import Phase, Program, ProgramSwitch, SignalNetwork
 from protos import policy_pb2 as pb
 from signals.dialects.sappo import KeepChangeSequencer, PlanSequencer, cycle_plan
 from signals.dialects.sumo_rl import SumoRlObserver
-from signals.fallback.control_mode import ControlMode
+from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
 from signals.green_phases import GreenPhaseSequencer
 from signals.intersection import Intersection
+from signals.policy import Answer
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
 from tests.signals.single_signal import GREENS, PLAN, one_signal
@@ -37,18 +40,18 @@ def states(sent):
 
 def test_change_goes_through_yellow(crossing):
     x = one_signal(crossing)
-    sent = play(x, 30, lambda now: np.array([0 if now < 10 else 1]))
+    sent = play(x, 30, lambda now: Answer(np.array([0 if now < 10 else 1])))
     assert states(sent) == [(0, "GgGr"), (10, "yyyr"), (13, "rrrG")]
 
 
 def test_unchanged_state_is_sent_once(crossing):
     x = one_signal(crossing)
-    assert len(play(x, 100, lambda now: np.array([0]))) == 1
+    assert len(play(x, 100, lambda now: Answer(np.array([0])))) == 1
 
 
 def test_missing_answers_lead_to_hold_then_fallback_then_recovery(crossing):
     x = one_signal(crossing)
-    sent = play(x, 100, lambda now: np.array([0]) if now < 20 or now >= 60 else TimeoutError("late"))
+    sent = play(x, 100, lambda now: Answer(np.array([0])) if now < 20 or now >= 60 else TimeoutError("late"))
     # HOLD from 20 on, FALLBACK from 30 on: yellow, red, then the program from its green
     assert states(sent)[:3] == [(0, "GgGr"), (30, "yyyr"), (33, "rrrr")]
     handed = [(now, s.program, s.phase) for now, s in sent if isinstance(s, PermittedRelease)]
@@ -62,7 +65,7 @@ def test_recovery_starts_from_what_the_plan_shows(crossing):
     x = one_signal(crossing)
     play(x, 60, lambda now: TimeoutError("late"))
     assert x.is_released and x.is_on_fallback_plan
-    sent = play(x, 100, lambda now: np.array([0]), shown=("rrrG",), begin_s=60)
+    sent = play(x, 100, lambda now: Answer(np.array([0])), shown=("rrrG",), begin_s=60)
     after = states(sent)
     assert after[0][1] == "rrrG", "the shown green continues first"
     assert [s for _, s in after] == ["rrrG", "rrry", "GgGr"]
@@ -75,8 +78,8 @@ def test_policy_that_returns_during_the_transition_continues_from_there(crossing
     assert x.is_on_fallback_plan and not x.is_released
     for now in (11, 12):
         x.commands(now)
-    x.apply_answer(np.array([0]), 15, None)
-    x.apply_answer(np.array([0]), 20, None)
+    x.apply_answer(Answer(np.array([0])), 15, None)
+    x.apply_answer(Answer(np.array([0])), 20, None)
     assert x.mode is ControlMode.POLICY and not x.is_on_fallback_plan
     assert x.safeties[0].shown == "yyyr"
     later = [command.state for now in range(21, 40) for command in x.commands(now)[0]]
@@ -88,7 +91,7 @@ def test_tls_in_fallback_ask_their_policies_at_the_same_moments(crossing, failed
     x = one_signal(crossing, hold_s=4)
     asked = []
     while len(asked) < 6:
-        x.apply_answer(TimeoutError("late") if failed_s <= 106 else np.array([0]), failed_s, ["GgGr"])
+        x.apply_answer(TimeoutError("late") if failed_s <= 106 else Answer(np.array([0])), failed_s, ["GgGr"])
         failed_s = x.next_decision_s
         asked.append(failed_s)
     assert asked == [102, 104, 106, 108, 110, 115], "the second valid answer restores the policy's own moments"
@@ -99,7 +102,7 @@ def test_tls_in_fallback_ask_their_policies_at_the_same_moments(crossing, failed
 def test_intermittent_policy_keeps_max_red(crossing, hold_s, period_s, good_s):
     """The policy always requests the first green, and the plan begins with it each time the policy is missing."""
     x = one_signal(crossing, hold_s, SafetyTimes(3, 5, max_red_s=60))
-    sent = play(x, 400, lambda now: np.array([0]) if now % period_s < good_s else TimeoutError("late"))
+    sent = play(x, 400, lambda now: Answer(np.array([0])) if now % period_s < good_s else TimeoutError("late"))
     assert sum(isinstance(command, PermittedRelease) for _, command in sent) > 5
     served = [0, *(now for now, state in states(sent) if state == "rrrG"), 400]
     assert len(served) > 4 and max(b - a for a, b in itertools.pairwise(served)) <= 60 + period_s + 15
@@ -113,7 +116,7 @@ def test_max_red_service_does_not_delay_the_plan_for_ever(crossing):
     observer, sequencer = SumoRlObserver(np.arange(4), 4, 2), GreenPhaseSequencer(greens, 5, 3, 5)
     x = Intersection(contract, observer, sequencer, [safety], [FallbackSchedule(PLAN)], Controller(hold_s=30, recovery_answers=2))
     x.start(0, ["GrGr"])
-    sent = play(x, 100, lambda now: np.array([0]) if now < 20 else TimeoutError("late"))
+    sent = play(x, 100, lambda now: Answer(np.array([0])) if now < 20 else TimeoutError("late"))
     assert sum(state in greens[1:] for _, state in states(sent)) > 4, "links beyond max red are served again and again"
     assert [now for now, command in sent if isinstance(command, PermittedRelease)]
 
@@ -123,7 +126,7 @@ def test_signal_that_is_off_does_not_count_as_red(crossing):
     for begin, until, answer, shown in [
         (0, 20, TimeoutError("late"), "GgGr"),
         (20, 100, TimeoutError("late"), "oooo"),
-        (100, 150, np.array([0]), "GgGr"),
+        (100, 150, Answer(np.array([0])), "GgGr"),
     ]:
         sent = play(x, until, lambda now, answer=answer: answer, (shown,), begin)
     assert x.mode is ControlMode.POLICY and {state for _, state in states(sent)} == {"GgGr"}
@@ -138,7 +141,7 @@ def test_tl_in_transition_asks_its_policy_with_the_others(crossing):
 
 def test_yellow_keeps_its_duration_when_modes_alternate(crossing):
     x = one_signal(crossing, 0, SafetyTimes(7, 5))
-    sent = play(x, 30, lambda now: TimeoutError("late") if now >= 10 and x.mode is ControlMode.POLICY else np.array([1]))
+    sent = play(x, 30, lambda now: TimeoutError("late") if now >= 10 and x.mode is ControlMode.POLICY else Answer(np.array([1])))
     assert states(sent)[1:4] == [(10, "yyyr"), (14, "yyyr"), (17, "rrrr")]
 
 
@@ -148,16 +151,16 @@ def test_links_that_the_plan_served_have_not_waited(crossing):
     sent = play(x, 100, lambda now: TimeoutError("late"), shown=("GgGr",), begin_s=2)
     x.apply_answer(TimeoutError("late"), 100, ("rrrG",))
     assert isinstance(sent[-1][1], PermittedRelease)
-    sent = play(x, 160, lambda now: np.array([0]), shown=("GgGr",), begin_s=102)
+    sent = play(x, 160, lambda now: Answer(np.array([0])), shown=("GgGr",), begin_s=102)
     assert {state for _, state in states(sent)} == {"GgGr"}, "60 s have not passed yet"
-    sent = play(x, 180, lambda now: np.array([0]), begin_s=160)
+    sent = play(x, 180, lambda now: Answer(np.array([0])), begin_s=160)
     assert [state for _, state in states(sent)][:2] == ["yyyr", "rrrG"]
 
 
-@pytest.mark.parametrize("answer", [np.array([7]), np.array([np.nan]), "green", None, np.zeros(3), RuntimeError("x")])
-def test_invalid_answer_of_any_kind_means_hold_not_an_exception(crossing, answer):
+@pytest.mark.parametrize("action", [np.array([7]), np.array([np.nan]), "green", None, np.zeros(3)])
+def test_invalid_action_of_any_kind_means_hold_not_an_exception(crossing, action):
     x = one_signal(crossing)
-    assert x.apply_answer(answer, 0, None) != ""
+    assert x.apply_answer(Answer(action), 0, None) != ""
     assert x.mode is ControlMode.HOLD
     x.commands(0)
 
@@ -225,7 +228,7 @@ def test_unconfirmed_handover_counts_as_not_released(crossing):
 
 def test_action_outside_the_signals_greens_is_a_failure(crossing):
     x = one_signal(crossing, actions=7)  # a contract that contradicts its signal's two greens
-    assert "cannot be applied" in x.apply_answer(np.array([6]), 20, None)
+    assert "cannot be applied" in x.apply_answer(Answer(np.array([6])), 20, None)
 
 
 def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing):
@@ -235,14 +238,14 @@ def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing)
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
     x = Intersection(contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [FallbackSchedule(PLAN)], Controller())
     x.start(0, ["GgGr"])
-    x.apply_answer(np.array([0.0]), 0, None)
+    x.apply_answer(Answer(np.array([0.0])), 0, None)
     x.apply_answer(TimeoutError("late"), 72, None)
     assert x.next_decision_s == 74, "the policy is asked again soon"
     before = [sequencer.phase_state(t).phases for t in range(100, 136)]
-    x.apply_answer(np.array([1.0]), 74, None)
+    x.apply_answer(Answer(np.array([1.0])), 74, None)
     assert x.mode is ControlMode.POLICY and x.next_decision_s == 144
     assert [sequencer.phase_state(t).phases for t in range(100, 136)] == before, "decides only at multiples"
-    x.apply_answer(np.array([1.0]), 144, None)
+    x.apply_answer(Answer(np.array([1.0])), 144, None)
     assert [sequencer.phase_state(t).phases for t in range(172, 208)] != before
 
 
@@ -298,7 +301,9 @@ def two_signals():
 
 def test_each_signal_of_a_group_follows_its_own_number():
     x = two_signals()
-    sent = play(x, 20, lambda now: np.array([1.0, -1.0]) if now == 15 else np.array([-1.0, -1.0]), shown=("Gr", "rG"))
+    sent = play(
+        x, 20, lambda now: Answer(np.array([1.0, -1.0])) if now == 15 else Answer(np.array([-1.0, -1.0])), shown=("Gr", "rG")
+    )
     assert [(now, s.signal, s.state) for now, s in sent] == [
         (0, "A", "Gr"), (0, "B", "rG"), (15, "A", "yr"), (18, "A", "rG"),
     ]  # fmt: skip
@@ -307,7 +312,7 @@ def test_each_signal_of_a_group_follows_its_own_number():
 def test_sequencer_learns_which_signals_of_a_group_show_their_states(monkeypatch):
     x, reported = two_signals(), []
     monkeypatch.setattr(KeepChangeSequencer, "note_shown", lambda self, now, signal: reported.append((now, signal)))
-    play(x, 10, lambda now: np.array([-1.0, -1.0]), shown=("Gr", "rG"))
+    play(x, 10, lambda now: Answer(np.array([-1.0, -1.0])), shown=("Gr", "rG"))
     assert reported == [(0, 0), (0, 1)]
 
 
@@ -316,3 +321,54 @@ def test_all_signals_of_a_group_enter_their_plans():
     sent = play(x, 40, lambda now: TimeoutError("late"), shown=("Gr", "rG"))
     handed = {s.signal: s.phase for _, s in sent if isinstance(s, PermittedRelease)}
     assert set(handed) == {"A", "B"} and x.is_released
+
+
+def test_operator_hands_a_tl_to_its_program_and_back_through_safe_transitions(crossing):
+    x = one_signal(crossing)
+    answer = Answer(np.array([0]))
+    play(x, 20, lambda now: answer)
+    x.set_mode(OperatorMode.FIXED, 20)
+    sent = play(x, 60, lambda now: answer, begin_s=20)
+    assert states(sent)[:2] == [(20, "yyyr"), (23, "rrrr")], "yellow, then red, before the program's first green"
+    assert x.is_released and x.mode is ControlMode.FIXED, "valid answers do not bring the policy back"
+    x.set_mode(OperatorMode.POLICY, 60)
+    assert x.mode is ControlMode.RECOVERING
+    sent = play(x, 100, lambda now: answer, begin_s=60)
+    assert x.mode is ControlMode.POLICY and states(sent)[-1][1] == "GgGr"
+
+
+def test_operators_hold_keeps_the_green_whatever_the_policy_answers(crossing):
+    x = one_signal(crossing)
+    play(x, 20, lambda now: Answer(np.array([0])))
+    x.set_mode(OperatorMode.HOLD, 20)
+    changing = lambda now: Answer(np.array([1])) if now % 7 else TimeoutError("late")  # noqa: E731
+    assert play(x, 200, changing, begin_s=20) == [] and x.mode is ControlMode.HOLD
+    x.set_mode(OperatorMode.POLICY, 200)
+    sent = play(x, 230, lambda now: Answer(np.array([1])), begin_s=200)
+    assert states(sent)[-1][1] == "rrrG" and x.mode is ControlMode.POLICY
+
+
+def test_operator_holds_a_tl_that_ran_its_program_in_the_state_that_it_shows(crossing):
+    x = one_signal(crossing)
+    play(x, 60, lambda now: TimeoutError("late"))
+    assert x.is_released
+    x.set_mode(OperatorMode.HOLD, 60)
+    sent = play(x, 100, lambda now: Answer(np.array([0])), shown=("rrrG",), begin_s=60)
+    assert states(sent)[0] == (60, "rrrG") and x.mode is ControlMode.HOLD and not x.is_on_fallback_plan
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(OperatorMode), st.integers(1, 30), st.booleans()), min_size=1, max_size=12))
+def test_operators_commands_at_any_moment_never_show_a_short_yellow_or_leave_a_tl_without_control(crossing, commands):
+    x, now, sent = one_signal(crossing), 0, []
+    for wanted, duration_s, answers in commands:
+        answer = (lambda now: Answer(np.array([now // 10 % 2]))) if answers else (lambda now: TimeoutError("late"))
+        x.set_mode(wanted, now)
+        sent += play(x, now + duration_s, answer, shown=("GgGr",), begin_s=now)
+        now += duration_s
+    shown = states(sent)
+    yellows = [later - now for (now, state), (later, _) in itertools.pairwise(shown) if "y" in state]
+    assert all(yellow_s >= 3 for yellow_s in yellows)
+    x.set_mode(OperatorMode.POLICY, now)
+    play(x, now + 100, lambda now: Answer(np.array([0])), shown=("GgGr",), begin_s=now)
+    assert x.mode is ControlMode.POLICY

@@ -23,6 +23,7 @@ from controller.sumo.libsumo_connection import start_libsumo
 from serving.client import client as client_module
 from serving.embedded.config import ServerConfig
 from signals import contract
+from signals.policy import Answer
 from simulation import rewards
 from simulation.approaches import upstream_lanes
 from simulation.demand import MAX_SCALE, MAX_SHIFT_S, MIN_SCALE, Demand, varied
@@ -183,7 +184,7 @@ def loop_and_connection(task):
 
     class Steady:
         def ask(self, observations, observed_s=None):
-            return {tl: np.zeros(next(c for c in contracts if c.tl == tl).action.size) for tl in observations}
+            return {tl: Answer(np.zeros(next(c for c in contracts if c.tl == tl).action.size)) for tl in observations}
 
     loop = assemble(connection, street, contracts, Steady(), task.city.safety, task.city.controller)
     yield loop, connection, street, contracts

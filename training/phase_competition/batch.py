@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from export.actors.phase_competition import Junction, Padded, inputs
 from signals.approach_features import FEATURES
+from simulation.rewards import DELAY_SCALE
 from training.phase_competition.networks import split
-from training.rewards import DELAY_SCALE
 from training.transitions import Float32s, Transitions
 
 TICK_S = 5.0
@@ -43,6 +43,8 @@ class StreetBatch:
     advantage: Float32s
     target: Float32s
     """Regression target of the critic, squashed."""
+    value: Float32s
+    """The critic's estimate, by which the decisions were made, squashed."""
 
     def __len__(self) -> int:
         return len(self.action)
@@ -77,6 +79,7 @@ def make_batch(
                     "advantage": advantage[chosen],
                     "spread": np.full(chosen.sum(), advantage.std()),
                     "target": target[chosen].astype(np.float32),
+                    "value": tl.value[:-1][chosen],
                 }
             )
     if not parts:
@@ -94,6 +97,7 @@ def make_batch(
         columns["log_p"],
         _scaled(columns["advantage"], columns["spread"]),
         columns["target"],
+        columns["value"],
     )
 
 

@@ -1,19 +1,25 @@
-"""`greenserve train --streets synthetic`: one policy for any junction, trained on many streets."""
+"""`greenserve train --streets` and `--select`: one policy for any junction, of one network or of the best of several."""
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from city.errors import InputError, ProgramFailed
+from city.program import GATE_FAILED
 from simulation.street_simulation import SimulationFailed
 from simulation.streets import SYNTHETIC, of_folder, synthetic
-from training.phase_competition.learner import StreetPpo
+from training import flags
+from training.phase_competition.selection import Network, Selection, SelectionSettings, names_of
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
 from training.ppo import NotFinite
+from training.ppo_config import StreetPpo
 
 CITY_FLAGS = ("target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared", "start_from")
 """Flags of a training in a city."""
+DEFAULT_KEEP = 3
+"""Networks of a product, unless --keep says how many."""
 
 
 def train(args: argparse.Namespace) -> int:
@@ -21,6 +27,9 @@ def train(args: argparse.Namespace) -> int:
     for flag in CITY_FLAGS:
         if getattr(args, flag):
             raise InputError(f"--{flag.replace('_', '-')} is for a training in a city; leave it or --streets out")
+    flags.refuse(args, "hidden_sizes", flags.FIXED_NETWORKS)
+    # made first: it refuses to replace files
+    selection = _selection(args, args.networks) if args.networks > 1 or args.keep is not None else None
     defaults = StreetsSettings(args.out, ())
     settings = replace(
         defaults,
@@ -31,7 +40,7 @@ def train(args: argparse.Namespace) -> int:
         seed=args.seed,
         workers=args.workers,
         reward=args.reward,
-        ppo=StreetPpo(learning_rate=args.learning_rate),
+        ppo=StreetPpo(**flags.ppo_values(args)),
         resume=args.resume,
     )
     if args.streets == SYNTHETIC:
@@ -40,11 +49,85 @@ def train(args: argparse.Namespace) -> int:
         found, left_out = of_folder(Path(args.streets), "--streets")
         for reason in left_out:
             _print_line(f"left out: {reason}")
+    settings = replace(settings, streets=tuple(found))
     try:
-        path = StreetsTrainer(replace(settings, streets=tuple(found)), _print_line).run()
+        if selection is None:
+            return _exported(StreetsTrainer(settings, _print_line).run())
+        return _outcome(selection, _train_networks(settings, args.networks))
     except (NotFinite, SimulationFailed) as error:
         raise ProgramFailed(f"{error}; --resume continues from the last saved state, if there is one") from None
-    print(f"{path}: one policy for any junction; export it with greenserve export --model-path {args.out} --tl all")
+
+
+def select(args: argparse.Namespace) -> int:
+    """Gate existing policies and write the product of the best ones. Raises InputError, ProgramFailed."""
+    for flag in (*CITY_FLAGS, "streets"):
+        if getattr(args, flag):
+            raise InputError(f"--{flag.replace('_', '-')} is for a training; leave it or --select out")
+    paths = [Path(name) for name in ",".join(args.select).split(",") if name]
+    if not paths:
+        raise InputError("--select names no file; pass .policy files of greenserve train, separated by commas")
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"--select {path}: no such file; pass .policy files of greenserve train, separated by commas")
+    names = names_of(paths)
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"--select names {repeated} twice; remove one")
+    try:
+        return _outcome(_selection(args, len(paths)), [Network(*pair) for pair in zip(names, paths, strict=True)])
+    except SimulationFailed as error:
+        raise ProgramFailed(str(error)) from None
+
+
+def _train_networks(settings: StreetsSettings, count: int) -> list[Network]:
+    """Train networks one after another, each with a seed of its own.
+
+    Raises InputError, SimulationFailed, NotFinite if none has been trained.
+    """
+    parts = [replace(settings, seed=settings.seed + k, is_part=True) for k in range(count)]
+    if not settings.resume:
+        for part in parts:
+            part.refuse_existing()
+    networks: list[Network] = []
+    for k, part in enumerate(parts, 1):
+        _print_line(f"network {k} of {count}, seed {part.seed}")
+        # of a network that an interrupted run had not begun, nothing is to be resumed
+        resumes = settings.resume and (k == 1 or part.progress_file.exists())
+        try:
+            path = StreetsTrainer(replace(part, resume=resumes), _print_line).run()
+        except NotFinite as error:
+            # the same seed would fail again; the others may do without it
+            if k == count and not networks:
+                raise
+            _print_line(f"warning: seed {part.seed} is dropped: {error}")
+            continue
+        networks.append(Network(f"seed {part.seed}", path))
+    return networks
+
+
+def _selection(args: argparse.Namespace, networks: int) -> Selection:
+    """The selection among a number of networks. Raises InputError."""
+    keep = min(DEFAULT_KEEP, networks) if args.keep is None else args.keep
+    if keep > networks:
+        raise InputError(f"--keep {keep} is more than there are networks, {networks}; pass a smaller --keep or more networks")
+    settings = SelectionSettings(
+        args.out,
+        args.model_number,
+        keep=keep,
+        street_count=args.gate_streets,
+        seconds=args.seconds or StreetsSettings(args.out, ()).seconds,
+        workers=args.workers,
+        resume=args.resume,
+    )
+    return Selection(settings, _print_line)
+
+
+def _outcome(selection: Selection, networks: Sequence[Network]) -> int:
+    """The exit code of a selection. Raises InputError, ProgramFailed, SimulationFailed."""
+    return _exported(selection.settings.policy_file) if selection.run(networks) else GATE_FAILED
+
+
+def _exported(path: Path) -> int:
+    print(f"{path}: one policy for any junction; export it with greenserve export --model-path {path.parent} --tl all")
     return 0
 
 

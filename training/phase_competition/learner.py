@@ -1,7 +1,8 @@
 """Proximal policy optimisation (Schulman et al. 2017, clipped) of the shared networks, in TensorFlow."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,31 +12,16 @@ from export.actors import phase_competition_graph as graph
 from export.actors.phase_competition import GREEN_INPUTS, LANE_INPUTS, MIN_LOG_PROBABILITY, SHAPES, Padded
 from training.phase_competition.batch import StreetBatch
 from training.ppo import ADAM_BETA1, ADAM_BETA2, ADAM_EPSILON, MAX_GRADIENT_NORM, NotFinite
+from training.ppo_config import StreetPpo
+from training.statistics import UpdateStatistics, explained_variance
 from training.transitions import Float32s
 
 ACTOR = len(SHAPES)
 """Number of the actor's arrays; the critic's follow."""
-STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
-
-
-@dataclass(frozen=True)
-class StreetPpo:
-    """Hyperparameters."""
-
-    learning_rate: float = 1e-3
-    gamma: float = 0.97
-    """By tick of 5 s."""
-    gae_lambda: float = 0.92
-    clip: float = 0.2
-    entropy: float = 0.015
-    epochs: int = 6
-    minibatch: int = 1024
-    first_sharpness: float = 1.0
-    final_sharpness: float = 6.0
-
-    def sharpness(self, progress: float) -> float:
-        """The factor of the scores at a progress in [0, 1]: geometric over the first 80 %, then constant."""
-        return float(self.first_sharpness * (self.final_sharpness / self.first_sharpness) ** min(1.0, progress / 0.8))
+STATISTICS = 7
+"""Number of the statistics of a step: those of `UpdateStatistics`, without explained variance."""
+KL = 3
+"""Index of the KL divergence in them."""
 
 
 class StreetLearner:
@@ -60,26 +46,34 @@ class StreetLearner:
     def arrays(self) -> list[Float32s]:
         return [variable.numpy() for variable in self._variables]
 
-    def learn(self, batch: StreetBatch, rng: np.random.Generator, progress: float) -> dict[str, float]:
-        """Update the networks; return statistics for logs. Raises NotFinite.
+    def learn(self, batch: StreetBatch, rng: np.random.Generator, progress: float) -> UpdateStatistics:
+        """Update the networks. Raises NotFinite.
 
-        `progress`: share of the training in [0, 1]; learning rate and entropy bonus fall linearly to 5 % at 1.
+        `progress`: share of the training in [0, 1], for the schedules of learning rate, entropy bonus and sharpness.
         """
-        decay = 1.0 - 0.95 * progress
-        self._learning_rate.assign(self._ppo.learning_rate * decay)
-        self._entropy.assign(self._ppo.entropy * decay)
+        self._learning_rate.assign(self._ppo.learning_rate_at(progress))
+        self._entropy.assign(self._ppo.entropy_at(progress))
         self._sharpness.assign(self._ppo.sharpness(progress))
         junctions = {name: tf.constant(array) for name, array in vars(batch.junctions).items()}
         columns = (batch.junction, batch.lane_x, batch.green_x, batch.action, batch.log_p, batch.advantage, batch.target)
-        statistics = []
+        statistics: list[Float32s] = []
+        epoch: list[Float32s] = []
         for _ in range(self._ppo.epochs):
-            order = rng.permutation(len(batch))
+            order, epoch = rng.permutation(len(batch)), []
             for part in np.array_split(order, max(1, round(len(order) / self._ppo.minibatch))):
-                statistics.append(self._step(junctions, *(tf.constant(column[part]) for column in columns)).numpy())
+                epoch.append(self._step(junctions, *(tf.constant(column[part]) for column in columns)).numpy())
+                if self._exceeds_max_kl(epoch[-1][KL]):
+                    break
+            statistics += epoch
+            if self._exceeds_max_kl(epoch[-1][KL]):
+                break
         mean = np.mean(statistics, 0)
         if not np.isfinite(mean).all() or not all(np.isfinite(array).all() for array in self.arrays):
             raise NotFinite("a loss or a weight is not finite; train with a lower --learning-rate")
-        return dict(zip(STATISTICS, mean.tolist(), strict=True))
+        policy_loss, value_loss, entropy, _, fraction, *norms = mean.tolist()
+        explained = explained_variance([(batch.value, batch.target)])
+        kl = float(np.mean([step[KL] for step in epoch]))
+        return UpdateStatistics(len(batch), kl, fraction, explained, -entropy, policy_loss, value_loss, *norms)
 
     def clone(self, batch: StreetBatch, rng: np.random.Generator, steps: int) -> float:
         """Fit the actor to the actions of a batch (behaviour cloning); return the last mean cross-entropy."""
@@ -116,10 +110,16 @@ class StreetLearner:
             value = tf.add_n(values) / len(values)
             value_loss = tf.reduce_mean((value - target) ** 2)
             loss = policy_loss + 0.5 * value_loss - self._entropy * entropy
-        self._apply(tape.gradient(loss, self._variables), self._variables)
+        gradients = tape.gradient(loss, self._variables)
         kl = tf.reduce_mean(ratio - 1 - (log_p - log_p_old))
         fraction = tf.reduce_mean(tf.cast(tf.abs(ratio - 1) > self._ppo.clip, tf.float32))
-        return tf.stack([policy_loss, value_loss, entropy, kl, fraction])
+        norms = [tf.linalg.global_norm(part) for part in (gradients[:ACTOR], gradients[ACTOR:])]
+        if self._ppo.max_kl is None or kl <= self._ppo.max_kl:
+            self._apply(gradients, self._variables)
+        return tf.stack([policy_loss, value_loss, entropy, kl, fraction, *norms])
+
+    def _exceeds_max_kl(self, kl: Any) -> bool:
+        return self._ppo.max_kl is not None and not kl <= np.float32(self._ppo.max_kl)
 
     def _log_p(self, actors: Sequence[tf.Variable], junction: graph.Junction, lane_x: tf.Tensor, green_x: tf.Tensor) -> tf.Tensor:
         """Log-probabilities [N, P] of the product of the networks' policies."""

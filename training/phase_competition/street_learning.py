@@ -11,9 +11,10 @@ from export.actors.phase_competition import SHAPES
 from export.checkpoints import phase_networks
 from protos import policy_pb2 as pb
 from training.phase_competition.batch import make_batch
-from training.phase_competition.learner import ACTOR, StreetLearner, StreetPpo
+from training.phase_competition.learner import ACTOR, StreetLearner
 from training.phase_competition.networks import CRITIC_SHAPES, StreetLayout, initial_arrays
-from training.ppo import PpoConfig
+from training.ppo_config import StreetPpo
+from training.statistics import UpdateStatistics
 from training.transitions import Float32s, Transitions
 
 
@@ -21,19 +22,25 @@ class StreetLearning:
     """Learns from episodes; the interface is that of `mlp_learning`."""
 
     def __init__(
-        self, layout: StreetLayout, ppo: PpoConfig, rng: np.random.Generator, start: Sequence[Float32s] | None = None
+        self, layout: StreetLayout, ppo: StreetPpo, rng: np.random.Generator, start: Sequence[Float32s] | None = None
     ) -> None:
         """`start`: arrays to start from (`load`)."""
-        self._layout = layout
-        self._ppo = StreetPpo(learning_rate=ppo.learning_rate, final_sharpness=ppo.final_sharpness)
-        self._learner = StreetLearner(initial_arrays(rng) if start is None else start, self._ppo)
+        self._layout, self._ppo = layout, ppo
+        self._learner = StreetLearner(initial_arrays(rng) if start is None else start, ppo)
+
+    @property
+    def kind(self) -> str:
+        """The kind of the actors."""
+        return "street"
 
     @property
     def arrays(self) -> list[Float32s]:
         return self._learner.arrays
 
-    def learn(self, episodes: Sequence[Mapping[str, Transitions]], rng: np.random.Generator, progress: float) -> dict[str, float]:
-        """Learn from the transitions of episodes by TL; return statistics. Raises NotFinite."""
+    def learn(
+        self, episodes: Sequence[Mapping[str, Transitions]], rng: np.random.Generator, progress: float
+    ) -> UpdateStatistics | None:
+        """Learn from the transitions of episodes by TL; return statistics, None without decisions. Raises NotFinite."""
         junctions = dict(zip(self._layout.tls, self._layout.junctions, strict=True))
         parts = []
         for episode in episodes:
@@ -41,7 +48,7 @@ class StreetLearning:
             if own:
                 parts.append(([junctions[tl] for tl in own], [episode[tl] for tl in own]))
         if not any(len(tl.value) > 1 for _, transitions in parts for tl in transitions):
-            return {}
+            return None
         return self._learner.learn(make_batch(parts, self._ppo.gamma, self._ppo.gae_lambda), rng, progress)
 
     def state(self) -> list[NDArray[Any]]:

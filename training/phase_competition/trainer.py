@@ -4,7 +4,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from simulation.executors import executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
 from simulation.street_simulation import SimulationFailed
 from training.phase_competition import batch
-from training.phase_competition.learner import StreetLearner, StreetPpo
+from training.phase_competition.learner import StreetLearner
 from training.phase_competition.networks import initial_arrays
 from training.phase_competition.street_learning import policy_file, save
 from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
-from training.progress import Progress, progress_file
+from training.ppo_config import StreetPpo
+from training.progress import Progress, network_progress_file, networks_folder, progress_file
+from training.statistics import Rollouts, cell, combined, summary
 from training.transitions import Float32s
 
 FIRST_VEHICLES_PER_LANE_H = 180.0
@@ -63,10 +65,25 @@ class StreetsSettings:
     reward: str = "delay"
     ppo: StreetPpo = field(default_factory=StreetPpo)
     resume: bool = False
+    is_part: bool = False
+    """Whether the policy is one of the networks of a product; the names of its files then have the seed."""
 
     @property
     def policy_file(self) -> Path:
-        return policy_file(self.out, self.number)
+        return (
+            policy_file(networks_folder(self.out, self.number), self.seed) if self.is_part else policy_file(self.out, self.number)
+        )
+
+    @property
+    def progress_file(self) -> Path:
+        if self.is_part:
+            return network_progress_file(self.out, self.number, self.seed)
+        return progress_file(self.out, self.number)
+
+    @property
+    def label(self) -> str:
+        """Name of the curve and of the logs."""
+        return f"trial_{self.number}_seed_{self.seed}" if self.is_part else f"trial_{self.number}"
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -74,8 +91,17 @@ class StreetsSettings:
         return {
             "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
             "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
-            "--reward": self.reward, "--learning-rate": asdict(self.ppo), "heavy": self.heavy, "light": self.light,
+            "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy, "light": self.light,
         }  # fmt: skip
+
+    def refuse_existing(self) -> None:
+        """Raise InputError if the training would replace results of this model number."""
+        for path in (self.progress_file, self.policy_file):
+            if path.exists():
+                raise InputError(
+                    f"{path}: already exists, with model number {self.number}; pass another --model-number or --out, "
+                    "or --resume to continue a training"
+                )
 
 
 class StreetsTrainer:
@@ -92,12 +118,13 @@ class StreetsTrainer:
         self._rows: list[str] = []
         """Rows of the curve, the header first."""
         self._update = 0
-        self._progress = Progress(progress_file(settings.out, settings.number), PROGRESS_KEYS)
+        self._rollouts = Rollouts()
+        self._progress = Progress(settings.progress_file, PROGRESS_KEYS)
         if settings.resume:
             self._restore()
         else:
-            self._refuse_existing()
-        settings.out.mkdir(parents=True, exist_ok=True)
+            settings.refuse_existing()
+        settings.policy_file.parent.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> Path:
         """Train to the end; return the file of the policy. Raises InputError, SimulationFailed, NotFinite."""
@@ -106,6 +133,7 @@ class StreetsTrainer:
         with self._executor, self._log_writer(), bar:
             if self._update == 0 and settings.cloning_episodes:
                 self._report(self._clone())
+            self._rollouts = Rollouts()
             while self._update < settings.updates:
                 line = self._next_update()
                 bar.update()
@@ -118,7 +146,7 @@ class StreetsTrainer:
 
     @contextlib.contextmanager
     def _log_writer(self) -> Iterator[None]:
-        logs = self._settings.out / "tensorboard" / f"trial_{self._settings.number}"
+        logs = self._settings.out / "tensorboard" / self._settings.label
         try:
             writer = tf.summary.create_file_writer(str(logs))
         except tf.errors.OpError as error:
@@ -152,18 +180,19 @@ class StreetsTrainer:
             "delay_s": float(np.mean([episode.trips.delay_s for episode in episodes])),
             "vehicles_per_lane_h": float(np.mean(loads)),
             "decisions": len(data),
-            **statistics,
+            **self._rollouts.statistics([tl for episode in episodes for tl in episode.transitions]),
+            **combined([statistics]),
         }
         self._log(values)
         return (
             f"update {self._update} of {settings.updates}: mean delay {values['delay_s']:.1f} s at "
-            f"{values['vehicles_per_lane_h']:.0f} vehicles an hour and lane"
+            f"{values['vehicles_per_lane_h']:.0f} vehicles an hour and lane; {summary(values)}"
         )
 
     def _log(self, values: dict[str, float]) -> None:
         self._rows = self._rows or [",".join(values)]
-        self._rows.append(",".join(f"{value:.6g}" for value in values.values()))
-        whole_files.write(self._settings.out / f"trial_{self._settings.number}_curve.csv", "\n".join(self._rows) + "\n")
+        self._rows.append(",".join(cell(value) for value in values.values()))
+        whole_files.write(self._settings.out / f"{self._settings.label}_curve.csv", "\n".join(self._rows) + "\n")
         for name, value in values.items():
             tf.summary.scalar(name, value, step=self._update)
 
@@ -230,15 +259,6 @@ class StreetsTrainer:
                 f"{self._progress.path}: is not the state of this training ({first_line(error)}); remove it and start without "
                 "--resume, or pass another --model-number"
             ) from None
-
-    def _refuse_existing(self) -> None:
-        """Raise InputError if the training would replace results of this model number."""
-        for path in (self._progress.path, self._settings.policy_file):
-            if path.exists():
-                raise InputError(
-                    f"{path}: already exists, with model number {self._settings.number}; pass another --model-number or --out, "
-                    "or --resume to continue a training"
-                )
 
 
 def _rate_factor(delay_s: float, factor: float) -> float:

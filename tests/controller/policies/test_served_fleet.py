@@ -63,7 +63,7 @@ def city(fleet_models, tmp_path):
 
 
 def as_numbers(answers):
-    return {tl: np.asarray(answer, np.float64).reshape(-1) for tl, answer in answers.items()}
+    return {tl: np.asarray(answer.action, np.float64).reshape(-1) for tl, answer in answers.items()}
 
 
 def agree(a, b):

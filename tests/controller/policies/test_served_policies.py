@@ -29,7 +29,7 @@ def ask(client, deadline_s=1.0, clock=time.monotonic):
 
 def test_answer_with_an_action_is_the_action(fake, client):
     fake.answer = lambda request, context: answer(action=[[0.5]])
-    assert ask(client).tolist() == [[0.5]]
+    assert ask(client).action.tolist() == [[0.5]]
 
 
 def test_answer_without_an_action_is_a_bad_answer(fake, client):
@@ -55,7 +55,7 @@ def ask_a_new_version(fake, client, **changed):
 
 
 def test_new_version_with_the_same_contract_is_followed(fake, client):
-    assert ask_a_new_version(fake, client).tolist() == [[0.5]]
+    assert ask_a_new_version(fake, client).action.tolist() == [[0.5]]
 
 
 def test_new_version_with_another_contract_is_refused(fake, client):
@@ -76,7 +76,7 @@ def test_slow_comparison_of_a_new_version_delays_no_other_tl():
     contracts = dict.fromkeys("abc", KC)
     answers = ServedPolicies(Slow(), contracts, None, 1.0, lambda: clock[0]).ask(dict.fromkeys("abc", X))
     assert isinstance(answers["a"], Exception)
-    assert answers["b"].tolist() == answers["c"].tolist() == [[0.5]]
+    assert answers["b"].action.tolist() == answers["c"].action.tolist() == [[0.5]]
 
 
 def test_version_that_was_unloaded_after_it_answered_is_asked_again_in_the_same_step():
@@ -93,7 +93,7 @@ def test_version_that_was_unloaded_after_it_answered_is_asked_again_in_the_same_
             return dict.fromkeys(versions, KC)
 
     policies = ServedPolicies(Server(), {"a": KC}, "stable", 1.0)
-    assert policies.ask({"a": X})["a"].tolist() == [[0.5]] and policies.model_numbers == {"a": 1}
+    assert policies.ask({"a": X})["a"].action.tolist() == [[0.5]] and policies.model_numbers == {"a": 1}
 
 
 @pytest.mark.parametrize("lost", ["unavailable", "silent"])
@@ -126,12 +126,12 @@ def test_contracts_are_requested_again_after_an_outage(lost, caplog):
     there = True
     answers = policies.ask(dict.fromkeys("abc", X))
     assert requested == [{"a": 1, "b": 1, "c": 1}]
-    assert answers["a"].tolist() == [[0.5]]
+    assert answers["a"].action.tolist() == [[0.5]]
     assert "another contract" in str(answers["b"]) and "not known yet" in str(answers["c"])
     assert "b: the server now answers with version 1, with another contract; its actions are ignored" in caplog.text
     serves["c"] = KC
     answers = policies.ask(dict.fromkeys("abc", X))
-    assert requested[1:] == [{"c": 1}] and answers["c"].tolist() == [[0.5]] and isinstance(answers["b"], Exception)
+    assert requested[1:] == [{"c": 1}] and answers["c"].action.tolist() == [[0.5]] and isinstance(answers["b"], Exception)
 
 
 def test_any_failure_becomes_an_exception_in_the_answers():

@@ -15,6 +15,7 @@ from signals.contract import build as contract_of
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
 from signals.intersection import Intersection
 from signals.observation import Readings, shares_of
+from signals.policy import Answer
 from signals.safety.safety_times import times_for
 from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID
@@ -90,7 +91,7 @@ def test_intersection_decides_with_the_new_dialect(load_city):
     shown = []
     for now in range(30):
         if x.next_decision_s <= now:
-            assert x.apply_answer(np.array([phases.index(first if now < 14 else second)]), now) == ""
+            assert x.apply_answer(Answer(np.array([phases.index(first if now < 14 else second)])), now) == ""
         shown += [(now, command.state) for command in x.commands(now)[0]]
     assert x.next_decision_s == 35
     assert shown[0] == (0, first) and shown[-1] == (19, second), "the safety rules add yellow and red"

@@ -10,13 +10,14 @@ from controller.assembly import ReadLanes, _scored_greens
 from protos import policy_pb2 as pb
 from signals import contract
 from signals.dialects.sumo_rl import SumoRlObserver
-from signals.fallback.control_mode import ControlMode
+from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.max_pressure import MaxPressure, lanes_of
 from signals.fallback.plan import FallbackSchedule
 from signals.fallback.scored_greens import MAX_WAIT_S
 from signals.green_phases import GreenPhaseSequencer
 from signals.intersection import Intersection
 from signals.observation import Readings
+from signals.policy import Answer
 from signals.safety.monitor import Limits, SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
@@ -153,7 +154,7 @@ def play(x, until_s, answer, readings_at, begin_s=0, release_s=None):
 
 def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
     x = intersection(crossing)
-    late = lambda now: TimeoutError("late") if now < 100 else np.array([0])  # noqa: E731
+    late = lambda now: TimeoutError("late") if now < 100 else Answer(np.array([0]))  # noqa: E731
     waiting = lambda now: readings(in3=9) if now % 60 < 30 else readings(in0=9)  # noqa: E731
     sent = play(x, 160, late, waiting)
     assert all(isinstance(command, PermittedState) for _, command in sent), "its own program never runs"
@@ -195,7 +196,7 @@ def test_policy_takes_over_from_the_green_that_is_shown(crossing):
     x = intersection(crossing)
     play(x, 40, lambda now: TimeoutError("late"), lambda now: readings(in3=9))
     assert x.safeties[0].shown == "rrrG"
-    answer = np.array([0])
+    answer = Answer(np.array([0]))
     while x.mode is not ControlMode.POLICY:
         x.apply_answer(answer, x.next_decision_s, None, readings(in3=9))
         now = x.next_decision_s
@@ -207,3 +208,16 @@ def test_policy_takes_over_from_the_green_that_is_shown(crossing):
         assert overrides == []  # the sequencer starts from the shown green, so it requests the yellow
         sent += [command.state for command in commands]
     assert sent == ["rrry", "GgGr"]
+
+
+def test_operator_takes_a_tl_from_max_pressure_and_gives_it_back(crossing):
+    x = intersection(crossing, driven=True)
+    late = lambda now: TimeoutError("no policy is queried")  # noqa: E731
+    play(x, 20, late, lambda now: readings(in3=9))
+    x.set_mode(OperatorMode.FIXED, 20)
+    play(x, 60, late, lambda now: readings(in3=9), begin_s=20)
+    assert x.is_released and x.control_name == "FIXED"
+    x.set_mode(OperatorMode.POLICY, 60)
+    sent = play(x, 100, late, lambda now: readings(in3=9), begin_s=60)
+    assert x.control_name == "MAX-PRESSURE" and not x.is_on_fallback_plan
+    assert "rrrG" in [command.state for _, command in sent if isinstance(command, PermittedState)]

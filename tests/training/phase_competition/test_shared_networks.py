@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from export.actors.phase_competition import RED, SHAPES, Junction
 from signals.approach_features import FEATURES
 from training.phase_competition import batch
-from training.phase_competition.learner import StreetLearner, StreetPpo
+from training.phase_competition.learner import StreetLearner
 from training.phase_competition.networks import CRITIC_SHAPES, StreetLayout, initial_arrays
+from training.ppo_config import StreetPpo
 from training.transitions import Transitions
 
 
@@ -203,3 +204,56 @@ def test_a_restored_learner_continues_alike():
 def test_initial_arrays_have_the_shapes_of_one_network():
     expected = [(1, *shape) for shape in (*SHAPES.values(), *CRITIC_SHAPES.values())]
     assert [array.shape for array in arrays()] == expected
+
+
+def one_batch():
+    own, rng = junction(3, 2), np.random.default_rng(0)
+    return batch.make_batch([((own,), (transitions(200, rng, 4 + 2 * len(FEATURES), 3),))], 0.97, 0.9)
+
+
+def test_weights_are_those_of_the_release_without_statistics():
+    """Sums of some arrays' absolute values after two updates with the defaults, before target_kl was added."""
+    own, rng = junction(3, 2), np.random.default_rng(0)
+    data = batch.make_batch([((own,), (transitions(40, rng, 4 + 2 * len(FEATURES), 3),))], 0.97, 0.9)
+    learner = StreetLearner(arrays(), StreetPpo())
+    learner.learn(data, np.random.default_rng(1), 0.0)
+    learner.learn(data, np.random.default_rng(2), 0.5)
+    sums = [np.abs(array.astype(float)).sum() for array in learner.arrays]
+    np.testing.assert_allclose(sums[:4], [126.4299547, 0.1307603666, 204.4492345, 0.1219942292], rtol=1e-5)
+    np.testing.assert_allclose(sums[-4:], [816.1790547, 0.2547176718, 6.585779758, 0.005407951307], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"learning_rate": 1e-2}, {"learning_rate_schedule": "constant"}, {"clip": 0.001}, {"entropy": 0.5}, {"epochs": 2},
+        {"minibatch": 20}, {"final_sharpness": 30.0}, {"target_kl": 1e-6},
+    ],
+)  # fmt: skip
+def test_every_setting_of_the_learner_changes_its_weights(setting):
+    data, results = one_batch(), []
+    for ppo in (StreetPpo(), StreetPpo(**setting)):
+        learner = StreetLearner(arrays(), ppo)
+        learner.learn(data, np.random.default_rng(1), 0.5)
+        results.append(learner.arrays)
+    assert any(not np.array_equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_target_kl_ends_the_epochs_before_the_step_that_exceeds_it():
+    data, steps = one_batch(), []
+    for target in (None, 1e-6, 10.0):
+        learner = StreetLearner(arrays(), StreetPpo(learning_rate=1e-2, target_kl=target))
+        statistics = learner.learn(data, np.random.default_rng(1), 0.0)
+        steps.append(int(learner.state()[-1]))
+        assert target is None or (statistics.approx_kl > 1.5 * target) is (target == 1e-6)
+    assert steps[0] == steps[2] == 6 > steps[1]
+
+
+def test_statistics_of_the_first_step_are_those_of_the_old_policy():
+    data = one_batch()
+    learner = StreetLearner(arrays(), StreetPpo(epochs=1))
+    statistics = learner.learn(data, np.random.default_rng(1), 0.0)
+    assert statistics.decisions == len(data) and -np.log(3) <= statistics.entropy_loss < 0
+    variance = np.var(data.target.astype(float))
+    expected = 1 - np.var(data.target.astype(float) - data.value) / variance
+    assert statistics.explained_variance == pytest.approx(expected)

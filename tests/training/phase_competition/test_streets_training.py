@@ -1,5 +1,6 @@
 """`greenserve train --streets`, from streets to a policy file."""
 
+import csv
 import re
 
 import numpy as np
@@ -12,10 +13,11 @@ from simulation.synthetic.streets import generate
 from simulation.trips import Trips
 from tests.conftest import GRID
 from training.phase_competition import street_learning, trainer
-from training.phase_competition.learner import StreetPpo
 from training.phase_competition.networks import initial_arrays
 from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
+from training.ppo_config import StreetPpo
+from training.statistics import FPS
 
 FLAGS = ["--episodes", "4", "--episodes-per-update", "2", "--seconds", "100"]
 
@@ -68,7 +70,8 @@ def test_a_resumed_training_ends_like_an_uninterrupted_one(streets, tmp_path, mo
     resumed, _ = trained(streets, tmp_path / "cut", resume=True)
     for name, array in whole.items():
         np.testing.assert_array_equal(array, resumed[name])
-    curves = [(tmp_path / name / "trial_1_curve.csv").read_text() for name in ("whole", "cut")]
+    curves = [list(csv.DictReader((tmp_path / name / "trial_1_curve.csv").open())) for name in ("whole", "cut")]
+    assert all(float(row.pop(FPS)) > 0 for curve in curves for row in curve)
     assert curves[0] == curves[1]
 
 

@@ -1,0 +1,129 @@
+"""Files of signal events for ATSPM tools, each written beside its place and then renamed.
+
+    events.csv      TimeStamp, DeviceId, EventId, Parameter: for Oregon DOT's package `atspm`
+    detectors.csv   DeviceId, Phase, Parameter, Function: its detector table
+    phases.csv      DeviceId, Signal, Phase, Movements: what the numbers mean
+    notes.txt       which rules of readers do not hold, by device
+    device-N.xml    the events of a device as MAXTIME writes them, which UDOT's ATSPM 5 imports
+
+Devices are numbered: a column with both numbers and names of signals would be read as numbers by some tools, as text by others.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from city import whole_files
+from city.errors import InputError
+from city.printable import printable
+from controller.recording.atspm import detectors
+from controller.recording.atspm.detectors import Loop
+from controller.recording.atspm.events import SignalEvents
+from controller.recording.atspm.phase_numbers import PhaseNumbers
+from controller.recording.atspm.timeline import Timeline
+
+REMEDY = "make room there, or pass another folder"
+NO_NOTES = "All rules of readers hold.\n"
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of an export."""
+
+    paths: tuple[Path, ...]
+    notes: tuple[str, ...]
+    """The lines of notes.txt."""
+
+
+def device_numbers(phases: Mapping[str, PhaseNumbers]) -> dict[str, int]:
+    """By signal, its device number, from 1: its place among all signals of the network, in order of their ids."""
+    return {signal: number for number, signal in enumerate(sorted(phases), 1)}
+
+
+def write(
+    folder: Path,
+    timeline: Timeline,
+    events: Sequence[SignalEvents],
+    phases: Mapping[str, PhaseNumbers],
+    loops: Sequence[Loop] = (),
+) -> Written:
+    """Write all files into a folder, which is created. Raises InputError.
+
+    Args:
+        folder: the folder.
+        timeline: what the events were made from: it has the date.
+        events: of `signal_events`.
+        phases: of all signals of the network, so that a signal has the same device number in every export.
+        loops: the detectors, in the order of their file.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be created: {error.strerror or error}; pass another folder") from None
+    devices = device_numbers(phases)
+    paths = [folder / name for name in ("events.csv", "detectors.csv", "phases.csv", "notes.txt")]
+    _write_events(paths[0], timeline, events, devices)
+    _write_detectors(paths[1], [loop for loop in loops if loop.signal in phases], phases, devices)
+    _write_phases(paths[2], phases, devices)
+    notes = tuple(f"device {devices[own.signal]}, signal {printable(own.signal)}, {note}" for own in events for note in own.notes)
+    whole_files.write(paths[3], "".join(f"{note}\n" for note in notes) or NO_NOTES, REMEDY)
+    for own in events:
+        paths.append(folder / f"device-{devices[own.signal]}.xml")
+        _write_maxtime(paths[-1], timeline, own, devices[own.signal], phases[own.signal])
+    return Written(tuple(paths), notes)
+
+
+def _write_events(path: Path, timeline: Timeline, events: Sequence[SignalEvents], devices: Mapping[str, int]) -> None:
+    with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["TimeStamp", "DeviceId", "EventId", "Parameter"])
+        for own in events:
+            device = devices[own.signal]
+            for event in own.events:
+                time = timeline.time(event.time_ms).isoformat(" ", "milliseconds")
+                writer.writerow([time, device, int(event.code), event.parameter])
+
+
+def _write_detectors(path: Path, loops: Sequence[Loop], phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]) -> None:
+    numbers = detectors.numbers(loops)
+    with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["DeviceId", "Phase", "Parameter", "Function"])
+        for loop in loops:
+            phase = phases[loop.signal].phase_of_lane.get(loop.stop_lane)
+            if phase is not None:
+                writer.writerow([devices[loop.signal], phase, numbers[loop.id], loop.function])
+
+
+def _write_phases(path: Path, phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]) -> None:
+    with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["DeviceId", "Signal", "Phase", "Movements"])
+        for signal, number in devices.items():
+            for phase in phases[signal].phases:
+                writer.writerow([number, signal, phase.number, phase.description])
+
+
+def _write_maxtime(path: Path, timeline: Timeline, own: SignalEvents, device: int, phases: PhaseNumbers) -> None:
+    """Write events as MAXTIME's own log: elements `Event` in `EventResponses/EventResponse`."""
+    begin = timeline.time(round(timeline.begin_s * 1000))
+    in_use = ",".join(str(phase.number) for phase in phases.phases)
+    with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write(
+            '<?xml version="1.0" encoding="utf-8"?>\n<EventResponses><EventResponse><Description>'
+            f"<IntersectionNumber>{device}</IntersectionNumber><StartTime>{_maxtime(begin)}</StartTime>"
+            f"<PhasesInUse>{in_use}</PhasesInUse></Description>\n"
+        )
+        for number, event in enumerate(own.events, 1):
+            file.write(
+                f'<Event ID="{number}" TimeStamp="{_maxtime(timeline.time(event.time_ms))}" '
+                f'EventTypeID="{int(event.code)}" Parameter="{event.parameter}"/>\n'
+            )
+        file.write("</EventResponse></EventResponses>\n")
+
+
+def _maxtime(time: datetime) -> str:
+    """A time as MAXTIME writes it: `7-22-2024 13:33:19.345`, with the month first."""
+    return f"{time.month}-{time.day}-{time:%Y %H:%M:%S}.{time.microsecond // 1000:03d}"

@@ -1,0 +1,277 @@
+"""Phase numbers of a signal's movements, after NEMA's eight phases, from the directions of its approaches.
+
+    through 2, 4, 6, 8    the approaches, clockwise by the side from which they come; 2 and 6 are the main street
+    left 1, 3, 5, 7       opposite the through movement that they cross: 1 crosses 2, 3 crosses 4, 5 crosses 6, 7 crosses 8
+    right                 with the through movement of its approach
+    crossing              with the through movement beside which it leads, on that movement's right-hand side
+    9 to 16               a fifth approach and further ones: through 10, 12, 14, 16, their left turns 9, 11, 13, 15
+
+The main street has the most lanes, then the fastest ones; of its two directions, phase 2 goes north or east.
+https://ops.fhwa.dot.gov/publications/fhwahop08024/chapter4.htm describes the numbering.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from city.config import MAX_PHASE, City
+from city.errors import InputError
+from city.movements import Movement
+from city.network import SignalNetwork, StreetNetwork, signals_of
+
+THROUGH, LEFT, RIGHT, CROSSING = "through", "left", "right", "crossing"
+LEFT_BESIDE = {2: 5, 6: 1, 4: 7, 8: 3, 10: 9, 12: 11, 14: 13, 16: 15}
+"""Through phase -> the phase of the left turn from the same approach."""
+SLOTS = (2, 4, 6, 8)
+"""Through phases of up to four approaches, a quarter turn apart."""
+MAX_OPPOSITE_DEG = 45.0
+"""Deviation from a straight line up to which two approaches are the two directions of one street."""
+MAX_BESIDE_DEG = 60.0
+"""Angle up to which a crossing leads beside a through movement."""
+COMPASS = ("north", "north-east", "east", "south-east", "south", "south-west", "west", "north-west")
+_ORDER = (THROUGH, LEFT, RIGHT, CROSSING)
+_TURNS = {"s": THROUGH, "l": LEFT, "L": LEFT, "r": RIGHT, "R": RIGHT}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of a signal."""
+
+    number: int
+    links: tuple[int, ...]
+    """Link indices whose colour is the phase's: of its through movement, or of its turns if it has none."""
+    walk_links: tuple[int, ...]
+    """Link indices of the crossings that walk with it."""
+    description: str
+    """Its movements in words, such as `A1B1 east through`."""
+
+
+@dataclass(frozen=True)
+class PhaseNumbers:
+    """The phases of a signal."""
+
+    signal: str
+    phases: tuple[Phase, ...]
+    """In order of their numbers."""
+    phase_of_lane: dict[str, int]
+    """Incoming vehicle lane -> the phase of its through movement, else of its left turn, else of its right turn."""
+
+
+@dataclass(frozen=True)
+class _Approach:
+    road: str
+    heading_deg: float
+    lanes: int
+    speed_mps: float
+
+    @property
+    def rotated_deg(self) -> int:
+        """Heading in whole degrees from north-west, so that north and east come before south and west."""
+        return (round(self.heading_deg) + 45) % 360
+
+
+def of_city(city: City, street: StreetNetwork) -> dict[str, PhaseNumbers]:
+    """The phases of every signal of a network, with the numbers of city.toml. Raises InputError."""
+    stated: dict[str, dict[str, int]] = {}
+    for tl in city.tls.values():
+        if not tl.phases:
+            continue
+        where = f"{city.path}: [tl.{tl.name}] phases"
+        roads = {signal.id: _names(signal) for signal in signals_of(city, tl, street)}
+        for name, number in tl.phases.items():
+            owners = [signal for signal, names in roads.items() if name in names]
+            if not owners:
+                known = ", ".join(sorted({name for names in roads.values() for name in names}))
+                raise InputError(f"{where}: {name} is not a movement of its signals; write one of {known}")
+            for signal in owners:
+                stated.setdefault(signal, {})[name] = number
+    return {
+        name: number_phases(signal, stated.get(name, {}), _where(city, name)) for name, signal in sorted(street.signals.items())
+    }
+
+
+def _where(city: City, signal: str) -> str:
+    tl = city.tl_of_signal.get(signal)
+    return f"{city.path}: signal {signal}: [tl.{tl or 'NAME'}] phases"
+
+
+def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}, where: str = "phases") -> PhaseNumbers:
+    """The phases of a signal.
+
+    Args:
+        signal: the signal.
+        stated: numbers that take precedence, by `ROAD` (its through movement and what goes with it), `ROAD:left`,
+            `ROAD:right` or `ROAD:crossing`.
+        where: where they are written, at the beginning of an error line.
+
+    Raises:
+        InputError: there are more approaches than phases, or two approaches have the same number and it is not stated for both.
+    """
+    approaches = _approaches(signal)
+    through = _through_numbers(approaches, stated, where)
+    kinds = _kinds(signal)
+    number_of: dict[str, int] = {}
+    for road, number in through.items():
+        number_of[road] = number
+        for kind in kinds[road] - {THROUGH}:
+            beside = LEFT_BESIDE.get(number, number) if kind == LEFT and THROUGH in kinds[road] else number
+            number_of[_name(road, kind)] = stated.get(_name(road, kind), beside)
+    _check_unique(number_of, stated, where)
+    links: dict[int, set[int]] = {}
+    primary: dict[int, set[int]] = {}
+    walk: dict[int, set[int]] = {}
+    descriptions: dict[int, dict[str, None]] = {}
+    lanes: dict[str, dict[str, int]] = {}
+    heading = {approach.road: approach.heading_deg for approach in approaches}
+    for k, movements in enumerate(signal.movements):
+        for movement, (from_lane, _) in zip(movements, signal.links[k], strict=True):
+            if movement.is_crossing:
+                number = _crossing_number(movement, approaches, through, stated)
+                walk.setdefault(number, set()).add(k)
+                descriptions.setdefault(number, {})[f"{' '.join(movement.crossed_roads)} crossing".strip()] = None
+                continue
+            kind = _kind(movement, kinds[movement.road])
+            number = number_of[_name(movement.road, kind)]
+            links.setdefault(number, set()).add(k)
+            if _TURNS.get(movement.turn) == THROUGH:
+                primary.setdefault(number, set()).add(k)
+            lanes.setdefault(from_lane, {}).setdefault(kind, number)
+            text = f"{movement.road} {_compass(heading[movement.road])} {kind}"
+            descriptions.setdefault(number, {})[text] = None
+    phases = tuple(
+        Phase(
+            number,
+            tuple(sorted(primary.get(number) or links.get(number) or ())),
+            tuple(sorted(walk.get(number) or ())),
+            ", ".join(sorted(descriptions[number], key=lambda text: _ORDER.index(text.rpartition(" ")[2]))),
+        )
+        for number in sorted(links.keys() | walk.keys())
+    )
+    phase_of_lane = {lane: next(by_kind[kind] for kind in _ORDER if kind in by_kind) for lane, by_kind in lanes.items()}
+    return PhaseNumbers(signal.id, phases, phase_of_lane)
+
+
+def _approaches(signal: SignalNetwork) -> list[_Approach]:
+    """The approaches of a signal, by road."""
+    lanes: dict[str, set[str]] = {}
+    heading: dict[str, float] = {}
+    speed: dict[str, float] = {}
+    for k, movements in enumerate(signal.movements):
+        for movement, (from_lane, _) in zip(movements, signal.links[k], strict=True):
+            if not movement.is_crossing:
+                lanes.setdefault(movement.road, set()).add(from_lane)
+                # a network with numbers out of range has no direction
+                heading.setdefault(movement.road, movement.heading_deg if math.isfinite(movement.heading_deg) else 0.0)
+                speed[movement.road] = max(speed.get(movement.road, 0.0), signal.approach_mps[k])
+    return [_Approach(road, heading[road], len(lanes[road]), speed[road]) for road in sorted(lanes)]
+
+
+def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int], where: str) -> dict[str, int]:
+    """By road, the number of its through movement. Raises InputError."""
+    if not approaches:
+        return {}
+    first = min(approaches, key=lambda approach: _main_street(approach, approaches))
+    others = sorted(
+        (approach for approach in approaches if approach is not first),
+        key=lambda approach: ((approach.heading_deg - first.heading_deg) % 360.0, approach.road),
+    )
+    size = min(len(others), len(SLOTS) - 1)
+
+    def deviation(assigned: tuple[tuple[int, ...], tuple[int, ...]]) -> float:
+        chosen, slots = assigned
+        angles = [(others[k].heading_deg - first.heading_deg) % 360.0 for k in chosen]
+        return sum(abs(angle - 90.0 * slot) for angle, slot in zip(angles, slots, strict=True))
+
+    choices = [(c, s) for c in combinations(range(len(others)), size) for s in combinations((1, 2, 3), size)]
+    chosen, slots = min(choices, key=lambda choice: (round(deviation(choice)), choice))
+    numbers = {first.road: SLOTS[0]}
+    numbers.update((others[k].road, SLOTS[slot]) for k, slot in zip(chosen, slots, strict=True))
+    extra = [approach.road for k, approach in enumerate(others) if k not in chosen]
+    numbers.update((road, 10 + 2 * k) for k, road in enumerate(extra))
+    numbers.update((road, number) for road, number in stated.items() if road in numbers)
+    if too_many := [road for road, number in numbers.items() if number > MAX_PHASE]:
+        raise InputError(
+            f"{where}: the signal has {len(approaches)} approaches, more than there are phases: give {too_many[0]} the phase of "
+            f'another approach, both by name, such as {{ "{first.road}" = 2, "{too_many[0]}" = 2 }}'
+        )
+    return numbers
+
+
+def _main_street(approach: _Approach, approaches: Sequence[_Approach]) -> tuple[int, float, int, str]:
+    """Sort key of approaches: lanes and speed of their street with its opposite direction, then the direction."""
+    opposite = [
+        other for other in approaches if abs((other.heading_deg - approach.heading_deg) % 360.0 - 180.0) <= MAX_OPPOSITE_DEG
+    ]
+    lanes = approach.lanes + max((other.lanes for other in opposite), default=0)
+    speed_mps = max(approach.speed_mps, max((other.speed_mps for other in opposite), default=0.0))
+    return -lanes, -speed_mps, approach.rotated_deg, approach.road
+
+
+def _kinds(signal: SignalNetwork) -> dict[str, set[str]]:
+    """By road, which of through, left and right it has."""
+    kinds: dict[str, set[str]] = {}
+    for movements in signal.movements:
+        for movement in movements:
+            if not movement.is_crossing:
+                own = kinds.setdefault(movement.road, set())
+                own.update(kind for kind in (_TURNS.get(movement.turn),) if kind is not None)
+    return kinds
+
+
+def _kind(movement: Movement, kinds: set[str]) -> str:
+    """Which of through, left and right a vehicle movement is; a turn back is a left turn, or goes straight on without one."""
+    kind = _TURNS.get(movement.turn)
+    if kind is None:
+        return LEFT if LEFT in kinds else THROUGH
+    return kind
+
+
+def _name(road: str, kind: str) -> str:
+    """A movement as city.toml names it."""
+    return road if kind == THROUGH else f"{road}:{kind}"
+
+
+def _names(signal: SignalNetwork) -> set[str]:
+    """The movements of a signal as city.toml names them."""
+    names = {_name(road, kind) for road, kinds in _kinds(signal).items() for kind in (THROUGH, *kinds)}
+    crossings = [m for movements in signal.movements for m in movements if m.is_crossing]
+    return names | {_name(road, CROSSING) for movement in crossings for road in movement.crossed_roads}
+
+
+def _check_unique(number_of: Mapping[str, int], stated: Mapping[str, int], where: str) -> None:
+    """Raise InputError if movements of two approaches have the same number, unless it is stated for both."""
+    first: dict[int, str] = {}
+    for name, number in number_of.items():
+        other = first.setdefault(number, name)
+        own_road, other_road = (text.partition(":")[0] for text in (name, other))
+        is_stated, is_other_stated = ({text, text.partition(":")[0]} & stated.keys() for text in (name, other))
+        if own_road == other_road or (is_stated and is_other_stated):
+            continue
+        raise InputError(f"{where}: {other} and {name} both have phase {number}; give one of them another number")
+
+
+def _crossing_number(
+    crossing: Movement, approaches: Sequence[_Approach], through: Mapping[str, int], stated: Mapping[str, int]
+) -> int:
+    """The phase with which a crossing walks: of the vehicles that pass it on their right, else on their left."""
+    for road in crossing.crossed_roads:
+        if _name(road, CROSSING) in stated:
+            return stated[_name(road, CROSSING)]
+    if not approaches:
+        return SLOTS[0]
+    for heading in (crossing.heading_deg - 90.0, crossing.heading_deg + 90.0):
+        nearest = min(approaches, key=lambda approach: (round(_angle(approach.heading_deg, heading)), through[approach.road]))
+        if _angle(nearest.heading_deg, heading) <= MAX_BESIDE_DEG:
+            return through[nearest.road]
+    return through[min(approaches, key=lambda approach: _angle(approach.heading_deg, crossing.heading_deg)).road]
+
+
+def _angle(a_deg: float, b_deg: float) -> float:
+    """The angle between two headings, 0 to 180 degrees."""
+    return abs((a_deg - b_deg + 180.0) % 360.0 - 180.0)
+
+
+def _compass(heading_deg: float) -> str:
+    """A heading in words, to the nearest of eight."""
+    return COMPASS[round(heading_deg / 45.0) % 8]

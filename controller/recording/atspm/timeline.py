@@ -1,0 +1,128 @@
+"""What some signals showed from one simulated second to another, and what controlled them: the input of signal events.
+
+Whoever has a record, or a running SUMO, fills it. Times are simulated seconds, and everything is in order of time. What
+happened before `Timeline.begin_s` may be listed too: its events are not written, but what it began is known.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+POLICY, HOLD, FALLBACK, RECOVERING, FIXED, OFF, LOST = "policy", "hold", "fallback", "recovering", "fixed", "off", "lost"
+MODES = (POLICY, HOLD, FALLBACK, RECOVERING, FIXED, OFF, LOST)
+FORCE_OFF, MAX_OUT, GAP_OUT = "force-off", "max-out", "gap-out"
+CAUSES = (FORCE_OFF, MAX_OUT, GAP_OUT)
+
+
+@dataclass(frozen=True)
+class ShownState:
+    """A state that a signal showed until its next one."""
+
+    begin_s: float
+    """When it began to be shown. SUMO reports a state after the step in which it was shown: the begin of that step."""
+    state: str
+    """One character per link, as SUMO has them: r, y, g, G, s, u, o or O."""
+
+
+@dataclass(frozen=True)
+class ModeChange:
+    """A control mode that lasted until the next one."""
+
+    begin_s: float
+    mode: str
+    """One of MODES."""
+
+
+@dataclass(frozen=True)
+class ProgramChange:
+    """The program that ran until the next change."""
+
+    begin_s: float
+    program: str | None
+    """Its id; None while a client, such as the controller, set the states."""
+
+
+@dataclass(frozen=True)
+class GreenEnd:
+    """Why the greens that ended at a moment did so, where more is known than `events` can tell from mode and program."""
+
+    time_s: float
+    cause: str
+    """One of CAUSES: a maximum green ended them (max-out), a plan or policy did (force-off), or a detector's gap (gap-out)."""
+
+
+@dataclass(frozen=True)
+class PedestrianCall:
+    """A pedestrian who asked for a walk."""
+
+    time_s: float
+    link: int
+    """Link index of the crossing."""
+
+
+@dataclass(frozen=True)
+class Detection:
+    """A detector that became occupied or free."""
+
+    detector: str
+    """SUMO's id."""
+    time_s: float
+    is_on: bool
+
+
+@dataclass(frozen=True)
+class SignalTimeline:
+    """One signal. Raises ValueError if times are out of order, or a mode or cause is unknown."""
+
+    signal: str
+    states: tuple[ShownState, ...]
+    modes: tuple[ModeChange, ...] = ()
+    """Empty if no controller was there: then its own programs ran."""
+    programs: tuple[ProgramChange, ...] = ()
+    green_ends: tuple[GreenEnd, ...] = ()
+    pedestrian_calls: tuple[PedestrianCall, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("states", "modes", "programs"):
+            _check_order(f"{self.signal}: {name}", (item.begin_s for item in getattr(self, name)), is_strict=True)
+        for name in ("green_ends", "pedestrian_calls"):
+            _check_order(f"{self.signal}: {name}", (item.time_s for item in getattr(self, name)))
+        for change in self.modes:
+            if change.mode not in MODES:
+                raise ValueError(f"{self.signal}: {change.mode!r} is not a control mode")
+        for end in self.green_ends:
+            if end.cause not in CAUSES:
+                raise ValueError(f"{self.signal}: {end.cause!r} is not a cause of a green's end")
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Some signals from `begin_s` up to `end_s`, whose events belong to the next timeline."""
+
+    begin_s: float
+    end_s: float
+    zero: datetime
+    """Local date and time of simulated second 0."""
+    signals: tuple[SignalTimeline, ...]
+    detections: tuple[Detection, ...] = ()
+    """In order of time for each detector. A detector that is not of `greenserve detectors` is left out of the events."""
+
+    def __post_init__(self) -> None:
+        if not self.begin_s <= self.end_s:
+            raise ValueError(f"the timeline ends at {self.end_s} s, before it begins")
+        newest_s: dict[str, float] = {}
+        for detection in self.detections:
+            before = newest_s.setdefault(detection.detector, detection.time_s)
+            _check_order(f"detector {detection.detector}", (before, detection.time_s))
+            newest_s[detection.detector] = detection.time_s
+
+    def time(self, milliseconds: int) -> datetime:
+        """Local date and time of a simulated moment."""
+        return self.zero + timedelta(milliseconds=milliseconds)
+
+
+def _check_order(what: str, times: Iterable[float], is_strict: bool = False) -> None:
+    for before, after in pairwise(times):
+        if not (before < after if is_strict else before <= after):
+            raise ValueError(f"{what}: {after} s comes after {before} s")

@@ -1,0 +1,127 @@
+"""What a record states once of its run, so that the run can be decided again without the city's files."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from city import config as city_config
+from city import network
+from city.network import Phase, Program, StreetNetwork
+from city.version import VERSION
+from controller.assembly import LanesToRead, Start, lanes_to_read
+from controller.sumo.connection import TrackedLanes
+from controller.sumo.network import RunningSignal
+from protos import policy_pb2 as pb
+from protos import record_pb2 as record
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """What a run begins with."""
+
+    street: StreetNetwork
+    contracts: tuple[pb.PolicyContract, ...]
+    start: Start
+    safety: city_config.Safety
+    control: city_config.Controller
+    driver: str | None = None
+
+    @property
+    def to_read(self) -> LanesToRead:
+        return lanes_to_read(self.street, self.contracts, self.control, self.driver)
+
+    def tracked_lanes(self) -> TrackedLanes:
+        """The rows of the lanes in readings, as the connection has them."""
+        lanes = TrackedLanes()
+        to_read = self.to_read
+        lanes.track(to_read.lanes_of, to_read.outflow_lanes, to_read.vehicle_lanes_of)
+        return lanes
+
+    @property
+    def network_files(self) -> tuple[Path, ...]:
+        """The network, and the additional files with signal programs."""
+        return (self.street.net_file, *self.street.additional)
+
+
+def encode(run: RunStart, run_id: str, begin_unix_ns: int, file_number: int) -> record.City:
+    """The message of a run's start. Its network files are `network_file_names` in their order."""
+    return record.City(
+        greenserve_version=VERSION,
+        run=run_id,
+        file_number=file_number,
+        begin_unix_ns=begin_unix_ns,
+        begin_s=run.start.now,
+        sumo_step_s=run.start.sumo_step_s,
+        has_traffic=run.start.has_traffic,
+        driver=run.driver or "",
+        safety=json.dumps(dataclasses.asdict(run.safety)),
+        controller=json.dumps(dataclasses.asdict(run.control)),
+        contracts=run.contracts,
+        signals=[_encode_signal(signal, running) for signal, running in run.start.signals.items()],
+        lanes=run.tracked_lanes().lanes,
+        network_begin_s=run.street.begin_s,
+        network_files=network_file_names(run.network_files),
+    )
+
+
+def network_file_names(paths: Sequence[Path]) -> list[str]:
+    """A name for each network file, different even if two folders have files of the same name."""
+    return [f"network/{k}-{path.name}" for k, path in enumerate(paths)]
+
+
+def decode(city: record.City, network_files: Mapping[str, Path]) -> RunStart:
+    """The start of a recorded run.
+
+    Args:
+        city: its message.
+        network_files: by name in `city.network_files`, the file with the attachment's content.
+
+    Raises InputError if the network cannot be read, KeyError or ValueError for a message that this version did not write.
+    """
+    net, *additional = (network_files[name] for name in city.network_files)
+    return RunStart(
+        network.read(net, additional, city.network_begin_s),
+        tuple(city.contracts),
+        Start(city.begin_s, city.sumo_step_s, city.has_traffic, {signal.id: _decode_signal(signal) for signal in city.signals}),
+        city_config.Safety(**_settings(city.safety, city_config.Safety)),
+        city_config.Controller(**_settings(city.controller, city_config.Controller)),
+        city.driver or None,
+    )
+
+
+def _settings(text: str, kind: Any) -> dict[str, Any]:
+    """The settings of a table; ValueError for keys that this version does not know."""
+    values = json.loads(text)
+    known = {each.name for each in dataclasses.fields(kind)}
+    if not isinstance(values, dict) or values.keys() - known:
+        raise ValueError(f"it has settings that this version does not know: {text:.100}")
+    return values
+
+
+def _encode_signal(signal: str, running: RunningSignal) -> record.RunningSignal:
+    programs = [
+        record.Program(
+            id=program.id,
+            type=program.type,
+            offset_s=program.offset_s,
+            phases=[pb.Phase(state=p.state, duration_s=p.duration_s, min_s=p.min_s, max_s=p.max_s) for p in program.phases],
+        )
+        for program in running.programs.values()
+    ]
+    return record.RunningSignal(id=signal, shown=running.shown, fallback_program=running.fallback_program_id, programs=programs)
+
+
+def _decode_signal(signal: record.RunningSignal) -> RunningSignal:
+    programs = {
+        program.id: Program(
+            program.id,
+            program.type,
+            program.offset_s,
+            tuple(Phase(p.state, p.duration_s, p.min_s, p.max_s) for p in program.phases),
+        )
+        for program in signal.programs
+    }
+    return RunningSignal(signal.fallback_program, signal.shown, programs)

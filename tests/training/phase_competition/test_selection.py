@@ -1,0 +1,246 @@
+"""`greenserve train --networks` and `--select`: trainings, the gate, and the product of the networks that pass it."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from export import pretrained
+from export.checkpoints import phase_networks
+from export.locate import find_candidates
+from greenserve.__main__ import main
+from simulation.synthetic.streets import generate
+from training.phase_competition import selection, street_learning, trainer
+from training.phase_competition.networks import CRITIC_SHAPES, initial_arrays
+from training.phase_competition.trainer import StreetsTrainer
+from training.ppo import NotFinite
+
+TRAINING = ["--episodes", "2", "--episodes-per-update", "1", "--seconds", "60"]
+GATE = ["--gate-streets", "2"]
+NETWORKS = ["--networks", "2", "--seed", "5"]
+
+
+@pytest.fixture(scope="module")
+def streets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streets")
+    generate(folder, 0)
+    return str(folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_trainings(tmp_path_factory):
+    """One cloned episode, a state after each update, and gate streets that are generated once."""
+    gate_streets = tmp_path_factory.mktemp("gate_streets")
+    found = selection.gate.streets
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "SAVE_EVERY", 1)
+        patch.setattr(trainer, "CLONING_STEPS", 5)
+        patch.setattr(trainer.StreetsSettings, "__init__", _with_one_cloning_episode(trainer.StreetsSettings.__init__))
+        patch.setattr(selection.gate, "streets", lambda folder, count: found(gate_streets, count))
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(streets, short_trainings, tmp_path_factory):
+    """The folder of a training of two networks, seeds 5 and 6."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        any_network_passes(patch)
+        assert train(streets, folder, *NETWORKS) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def _with_one_cloning_episode(initialise):
+    def changed(self, *arguments, **values):
+        initialise(self, *arguments, **{"cloning_episodes": 1} | values)
+
+    return changed
+
+
+def train(streets, out, *flags):
+    return main(["train", "--streets", streets, *TRAINING, *GATE, "--out", str(out), *flags])
+
+
+def any_network_passes(monkeypatch):
+    """A network of two updates is no good."""
+    monkeypatch.setattr(selection.gate, "MAX_RATIO", 1e6)
+    monkeypatch.setattr(selection.gate, "MAX_MEAN_RATIO", 1e6)
+    monkeypatch.setattr(selection.gate, "has_gridlock", lambda by_name, name: False)
+
+
+def write_parts(folder):
+    """The networks of the pretrained policy, each in a file, and the first one with its scores negated."""
+    actors, critics = phase_networks.load(pretrained.policy(), CRITIC_SHAPES)
+    for k, name in enumerate(("good", "better")):
+        parts = [{name: array[k : k + 1] for name, array in arrays.items()} for arrays in (actors, critics)]
+        phase_networks.save(folder / f"{name}.policy", *parts, {"training": [{"--seed": k}]})
+    bad = {name: array[:1] * (-1 if name.startswith("score") and name.endswith("2") else 1) for name, array in actors.items()}
+    phase_networks.save(folder / "bad.policy", bad, {name: array[:1] for name, array in critics.items()}, {})
+
+
+def files(folder):
+    """Contents of the results, without logs and locks."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "tensorboard" not in path.parts and path.suffix != ".lock"
+    }
+
+
+def test_each_network_is_that_of_a_training_with_its_seed(streets, trained, tmp_path):
+    assert train(streets, "alone", "--seed", "6") == 0
+    alone, _ = phase_networks.load(tmp_path / "alone" / "street_trial_1.policy")
+    product, _ = phase_networks.load(trained / "street_trial_1.policy")
+    for name, array in alone.items():
+        np.testing.assert_array_equal(product[name][1:], array)
+    curves = [folder / f"{name}_curve.csv" for folder, name in ((tmp_path / "alone", "trial_1"), (trained, "trial_1_seed_6"))]
+    assert curves[0].read_text() == curves[1].read_text()
+
+
+def test_inspect_shows_what_a_product_consists_of(trained, capsys):
+    assert main(["inspect", str(trained / "street_trial_1.policy")]) == 0
+    *_, summary, first, second, gate, seed_5, seed_6, product = capsys.readouterr().out.splitlines()
+    assert summary.startswith("a policy of 2 networks")
+    assert first == "network 1: seed 5, streets: 1, 2 updates of 1 episodes of 60.0 s" and second.startswith("network 2: seed 6")
+    assert gate == "gate: 2 streets of 60.0 s from seed 2000000"
+    assert [line.split(": ")[1] for line in (seed_5, seed_6, product)] == ["seed 5", "seed 6", "product"]
+
+
+def test_an_export_takes_the_product_and_not_its_networks(trained):
+    assert [found.path.name for found in find_candidates(trained)] == ["street_trial_1.policy"]
+
+
+def test_a_training_interrupted_in_its_second_network_resumes_to_the_same_files(streets, trained, tmp_path, monkeypatch, capsys):
+    any_network_passes(monkeypatch)
+    step, steps = StreetsTrainer._next_update, []
+
+    def interrupted(self):
+        if steps == [5, 5, 6]:
+            raise KeyboardInterrupt
+        return counted(self)
+
+    def counted(self):
+        steps.append(self._settings.seed)
+        return step(self)
+
+    monkeypatch.setattr(StreetsTrainer, "_next_update", interrupted)
+    assert train(streets, "cut", *NETWORKS) == 1
+    assert "interrupted; --resume continues" in capsys.readouterr().err
+    monkeypatch.setattr(StreetsTrainer, "_next_update", counted)
+    assert train(streets, "cut", *NETWORKS, "--resume") == 0
+    assert steps == [5, 5, 6, 6], "the first network is not trained again"
+    output = capsys.readouterr()
+    assert "network 2 of 2, seed 6" in output.err and "cut/street_trial_1.policy" in output.out
+    lines = [line.split(" passes the gate: ")[0] for line in output.out.splitlines()]
+    assert lines[:-1] == ["seed 5", "seed 6", "product"]
+    assert files(trained) == files(tmp_path / "cut")
+
+
+def test_existing_networks_have_the_same_results_with_two_workers(trained, tmp_path, monkeypatch):
+    any_network_passes(monkeypatch)
+    networks = ",".join(str(trained / ".trial_1_networks" / f"street_trial_{seed}.policy") for seed in (5, 6))
+    assert main(["train", "--select", networks, "--seconds", "60", *GATE, "--out", "out", "--workers", "2"]) == 0
+    values = [
+        [[row[name] for name in ("street", "delay_s", "finished", "total")] for row in csv.DictReader(path.open())]
+        for path in (trained / "trial_1_gate.csv", tmp_path / "out" / "trial_1_gate.csv")
+    ]
+    assert values[0] == values[1] and len(values[0]) == 2 * 4
+
+
+def test_a_product_that_fails_is_written_with_a_warning(trained, tmp_path, monkeypatch, capsys):
+    networks = ",".join(str(trained / ".trial_1_networks" / f"street_trial_{seed}.policy") for seed in (5, 6))
+    monkeypatch.setattr(
+        selection.gate.Verdict, "failure", property(lambda self: "too slow" if self.name == "product" else "")
+    )  # fmt: skip
+    assert main(["train", "--select", networks, "--seconds", "60", *GATE, "--out", "out"]) == 3
+    assert "warning: the product fails the gate: too slow" in capsys.readouterr().err
+    written = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")
+    assert written["gate"]["product"]["failure"] == "too slow"
+
+
+def test_a_network_that_diverges_does_not_end_the_others(streets, tmp_path, monkeypatch, capsys):
+    def run(self):
+        if self._settings.seed == 5:
+            raise NotFinite("a loss is not finite")
+        street_learning.save(self._settings.policy_file, initial_arrays(np.random.default_rng(6)), 1.0, {})
+        return self._settings.policy_file
+
+    any_network_passes(monkeypatch)
+    monkeypatch.setattr(StreetsTrainer, "run", run)
+    assert train(streets, "out", *NETWORKS, "--keep", "1") == 0
+    assert "warning: seed 5 is dropped: a loss is not finite" in capsys.readouterr().err
+
+
+def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_path, capsys, monkeypatch):
+    write_parts(tmp_path)
+    command = [
+        "train",
+        "--select",
+        "good.policy,bad.policy",
+        "--select",
+        "better.policy",
+        *GATE,
+        "--seconds",
+        "300",
+        "--out",
+        "out",
+    ]
+    assert main(command) == 3
+    output = capsys.readouterr()
+    assert "warning: bad.policy is dropped: " in output.err and "2 of 3 networks pass the gate, fewer than --keep 3" in output.err
+    assert not (tmp_path / "out" / "street_trial_1.policy").exists()
+    rows = list(csv.DictReader((tmp_path / "out" / "trial_1_gate.csv").open()))
+    assert {row["network"] for row in rows} == {"good.policy", "bad.policy", "better.policy", "max-pressure"}
+
+    simulated = []
+    simulate = selection.gate.GateSimulation.__call__
+    monkeypatch.setattr(
+        selection.gate.GateSimulation, "__call__", lambda self, job: simulated.append(job[1]) or simulate(self, job)
+    )  # fmt: skip
+    assert main([*command, "--keep", "2", "--resume"]) == 0
+    assert simulated == ["product", "product"], "results of the earlier run are used"
+    description = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")
+    assert [training["--seed"] for training in description["training"]] == [0, 1]
+    assert [(n["name"], n["is_kept"], bool(n["failure"])) for n in description["gate"]["networks"]] == [
+        ("good.policy", True, False), ("bad.policy", False, True), ("better.policy", True, False)
+    ]  # fmt: skip
+    capsys.readouterr()
+    assert main([*command, "--gate-streets", "1", "--resume"]) == 2
+    assert "the gate to resume had another --gate-streets" in capsys.readouterr().err
+    assert (tmp_path / "out" / "street_trial_1.policy").exists(), "a refused command removes nothing"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--streets", "synthetic", "--networks", "2", "--keep", "3"], "--keep 3 is more than there are networks, 2"),
+        (["--streets", "synthetic", "--keep", "0"], "--keep 0 must lie between"),
+        (["--networks", "2"], "--networks and --keep are for a training on many streets"),
+        (["--select", "missing.policy"], "--select missing.policy: no such file"),
+        (["--select", ","], "--select names no file"),
+        (["--select", "good.policy", "--keep", "2"], "--keep 2 is more than there are networks, 1"),
+        (["--select", "good.policy,./good.policy"], "--select names good.policy twice"),
+        (["--select", "good.policy,old.policy"], "old.policy: its weights are for other lane features"),
+        (["--select", "good.policy", "--streets", "synthetic"], "--streets is for a training"),
+        (["--select", "good.policy", "--networks", "2"], "--networks is for a training"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, text, tmp_path, capsys):
+    write_parts(tmp_path)
+    actors, critics = phase_networks.load(tmp_path / "good.policy", CRITIC_SHAPES)
+    phase_networks.save(tmp_path / "old.policy", actors, critics, {"features": ["halting"]})
+    assert main(["train", *flags]) == 2
+    error = capsys.readouterr().err
+    assert text in error and error.count("\n") == 1
+
+
+def test_a_new_training_does_not_replace_networks(streets, tmp_path, capsys):
+    (tmp_path / "out" / ".trial_1_networks").mkdir(parents=True)
+    (tmp_path / "out" / ".trial_1_networks" / "street_trial_2.policy").touch()
+    assert train(streets, "out", "--networks", "2") == 2
+    assert "street_trial_2.policy: already exists" in capsys.readouterr().err

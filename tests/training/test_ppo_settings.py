@@ -1,0 +1,230 @@
+"""Settings of PPO: as flags and in [training], what they change, what is recorded, what is refused, and the statistics."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from city import ppo_settings
+from greenserve.__main__ import main
+from rounds.rounds import Rounds
+from simulation.synthetic.streets import generate
+from tests.conftest import GRID
+from training.ppo_config import PpoConfig, StreetPpo
+from training.progress import Progress, progress_file
+from training.statistics import NAMES, TRAIN
+from training.trainer import CURVE
+
+TRAINING = ("--seconds", "100", "--episodes", "2", "--episodes-per-update", "1", "--held-out", "1", "--evaluate-every", "2")
+OTHER = {
+    "learning_rate": 0.01, "learning_rate_schedule": "constant", "gamma": 0.5, "gae_lambda": 0.1, "clip": 0.001, "entropy": 0.5,
+    "epochs": 3, "minibatch": 4, "final_sharpness": 30.0, "target_kl": 1e-6, "hidden_sizes": (8, 16),
+}  # fmt: skip
+"""A value of each setting that is not its default."""
+DEFAULTS = {
+    "learning_rate": 0.001, "learning_rate_schedule": "linear", "gamma": 0.97, "gae_lambda": 0.95, "clip": 0.2, "entropy": 0.01,
+    "epochs": 8, "minibatch": 128, "final_sharpness": 10.0, "hidden_sizes": (64, 64),
+}  # fmt: skip
+
+
+def as_flag(key, value):
+    return f"--{key.replace('_', '-')}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+
+
+def as_line(key, value):
+    return f"{key} = {json.dumps(value)}"
+
+
+TLS = {
+    "sumo-rl": 'dialect = "sumo-rl"',
+    "street": 'dialect = "street"',
+    "sappo": 'dialect = "sappo"\nstate = "vd"\naction = "kc"\naction_t_s = 5',
+}
+
+
+def city_with(folder, settings, dialect="sumo-rl"):
+    """A city of one TL with settings in [training]."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = "\n".join(as_line(key, value) for key, value in settings.items())
+    (folder / "city.toml").write_text(
+        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[training]\n{lines}\n[tl.SA101]\nsignals = ["A0"]\n{TLS[dialect]}\n'
+    )
+    return folder / "city.toml"
+
+
+def train(folder, settings, *flags, dialect="sumo-rl"):
+    """Train in a folder; return the identity and the state."""
+    city = city_with(folder, settings, dialect)
+    assert main(["train", "--city", str(city), "--out", str(folder / "out"), *TRAINING, *flags]) == 0
+    return state_of(folder / "out")
+
+
+def state_of(out):
+    values, arrays = Progress(progress_file(out, 1)).load()
+    return json.loads(values["identity"]), [arrays[name] for name in sorted(arrays)]
+
+
+def is_same(arrays, others):
+    return len(arrays) == len(others) and all(a.tobytes() == b.tobytes() for a, b in zip(arrays, others, strict=True))
+
+
+@pytest.fixture(scope="module")
+def unset(tmp_path_factory):
+    """(folder, identity, state) of a training without any setting."""
+    folder = tmp_path_factory.mktemp("unset")
+    return folder, *train(folder, {})
+
+
+def test_every_field_of_the_configuration_is_a_setting():
+    fields = set(PpoConfig.__dataclass_fields__)
+    assert fields == set(StreetPpo.__dataclass_fields__) == set(ppo_settings.KEYS) - {"hidden_sizes"}
+    assert OTHER.keys() == set(ppo_settings.KEYS) == DEFAULTS.keys() | {"target_kl"}
+
+
+def test_defaults_that_are_given_change_no_bit(unset, tmp_path):
+    _, identity, state = unset
+    given, flagged = train(tmp_path / "flags", {}, *(as_flag(*item) for item in DEFAULTS.items()))
+    assert is_same(flagged, state)
+    names = {f"--{key.replace('_', '-')}" for key in DEFAULTS} - {"--hidden-sizes"}
+    assert {name: given[name][0] for name in names} == {name: identity[name][0] for name in names}
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_setting_of_the_city_changes_the_weights_and_is_recorded(key, unset, tmp_path, capsys):
+    _, identity, state = unset
+    changed, other = train(tmp_path, {key: OTHER[key]})
+    assert not is_same(other, state)
+    name = f"--{key.replace('_', '-')}"
+    assert [flag for flag in identity if identity[flag] != changed[flag]] == [name], "and nothing else differs"
+    recorded = changed[name]
+    assert recorded in ([OTHER[key], OTHER[key]], list(OTHER[key]) if key == "hidden_sizes" else None)
+    capsys.readouterr()
+    city_with(tmp_path, {})
+    assert main(["train", "--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / "out"), *TRAINING, "--resume"]) == 2
+    error = capsys.readouterr().err
+    assert f"the training to resume had another {name}; pass the same flags" in error and error.count("\n") == 1
+
+
+def test_flags_take_precedence_over_the_city(unset, tmp_path):
+    in_city = train(tmp_path / "city", OTHER)
+    by_flags = train(tmp_path / "flags", DEFAULTS | {"target_kl": 5.0}, *(as_flag(*item) for item in OTHER.items()))
+    assert by_flags[0] == in_city[0] and is_same(by_flags[1], in_city[1])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "requirement"),
+    [
+        ("learning_rate", 1.0, "lie between 0 and 1"),
+        ("gamma", 1.0, "be at least 0 and less than 1"),
+        ("gae_lambda", 1.5, "be at least 0 and at most 1"),
+        ("clip", 0.0, "lie between 0 and 1"),
+        ("entropy", 2.0, "be at least 0 and at most 1"),
+        ("epochs", 0, "lie between 1 and 1000"),
+        ("minibatch", 0, "lie between 1 and 1000000"),
+        ("final_sharpness", 0.5, "be at least 1 and at most 1000"),
+        ("target_kl", 0.0, "be greater than 0 and at most 10"),
+        ("learning_rate_schedule", "cosine", ""),
+        ("hidden_sizes", (64, 5000), "be integers between 1 and 4096"),
+    ],
+)
+@pytest.mark.parametrize("command", [("train",), ("rounds", "--groups", "SA101")])
+def test_setting_out_of_range_is_one_line(command, key, value, requirement, tmp_path, capsys):
+    good, bad = city_with(tmp_path / "good", {}), city_with(tmp_path / "bad", {key: value})
+    for city, flags, place in (
+        (bad, (), f"{bad}: [training] {key} = "),
+        (good, (as_flag(key, value),), f"--{key.replace('_', '-')}"),
+    ):
+        assert main([*command, "--city", str(city), "--out", str(tmp_path / "out"), "--seconds", "50", *flags]) == 2
+        error = capsys.readouterr().err
+        assert place in error and requirement in error and error.startswith("error: ") and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_misspelt_setting_is_refused_with_the_nearest_key(tmp_path, capsys):
+    city = city_with(tmp_path, {"lambda": 0.9, "target_KL": 0.1})
+    assert main(["train", "--city", str(city)]) == 2
+    assert "[training] unknown key lambda; did you mean gae_lambda?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "dialect", "reason"),
+    [
+        ("--hidden-sizes=8", "street", "the networks of the dialect street have fixed sizes"),
+        ("--final-sharpness=5", "sappo", "no target TL has categorical actions"),
+    ],
+)
+def test_flag_that_applies_to_no_target_is_refused(flag, dialect, reason, tmp_path, capsys):
+    city = city_with(tmp_path, {}, dialect)
+    assert main(["train", "--city", str(city), "--out", str(tmp_path / "out"), *TRAINING, flag]) == 2
+    name = flag.partition("=")[0]
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: {name} does not apply: {reason}; leave it out"
+
+
+def test_settings_apply_to_the_street_dialect_in_a_city(tmp_path):
+    _, unset = train(tmp_path / "unset", {}, dialect="street")
+    identity, state = train(tmp_path / "set", {"gae_lambda": 0.1}, dialect="street")
+    assert identity["--gae-lambda"] == [0.1, 0.1] and not is_same(state, unset)
+
+
+def test_rounds_train_with_the_settings_of_the_city_and_the_flags(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Rounds, "run", lambda self: {})
+    city = city_with(tmp_path, {"gamma": 0.5, "clip": 0.1, "hidden_sizes": (8, 8)})
+    flags = ("--groups", "SA101", "--seconds", "50", "--clip", "0.3", "--out", str(tmp_path / "out"))
+    assert main(["rounds", "--city", str(city), *flags]) == 0, capsys.readouterr().err
+    identity = json.loads((tmp_path / "out" / "rounds.json").read_text())["identity"]
+    assert (identity["--gamma"], identity["--clip"], identity["--hidden-sizes"]) == ([0.5, 0.5], [0.3, 0.3], [8, 8])
+    (tmp_path / "city.toml").write_text((tmp_path / "city.toml").read_text().replace("gamma = 0.5", "gamma = 0.6"))
+    assert main(["rounds", "--city", str(city), *flags, "--resume"]) == 2
+    assert "the rounds to resume had another --gamma" in capsys.readouterr().err
+
+
+def scalars(logs):
+    """Values by tag of TensorBoard's files in a folder."""
+    values = {}
+    for path in logs.glob("events*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                values.setdefault(value.tag, []).append(float(tf.make_ndarray(value.tensor)))
+    return values
+
+
+def test_statistics_have_stable_baselines3s_names_everywhere(tmp_path, capsys):
+    """For the trainer of a city, whose TLs have two kinds of actors, and for that of many streets."""
+    flags = ("--city", str(GRID / "city.toml"), "--target-tl", "SA101,SA103", *TRAINING)
+    assert main(["train", *flags, "--out", str(tmp_path / "city")]) == 0
+    generate(tmp_path / "folder", 0)
+    assert main(["train", "--streets", str(tmp_path / "folder"), *TRAINING, "--out", str(tmp_path / "streets")]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("update ")]
+    assert len(lines) == 4
+    for name in TRAIN:
+        assert all(f"{name.removeprefix('train/')} " in line for line in lines)
+    assert all(line.endswith(" fps") for line in lines)
+    for out in ("city", "streets"):
+        rows = list(csv.DictReader((tmp_path / out / "trial_1_curve.csv").open()))
+        tags = scalars(tmp_path / out / "tensorboard" / "trial_1")
+        for name in NAMES:
+            logged, written = tags[name], [float(row[name]) for row in rows]
+            np.testing.assert_allclose(logged, written, rtol=1e-4, err_msg=name)
+        assert all(fps > 0 for fps in tags["time/fps"]) and all(loss < 0 for loss in tags["train/entropy_loss"])
+    assert tuple(rows[0])[:4] == ("update", "delay_s", "vehicles_per_lane_h", "decisions")
+    assert tuple(csv.DictReader((tmp_path / "city" / "trial_1_curve.csv").open()).fieldnames) == CURVE
+    kinds = scalars(tmp_path / "city" / "tensorboard" / "trial_1")
+    assert {f"train/approx_kl/{kind}" for kind in ("categorical", "continuous")} <= kinds.keys()
+
+
+def test_settings_of_many_streets_are_recorded_in_the_policy(tmp_path, capsys):
+    from export.checkpoints import phase_networks
+
+    generate(tmp_path / "folder", 0)
+    others = [as_flag(key, value) for key, value in OTHER.items() if key != "hidden_sizes"]
+    flags = ("train", "--streets", str(tmp_path / "folder"), *TRAINING, "--out", str(tmp_path / "out"))
+    assert main([*flags, "--hidden-sizes", "8,8"]) == 2
+    error = capsys.readouterr().err
+    assert error == "error: --hidden-sizes does not apply: the networks of the dialect street have fixed sizes; leave it out\n"
+    assert main([*flags, *others]) == 0, capsys.readouterr().err
+    (identity,) = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"]
+    assert all(identity[f"--{key.replace('_', '-')}"] == OTHER[key] for key in OTHER if key != "hidden_sizes")
+    assert main([*flags, "--resume"]) == 2
+    assert "had another --learning-rate, --learning-rate-schedule, --gamma" in capsys.readouterr().err

@@ -1,0 +1,210 @@
+"""The gate of trained networks: greedy on held-out streets, beside max-pressure as the reference.
+
+Some trainings gridlock a street that max-pressure copes with, or are slow on a kind of junction, and their mean delay does
+not show it. The gate's streets are no training's. Each of the oddities that real networks have is on a part of them, and
+demand goes from a few vehicles to saturation. A network is dropped for one bad street:
+
+- a gridlock where the reference has none,
+- more than MAX_RATIO times the reference's delay,
+
+and if its geometric mean delay over all streets is more than MAX_MEAN_RATIO times the best network's.
+"""
+
+import csv
+import functools
+import io
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from city import network
+from city.config import City
+from city.network import StreetNetwork
+from simulation.street_results import StreetResult, control, has_gridlock
+from simulation.street_simulation import SimulationFailed, simulated
+from simulation.streets import RandomTraffic, city_of
+from simulation.synthetic import oddities
+from simulation.synthetic.oddities import Oddity
+from simulation.synthetic.streets import generate
+from simulation.trips import read_trips
+
+REFERENCE = "max-pressure"
+FIRST_SEED = 2_000_000
+"""Seed of the first street. Trainings use the streets from 0, evaluations those from 1,000,000."""
+STREETS = 60
+ODDITY_PART = 8
+"""Each oddity is on 1/ODDITY_PART of the streets, at least."""
+LIGHT, USUAL, SATURATED = (10.0, 60.0), (60.0, 200.0), (200.0, 350.0)
+"""Bounds of the demand, vehicles per hour and lane of the sources."""
+DEMANDS = (USUAL, SATURATED, USUAL, LIGHT, USUAL, SATURATED)
+"""Of one street after another, over and over."""
+MAX_RATIO = 1.5
+MAX_MEAN_RATIO = 1.15
+EXTRA_S = 5.0
+"""Added to both delays of a ratio on one street: with little traffic, twice a delay of 3 s is no failure."""
+MAX_KEPT_STREETS = 2
+"""Streets that a process keeps in memory: jobs of the same street follow one another."""
+MIN_DELAY_S = 0.1
+"""Lower bound of a delay in a geometric mean."""
+
+Results = Mapping[str, Mapping[str, StreetResult]]
+"""By street, by name of a network or REFERENCE."""
+
+
+@dataclass(frozen=True)
+class GateStreet:
+    """A street of the gate and its demand."""
+
+    folder: Path
+    seed: int
+    """Of the street, the demand and SUMO."""
+    vehicles_per_lane_h: float
+    oddities: tuple[Oddity, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A network at the gate."""
+
+    name: str
+    mean_delay_s: float
+    """Geometric mean over the streets."""
+    mean_ratio: float
+    """Relative to the best network's."""
+    worst_ratio: float
+    """Delay relative to the reference's, EXTRA_S added to both, on the worst street."""
+    worst_street: str
+    gridlocks: tuple[str, ...]
+    """Streets on which it has a gridlock and the reference has none."""
+
+    @property
+    def failure(self) -> str:
+        """Why the network is dropped; "" if it passes."""
+        reasons = []
+        if self.gridlocks:
+            reasons.append(f"gridlock where {REFERENCE} has none, on {', '.join(self.gridlocks)}")
+        if self.worst_ratio > MAX_RATIO:
+            reasons.append(
+                f"{self.worst_ratio:.2f} times as slow as {REFERENCE} on {self.worst_street}, more than {MAX_RATIO:g} times"
+            )
+        if self.mean_ratio > MAX_MEAN_RATIO:
+            reasons.append(
+                f"geometric mean delay {self.mean_ratio:.2f} times the best network's, more than {MAX_MEAN_RATIO:g} times"
+            )
+        return "; ".join(reasons)
+
+
+def streets(folder: Path, count: int) -> list[GateStreet]:
+    """Generate the gate's streets, or find those of an earlier run. Raises InputError, ProgramFailed."""
+    part = count // ODDITY_PART
+    found: list[tuple[int, Path, set[Oddity]]] = []
+    missing = Counter(dict.fromkeys(Oddity, part))
+    seed = FIRST_SEED
+    with tqdm(total=count, desc="gate's streets", unit="street", disable=None, leave=False) as bar:
+        while len(found) < count:
+            street = generate(folder, seed)
+            own = oddities.of_street(street)
+            # a street without any oddity that is still missing takes a place that no such street needs
+            if len(found) + missing.total() < count or any(missing[oddity] > 0 for oddity in own):
+                found.append((seed, street, own))
+                missing = Counter({oddity: max(0, missing[oddity] - (oddity in own)) for oddity in Oddity})
+                bar.update()
+            seed += 1
+    return [
+        GateStreet(street, seed, _demand(seed, DEMANDS[k % len(DEMANDS)]), tuple(o for o in Oddity if o in own))
+        for k, (seed, street, own) in enumerate(found)
+    ]
+
+
+def _demand(seed: int, bounds: tuple[float, float]) -> float:
+    return float(np.random.default_rng([seed, 9]).uniform(*bounds))
+
+
+@dataclass(frozen=True)
+class GateSimulation:
+    """Runs a network or the reference on a street; a function for executors."""
+
+    policies: Mapping[str, Path | None]
+    """By name, the file of a network; None for the reference."""
+    seconds: float
+
+    def __call__(self, job: tuple[GateStreet, str]) -> StreetResult | str:
+        """Simulate a street with the network of a name; the reason if SUMO ends it early. Raises InputError."""
+        gate_street, name = job
+        city, street = _read(gate_street.folder)
+        traffic = RandomTraffic(street.net_file, gate_street.seed, gate_street.vehicles_per_lane_h, self.seconds)
+        policy = self.policies[name]
+        with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch:
+            tripinfo = Path(scratch) / "tripinfo.xml"
+            try:
+                with simulated(city, traffic, tripinfo) as connection:
+                    control(connection, city, street, self.seconds, policy, REFERENCE if policy is None else None)
+            except SimulationFailed as error:
+                return str(error)
+            trips = read_trips(tripinfo)
+        return StreetResult(trips.delay_s, trips.finished, trips.total)
+
+
+@functools.lru_cache(MAX_KEPT_STREETS)
+def _read(folder: Path) -> tuple[City, StreetNetwork]:
+    """Read a street. Raises InputError."""
+    city = city_of(folder)
+    return city, network.of_city(city)
+
+
+def judge(results: Results, names: Sequence[str]) -> list[Verdict]:
+    """The verdicts on networks. Raises SimulationFailed if there was no vehicle on any street."""
+    used = {street: by_name for street, by_name in results.items() if by_name[REFERENCE].total}
+    if not used:
+        raise SimulationFailed("the gate has no street with a vehicle; pass more --gate-streets or longer --seconds")
+    means_s = {name: mean_delay_s(used, name) for name in names}
+    verdicts = []
+    for name in names:
+        ratios = {street: _ratio(by_name[name], by_name[REFERENCE]) for street, by_name in used.items()}
+        worst = max(ratios, key=lambda street: ratios[street])
+        gridlocks = [s for s, by_name in used.items() if has_gridlock(by_name, name) and not has_gridlock(by_name, REFERENCE)]
+        mean_ratio = means_s[name] / min(means_s.values())
+        verdicts.append(Verdict(name, means_s[name], mean_ratio, ratios[worst], worst, tuple(gridlocks)))
+    return verdicts
+
+
+def mean_delay_s(results: Results, name: str) -> float:
+    """Geometric mean over the streets with vehicles."""
+    delays_s = [max(by_name[name].delay_s, MIN_DELAY_S) for by_name in results.values() if by_name[name].total]
+    return math.exp(float(np.mean(np.log(delays_s))))
+
+
+def _ratio(result: StreetResult, reference: StreetResult) -> float:
+    return (result.delay_s + EXTRA_S) / (reference.delay_s + EXTRA_S)
+
+
+def best(verdicts: Sequence[Verdict], keep: int) -> list[Verdict]:
+    """The networks that pass with the least mean delay, at most `keep`, in the given order."""
+    passing = sorted((verdict for verdict in verdicts if not verdict.failure), key=lambda verdict: verdict.mean_delay_s)
+    return [verdict for verdict in verdicts if verdict in passing[:keep]]
+
+
+def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
+    """The results as CSV: a row for each street and each network."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["street", "vehicles_per_lane_h", "oddities", "network", "delay_s", "finished", "total", "gridlock", "ratio"]
+    )  # fmt: skip
+    for gate_street in gate_streets:
+        by_name = results.get(gate_street.folder.name, {})
+        for name, result in by_name.items():
+            ratio, gridlock = _ratio(result, by_name[REFERENCE]), has_gridlock(by_name, name)
+            writer.writerow(
+                [
+                    gate_street.folder.name, f"{gate_street.vehicles_per_lane_h:.1f}", "; ".join(gate_street.oddities), name,
+                    f"{result.delay_s:.3f}", result.finished, result.total, int(gridlock), f"{ratio:.3f}",
+                ]
+            )  # fmt: skip
+    return text.getvalue()
