@@ -1,5 +1,6 @@
 """SUMO in this process, with the controller as its only client."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,10 @@ REPORT_OPTIONS = ("--verbose", "--duration-log.statistics")
 """SUMO's options that print progress and statistics."""
 HALTING_MPS = 0.1
 """SUMO's waiting time of a faster vehicle is 0."""
+
+
+class SimulationRunning(InputError):
+    """A simulation runs over libsumo in this process, which has one at a time."""
 
 
 class LibsumoConnection:
@@ -169,13 +174,18 @@ def _quiet(arguments: Sequence[str]) -> list[str]:
 
 
 def start_libsumo(arguments: Sequence[str]) -> LibsumoConnection:
-    """Start SUMO inside this process. Raises InputError."""
+    """Start SUMO inside this process. Raises InputError; SimulationRunning if there is one."""
     try:
         import libsumo
     except ImportError as error:
         raise InputError(f"libsumo is not installed ({error}); install libsumo, or leave --libsumo out") from None
+    if libsumo.isLoaded():
+        # libsumo would end it without a word
+        raise SimulationRunning("another simulation runs over libsumo in this process, which has one at a time")
     try:
         libsumo.start([sumo_program(), *arguments, *_quiet(arguments)])
     except (libsumo.TraCIException, libsumo.FatalTraCIError) as error:
+        with contextlib.suppress(libsumo.TraCIException, libsumo.FatalTraCIError):
+            libsumo.close()  # the part that was loaded
         raise InputError(f"SUMO did not start: {error}") from None
     return LibsumoConnection(libsumo)
