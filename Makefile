@@ -48,6 +48,7 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.many_models
 	$(BIN)/python -m benchmarks.server_memory
 	$(BIN)/python -m benchmarks.control_loop
+	$(BIN)/python -m benchmarks.record
 	$(BIN)/python -m benchmarks.controller_memory
 	$(BIN)/python -m benchmarks.fleet
 	$(BIN)/python -m benchmarks.bulk_export

@@ -23,6 +23,7 @@ FLOORS = ("street", "dialect")
 MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
 MAX_PHASE = 16
 """Number of phases of a signal controller."""
+MIN_RECORD_GB = 1
 T = TypeVar("T")
 DIALECT = "dialect"
 """Key in a TL field's metadata: the included dialects that read the field. A user's own dialect may read all fields."""
@@ -135,6 +136,10 @@ class Controller:
     """What controls a TL in control mode fallback: `plan`, its signals' own programs, or `max-pressure`."""
     recovery_answers: int = 2
     """Valid answers in a row that bring a TL back from its fallback to its policy."""
+    record: Path | None = None
+    """Folder of the record; without it, runs are not recorded."""
+    record_max_gb: float = 20.0
+    """Limit of the record's files in this folder in GB (1e9 bytes); the oldest are deleted first."""
 
 
 @dataclass(frozen=True)
@@ -311,6 +316,8 @@ def _check_controller(where: str, control: Controller) -> None:
     ):
         if not 0 < value <= limit:
             raise InputError(f"{where} {key} = {value:g} must be greater than 0 and at most {limit}")
+    if control.record_max_gb < MIN_RECORD_GB:
+        raise InputError(f"{where} record_max_gb = {control.record_max_gb:g} must be at least {MIN_RECORD_GB}")
     if control.recovery_answers < 1:
         raise InputError(f"{where} recovery_answers = {control.recovery_answers} must be at least 1")
     if control.http_address is not None:

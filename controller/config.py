@@ -1,7 +1,9 @@
 """Settings of one controller, from flags and city.toml."""
 
 import argparse
+import importlib.util
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,6 +58,8 @@ class ControllerConfig:
     """Whether a TL that must be left on its own program is an error."""
     policy: str = SERVED
     """What controls the TLs: `served` policies of the model server, or `max-pressure`, without one."""
+    record: Path | None = None
+    """Folder of the run's record."""
 
 
 def parser(prog: str) -> Parser:
@@ -111,6 +115,10 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--http", metavar="HOST:PORT", help="serve /metrics, /healthz and /livez there (default: [controller] http_address)"
     )
+    parser.add_argument(
+        "--record", type=Path, metavar="FOLDER",
+        help="record every decision in MCAP files there (default: [controller] record)",
+    )  # fmt: skip
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the run's figures as JSON")
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info",
@@ -131,6 +139,9 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     if has_clients:
         _check_watchdog(city)
     http = args.http or city.controller.http_address
+    record = args.record or city.controller.record
+    if record is not None:
+        _check_record("--record" if args.record else f"{args.city}: [controller] record", record)
     return ControllerConfig(
         city=city,
         infer_tls=tuple(names.select(args.infer_tl or ["all"], list(models.tls), "--infer-tl", city.tl_of_signal)),
@@ -154,6 +165,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         gui=args.gui,
         strict=args.strict,
         policy=args.policy,
+        record=record,
     )
 
 
@@ -252,3 +264,20 @@ def _check_output(flag: str, path: Path) -> None:
         raise InputError(f"{flag} {path}: is a folder; name a file in it")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InputError(f"{flag} {path}: is not writable; name another file")
+
+
+def _check_record(where: str, folder: Path) -> None:
+    """Raise InputError if a record cannot be written. The folder is created if its parent exists."""
+    if importlib.util.find_spec("mcap") is None:
+        raise InputError(f"{where} {folder}: a record needs the extra record: pip install greenserve[record]")
+    if not folder.parent.is_dir():
+        raise InputError(f"{where} {folder}: there is no folder {folder.parent}; create it")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{where} {folder}: is a file; name a folder")
+    try:
+        folder.mkdir(exist_ok=True)
+        # os.access knows neither full nor read-only disks
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(b"\0")
+    except OSError as error:
+        raise InputError(f"{where} {folder}: cannot be written: {error.strerror}; name another folder") from None

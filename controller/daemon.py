@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from city import network
 from city.errors import InputError
 from city.network import StreetNetwork
-from controller.assembly import assemble
+from controller.assembly import Start, checked_start, loop_from, take_over
 from controller.config import MAX_PRESSURE, ControllerConfig
 from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
@@ -32,7 +32,7 @@ from controller.sumo.network import check_contracts_match_city
 from controller.sumo.traci_connection import check_decodable
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, check_complete
 from controller.telemetry.health import Health, HttpServer
-from controller.telemetry.metrics import ControllerMetrics
+from controller.telemetry.metrics import ControllerMetrics, RecordMetrics
 from controller.telemetry.run_log import RunLog, figures
 from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
@@ -77,8 +77,11 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         metrics.report_traffic(traffic)
         connection = _open(config, stop)
         with _closed_if_control_does_not_begin(connection):
+            begin = checked_start(connection, street, list(contracts.values()))
             subscribers: list[Subscriber] = [run_log, traffic]
-            loop = _assembled(config, connection, street, list(contracts.values()), policies, subscribers)
+            if config.record is not None:
+                subscribers.append(_recorder(config, config.record, street, list(contracts.values()), begin, metrics.registry))
+            loop = _assembled(config, connection, street, list(contracts.values()), policies, subscribers, begin)
             traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
             # last, because the guard ends with a controller that has registered one
@@ -120,11 +123,16 @@ def _assembled(
     contracts: Sequence[pb.PolicyContract],
     policies: Policies,
     subscribers: Sequence[Subscriber],
+    begin: Start,
 ) -> DecisionLoop:
-    """Build the decision loop, and log the TLs and what the operator should know of them. Raises as `assemble`."""
+    """Build the decision loop, take the signals over, and log the TLs and what the operator should know of them.
+
+    Raises InputError.
+    """
     city, by_pressure = config.city, config.policy == MAX_PRESSURE
-    driver = MAX_PRESSURE if by_pressure else None
-    loop = assemble(connection, street, contracts, policies, city.safety, city.controller, subscribers, driver)
+    driver = _driver(config)
+    loop = loop_from(begin, connection, street, contracts, policies, city.safety, city.controller, subscribers, driver)
+    take_over(connection, street, begin)
     information, warning = describe_programs((contract.tl, of_contract(contract, street)) for contract in contracts)
     if information:
         log.info("%s", information)
@@ -137,6 +145,30 @@ def _assembled(
         if line:
             log.warning("%s", line)
     return loop
+
+
+def _driver(config: ControllerConfig) -> str | None:
+    """What controls in the place of the policies."""
+    return MAX_PRESSURE if config.policy == MAX_PRESSURE else None
+
+
+def _recorder(
+    config: ControllerConfig,
+    folder: Path,
+    street: StreetNetwork,
+    contracts: Sequence[pb.PolicyContract],
+    begin: Start,
+    registry: CollectorRegistry,
+) -> Subscriber:
+    """The subscriber that records the run."""
+    # the extra `record` is not installed everywhere
+    from controller.recording.record_folder import RecordFolder
+    from controller.recording.recorder import Recorder
+    from controller.recording.run_start import RunStart
+
+    city = config.city
+    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, _driver(config))
+    return Recorder(RecordFolder(folder, int(city.controller.record_max_gb * 1e9)), run, RecordMetrics(registry))
 
 
 def _write_summary(path: Path | None, summary: Mapping[str, Any]) -> bool:
@@ -175,7 +207,9 @@ def _served(
         fleet.update()
         fleet.updating.start()
         closing.callback(fleet.updating.stop)
-    policies = ServedPolicies(client, contracts, config.version, config.city.controller.deadline_ms / 1000, fleet=fleet)
+    deadline_s = config.city.controller.deadline_ms / 1000
+    with_scores = config.record is not None
+    policies = ServedPolicies(client, contracts, config.version, deadline_s, fleet=fleet, with_scores=with_scores)
     metrics.report_model_numbers(lambda: policies.model_numbers)
     policies.contracts.updating.start()
     closing.callback(policies.contracts.updating.stop)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from city.errors import InputError
-from controller.sumo.connection import StepResult
-from controller.sumo.libsumo_connection import LibsumoConnection
+from controller.sumo.connection import StepResult, SumoConnection
 from signals.observation import Readings, VehicleReadings
 
 MISSING, STUCK, NOISY = "missing", "stuck", "noisy"
@@ -53,7 +52,7 @@ def parse(text: str) -> FaultRates:
 class FaultyDetectors:
     """A connection with faulty readings; it passes everything else on to the connection that it wraps."""
 
-    def __init__(self, connection: LibsumoConnection, rates: FaultRates, seed: int, begin_s: float, end_s: float) -> None:
+    def __init__(self, connection: SumoConnection, rates: FaultRates, seed: int, begin_s: float, end_s: float) -> None:
         """`seed` determines lanes and noise. A stuck lane is stuck from a second between `begin_s` and `end_s` on."""
         self._connection, self._rates, self._seed = connection, rates, seed
         self._rng = np.random.default_rng([seed, 2])

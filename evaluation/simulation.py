@@ -18,7 +18,6 @@ from controller.policies.no_policies import NoPolicies, contracts_of_city
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import SumoConnection
-from controller.sumo.libsumo_connection import LibsumoConnection
 from controller.sumo.network import check_contracts_match_city
 from evaluation import actuated
 from evaluation.arms import ACTUATED, FIXED, Arm
@@ -160,12 +159,12 @@ class ArmSimulator:
         return options
 
     def _simulate(
-        self, arm: Arm, demand: Demand, connection: LibsumoConnection, models: ServedModels | None
+        self, arm: Arm, demand: Demand, connection: SumoConnection, models: ServedModels | None
     ) -> tuple["_Measurement", DecisionLoop | None]:
         """Simulate to the end. Returns the measurement, and the decision loop if the controller ran."""
         now = float(connection.api.simulation.getTime())
         end_s = end_of(self.street, now, self.task.seconds)
-        controlled: SumoConnection = connection
+        controlled = connection
         if arm.has_faults:
             controlled = FaultyDetectors(connection, self.task.faults, demand.seed, now, end_s)
         loop = self._loop(arm, controlled, models)

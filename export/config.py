@@ -11,7 +11,7 @@ from city.arguments import Parser
 from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
-from export import locate, pretrained
+from export import locate, pretrained, traffic_observations
 from export.actors.activations import ACTIVATIONS
 from export.locate import Candidate
 from signals import dialects
@@ -48,6 +48,8 @@ class Job:
     """Leave a version that exists as it is."""
     keep: int | None = None
     """Versions of a TL to keep. `None` means all."""
+    observations: Path | None = None
+    """Folder of recorded observations for the parity check, TL.npy each."""
 
 
 def parser(prog: str) -> Parser:
@@ -107,6 +109,12 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--action", choices=dialects.action_kinds(), help="kind of the action, without a city.toml (default: by the file's name)"
+    )
+    parser.add_argument(
+        "--observations",
+        type=Path,
+        metavar="DIR",
+        help="compare actions on the recorded observations in DIR/TL.npy too (greenserve replay --write-observations DIR)",
     )
     existing = parser.add_mutually_exclusive_group()
     existing.add_argument("--overwrite", action="store_true", help="replace a version that exists")
@@ -181,6 +189,7 @@ def prepare(args: argparse.Namespace) -> Job:
         hidden_activation=args.hidden_activation,
         overwrite=args.overwrite,
         skip_existing=args.skip_existing,
+        observations=traffic_observations.check_folder(args.observations, tls) if args.observations is not None else None,
     )
 
 

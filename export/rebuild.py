@@ -108,10 +108,12 @@ def _from_meta_graph(path: Path, label: str, request: ActorRequest) -> RebuiltAc
     if layers is not None:
         steps = find_equivalent_actor(path, layers, request.hints, reference.evaluate, reference.inputs, request.categorical)
         if steps is not None:
-            return RebuiltActor(steps, reference.recorded(), scope)
+            return RebuiltActor(steps, reference.recorded(request.observations), scope)
         _refuse_named_architecture(label, request, reference)
     graph_actor = extract_actor(trained, reference.inputs, reference.outputs, reference.output_kind)
-    return RebuiltActor(_with_unread(graph_actor, checkpoint), reference.recorded(), scope, runs_in_helper=True)
+    return RebuiltActor(
+        _with_unread(graph_actor, checkpoint), reference.recorded(request.observations), scope, runs_in_helper=True
+    )
 
 
 def _from_saved_model(path: Path, label: str, request: ActorRequest) -> RebuiltActor:
@@ -147,10 +149,10 @@ def _from_function(path: Path, label: str, request: ActorRequest, trained: Train
         with contextlib.suppress(InputError):
             steps = find_equivalent_actor(path, layers, request.hints, reference.evaluate, reference.inputs, request.categorical)
     if steps is not None:
-        return RebuiltActor(steps, reference.recorded(), "")
+        return RebuiltActor(steps, reference.recorded(request.observations), "")
     _refuse_named_architecture(label, request, reference)
     actor = extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind)
-    return RebuiltActor(actor, reference.recorded(), "", runs_in_helper=True)
+    return RebuiltActor(actor, reference.recorded(request.observations), "", runs_in_helper=True)
 
 
 def _from_builder(path: Path, request: ActorRequest, source: Source, spec: str) -> RebuiltActor:
@@ -165,7 +167,7 @@ def _from_builder(path: Path, request: ActorRequest, source: Source, spec: str) 
     trained = user_builder.build(spec, sizes, checkpoint, scope, request.categorical)
     reference = trained.reference_model
     actor = extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind)
-    return RebuiltActor(_with_unread(actor, checkpoint), reference.recorded(), scope)
+    return RebuiltActor(_with_unread(actor, checkpoint), reference.recorded(request.observations), scope)
 
 
 def _complete_sizes(path: Path, source: Source, checkpoint: Checkpoint, scope: str, sizes: Sizes) -> Sizes:

@@ -5,10 +5,13 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from city.config import TL
 from city.errors import InputError
 from city.names import MAX_SIGNAL_NAME, contains_tl
-from export import locate, tl_settings, training_record
+from export import locate, tl_settings, traffic_observations, training_record
 from export.actors import Actor, padding
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
@@ -47,15 +50,16 @@ def export(job: Job, tl: str) -> str:
         return f"{tl}: {job.models_dir / tl / str(number)} exists already; left as it is"
     publish.check_version_absent(job.models_dir, tl, number, job.overwrite)
     record = training_record.read(candidate, job.model_path, number, tl)
-    rebuilt, contract = _rebuild(job, tl, candidate, settings, record)
+    of_traffic = traffic_observations.read(job.observations, tl) if job.observations is not None else None
+    rebuilt, contract = _rebuild(job, tl, candidate, settings, record, of_traffic)
     files = source_of(candidate.format).files(candidate.path)
     contract.origin.CopyFrom(manifest.origin(candidate.format, candidate.label, map(manifest.sha256, files), number))
     contract.origin.change_s = record.change_s if record is not None else 0.0
     with publish.new_version(job.models_dir, tl, number, job.overwrite, job.keep) as draft:
         if rebuilt.runs_in_helper:
-            results = graph_process.run(candidate.path, _write_and_verify, draft, rebuilt, contract, number)
+            results = graph_process.run(candidate.path, _write_and_verify, draft, rebuilt, contract, number, of_traffic)
         else:
-            results = _write_and_verify(draft, rebuilt, contract, number)
+            results = _write_and_verify(draft, rebuilt, contract, number, of_traffic)
         manifest.write(draft, rebuilt, contract, files, results)
     model = f"{rebuilt.actor.description}, {contract.action.kind} {' -> '.join(map(str, rebuilt.actor.widths))}"
     compared = " from the trainer's graph" if rebuilt.reference_model else ""
@@ -72,28 +76,36 @@ def _signal_of(job: Job) -> dict[str, str]:
     return {name: tl.signals[0] for name, tl in tls.items() if len(tl.signals) == 1 and len(tl.signals[0]) > MAX_SIGNAL_NAME}
 
 
-def _write_and_verify(draft: Path, rebuilt: RebuiltActor, contract: pb.PolicyContract, number: int) -> Verification:
+def _write_and_verify(
+    draft: Path, rebuilt: RebuiltActor, contract: pb.PolicyContract, number: int, of_traffic: NDArray[np.float32] | None
+) -> Verification:
     """Write an actor's SavedModel into an empty folder and verify it. Raises ParityError, NotInferenceOnly."""
     write.write(draft, rebuilt.actor, contract)
     warmup.write(draft, contract, number)
-    parity = verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model)
+    parity = verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model, of_traffic)
     reference = rebuilt.reference_model.description if rebuilt.reference_model else NUMPY_REFERENCE
-    return Verification(verify.count_operations(draft), PARITY_OBSERVATIONS, parity, reference)
+    observations = PARITY_OBSERVATIONS + (0 if of_traffic is None else len(of_traffic))
+    return Verification(verify.count_operations(draft), observations, parity, reference)
 
 
 def _rebuild(
-    job: Job, tl: str, candidate: Candidate, settings: TL | None, record: TrainingRecord | None
+    job: Job,
+    tl: str,
+    candidate: Candidate,
+    settings: TL | None,
+    record: TrainingRecord | None,
+    of_traffic: NDArray[np.float32] | None,
 ) -> tuple[RebuiltActor, pb.PolicyContract]:
     """A TL's actor, and its contract without an origin. Raises InputError if the two do not fit each other.
 
-    `record`: the record of its training, if greenserve train wrote one.
+    `record`: the record of its training, if greenserve train wrote one. `of_traffic`: recorded observations.
     """
     contract = None
     if job.city and settings and job.street:
         programs = record.programs if record is not None else None
         takes_first = record is None and dialects.find(settings.dialect, f"{job.city.path}: [tl.{tl}]").takes_first_program
         contract = contracts.build(job.city, settings, job.street, takes_first, programs)
-    rebuilt = rebuild(candidate, _actor_request(job, tl, candidate, settings, contract))
+    rebuilt = rebuild(candidate, replace(_actor_request(job, tl, candidate, settings, contract), observations=of_traffic))
     kind = _action_kind(job, tl, candidate, settings, rebuilt.action_kind)
     _check_assignment(job, tl, candidate, rebuilt, settings)
     if contract is None:

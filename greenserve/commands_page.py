@@ -36,6 +36,7 @@ PARSERS = {
     "record export": "controller.recording.export:parser",
     "record report": "controller.recording.report:parser",
     "record repair": "controller.recording.repair:parser",
+    "replay": "controller.recording.replay_command:parser",
     "guard": "controller.guard.__main__:parser",
 }
 """By command: the function that returns its parser."""

@@ -18,7 +18,7 @@ def upstream_lanes(street: StreetNetwork, signals_of: Mapping[str, Iterable[str]
     A road leads to the TL of the nearest signal downstream, by length; if that signal belongs
     to no TL, the road is left out. `signals_of`: TL -> signals.
     """
-    net = _net(street.net_file)
+    net = read_net(street.net_file)
     tl_of = {signal: tl for tl, signals in signals_of.items() for signal in signals}
     lanes_of: dict[str, dict[str, float]] = {tl: {} for tl in signals_of}
     queue = [
@@ -44,6 +44,6 @@ def upstream_lanes(street: StreetNetwork, signals_of: Mapping[str, Iterable[str]
 
 
 @functools.lru_cache(maxsize=2)
-def _net(net_file: Path) -> Any:
+def read_net(net_file: Path) -> Any:
     """sumolib's network; cached, because every episode needs it."""
     return sumolib.net.readNet(str(net_file))

@@ -8,7 +8,7 @@ from city.config import City
 from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.policies.no_policies import NoPolicies
-from controller.sumo.libsumo_connection import LibsumoConnection
+from controller.sumo.connection import SumoConnection
 from signals import contract
 from signals.policy import Policies
 from simulation.junction_policies import JunctionPolicies
@@ -33,7 +33,7 @@ def has_gridlock(by_arm: Mapping[str, StreetResult], arm: str) -> bool:
 
 
 def control(
-    connection: LibsumoConnection,
+    connection: SumoConnection,
     city: City,
     street: StreetNetwork,
     seconds: float,

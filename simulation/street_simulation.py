@@ -1,4 +1,4 @@
-"""One simulation of a city over libsumo in this process."""
+"""One simulation of a city: over libsumo in this process, or in a SUMO program of its own."""
 
 import contextlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -8,11 +8,13 @@ from city import network
 from city.config import City
 from city.errors import InputError, ProgramFailed
 from city.network import StreetNetwork
-from controller.sumo.connection import CommandRejected, SumoConnectionLost
-from controller.sumo.libsumo_connection import LibsumoConnection, start_libsumo
+from controller.sumo.connection import CommandRejected, Interrupts, SumoConnection, SumoConnectionLost
+from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from simulation.demand import SimulatedDemand
 
+LIBSUMO, TRACI = TRANSPORTS = ("libsumo", "traci")
+"""SUMO in this process, which has one at a time, or a SUMO program for each simulation, which takes longer."""
 SERVED_DEADLINE_S = 30.0
 """Wall time for an answer of a served model: generous, so that a simulation does not depend on the machine's load."""
 
@@ -42,23 +44,59 @@ def street_with_demand(city: City, tls: Iterable[str], seconds: float | None) ->
 
 
 @contextlib.contextmanager
-def simulated(city: City, demand: SimulatedDemand, tripinfo: Path, options: Sequence[str] = ()) -> Iterator[LibsumoConnection]:
-    """Run a simulation of a city; the tripinfo file is complete after the block. Route files are written beside it.
+def simulated(
+    city: City,
+    demand: SimulatedDemand,
+    tripinfo: Path | None,
+    options: Sequence[str] = (),
+    folder: Path | None = None,
+    transport: str = LIBSUMO,
+) -> Iterator[SumoConnection]:
+    """Run a simulation of a city; the tripinfo file is complete after the block.
+
+    Args:
+        city: its [network] is simulated.
+        demand: the vehicles.
+        tripinfo: file of the trips; None for none.
+        options: further options of SUMO.
+        folder: where route files are written (default: the tripinfo file's).
+        transport: one of TRANSPORTS.
 
     Raises InputError if SUMO does not start, SimulationFailed if it ends early.
     """
-    outputs = ["--no-step-log", "--no-warnings", "--tripinfo-output", str(tripinfo), *TRIPINFO_OPTIONS]
+    outputs = ["--no-step-log", "--no-warnings"]
+    if tripinfo is not None:
+        outputs += ["--tripinfo-output", str(tripinfo), *TRIPINFO_OPTIONS]
+    folder = folder or (tripinfo.parent if tripinfo is not None else None)
+    assert folder is not None, "route files of a demand need a folder"
     sumocfg, begin_s = city.network.sumocfg, city.network.begin_s
     assert sumocfg is not None, "a city without demand is refused before it is simulated"
     begin = [] if begin_s is None else ["--begin", f"{begin_s:.15g}"]
-    connection = start_libsumo(["-c", str(sumocfg), *begin, *demand.options(sumocfg, tripinfo.parent), *outputs, *options])
+    connection = _start(["-c", str(sumocfg), *begin, *demand.options(sumocfg, folder), *outputs, *options], transport)
     try:
-        yield connection
-    except (connection.connection_error, SumoConnectionLost, CommandRejected) as error:
-        raise SimulationFailed(f"{sumocfg}: SUMO ended the simulation: {error}") from None
+        with failures_of(connection, sumocfg):
+            yield connection
     finally:
         with contextlib.suppress(connection.connection_error):
             connection.close()
+
+
+def _start(arguments: Sequence[str], transport: str) -> SumoConnection:
+    """Start SUMO. Raises InputError."""
+    if transport == LIBSUMO:
+        return start_libsumo(arguments)
+    from controller.sumo.start import start  # not at the top: it loads traci
+
+    return start(arguments, 1, Interrupts())
+
+
+@contextlib.contextmanager
+def failures_of(connection: SumoConnection, sumocfg: Path | None) -> Iterator[None]:
+    """Turn the errors of a simulation that ends early into SimulationFailed."""
+    try:
+        yield
+    except (connection.connection_error, SumoConnectionLost, CommandRejected) as error:
+        raise SimulationFailed(f"{sumocfg}: SUMO ended the simulation: {' '.join(str(error).split())}") from None
 
 
 def end_of(street: StreetNetwork, begin_s: float, seconds: float | None) -> float:

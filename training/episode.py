@@ -1,35 +1,24 @@
 """One simulated episode: target TLs explore, served models control the infer TLs, other signals run their programs."""
 
-import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from city import config, network
-from controller.assembly import assemble
-from controller.decision_step import DecisionLoop
-from controller.policies.served_contracts import fetch_contracts
-from controller.policies.served_policies import ServedPolicies
-from controller.sumo.network import check_contracts_match_city
 from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
-from serving.client import Client
-from signals import contract
 from signals.change_times import change_times, signal_safeties
 from signals.dialects import street
 from signals.observation import Observation
-from signals.policy import Answer
-from signals.simulation_time import next_multiple_s
+from signals.policy import Action
 from simulation.demand import SimulatedDemand
-from simulation.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
+from simulation.target_tls import TargetSimulation, TargetTask, TargetTls
 from simulation.trips import Trips, read_trips
 from training.actor_critics import ActorCritics, Layout, layouts
 from training.phase_competition.networks import StreetLayout, StreetNetworks
-from training.rewards import REWARD_INTERVAL_S, Rewards
 from training.transitions import Float32s, Transitions
 
 Networks = ActorCritics | StreetNetworks
@@ -39,20 +28,12 @@ Arrays = Sequence[Sequence[Float32s]]
 
 
 @dataclass(frozen=True)
-class TrainingTask:
+class TrainingTask(TargetTask):
     """What is trained, the same for all episodes of a run."""
 
-    city: config.City
-    target_tls: tuple[str, ...]
-    infer_tls: tuple[str, ...] = ()
-    server: str = ""
-    """HOST:PORT of the server of the infer TLs' models."""
-    infer_model_number: int | None = None
     reward: str = "delay"
     shared: bool = False
     hidden: tuple[int, ...] = (64, 64)
-    seconds: float | None = None
-    """Simulated time of an episode (default: until the configuration's end)."""
 
 
 @dataclass(frozen=True)
@@ -72,23 +53,18 @@ class EpisodeSimulator:
     def __init__(self, task: TrainingTask) -> None:
         """Read the street and the contracts. Raises InputError."""
         self.task = task
-        self.street = network.of_city(task.city)
-        self.contracts = [contract.build(task.city, task.city.tls[tl], self.street) for tl in task.target_tls]
+        self._tls = TargetTls(task)
+        self.street, self.contracts = self._tls.street, self._tls.contracts
         of_streets = [contract for contract in self.contracts if contract.observation.dialect == STREET]
         others = [contract for contract in self.contracts if contract.observation.dialect != STREET]
         self.layouts: list[Layout | StreetLayout] = [*layouts(others, task.shared, task.hidden)]
         if of_streets:
             self.layouts.append(StreetLayout.of(of_streets))
-        self._served: dict[str, pb.PolicyContract] = {}
-        if task.infer_tls:
-            with self._client() as client:
-                self._served = fetch_contracts(client, task.infer_tls, task.infer_model_number)
-        check_contracts_match_city(task.city, self._served)
 
     @property
     def served_contracts(self) -> list[pb.PolicyContract]:
         """The contracts of the infer TLs' models."""
-        return list(self._served.values())
+        return self._tls.served_contracts
 
     def records(self) -> dict[str, TrainingRecord]:
         """By target TL, its programs and change times, which a checkpoint does not contain."""
@@ -110,39 +86,14 @@ class EpisodeSimulator:
             sharpness: factor of categorical actors' logits.
         """
         networks = [layout.networks(state, sharpness) for layout, state in zip(self.layouts, arrays, strict=True)]
-        city = self.task.city
-        with tempfile.TemporaryDirectory(prefix="greenserve-") as folder, self._served_policies() as served:
+        explorer = Explorer(networks, np.random.default_rng(list(seed)), explore)
+        with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
             tripinfo = Path(folder) / "tripinfo.xml"
-            with simulated(city, demand, tripinfo) as connection:
-                policies = ExploringPolicies(networks, np.random.default_rng(list(seed)), explore, served)
-                contracts = [*self.contracts, *self._served.values()]
-                loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller)
-                if explore:
-                    rewards = Rewards(self.task.reward, connection, self.street, self.contracts, loop.now)
-                    policies.begin(loop, rewards)
-                begin_s = loop.now
-                end_s = end_of(self.street, begin_s, self.task.seconds)
-                while loop.now < end_s:
-                    until_s = min(next_multiple_s(loop.now, begin_s, REWARD_INTERVAL_S), end_s)
-                    while loop.now < until_s:
-                        loop.step(until_s)
-                    if explore:
-                        rewards.sample(loop.now)
-            check_answers(loop.counters.missing_answers, self._served)
+            with self._tls.simulation(demand, tripinfo, rewards=explore) as simulation:
+                while not simulation.is_over:
+                    simulation.act(explorer.actions(simulation))
             trips = replace(read_trips(tripinfo), delay_by_departure=())
-        return Episode(policies.transitions(), trips, sum(loop.counters.overrides.values()))
-
-    def _client(self) -> Client:
-        return Client(self.task.server, retries=2)
-
-    @contextlib.contextmanager
-    def _served_policies(self) -> Iterator[ServedPolicies | None]:
-        """The infer TLs' policies, on a connection of this episode; None without infer TLs."""
-        if not self._served:
-            yield None
-            return
-        with self._client() as client:
-            yield ServedPolicies(client, self._served, self.task.infer_model_number, SERVED_DEADLINE_S)
+        return Episode(explorer.transitions(), trips, sum(simulation.loop.counters.overrides.values()))
 
 
 @dataclass(frozen=True)
@@ -160,63 +111,55 @@ class _Decision:
     """The second of the decision."""
 
 
-class ExploringPolicies:
-    """The `Policies` of the decision step while target TLs learn."""
+class Explorer:
+    """Chooses the actions of the target TLs, and records their decisions if it explores."""
 
-    def __init__(
-        self, networks: Sequence[Networks], rng: np.random.Generator, explore: bool, served: ServedPolicies | None
-    ) -> None:
-        self._networks, self._rng, self._explore, self._served = networks, rng, explore, served
+    def __init__(self, networks: Sequence[Networks], rng: np.random.Generator, explore: bool) -> None:
+        self._networks, self._rng, self._explore = networks, rng, explore
         self._index = {tl: (k, i) for k, actors in enumerate(networks) for i, tl in enumerate(actors.layout.tls)}
         """TL -> (index of its layout, index in the layout)."""
         self._decisions: list[list[_Decision]] = [[] for _ in networks]
-        self._loop: DecisionLoop | None = None
-        self._rewards: Rewards | None = None
 
-    def begin(self, loop: DecisionLoop, rewards: Rewards) -> None:
-        """Start to record decisions; called once the decision loop exists."""
-        self._loop, self._rewards = loop, rewards
-
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
-        """The answers for all TLs that are due."""
-        answers: dict[str, Answer | Exception] = {}
-        if self._served is not None:
-            others = {tl: observation for tl, observation in observations.items() if tl not in self._index}
-            if others:
-                answers.update(self._served.ask(others))
+    def actions(self, simulation: TargetSimulation) -> dict[str, Action]:
+        """The actions of all target TLs that are due."""
+        observations = simulation.observe()
+        actions: dict[str, Action] = {}
         for k, networks in enumerate(self._networks):
-            tls = [tl for tl in observations if tl in self._index and self._index[tl][0] == k]
+            tls = [tl for tl in observations if self._index[tl][0] == k]
             if tls:
-                answers.update(self._decide(k, networks, tls, [observations[tl] for tl in tls]))
-        return answers
+                actions.update(self._choose(k, networks, simulation, tls, [observations[tl] for tl in tls]))
+        return actions
 
-    def _decide(
-        self, k: int, networks: Networks, tls: Sequence[str], observations: Sequence[Observation]
-    ) -> dict[str, Answer | Exception]:
+    def _choose(
+        self,
+        k: int,
+        networks: Networks,
+        simulation: TargetSimulation,
+        tls: Sequence[str],
+        observations: Sequence[Observation],
+    ) -> dict[str, Action]:
         rows = networks.rows_of(tls)
         x = networks.inputs_of(observations, rows)
         if not self._explore:
             actions = networks.greedy_actions(rows, x)
         else:
             actions, log_p = networks.sample(rows, x, self._rng)
-            self._record(k, tls, x, actions, log_p)
+            self._record(k, simulation, tls, x, actions, log_p)
         layout = networks.layout
         if isinstance(layout, StreetLayout) or layout.is_categorical:
-            return {tl: Answer(action.astype(np.float64)) for tl, action in zip(tls, actions, strict=True)}
+            return {tl: action.astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
         sizes = dict(zip(layout.tls, layout.action_sizes, strict=True))
-        return {
-            tl: Answer(np.clip(action[: sizes[tl]], -1, 1).astype(np.float64)) for tl, action in zip(tls, actions, strict=True)
-        }
+        return {tl: np.clip(action[: sizes[tl]], -1, 1).astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
 
-    def _record(self, k: int, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s) -> None:
+    def _record(
+        self, k: int, simulation: TargetSimulation, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s
+    ) -> None:
         """Record the decisions of the TLs that apply their action now."""
-        assert self._loop is not None and self._rewards is not None
-        now = self._loop.now
-        applied = [i for i, tl in enumerate(tls) if self._loop.intersections[tl].decides_at(now)]
+        applied = [i for i, tl in enumerate(tls) if simulation.decides(tl)]
         if applied:
-            reward = np.array(self._rewards.since_last([tls[i] for i in applied], now))
+            reward = np.array(simulation.rewards.since_last([tls[i] for i in applied], simulation.now))
             indices = np.array([self._index[tls[i]][1] for i in applied], np.intp)
-            columns = (x[applied], actions[applied], log_p[applied], reward, np.full(len(applied), now))
+            columns = (x[applied], actions[applied], log_p[applied], reward, np.full(len(applied), simulation.now))
             self._decisions[k].append(_Decision(indices, *columns))
 
     def transitions(self) -> dict[str, Transitions]:

@@ -14,8 +14,8 @@ from city.ppo_settings import SCHEDULES, PpoSettings
 from serving.contract import CATEGORICAL
 from signals import contract
 from signals.dialects import street as street_dialect
+from simulation.rewards import names as rewards
 from training.ppo_config import PpoConfig, StreetPpo
-from training.rewards import names as rewards
 
 if TYPE_CHECKING:
     from training.trainer import Settings

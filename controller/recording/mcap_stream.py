@@ -19,6 +19,8 @@ from mcap.exceptions import McapError
 from mcap.opcode import Opcode
 from mcap.records import Attachment, Channel, Chunk, Header, McapRecord, Message, Metadata, Schema
 
+from city.printable import printable
+
 MAGIC = b"\x89MCAP0\r\n"
 MAX_RECORD_BYTES = 1 << 30
 """Largest record that is read; the largest are attachments with networks."""
@@ -51,7 +53,8 @@ class Losses:
 
     def add(self, text: str) -> None:
         if len(self._texts) < MAX_LOSSES:
-            self._texts.append(text)
+            # it may have names from the file
+            self._texts.append(printable(text))
         else:
             self._more += 1
 

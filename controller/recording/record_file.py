@@ -29,35 +29,63 @@ CITY, STEP, TL = "/city", "/step", "/tl/"
 MAX_NAMES = 5
 """TLs that a text names."""
 REMEDY = "name a file that greenserve control --record wrote"
+CHUNK_BYTES = 4 << 20
+"""Size at which a chunk ends before the next flush, uncompressed."""
 NS = 1_000_000_000
 
 
 class RecordWriter:
     """Writes one file of a record."""
 
-    def __init__(self, stream: IO[bytes], city: record.City, network_files: Mapping[str, Path], publish_ns: int) -> None:
-        """Write the header, the network's files and the city. Raises OSError."""
-        self._writer: Any = Writer(stream)  # its methods have no types
+    def __init__(
+        self,
+        stream: IO[bytes],
+        city: record.City,
+        network_files: Mapping[str, Path | bytes],
+        publish_ns: int,
+        at_s: float | None = None,
+    ) -> None:
+        """Write the header, the network's files and the city. Raises OSError.
+
+        Args:
+            stream: the file, at its beginning.
+            city: what the run begins with.
+            network_files: by name in `city.network_files` a file, or its gzipped content.
+            publish_ns: wall clock at the file's first step.
+            at_s: simulated second of the file's first step (default: the run's first).
+        """
+        self._writer: Any = Writer(stream, CHUNK_BYTES)  # its methods have no types
         self._writer.start(PROFILE, f"greenserve {VERSION}")
-        log_ns = _ns(city.begin_s)
-        for name, path in network_files.items():
-            content = path.read_bytes()
-            content = content if path.suffix == ".gz" else gzip.compress(content, mtime=0)
-            self._writer.add_attachment(publish_ns, log_ns, name, "application/gzip", content)
+        log_ns = _ns(city.begin_s if at_s is None else at_s)
+        for name, file in network_files.items():
+            self._writer.add_attachment(publish_ns, log_ns, name, "application/gzip", gzipped(file))
         self._schemas: dict[str, int] = {}
         self._channels: dict[str, int] = {}
+        self._chunk_channels: set[int] = set()
+        """Channels with messages since the last flush."""
+        self.index_entries = 0
+        """Entries of the index, one per chunk and channel, which stay in memory (about 100 bytes each) until `finish`."""
         self._add(CITY, city, log_ns, publish_ns, 0)
 
     def add(self, step: record.Step, tl_steps: Mapping[str, record.TlStep], publish_ns: int) -> None:
-        """Add a step. Raises OSError."""
-        log_ns = _ns(step.at_s)
-        self._add(STEP, step, log_ns, publish_ns, step.number)
+        """Add a step with its TLs. Raises OSError."""
+        self.add_step(step, publish_ns)
         for tl, tl_step in tl_steps.items():
-            self._add(TL + tl, tl_step, log_ns, publish_ns, step.number)
+            self.add_tl_step(tl, tl_step, publish_ns)
+
+    def add_step(self, step: record.Step, publish_ns: int) -> None:
+        """Add a step; those of its TLs follow. Raises OSError."""
+        self._add(STEP, step, _ns(step.at_s), publish_ns, step.number)
+
+    def add_tl_step(self, tl: str, tl_step: record.TlStep, publish_ns: int) -> None:
+        """Add a TL of the newest step. Raises OSError."""
+        self._add(TL + tl, tl_step, _ns(tl_step.at_s), publish_ns, tl_step.number)
 
     def flush(self) -> None:
         """Write everything added so far to the stream, as a chunk. Raises OSError."""
         self._writer.flush()
+        self.index_entries += len(self._chunk_channels)
+        self._chunk_channels.clear()
 
     def finish(self) -> None:
         """Write the index. The stream is not closed. Raises OSError."""
@@ -67,6 +95,7 @@ class RecordWriter:
         channel = self._channels.get(topic)
         if channel is None:
             channel = self._channels[topic] = self._writer.register_channel(topic, "protobuf", self._schema(message))
+        self._chunk_channels.add(channel)
         self._writer.add_message(channel, log_ns, message.SerializeToString(), publish_ns, sequence & 0xFFFFFFFF)
 
     def _schema(self, message: Message) -> int:
@@ -77,6 +106,14 @@ class RecordWriter:
             data = descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString()
             self._schemas[name] = self._writer.register_schema(name, "protobuf", data)
         return self._schemas[name]
+
+
+def gzipped(file: Path | bytes) -> bytes:
+    """The content of a file, gzipped; bytes are gzipped already. Raises OSError."""
+    if isinstance(file, bytes):
+        return file
+    content = file.read_bytes()
+    return content if file.suffix == ".gz" else gzip.compress(content, mtime=0)
 
 
 def _add_file(file: Any, files: dict[str, descriptor_pb2.FileDescriptorProto]) -> None:

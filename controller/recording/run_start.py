@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class RunStart:
     control: city_config.Controller
     driver: str | None = None
 
-    @property
+    @cached_property
     def to_read(self) -> LanesToRead:
         return lanes_to_read(self.street, self.contracts, self.control, self.driver)
 
@@ -58,7 +59,7 @@ def encode(run: RunStart, run_id: str, begin_unix_ns: int, file_number: int) -> 
         has_traffic=run.start.has_traffic,
         driver=run.driver or "",
         safety=json.dumps(dataclasses.asdict(run.safety)),
-        controller=json.dumps(dataclasses.asdict(run.control)),
+        controller=json.dumps(dataclasses.asdict(dataclasses.replace(run.control, record=None))),
         contracts=run.contracts,
         signals=[_encode_signal(signal, running) for signal, running in run.start.signals.items()],
         lanes=run.tracked_lanes().lanes,

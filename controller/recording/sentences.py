@@ -72,10 +72,11 @@ def _enum_name(kind: Any, value: int) -> str:
 
 def _seen(contract: pb.PolicyContract, decision: record.Decision) -> str:
     """The phases, and of the observation what matters most in the contract's dialect."""
-    phases = [_phase(contract, k, phase) for k, phase in enumerate(decision.phases)]
+    # a driver has phases of its own, which the record does not have
+    phases = [] if _is_drivers(decision) else [_phase(contract, k, phase) for k, phase in enumerate(decision.phases)]
     parts = [f"current {', '.join(phases)}"] if phases else []
     features = contract.observation.features
-    if any(feature.kind == "min_green" for feature in features) and not decision.min_green_passed:
+    if phases and any(feature.kind == "min_green" for feature in features) and not decision.min_green_passed:
         parts.append("min green not passed")
     if len(features) != len(decision.observation):
         return ", ".join([*parts, f"{len(decision.observation)} values, which the contract does not describe"])
@@ -135,7 +136,7 @@ def _phase(contract: pb.PolicyContract, signal: int, index: int) -> str:
 def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str) -> str:
     """What the policy answered, and whether it counts."""
     decision = step.decision
-    if decision.error and not decision.failure:
+    if _is_drivers(decision):
         return f"{driver or 'another driver than the policy'} decided"
     if decision.error:
         return f"got no answer ({decision.failure})"
@@ -150,6 +151,11 @@ def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str) -> st
         waits = ", which is ignored until its min green has passed"
     verb = "chose" if contract.action.kind != CATEGORICAL or _is_other_green(contract, decision) else "kept"
     return f"{verb} {choice}{_by(decision)}{waits}"
+
+
+def _is_drivers(decision: record.Decision) -> bool:
+    """Whether a driver decided in the place of the policies, so that a missing answer is no failure."""
+    return bool(decision.error) and not decision.failure
 
 
 def _is_other_green(contract: pb.PolicyContract, decision: record.Decision) -> bool:

@@ -1,5 +1,6 @@
 """SUMO in this process, with the controller as its only client."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,10 @@ HALTING_MPS = 0.1
 """SUMO's waiting time of a faster vehicle is 0."""
 
 
+class SimulationRunning(InputError):
+    """A simulation runs over libsumo in this process, which has one at a time."""
+
+
 class LibsumoConnection:
     """A connection over libsumo."""
 
@@ -32,6 +37,8 @@ class LibsumoConnection:
         self._shown_before: list[tuple[float, Sequence[str]]] = []
         self._segment_end_s: float | None = None
         """End of the newest segment since the last reading."""
+        self._on_outflow_lanes: list[list[Sequence[str]]] = []
+        """By segment since the last reading, the vehicles on each lane with counted outflow."""
 
     @property
     def is_guarded(self) -> bool:
@@ -54,7 +61,8 @@ class LibsumoConnection:
     ) -> None:
         self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._signals = tuple(signals)
-        self._count()
+        self._on_outflow_lanes = [self._vehicles_on_outflow_lanes()]
+        self._count_outflow()
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         if commands and self._segment_end_s is not None:
@@ -71,12 +79,14 @@ class LibsumoConnection:
         except self.api.FatalTraCIError as error:
             raise SumoConnectionLost(f"SUMO has ended: {error}") from None
         self._segment_end_s = until_s
-        self._count()
+        # counted with the reading: until then, the readings are those of the last one
+        self._on_outflow_lanes.append(self._vehicles_on_outflow_lanes())
 
     def read(self, due: tuple[str, ...]) -> StepResult:
         rejected, self._rejected = self._rejected, {}
         shown, self._shown_before, self._segment_end_s = self._shown_before, [], None
         self._shown = dict(zip(self._signals, self._states(), strict=True))
+        self._count_outflow()
         lane, readings = self.api.lane, self._table.readings
         if due not in self._rows:
             if len(self._rows) > MAX_CACHED_BATCHES:
@@ -113,9 +123,14 @@ class LibsumoConnection:
     def _states(self) -> list[str]:
         return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in self._signals]
 
-    def _count(self) -> None:
-        for name in self._table.outflow_lanes:
-            self._table.count_outflow(name, self.api.lane.getLastStepVehicleIDs(name))
+    def _vehicles_on_outflow_lanes(self) -> list[Sequence[str]]:
+        return [self.api.lane.getLastStepVehicleIDs(name) for name in self._table.outflow_lanes]
+
+    def _count_outflow(self) -> None:
+        on_lanes, self._on_outflow_lanes = self._on_outflow_lanes, []
+        for by_lane in on_lanes:
+            for name, vehicles in zip(self._table.outflow_lanes, by_lane, strict=True):
+                self._table.count_outflow(name, vehicles)
 
     def _set(self, command: SignalCommand) -> None:
         light = self.api.trafficlight
@@ -159,13 +174,18 @@ def _quiet(arguments: Sequence[str]) -> list[str]:
 
 
 def start_libsumo(arguments: Sequence[str]) -> LibsumoConnection:
-    """Start SUMO inside this process. Raises InputError."""
+    """Start SUMO inside this process. Raises InputError; SimulationRunning if there is one."""
     try:
         import libsumo
     except ImportError as error:
         raise InputError(f"libsumo is not installed ({error}); install libsumo, or leave --libsumo out") from None
+    if libsumo.isLoaded():
+        # libsumo would end it without a word
+        raise SimulationRunning("another simulation runs over libsumo in this process, which has one at a time")
     try:
         libsumo.start([sumo_program(), *arguments, *_quiet(arguments)])
     except (libsumo.TraCIException, libsumo.FatalTraCIError) as error:
+        with contextlib.suppress(libsumo.TraCIException, libsumo.FatalTraCIError):
+            libsumo.close()  # the part that was loaded
         raise InputError(f"SUMO did not start: {error}") from None
     return LibsumoConnection(libsumo)

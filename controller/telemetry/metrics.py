@@ -93,6 +93,18 @@ class ControllerMetrics:
         self.registry.register(traffic)
 
 
+class RecordMetrics:
+    """Metrics of the record of a run, which exist if the run is recorded."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.stopped = Gauge("controller_record_stopped", "1: an error has ended the record; 0: it is written", registry=registry)
+        self.steps = Counter("controller_recorded_steps", "Steps in the record's files", registry=registry)
+        self.dropped_steps = Counter(
+            "controller_record_dropped_steps", "Steps missing in the record because its folder is too slow", registry=registry
+        )
+        self.bytes = Counter("controller_recorded_bytes", "Bytes of the record's files", registry=registry)
+
+
 class _ModelNumbers:
     """Collects the model number of each TL's newest answer."""
 

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from city.errors import InputError
 from export.actors import Actor
 from export.actors.architectures import ArchitectureHints, Layers, build
@@ -31,6 +34,8 @@ class ActorRequest:
     """Size of the action or number of choices, if the street network determines it."""
     contract: pb.PolicyContract | None = None
     """The TL's contract, if the street network determines it."""
+    observations: NDArray[np.float32] | None = None
+    """[n, O] of recorded traffic, for the parity check."""
 
 
 @dataclass(frozen=True)

@@ -93,14 +93,30 @@ def random_observations(size: int) -> NDArray[np.float32]:
     return np.concatenate([rng.standard_normal((half, size)), rng.random((half, size))]).astype(np.float32)
 
 
+def parity_observations(size: int, of_traffic: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """[n, size] observations to compare actions on: the random ones, and those of recorded traffic, if there are any.
+
+    Raises InputError if these have another size.
+    """
+    x = random_observations(size)
+    if of_traffic is None:
+        return x
+    if of_traffic.shape[1] != size:
+        raise InputError(
+            f"--observations: they have {of_traffic.shape[1]} values each, and the actor takes {size}; "
+            "take those of a record with this contract"
+        )
+    return np.concatenate([x, of_traffic])
+
+
 @dataclass(frozen=True)
 class RecordedOutputs:
-    """The outputs of a model for `random_observations`: plain values that outlive the process of the model."""
+    """The outputs of a model for `parity_observations`: plain values that outlive the process of the model."""
 
     outputs: Arrays
 
     def __call__(self, observations: Arrays) -> Arrays:
-        assert len(observations) == len(self.outputs) == PARITY_OBSERVATIONS, "outputs were recorded for random_observations"
+        assert len(observations) == len(self.outputs), "outputs were recorded for other observations"
         return self.outputs
 
 
@@ -120,9 +136,9 @@ class ReferenceModel:
         x = np.asarray(self.run(observations), np.float64)
         return softmax(x) if categorical and self.output_kind == LOGITS else x
 
-    def recorded(self) -> "ReferenceModel":
-        """The same model with only its outputs for `random_observations`, as plain values."""
-        return replace(self, run=RecordedOutputs(np.asarray(self.run(random_observations(self.inputs)))))
+    def recorded(self, of_traffic: NDArray[np.float32] | None) -> "ReferenceModel":
+        """The same model with only its outputs for `parity_observations`, as plain values."""
+        return replace(self, run=RecordedOutputs(np.asarray(self.run(parity_observations(self.inputs, of_traffic)))))
 
 
 def softmax(x: Arrays) -> Arrays:

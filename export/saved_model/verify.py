@@ -20,7 +20,7 @@ from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 from city.errors import ProgramFailed, first_line
 from export.actors import Actor
 from export.actors.steps import Dense
-from export.graphs.graph_actor import LOGITS, GraphActor, ReferenceModel, random_observations
+from export.graphs.graph_actor import LOGITS, GraphActor, ReferenceModel, parity_observations, random_observations
 from export.saved_model import warmup
 from protos import policy_pb2 as pb
 from serving.contract import (
@@ -89,21 +89,27 @@ def count_operations(folder: Path) -> dict[str, int]:
 
 
 def compare_with_checkpoint(
-    folder: Path, actor: Actor | GraphActor, contract: pb.PolicyContract, reference_model: ReferenceModel | None
+    folder: Path,
+    actor: Actor | GraphActor,
+    contract: pb.PolicyContract,
+    reference_model: ReferenceModel | None,
+    of_traffic: NDArray[np.float32] | None = None,
 ) -> Parity:
-    """Compare a written model with its checkpoint's actor on random observations; replays the warm-up records first.
+    """Compare a written model with its checkpoint's actor on `parity_observations`; replays the warm-up records first.
 
     Args:
         folder: the written SavedModel.
         actor: the actor that was written.
         contract: the contract that was written.
         reference_model: the trainer's own graph; without it, the steps are evaluated in NumPy.
+        of_traffic: [n, O] recorded observations that are compared too.
 
     Raises:
+        InputError: the recorded observations have another size.
         ParityError: the model cannot be loaded or run, the difference exceeds TOLERANCE times the scale of the actions
             or of their logits, or a categorical choice differs.
     """
-    x = random_observations(actor.inputs)
+    x = parity_observations(actor.inputs, of_traffic)
     categorical = contract.action.kind == CATEGORICAL
     with session(folder) as run:
         replay(folder, run)

@@ -63,6 +63,9 @@ class PermittedState:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a PermittedState is immutable")
 
+    def __deepcopy__(self, memo: object) -> "PermittedState":
+        return self  # immutable
+
     def __repr__(self) -> str:
         return f"PermittedState({self.signal}, {self.state})"
 
@@ -89,6 +92,9 @@ class PermittedRelease:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a PermittedRelease is immutable")
+
+    def __deepcopy__(self, memo: object) -> "PermittedRelease":
+        return self  # immutable
 
 
 SignalCommand = PermittedState | PermittedRelease

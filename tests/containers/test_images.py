@@ -34,7 +34,7 @@ CITY = {GRID: "/city"}
 def images(tmp_path_factory):
     built = Images(tmp_path_factory.mktemp("images"))
     built.build_base()
-    built.download_wheels("controller,sumo,serving")
+    built.download_wheels("controller,record,sumo,serving")
     built.build("controller/Dockerfile", "controller", "controller")
     built.build("controller/Dockerfile", "controller-sumo", "controller,sumo")
     built.build("serving/embedded/Dockerfile", "server", "serving")

@@ -1,5 +1,7 @@
 """Flags of the controller and of its guard, completed by city.toml."""
 
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,44 @@ def test_controller_of_a_district_has_its_tls_server_and_fleet(write_city, tmp_p
     ):
         with pytest.raises(InputError, match=message):
             parse(["--city", city, *flags])
+
+
+def test_record_is_a_flag_or_a_key_of_city_toml(write_city, tmp_path):
+    assert parse(["--city", write_city()]).record is None
+    assert parse(["--city", write_city('record = "runs"')]).record == tmp_path / "runs"
+    config = parse(["--city", write_city('record = "runs"\nrecord_max_gb = 2'), "--record", str(tmp_path / "others")])
+    assert config.record == tmp_path / "others" and config.record.is_dir() and config.city.controller.record_max_gb == 2
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("city.toml", "--record .*city.toml: is a file; name a folder"),
+        ("a/b", "--record .*a/b: there is no folder .*a; create it"),
+        ("/proc", "--record /proc: cannot be written: .*; name another folder"),
+        ("/proc/record", "--record /proc/record: cannot be written: .*; name another folder"),
+    ],
+)
+def test_folder_that_cannot_be_written_is_refused(write_city, tmp_path, folder, message):
+    with pytest.raises(InputError, match=message):
+        parse(["--city", write_city(), "--record", str(tmp_path / folder)])
+
+
+def test_full_disk_is_refused_at_the_start(write_city, tmp_path, monkeypatch):
+    def full(dir):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    with pytest.raises(InputError, match=r"\[controller\] record .*runs: cannot be written: No space left on device"):
+        parse(["--city", write_city('record = "runs"')])
+
+
+def test_record_without_its_extra_names_it(write_city, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mcap", None)
+    with pytest.raises(InputError, match=r"--record .*: a record needs the extra record: pip install greenserve\[record\]"):
+        parse(["--city", write_city(), "--record", str(tmp_path)])
+
+
+def test_record_limit_is_at_least_a_gigabyte(write_city):
+    with pytest.raises(InputError, match=r"\[controller\] record_max_gb = 0.5 must be at least 1"):
+        parse(["--city", write_city("record_max_gb = 0.5")])

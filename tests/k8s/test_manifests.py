@@ -540,11 +540,13 @@ def test_inference_service_names_the_runtime_and_the_claim(render):
     assert model["storageUri"].removeprefix("pvc://") in named(documents, "PersistentVolumeClaim")
 
 
-def test_controllers_image_has_no_tensorflow():
+def test_controllers_image_has_the_record_and_no_tensorflow():
     text = (ROOT / "controller" / "Dockerfile").read_text()
-    assert "ARG EXTRAS=controller\n" in text
+    assert "ARG EXTRAS=controller\n" in text and '".[record,${EXTRAS}]"' in text
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert not [name for name in extras["controller"] + extras["sumo"] if "tensorflow" in name or "keras" in name]
+    assert not [
+        name for name in extras["controller"] + extras["record"] + extras["sumo"] if "tensorflow" in name or "keras" in name
+    ]
 
 
 @pytest.mark.parametrize("folder", ["controller", "serving/embedded", "export"])

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from city.network import StreetNetwork
 from controller.guard.metrics import GuardMetrics
-from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
+from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics, RecordMetrics
 from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
 from serving.embedded.telemetry.metrics import ServerMetrics
@@ -53,6 +53,7 @@ def samples():
     controller.stage_s.labels("sumo")
     controller.report_model_numbers(lambda: {"SA101": 1})
     controller.report_certificates(lambda: {"ca": 2e9})
+    RecordMetrics(controller.registry)
     traffic = TrafficMeter([pb.PolicyContract(tl="SA101")], StreetNetwork(None, {}, {}))
     traffic.track([])
     for now in (0.0, 5.0):

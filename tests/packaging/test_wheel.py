@@ -42,7 +42,10 @@ def test_the_wheel_has_what_the_docs_use(distributions):
     for name in (
         "protos/policy.proto",
         "protos/tensorflow_serving.binpb",
-        *(f"{package}/py.typed" for package in ("city", "controller", "export", "greenserve", "protos", "serving")),
+        *(
+            f"{package}/py.typed"
+            for package in ("city", "controller", "environment", "export", "greenserve", "protos", "serving")
+        ),
         "serving/embedded/models/manager.py",
     ):
         assert name in names

@@ -24,6 +24,7 @@ from serving.client import client as client_module
 from serving.embedded.config import ServerConfig
 from signals import contract
 from signals.policy import Answer
+from simulation import rewards
 from simulation.approaches import upstream_lanes
 from simulation.demand import MAX_SCALE, MAX_SHIFT_S, MIN_SCALE, Demand, varied
 from simulation.executors import in_order
@@ -32,7 +33,6 @@ from simulation.executors.simulator_per_process import SimulatorPerProcess
 from simulation.street_simulation import SimulationFailed, street_with_demand
 from tests.conftest import GRID
 from tests.serving.conftest import running
-from training import rewards
 from training.actor_critics import ActorCritics
 from training.episode import EpisodeSimulator, TrainingTask
 
@@ -99,18 +99,17 @@ def mean_of_samples(begin_s, end_s):
 )
 def test_decision_at_any_interval_has_the_reward_of_its_own_time(task, monkeypatch, tl, settings, interval_s):
     city = replace(task.city, tls={**task.city.tls, tl: replace(task.city.tls[tl], **settings)})
-    simulation = EpisodeSimulator(replace(task, city=city, target_tls=(tl, "SA102"), seconds=30.0))
 
-    def reward():
+    def reward(name):
+        simulation = EpisodeSimulator(replace(task, city=city, target_tls=(tl, "SA102"), seconds=30.0, reward=name))
         return simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True).transitions[tl].reward[:-1]
 
     monkeypatch.setitem(rewards._KINDS, "delay", of_time)
     monkeypatch.setitem(rewards._KINDS, "waiting-time", of_time)
     decisions_s = range(0, 30, interval_s)
     expected = [mean_of_samples(*pair) for pair in itertools.pairwise(decisions_s)]
-    np.testing.assert_allclose(reward(), expected, rtol=1e-6)
-    simulation.task = replace(simulation.task, reward="waiting-time")
-    np.testing.assert_array_equal(reward(), [interval_s] * (len(decisions_s) - 1))
+    np.testing.assert_allclose(reward("delay"), expected, rtol=1e-6)
+    np.testing.assert_array_equal(reward("waiting-time"), [interval_s] * (len(decisions_s) - 1))
 
 
 def test_served_tls_answer_beside_those_that_learn(task, grid_models, monkeypatch):
@@ -192,7 +191,7 @@ def loop_and_connection(task):
     connection.close()
 
 
-@pytest.mark.parametrize("name", rewards.names())
+@pytest.mark.parametrize("name", rewards._KINDS)
 def test_reward_is_its_formula(name, loop_and_connection):
     loop, connection, street, contracts = loop_and_connection
     measure = rewards.Rewards(name, connection, street, contracts, loop.now)
@@ -205,11 +204,11 @@ def test_reward_is_its_formula(name, loop_and_connection):
         now_s = {}
         for c in contracts:
             own, signals = lanes[c.tl], len(c.signal_ids)
-            if name == "queue":
+            if name == "mean-queue":
                 sums[c.tl] -= sum(map(api.lane.getLastStepHaltingNumber, own)) / (40 * signals)
             elif name == "waiting-time":
                 now_s[c.tl] = sum(map(api.lane.getWaitingTime, own))
-            elif name == "pressure":
+            elif name == "mean-pressure":
                 out = {lane for s in c.signal_ids for link in street.signals[s].links for _, lane in link}
                 vehicles = api.lane.getLastStepVehicleNumber
                 sums[c.tl] += (sum(map(vehicles, out)) - sum(map(vehicles, own))) / (40 * signals)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from export.actors.phase_competition import Junction, Padded, inputs
 from signals.approach_features import FEATURES
+from simulation.rewards import DELAY_SCALE
 from training.phase_competition.networks import split
-from training.rewards import DELAY_SCALE
 from training.transitions import Float32s, Transitions
 
 TICK_S = 5.0

@@ -75,6 +75,13 @@ def test_info_counts_what_the_run_had(whole, recorded_city, run):
     assert spans == [("fleet", 7, 30), ("fleet", 8, 30)]
 
 
+def test_keys_of_info_are_documented(whole, run):
+    summary = json.loads(run("info", whole, "--json"))
+    (text,) = re.findall(r"^`info --json` prints.*?\n\n", (ROOT / "docs" / "record-files.md").read_text(), re.M | re.S)
+    documented = set(re.findall(r"`(\w+)`", text))
+    assert summary.keys() | summary["files"][0].keys() | {"first_s", "last_s", "decisions"} == documented
+
+
 def test_info_for_people_has_models_and_what_is_missing(whole, killed, run):
     text = run("info", whole)
     assert re.search(r"^the TL's own +8 +00:02:30 +00:04:5\d +\d+ +7 \(SA101, ", text, re.M)

@@ -110,7 +110,8 @@ def test_plan_actions_are_said_by_their_kind():
 
 
 def test_driver_in_the_place_of_the_policies_is_named():
-    assert "; max-pressure decided" in sentence(contract(), step(error="MissingAnswer", model=""), "max-pressure")
+    text = sentence(contract(), step(error="MissingAnswer", model=""), "max-pressure")
+    assert text == "08:10:05 SA101: saw queues n 25%; max-pressure decided"
 
 
 def test_features_of_a_dialect_of_the_users_own_are_named_by_their_kind():

@@ -1,4 +1,7 @@
-"""Rewards by name, each for the time since a TL's last decision. Larger is better.
+"""Rewards of TLs, each for the time since a TL's last decision. Larger is better.
+
+Means over time, of samples at the decision and at every multiple of REWARD_INTERVAL_S before it, each weighted by the time
+since the TL's previous sample:
 
 - `delay`: -(sum of n max(0, 1 - v / l) + p) / (20 k), over the lanes that lead to the TL:
   n vehicles, v their mean speed, l the speed limit, p vehicles that wait to depart there, k
@@ -6,25 +9,37 @@
   lost per second on the way to signals.
 - `delay-downstream`: `delay`, and half of what the TLs lose that the TL's links lead to next, each by its share of the
   links: a TL pays for a queue that it sends into a full junction.
-- `queue`: -h / (40 k), h halting vehicles (speed < 0.1 m/s) on the incoming lanes.
-- `pressure`: (o - n) / (40 k), n vehicles on the incoming lanes, o on the outgoing
-  ones: sumo-rl's pressure.
-- `waiting-time`: (W - W') / 100, W the waiting time in s of all vehicles on the incoming
-  lanes at the last decision, W' now: sumo-rl's diff-waiting-time, with SUMO's waiting
-  time, which restarts when a vehicle moves.
+- `mean-queue`: -h / (40 k), h halting vehicles (speed < 0.1 m/s) on the incoming lanes.
+- `mean-pressure`: (o - n) / (40 k), n vehicles on the incoming lanes, o on the outgoing ones.
 
-All but the last are means over time of samples at the decision and at every multiple of
-REWARD_INTERVAL_S before it: each sample is weighted by the time since the TL's previous one.
+The difference since the last decision:
+
+- `waiting-time`: (W - W') / 100, W the waiting time in s of all vehicles on the incoming
+  lanes at the last decision, W' now; it is SUMO's, which restarts when a vehicle moves.
+
+Those of sumo-rl, with its names and numbers (sumo_rl/environment/traffic_signal.py of 1.4.5), from the readings at the
+decision alone:
+
+- `diff-waiting-time`: (W - W') / 100, W the waiting time in s that the vehicles on the incoming lanes have accumulated there
+  (SUMO's `--waiting-time-memory` bounds it).
+- `average-speed`: mean of speed / allowed speed over the vehicles on the incoming lanes; 1 without vehicles.
+- `queue`: -h, h halting vehicles on the incoming lanes.
+- `pressure`: o - n, n vehicles on the incoming lanes, o on the outgoing ones.
+
+A function of the user's own takes `TlReadings`.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from city.errors import InputError
 from city.network import StreetNetwork
 from controller.sumo.connection import SumoConnection
 from protos import policy_pb2 as pb
 from simulation.approaches import upstream_lanes
 from simulation.lost_time import LostTime
+from simulation.tl_readings import AccumulatedWaiting, TlReadings
 
 REWARD_INTERVAL_S = 5.0
 """Simulated seconds between two samples of all TLs."""
@@ -35,18 +50,36 @@ DOWNSTREAM_SHARE = 0.5
 Measure = Callable[[Iterable[str]], dict[str, float]]
 """TLs -> their values now, by TL."""
 Kind = Callable[[SumoConnection, StreetNetwork, Sequence[pb.PolicyContract]], Measure]
+RewardFunction = Callable[[TlReadings], float]
+"""What the readings at a decision are worth."""
+Reward = str | RewardFunction
+"""One of `names()`, or a function of the user's own."""
 
 
 class Rewards:
     """The rewards of one episode."""
 
     def __init__(
-        self, name: str, connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract], begin_s: float
+        self,
+        reward: Reward,
+        connection: SumoConnection,
+        street: StreetNetwork,
+        contracts: Sequence[pb.PolicyContract],
+        begin_s: float,
     ) -> None:
-        """`name`: one of `names()`. `contracts`: of the TLs that are rewarded. `begin_s`: second at which the episode begins."""
-        self._measure = _KINDS[name](connection, street, contracts)
-        self._is_difference = name in _DIFFERENCES
+        """`contracts`: of the TLs that are rewarded. `begin_s`: second at which the episode begins."""
         tls = [contract.tl for contract in contracts]
+        self._function = _FUNCTIONS.get(reward) if isinstance(reward, str) else reward
+        self._readings: dict[str, TlReadings] = {}
+        self._measure: Measure
+        if self._function is not None:
+            waiting = AccumulatedWaiting(connection)
+            self._readings = {c.tl: TlReadings(c, connection, street, waiting, begin_s) for c in contracts}
+            self._measure = self._evaluate
+        else:
+            assert isinstance(reward, str)
+            self._measure = _KINDS[reward](connection, street, contracts)
+        self._is_difference = reward in _DIFFERENCES
         self._last = dict.fromkeys(tls, 0.0)
         """Value of a difference at the TL's last decision."""
         self._sum = dict.fromkeys(tls, 0.0)
@@ -56,23 +89,64 @@ class Rewards:
         self._sampled_s = dict.fromkeys(tls, begin_s)
         """Second of the TL's last sample."""
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether `sample` must be called between decisions."""
+        return self._function is None and not self._is_difference
+
     def sample(self, now: float) -> None:
         """Sample all TLs at second `now`. Call it every REWARD_INTERVAL_S."""
-        if not self._is_difference:
+        if self.is_sampled:
             self._sample(self._sampled_s, now)
 
+    def begin(self, tls: Sequence[str], now: float) -> None:
+        """Count from second `now`, at which TLs take their first decision. Not needed if it is that of the begin."""
+        if self._is_difference:
+            self._last.update(self._measure(tls))
+        for tl in tls:
+            self._sum[tl] = self._weight[tl] = 0.0
+            self._sampled_s[tl] = now
+        for readings in self._readings.values():
+            if readings.tl in tls:
+                readings.decided_s = now
+
     def since_last(self, tls: Sequence[str], now: float) -> list[float]:
-        """The rewards of TLs that decide at second `now`, each for the time since its last decision; 0 at the first one."""
+        """The rewards of TLs that decide at second `now`, each for the time since its last decision; 0 at the first one.
+
+        Raises InputError if the user's function has no number as its result.
+        """
+        due = [self._readings[tl] for tl in tls] if self._readings else []
+        for readings in due:
+            readings.now_s = now
         if self._is_difference:
             values = self._measure(tls)
             rewards = [values[tl] - self._last[tl] for tl in tls]
             self._last.update(values)
-            return rewards
-        self._sample(tls, now)
-        rewards = [self._sum[tl] / self._weight[tl] if self._weight[tl] else 0.0 for tl in tls]
-        for tl in tls:
-            self._sum[tl] = self._weight[tl] = 0.0
+        elif self._function is not None:
+            values = self._measure(tls)
+            rewards = [values[tl] for tl in tls]
+        else:
+            self._sample(tls, now)
+            rewards = [self._sum[tl] / self._weight[tl] if self._weight[tl] else 0.0 for tl in tls]
+            for tl in tls:
+                self._sum[tl] = self._weight[tl] = 0.0
+        for readings in due:
+            readings.decided_s = now
         return rewards
+
+    def _evaluate(self, tls: Iterable[str]) -> dict[str, float]:
+        """Evaluate the function of the readings."""
+        assert self._function is not None
+        values = {}
+        for tl in tls:
+            value = self._function(self._readings[tl])
+            try:
+                values[tl] = float(value)
+            except (TypeError, ValueError):
+                raise InputError(f"reward: {_name(self._function)} gave {value!r} for {tl}, not a number; correct it") from None
+            if not math.isfinite(values[tl]):
+                raise InputError(f"reward: {_name(self._function)} gave {value!r} for {tl}, which is not finite; correct it")
+        return values
 
     def _sample(self, tls: Iterable[str], now: float) -> None:
         """Sample the TLs that have no sample of this second yet."""
@@ -84,9 +158,13 @@ class Rewards:
             self._sampled_s[tl] = now
 
 
+def _name(function: RewardFunction) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def names() -> list[str]:
     """The names of all rewards."""
-    return sorted(_KINDS)
+    return sorted({*_KINDS, *_FUNCTIONS})
 
 
 def _delay(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
@@ -120,14 +198,14 @@ def _delay_downstream(connection: SumoConnection, street: StreetNetwork, contrac
     return measure
 
 
-def _queue(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
+def _mean_queue(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
     halting = connection.api.lane.getLastStepHaltingNumber
     lanes = {contract.tl: _incoming(contract) for contract in contracts}
     scale = {contract.tl: QUEUE_SCALE * len(contract.signal_ids) for contract in contracts}
     return lambda tls: {tl: -sum(map(halting, lanes[tl])) / scale[tl] for tl in tls}
 
 
-def _pressure(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
+def _mean_pressure(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
     vehicles = connection.api.lane.getLastStepVehicleNumber
     parts = {}
     for contract in contracts:
@@ -155,7 +233,14 @@ def _incoming(contract: pb.PolicyContract) -> list[str]:
 
 
 _KINDS: dict[str, Kind] = {
-    "delay": _delay, "delay-downstream": _delay_downstream, "queue": _queue, "pressure": _pressure, "waiting-time": _waiting_time,
+    "delay": _delay, "delay-downstream": _delay_downstream, "mean-queue": _mean_queue, "mean-pressure": _mean_pressure,
+    "waiting-time": _waiting_time,
 }  # fmt: skip
-_DIFFERENCES = ("waiting-time",)
-"""Rewards that are the difference of a value since the last decision, instead of a mean."""
+_FUNCTIONS: dict[str, RewardFunction] = {
+    "diff-waiting-time": lambda tl: -sum(tl.accumulated_waiting_s()) / WAITING_SCALE_S,
+    "average-speed": lambda tl: tl.average_speed(),
+    "queue": lambda tl: -tl.queued(),
+    "pressure": lambda tl: tl.pressure(),
+}
+_DIFFERENCES = ("waiting-time", "diff-waiting-time")
+"""Rewards that are the difference of a value since the last decision."""

@@ -7,8 +7,8 @@ import pytest
 from city import network
 from city.config import TL, City
 from signals import contract
+from simulation.rewards import DOWNSTREAM_SHARE, Rewards
 from tests.networks import netgenerate
-from training.rewards import DOWNSTREAM_SHARE, Rewards
 
 
 @pytest.fixture(scope="module")

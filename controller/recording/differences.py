@@ -1,0 +1,194 @@
+"""Differences between recorded messages and those of a replay, field by field."""
+
+import re
+import struct
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
+
+from protos import policy_pb2 as pb
+from protos import record_pb2 as record
+
+ABSENT = "absent"
+_INDEX = re.compile(r"\[[^]]*\]")
+_ANSWER = ("action", "scores", "model", "version", "error", "error_text")
+"""Fields of a decision that are the policy's answer."""
+
+
+class Difference(NamedTuple):
+    """One field with another value than the recorded one."""
+
+    tl: str
+    """"": of the whole step."""
+    at_s: float
+    """Simulated second."""
+    path: str
+    """Of the field, such as observation[3]."""
+    meaning: str
+    """Of the value, such as "density of lane A0_1"; "" if the path says it."""
+    recorded: str
+    new: str
+
+    @property
+    def field(self) -> str:
+        """The path without indices."""
+        return _INDEX.sub("", self.path)
+
+    def __str__(self) -> str:
+        tl = f", {self.tl}" if self.tl else ""
+        meaning = f" ({self.meaning})" if self.meaning else ""
+        return f"second {self.at_s:g}{tl}: {self.path}{meaning}: recorded {self.recorded}, now {self.new}"
+
+
+@dataclass
+class Differences:
+    """The first difference of a replay, and the number of all by TL and field."""
+
+    first: Difference | None = None
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By (TL, field)."""
+
+    def add(self, difference: Difference) -> None:
+        self.first = self.first or difference
+        self.counts[difference.tl, difference.field] += 1
+
+
+class StepComparer:
+    """Compares the messages of a step, without its wall times."""
+
+    def __init__(self, contracts: Sequence[pb.PolicyContract], tls: Collection[str]) -> None:
+        """`tls`: those that are compared."""
+        self._contracts = {contract.tl: contract for contract in contracts if contract.tl in tls}
+        self._tls = [contract.tl for contract in contracts]
+        signals = [(signal, contract.tl) for contract in contracts for signal in contract.signal_ids]
+        self._tl_of = dict(signals)
+        self._signals = [signal for signal, _ in signals]
+
+    def compare(
+        self, recorded: tuple[record.Step, Mapping[str, record.TlStep]], new: tuple[record.Step, Mapping[str, record.TlStep]]
+    ) -> Iterator[Difference]:
+        """The differences of a step, in the order in which they follow from each other."""
+        yield from self._step(recorded[0], new[0])
+        for tl, contract in self._contracts.items():
+            before, after = recorded[1].get(tl), new[1].get(tl)
+            if before is None and after is None:
+                continue
+            if before is None or after is None:
+                at_s = recorded[0].at_s
+                yield Difference(
+                    tl, at_s, "step", "", ABSENT if before is None else "present", ABSENT if after is None else "present"
+                )
+            elif not _same(before, after):
+                yield from _tl_step(contract, before, after)
+
+    def _step(self, recorded: record.Step, new: record.Step) -> Iterator[Difference]:
+        for tl in self._contracts:
+            was, now = (tl in {self._tls[k] for k in step.due} for step in (recorded, new))
+            if was != now:
+                yield Difference(tl, recorded.at_s, "due", "", str(was).lower(), str(now).lower())
+        skipped = {"times", "due"}
+        if list(recorded.due) != list(new.due):
+            skipped.add("readings")  # those of other TLs
+        for path, before, after in _leaves(recorded, new, "", skipped):
+            meaning = self._signal(path)
+            tl = self._tl_of.get(meaning, "")
+            if not tl or tl in self._contracts:
+                yield Difference(tl, recorded.at_s, path, f"signal {meaning}" if meaning else "", before, after)
+
+    def _signal(self, path: str) -> str:
+        """The signal of a shown state."""
+        index = re.fullmatch(r"shown\[\d+\]\.states\[(\d+)\]", path)
+        return self._signals[int(index[1])] if index is not None and int(index[1]) < len(self._signals) else ""
+
+
+def _same(a: Message, b: Message) -> bool:
+    return a.SerializeToString(deterministic=True) == b.SerializeToString(deterministic=True)
+
+
+def _tl_step(contract: pb.PolicyContract, recorded: record.TlStep, new: record.TlStep) -> Iterator[Difference]:
+    """The differences of a TL in a step: the decision first, then the states, then what follows from both."""
+    at_s = recorded.at_s
+    if recorded.HasField("decision") != new.HasField("decision"):
+        was, now = ("present" if step.HasField("decision") else ABSENT for step in (recorded, new))
+        yield Difference(contract.tl, at_s, "decision", "", was, now)
+    else:
+        for path, before, after in _leaves(recorded.decision, new.decision, "", ()):
+            yield Difference(contract.tl, at_s, _decision_path(path), _feature(contract, path), before, after)
+    states = [{each.at_s: each for each in step.states} for step in (recorded, new)]
+    for second in sorted({*states[0], *states[1]}):
+        a, b = states[0].get(second), states[1].get(second)
+        for path, before, after in _leaves(a or record.States(at_s=second), b or record.States(at_s=second), "", ()):
+            index = re.match(r"(?:requested|permitted)\[(\d+)\]", path)
+            signals = contract.signal_ids
+            known = index is not None and int(index[1]) < len(signals)
+            meaning = f"signal {signals[int(index[1])]}" if index is not None and known else ""
+            yield Difference(contract.tl, second, path, meaning, before, after)
+    for path, before, after in _leaves(recorded, new, "", {"decision", "states"}):
+        yield Difference(contract.tl, at_s, path, "", before, after)
+
+
+def _decision_path(path: str) -> str:
+    return f"answer.{path}" if _INDEX.sub("", path) in _ANSWER else path
+
+
+def _feature(contract: pb.PolicyContract, path: str) -> str:
+    """The meaning of a value of the observation."""
+    index = re.fullmatch(r"observation\[(\d+)\]", path)
+    features = contract.observation.features
+    if index is None or int(index[1]) >= len(features):
+        return ""
+    each = features[int(index[1])]
+    return f"{each.kind} of " + (f"lane {each.lane_id}" if each.lane_id else f"signal {each.signal_id}")
+
+
+def differing_fields(recorded: Message, new: Message) -> Iterator[tuple[str, str, str]]:
+    """(path, recorded, new) of the fields of two messages of one kind that differ."""
+    return _leaves(recorded, new, "", ())
+
+
+def _leaves(recorded: Any, new: Any, path: str, skipped: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """(path, recorded, new) of the fields of two messages that differ."""
+    for descriptor in recorded.DESCRIPTOR.fields:
+        if descriptor.name in skipped:
+            continue
+        where = f"{path}.{descriptor.name}" if path else descriptor.name
+        before, after = getattr(recorded, descriptor.name), getattr(new, descriptor.name)
+        if not descriptor.is_repeated:
+            if descriptor.has_presence and recorded.HasField(descriptor.name) != new.HasField(descriptor.name):
+                is_there = [each.HasField(descriptor.name) for each in (recorded, new)]
+                texts = [_text(descriptor, value) for value in (before, after)]
+                was, now = (text if there else ABSENT for there, text in zip(is_there, texts, strict=True))
+                yield where, was, now
+            else:
+                yield from _value(descriptor, before, after, where)
+            continue
+        for k in range(max(len(before), len(after))):
+            if k < len(before) and k < len(after):
+                yield from _value(descriptor, before[k], after[k], f"{where}[{k}]")
+            else:
+                was, now = (_text(descriptor, values[k]) if k < len(values) else ABSENT for values in (before, after))
+                yield f"{where}[{k}]", was, now
+
+
+def _value(descriptor: Any, before: Any, after: Any, where: str) -> Iterator[tuple[str, str, str]]:
+    if descriptor.message_type is not None:
+        if not _same(before, after):
+            yield from _leaves(before, after, where, ())
+    elif isinstance(before, float):
+        # bit for bit: two NaN are the same, 0.0 and -0.0 are not
+        if struct.pack("d", before) != struct.pack("d", after):
+            yield where, _text(descriptor, before), _text(descriptor, after)
+    elif before != after:
+        yield where, _text(descriptor, before), _text(descriptor, after)
+
+
+def _text(descriptor: Any, value: Any) -> str:
+    if descriptor.message_type is not None:
+        return " ".join(str(value).split())
+    if descriptor.enum_type is not None:
+        number = descriptor.enum_type.values_by_number.get(value)
+        return str(value) if number is None else number.name
+    return repr(value) if isinstance(value, str) else str(value)

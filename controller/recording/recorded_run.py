@@ -1,0 +1,153 @@
+"""A recorded run, read from its files: one file, or all files of a run in their order."""
+
+import gzip
+import io
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from city.errors import InputError
+from city.version import VERSION
+from controller.recording import run_start
+from controller.recording.record_file import SUFFIX, RecordedStep, RecordReader
+from controller.recording.run_start import RunStart
+from controller.sumo.network import check_contract_matches_network
+from protos import record_pb2 as record
+
+MAX_UNPACKED_BYTES = 1 << 30
+"""Largest size of all network files of a record, unpacked."""
+READ_BYTES = 1 << 20
+MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
+"""What the project's own code may raise for a record that another version wrote, or that was changed."""
+
+
+class RecordedRun:
+    """The files of one run, its start, and its steps as far as they are without a hole."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Read the run's start from its first file.
+
+        `paths`: files of the run in any order, or folders of them.
+        Raises InputError if they are not one run from its beginning, or this version cannot read it.
+        """
+        self._files = _in_order(paths)
+        self.path = self._files[0][1]
+        """The run's first file."""
+        with RecordReader(self.path) as reader:
+            self.city = reader.city
+            self.start = _start(self.path, reader.city, reader.attachments)
+        self.ended = ""
+        """Why the steps ended before the run did, after `steps` has ended; "" if they did not."""
+
+    def steps(self) -> Iterator[RecordedStep]:
+        """The steps from the run's first one, up to the run's end or the first hole. Can be read several times."""
+        self.ended = ""
+        following = 0
+        at_s = self.city.begin_s
+        for expected, (number, path) in enumerate(self._files):
+            if number != expected:
+                self.ended = f"file {expected} of the run is missing, so it ends at second {at_s:g}"
+                return
+            with RecordReader(path) as reader:
+                # one step is kept back, because the last one of a file that is cut off may lack TLs
+                kept: RecordedStep | None = None
+                for step in reader.steps():
+                    if step.step.number != following:
+                        if kept is not None:
+                            yield kept
+                        self.ended = f"{path}: step {following} is missing after second {at_s:g}, so it ends there"
+                        return
+                    if kept is not None:
+                        yield kept
+                    kept, following, at_s = step, following + 1, step.step.at_s
+                if reader.missing:
+                    self.ended = f"{path}: {reader.missing}, so it ends before second {at_s:g}"
+                    return
+                if kept is not None:
+                    yield kept
+
+
+def _in_order(paths: Sequence[Path]) -> list[tuple[int, Path]]:
+    """(number, file) of a run's files. Raises InputError unless they are one run with its first file."""
+    files: list[Path] = []
+    for path in paths:
+        in_folder = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        if not in_folder:
+            raise InputError(f"{path}: holds no record (*{SUFFIX}); name a file or folder of greenserve control --record")
+        files += in_folder
+    runs: dict[str, dict[int, Path]] = {}
+    for file in dict.fromkeys(files):
+        with RecordReader(file) as reader:
+            numbers, number = runs.setdefault(reader.city.run, {}), reader.city.file_number
+        if number in numbers:
+            raise InputError(f"{file}: is file {number} of its run, and so is {numbers[number]}; name one of them")
+        numbers[number] = file
+    if len(runs) > 1:
+        first, second = (min(numbers.values()) for numbers in list(runs.values())[:2])
+        raise InputError(f"{first} and {second} are files of different runs; name the files of one run")
+    (numbers,) = runs.values()
+    in_order = sorted(numbers.items())
+    if in_order[0][0] != 0:
+        raise InputError(
+            f"{in_order[0][1]}: is file {in_order[0][0]} of its run, and the run's first file (0) is missing; "
+            "a run can only be replayed from its beginning: name the first file too, or the run's folder"
+        )
+    return in_order
+
+
+def _start(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> RunStart:
+    """The start of a run. Raises InputError if this version cannot read it."""
+    with tempfile.TemporaryDirectory(prefix="greenserve-record-") as folder:
+        files = _unpacked(path, city, attachments, Path(folder))
+        try:
+            start = run_start.decode(city, files)
+            for contract in start.contracts:
+                check_contract_matches_network(contract, start.street)
+            if list(start.start.signals) != [signal for contract in start.contracts for signal in contract.signal_ids]:
+                raise ValueError("its signals are not those of its contracts")
+            lanes = start.tracked_lanes().lanes
+        except InputError as error:
+            # the unpacked file's name means nothing to the reader
+            raise InputError(f"{path}: {str(error).replace(folder, 'its attachments')}") from None
+        except MALFORMED as error:
+            raise InputError(
+                f"{path}: {_of_version(city)} cannot be read by version {VERSION}: {error}; use the version that wrote it"
+            ) from None
+        if list(city.lanes) != list(lanes):
+            raise InputError(
+                f"{path}: {_of_version(city)} has readings of {len(city.lanes)} lanes, and version {VERSION} reads {len(lanes)} "
+                "lanes or others; use the version that wrote it"
+            )
+        return start
+
+
+def _of_version(city: record.City) -> str:
+    return f"a record of version {city.greenserve_version or 'unknown'}"
+
+
+def _unpacked(path: Path, city: record.City, attachments: Mapping[str, bytes], folder: Path) -> dict[str, Path]:
+    """Unpack the network's files, by their names in the record. Raises InputError."""
+    files: dict[str, Path] = {}
+    remaining = MAX_UNPACKED_BYTES
+    for k, name in enumerate(city.network_files):
+        if name not in attachments:
+            raise InputError(f"{path}: lacks its attachment {name}; copy the file again")
+        files[name] = folder / f"{k}.xml"  # not the attachment's name, which may lead out of the folder
+        try:
+            remaining -= _unpack(attachments[name], files[name], remaining)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InputError(f"{path}: its attachment {name} is damaged ({error}); copy the file again") from None
+        if remaining < 0:
+            raise InputError(f"{path}: its network is larger than {MAX_UNPACKED_BYTES >> 20} MB unpacked, so it is not read")
+    return files
+
+
+def _unpack(content: bytes, path: Path, limit: int) -> int:
+    """Unpack at most `limit` bytes and a part, and return how many there are."""
+    size = 0
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed, path.open("wb") as file:
+        while size <= limit and (part := packed.read(READ_BYTES)):
+            file.write(part)
+            size += len(part)
+    return size

@@ -1,0 +1,314 @@
+"""The recorder writes a run's decision events to the files of a record, beside the decisions.
+
+    decision loop  | add: copy readings, queue |   SUMO simulates                 | next decision
+    thread         |                           | encode and write | flush, each s |
+
+`add` never waits. A full queue drops steps; an error, such as a full disk, ends the record and never the run.
+
+What is where, and when:
+- A chunk goes to the kernel every FLUSH_INTERVAL_S: a process that is killed loses that time at most.
+- A file that is finished, because of its size, a new hour or the end of the run, is on the disk (fsync). Before that,
+  a power failure may take what the kernel has not written yet, usually half a minute.
+- `log_time` is simulated time. `publish_time` is the wall clock when the recorder is made plus time.monotonic since then,
+  so that it never goes back.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import IO
+
+from controller.events import DecisionEvent
+from controller.recording import run_start
+from controller.recording.messages import Encoder, snapshot
+from controller.recording.record_file import NS, RecordWriter, gzipped
+from controller.recording.record_folder import RecordFolder, file_name, is_in_place
+from controller.recording.run_start import RunStart
+from controller.telemetry.metrics import RecordMetrics
+
+log = logging.getLogger("controller")
+
+FLUSH_INTERVAL_S = 1.0
+"""Wall time between two chunks."""
+MAX_FILE_BYTES = 512_000_000
+"""Size at which a new file begins; viewers load 1 GB at most."""
+MAX_INDEX_ENTRIES = 250_000
+"""Entries of a file's index at which a new file begins: they are in memory, and are written at once."""
+MAX_FILE_SHARE = 0.25
+"""A file's share of the folder's limit, so that deleting the oldest file deletes a part of the record only."""
+FILE_INTERVAL_S = 3600
+"""A new file begins at each full hour of the wall clock."""
+ROOM_INTERVAL_S = 60.0
+"""Wall time between two looks at the folder's size."""
+MAX_QUEUED_STEPS = 4096
+MAX_QUEUED_BYTES = 64_000_000
+"""Bound of the queue's memory, as `_memory` estimates it."""
+TL_BYTES = 2000
+"""Memory of a TL's decision or states, without its observation."""
+CLOSE_TIMEOUT_S = 15.0
+"""Wall time after the run's end in which what is queued is written."""
+SLICE_S, PAUSE_S = 0.0005, 0.00002
+"""The thread pauses after each slice, so that the decision loop never waits long for Python's interpreter lock."""
+
+
+class Recorder:
+    """A subscriber that records the run."""
+
+    def __init__(
+        self,
+        folder: RecordFolder,
+        run: RunStart,
+        metrics: RecordMetrics,
+        max_file_bytes: int = MAX_FILE_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Prepare the record; the first step begins its first file. Raises OSError if a network file cannot be read.
+
+        Args:
+            folder: folder of the files.
+            run: what the run begins with.
+            metrics: count what is recorded.
+            max_file_bytes: size at which a new file begins.
+            clock: the clock of the events' `monotonic_s`.
+            wall_clock_ns: the wall clock in ns since 1970, read once.
+        """
+        self._folder, self._metrics = folder, metrics
+        max_file_bytes = min(max_file_bytes, int(MAX_FILE_SHARE * folder.max_bytes))
+        self._files = _Files(folder, run, metrics, max_file_bytes, wall_clock_ns() - round(clock() * NS))
+        self._queue: queue.SimpleQueue[tuple[DecisionEvent, int] | None] = queue.SimpleQueue()
+        """(step, its memory in bytes); None: the run has ended."""
+        # each count has one writer: the decision loop counts what it adds, the thread what it takes
+        self._added_steps = self._added_bytes = self._taken_steps = self._taken_bytes = 0
+        self._dropped_steps = 0
+        self._has_stopped = False
+        """Whether an error has ended the record."""
+        self._thread: threading.Thread | None = None
+
+    def add(self, event: DecisionEvent) -> None:
+        if self._has_stopped:
+            return
+        memory = _memory(event)
+        queued_steps = self._added_steps - self._taken_steps
+        is_full = queued_steps >= MAX_QUEUED_STEPS or self._added_bytes - self._taken_bytes + memory > MAX_QUEUED_BYTES
+        if is_full and queued_steps:
+            self._drop(event, queued_steps)
+            return
+        self._added_steps += 1
+        self._added_bytes += memory
+        self._queue.put((snapshot(event), memory))
+        if self._thread is None:
+            self._start()
+
+    def close(self) -> None:
+        """Write what is queued and finish the file, within CLOSE_TIMEOUT_S."""
+        if self._thread is None:
+            return
+        self._queue.put(None)
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            self._metrics.stopped.set(1)
+            log.error(
+                "the record is not finished, because %s did not take it within %g s: %d steps are missing at its end",
+                self._folder.path,
+                CLOSE_TIMEOUT_S,
+                self._added_steps - self._taken_steps,
+            )
+        elif self._dropped_steps:
+            log.warning("%d steps are missing in the record", self._dropped_steps)
+
+    def _drop(self, event: DecisionEvent, queued_steps: int) -> None:
+        self._metrics.dropped_steps.inc()
+        self._dropped_steps += 1
+        if self._dropped_steps == 1:
+            log.warning(
+                "second %g: the step is missing in the record, because %s is too slow and %d steps wait for it; "
+                "further ones are counted in controller_record_dropped_steps_total",
+                event.at_s,
+                self._folder.path,
+                queued_steps,
+            )
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="record", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._thread = None
+            self._stop(error)
+
+    def _work(self) -> None:
+        """The thread."""
+        files = self._files
+        try:
+            while (event := self._next(files.flush_in_s())) is not None:
+                if isinstance(event, DecisionEvent):
+                    files.add(event)
+                files.flush_if_due()
+            files.finish()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the record and not the run
+            self._stop(error)
+        finally:
+            files.close()
+
+    def _next(self, timeout_s: float) -> DecisionEvent | str | None:
+        """The next event; "" if there is none within timeout_s, None at the end of the run."""
+        try:
+            item = self._queue.get(timeout=None if math.isinf(timeout_s) else timeout_s)
+        except queue.Empty:
+            return ""
+        if item is None:
+            return None
+        event, memory = item
+        self._taken_steps += 1
+        self._taken_bytes += memory
+        return event
+
+    def _stop(self, error: Exception) -> None:
+        self._has_stopped = True
+        self._metrics.stopped.set(1)
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        log.error(
+            "the record ends, and control goes on without it: %s: %s; see GreenserveRecordStopped in docs/runbook.md",
+            self._files.path,
+            reason,
+        )
+        log.debug("the record's error", exc_info=error)
+        with contextlib.suppress(queue.Empty):  # nothing will take these
+            while True:
+                self._queue.get_nowait()
+
+
+class _Files:
+    """The files of a run, one after another, in the recorder's thread."""
+
+    def __init__(
+        self, folder: RecordFolder, run: RunStart, metrics: RecordMetrics, max_file_bytes: int, wall_clock_offset_ns: int
+    ) -> None:
+        """`wall_clock_offset_ns`: the wall clock in ns since 1970 when the events' clock is 0."""
+        self._folder, self._metrics, self._max_file_bytes = folder, metrics, max_file_bytes
+        self._wall_clock_offset_ns = wall_clock_offset_ns
+        self._encoder = Encoder(run)
+        self._run_id = secrets.token_hex(6)
+        self._city = run_start.encode(run, self._run_id, 0, 0)
+        # those with which the run began, in all its files
+        names = run_start.network_file_names(run.network_files)
+        self._network_files = {name: gzipped(path) for name, path in zip(names, run.network_files, strict=True)}
+        self.path = folder.path
+        """The newest file, or the folder before there is one."""
+        self._number = 0
+        self._steps = self._bytes = 0
+        self._open: tuple[IO[bytes], RecordWriter] | None = None
+        self._hour = 0
+        self._unflushed_steps, self._flushed_bytes = 0, 0
+        self._flush_due_s = self._room_due_s = math.inf
+
+    def add(self, event: DecisionEvent) -> None:
+        """Write a step, in a new file if it is time for one. Raises OSError."""
+        publish_ns = self._wall_clock_offset_ns + round(event.monotonic_s * NS)
+        if self._open is not None and self._is_file_complete(*self._open, publish_ns):
+            self._finish_file()
+        if self._open is None:
+            self._open = self._begin_file(event, publish_ns)
+        _, writer = self._open
+        pause_at_s = time.perf_counter() + SLICE_S
+        writer.add_step(self._encoder.step(event), publish_ns)
+        for tl, tl_step in self._encoder.tl_steps(event):
+            writer.add_tl_step(tl, tl_step, publish_ns)
+            if time.perf_counter() > pause_at_s:
+                time.sleep(PAUSE_S)
+                pause_at_s = time.perf_counter() + SLICE_S
+        self._unflushed_steps += 1
+        self._flush_due_s = min(self._flush_due_s, time.monotonic() + FLUSH_INTERVAL_S)
+
+    def flush_in_s(self) -> float:
+        """Wall time until a chunk is due; inf: nothing is written since the last one."""
+        return max(self._flush_due_s - time.monotonic(), 0.0)
+
+    def flush_if_due(self) -> None:
+        """Hand what is written to the kernel, if it is time. Raises OSError."""
+        if self._open is None or time.monotonic() < self._flush_due_s:
+            return
+        stream, writer = self._open
+        writer.flush()
+        self._count(stream)
+        if not is_in_place(stream, self.path):
+            raise FileNotFoundError(0, "the file has been deleted while it was written")
+        if time.monotonic() >= self._room_due_s:
+            self._make_room()
+
+    def finish(self) -> None:
+        """Finish the last file. Raises OSError."""
+        if self._open is not None:
+            self._finish_file()
+        log.info("recorded %d steps in %d files, %.1f MB", self._steps, self._number, self._bytes / 1e6)
+
+    def close(self) -> None:
+        """Close the file, also after an error."""
+        if self._open is not None:
+            stream, self._open = self._open[0], None
+            with contextlib.suppress(OSError):  # it is the error that ended the record
+                stream.close()
+
+    def _is_file_complete(self, stream: IO[bytes], writer: RecordWriter, publish_ns: int) -> bool:
+        is_large = stream.tell() >= self._max_file_bytes or writer.index_entries >= MAX_INDEX_ENTRIES
+        return is_large or publish_ns // (FILE_INTERVAL_S * NS) != self._hour
+
+    def _begin_file(self, event: DecisionEvent, publish_ns: int) -> tuple[IO[bytes], RecordWriter]:
+        if self._number == 0:
+            self._city.begin_unix_ns = publish_ns
+        self._city.file_number = self._number
+        name = file_name(publish_ns, self._run_id, self._number)
+        self.path = self._folder.path / name
+        self._make_room()
+        stream = self._folder.create(name)
+        try:
+            writer = RecordWriter(stream, self._city, self._network_files, publish_ns, event.at_s)
+            writer.flush()
+        except BaseException:
+            stream.close()
+            raise
+        log.info("recording into %s", self.path)
+        self._number += 1
+        self._hour = publish_ns // (FILE_INTERVAL_S * NS)
+        self._flushed_bytes = 0
+        return stream, writer
+
+    def _make_room(self) -> None:
+        self._folder.make_room(self._max_file_bytes, self.path.name)
+        self._room_due_s = time.monotonic() + ROOM_INTERVAL_S
+
+    def _finish_file(self) -> None:
+        assert self._open is not None
+        stream, writer = self._open
+        writer.finish()
+        stream.flush()
+        self._count(stream)
+        os.fsync(stream.fileno())
+        self._open = None
+        stream.close()
+
+    def _count(self, stream: IO[bytes]) -> None:
+        """Count what has gone to the kernel."""
+        size = stream.tell()
+        self._metrics.steps.inc(self._unflushed_steps)
+        self._metrics.bytes.inc(size - self._flushed_bytes)
+        self._steps += self._unflushed_steps
+        self._bytes += size - self._flushed_bytes
+        self._unflushed_steps, self._flushed_bytes, self._flush_due_s = 0, size, math.inf
+
+
+def _memory(event: DecisionEvent) -> int:
+    """Memory of an event in bytes, estimated."""
+    readings = 0
+    if event.decisions:
+        readings = event.readings.counts.nbytes + event.readings.mean_length_m.nbytes + event.readings.outflow.nbytes
+        readings += sum(array.nbytes for array in event.readings.by_vehicle)
+    tls = len(event.decisions) + sum(len(sent.states) for sent in event.sent)
+    return readings + TL_BYTES * tls + sum(decision.observation.nbytes for decision in event.decisions)

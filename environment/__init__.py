@@ -1,0 +1,8 @@
+"""A city's TLs as a PettingZoo or Gymnasium environment (docs/environment.md)."""
+
+from environment.options import Options
+from environment.parallel_env import ParallelTlEnv, parallel_env
+from environment.single_env import SingleTlEnv, env
+from simulation.tl_readings import TlReadings
+
+__all__ = ["Options", "ParallelTlEnv", "SingleTlEnv", "TlReadings", "env", "parallel_env"]

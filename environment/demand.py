@@ -1,0 +1,50 @@
+"""The demand of an environment's episodes, by seed and episode."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from city.errors import InputError
+from simulation.demand import MAX_SUMO_SEED, Demand, SimulatedDemand, varied
+
+VARIED, CITY = NAMES = ("varied", "city")
+GivenDemand = str | Path | SimulatedDemand
+"""One of NAMES, a route file, or a demand of the user's own."""
+
+
+@dataclass(frozen=True)
+class RouteFile:
+    """The vehicles of a route file, instead of the city's."""
+
+    routes: Path
+    seed: int
+    """SUMO's random seed."""
+
+    def options(self, sumocfg: Path, folder: Path) -> list[str]:
+        """SUMO's options."""
+        return [*Demand(self.seed).options(sumocfg, folder), "--route-files", str(self.routes)]
+
+
+def check_demand(demand: GivenDemand) -> None:
+    """Raise InputError if a demand is neither a name of NAMES, nor a file, nor a demand."""
+    if isinstance(demand, str | Path):
+        if demand not in NAMES and not Path(demand).is_file():
+            raise InputError(f"demand: {demand}: no such file; pass {' or '.join(NAMES)}, a route file, or a Demand")
+    elif not callable(getattr(demand, "options", None)):
+        raise InputError(f"demand = {demand!r} must be {' or '.join(NAMES)}, a route file, or a Demand")
+
+
+def demand_of(demand: GivenDemand, seed: int, episode: int) -> SimulatedDemand:
+    """The demand of an episode since `reset(seed=seed)`.
+
+    `varied`: that of the same episode of a training with this seed. `city` and route files: SUMO's seed is the sum of seed
+    and episode. A demand of the user's own is the same in every episode.
+    """
+    if demand == VARIED:
+        return varied(np.random.default_rng([seed, episode]), varies=True)
+    if demand == CITY:
+        return Demand((seed + episode) % MAX_SUMO_SEED)
+    if isinstance(demand, str | Path):
+        return RouteFile(Path(demand).resolve(), (seed + episode) % MAX_SUMO_SEED)
+    return demand

@@ -1,0 +1,241 @@
+"""The episodes of an environment: what the PettingZoo and the Gymnasium environment have in common.
+
+Between two steps SUMO waits at a decision of at least one target TL. A step applies the actions of the TLs that decide
+there, and ends at the next moment at which a target TL decides, or at the end of the episode.
+"""
+
+import contextlib
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+
+from city.errors import InputError
+from controller.events import DecisionEvent
+from controller.sumo.libsumo_connection import SimulationRunning
+from environment.demand import demand_of
+from environment.options import Options, select
+from environment.spaces import action_space, checked_action, feature_names, observation_space
+from environment.street_image import StreetImage
+from signals import dialects
+from signals.observation import Observation
+from simulation.model_server import model_server
+from simulation.target_tls import TargetSimulation, TargetTask, TargetTls
+
+Info = dict[str, Any]
+ActionSpace = Discrete[Any] | Box
+MAX_SEED = 1 << 31
+
+
+class OverrideLog:
+    """The overrides of each TL since its last decision; a subscriber of the decision events."""
+
+    def __init__(self, tl_of_signal: Mapping[str, str]) -> None:
+        self._tl_of_signal = tl_of_signal
+        self._overrides: dict[str, list[Info]] = {}
+
+    def add(self, event: DecisionEvent) -> None:
+        for sent in event.sent:
+            for override in sent.overrides:
+                self._overrides.setdefault(self._tl_of_signal.get(override.signal, ""), []).append(
+                    {
+                        "at_s": sent.at_s,
+                        "signal": override.signal,
+                        "reason": override.reason.value,
+                        "requested": override.requested,
+                        "permitted": override.permitted,
+                    }
+                )
+
+    def close(self) -> None:
+        """Do nothing: what is logged stays until it is taken."""
+
+    def take(self, tl: str) -> list[Info]:
+        """The overrides of a TL that were not taken yet."""
+        return self._overrides.pop(tl, [])
+
+
+class Episodes:
+    """One episode after another of the target TLs."""
+
+    def __init__(self, options: Options) -> None:
+        """Check the options, and start the server of the infer TLs if none is given. Raises InputError."""
+        selection = select(options)
+        self._options = options
+        self._stack = contextlib.ExitStack()
+        self._finalizer = weakref.finalize(self, self._stack.close)
+        try:
+            server = options.server or self._stack.enter_context(model_server(selection.versions))
+            task = TargetTask(
+                selection.city,
+                selection.target_tls,
+                selection.infer_tls,
+                server,
+                options.infer_model_number,
+                options.reward,
+                options.seconds,
+            )
+            self._tls = TargetTls(task)
+        except ImportError as error:
+            self._finalizer()
+            raise InputError(
+                f"infer_tls without server need an embedded one ({error}): pip install 'greenserve[serving]', or pass server"
+            ) from None
+        except BaseException:
+            self._finalizer()
+            raise
+        self.contracts = {contract.tl: contract for contract in self._tls.contracts}
+        included = dialects.included_names()
+        self.observation_spaces: dict[str, Box] = {
+            tl: observation_space(c, c.observation.dialect in included) for tl, c in self.contracts.items()
+        }
+        self.action_spaces: dict[str, ActionSpace] = {tl: action_space(c) for tl, c in self.contracts.items()}
+        self.feature_names = {tl: feature_names(contract) for tl, contract in self.contracts.items()}
+        self._seed: int | None = None
+        self._episode = -1
+        """Number of the episode since the seed was set."""
+        self._simulation: TargetSimulation | None = None
+        self._running = contextlib.ExitStack()
+        """What the episode must close."""
+        self._stack.push(self._running)
+        self._image: StreetImage | None = None
+        self._overrides = OverrideLog({})
+        self._begun: set[str] = set()
+        """TLs that have taken a decision."""
+        self.observations: dict[str, Observation] = {}
+        """The newest of each target TL."""
+        self.decides: dict[str, bool] = {}
+        """By target TL, whether it decides now."""
+        self.rewards: dict[str, float] = {}
+        """By target TL, for the time since its last decision; 0 if it does not decide now."""
+        self.infos: dict[str, Info] = {}
+        """By target TL, what is known of it beside its observation; docs/environment.md has the keys."""
+        self.ended_s: float | None = None
+        """The second at which the episode ended; None before its end."""
+        self._last_picture: NDArray[np.uint8] | None = None
+        """That of the end, when SUMO runs no longer."""
+
+    def reset(self, seed: int | None) -> None:
+        """Begin an episode: the first one of a seed, or the next one. Raises InputError, SimulationFailed."""
+        if not self._finalizer.alive:
+            raise ClosedEnvironmentError("the environment is closed; make another one")
+        self._end_episode()
+        if seed is not None:
+            if seed < 0:
+                raise InputError(f"seed = {seed} must not be negative")
+            self._seed, self._episode = int(seed), -1
+        elif self._seed is None:
+            self._seed = int(np.random.SeedSequence().generate_state(1)[0]) % MAX_SEED
+        self._episode += 1
+        self.ended_s = self._last_picture = None
+        with self._ends_if_it_fails():
+            folder = Path(self._running.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
+            self._overrides = OverrideLog({s: c.tl for c in self._tls.contracts for s in c.signal_ids})
+            tripinfo = Path(self._options.tripinfo).resolve() if self._options.tripinfo is not None else None
+            try:
+                self._simulation = self._running.enter_context(
+                    self._tls.simulation(
+                        demand_of(self._options.demand, self._seed, self._episode),
+                        tripinfo,
+                        folder=folder,
+                        transport=self._options.transport,
+                        subscribers=[self._overrides],
+                    )
+                )
+            except SimulationRunning as error:
+                raise InputError(
+                    f'{error}: close the other environment, pass transport="traci" for a SUMO program of its own, or run each '
+                    "environment in a subprocess (SubprocVecEnv, AsyncVectorEnv)"
+                ) from None
+            self._begun = set()
+            self.observations = {tl: np.zeros(len(names), np.float32) for tl, names in self.feature_names.items()}
+            self._read(self._simulation)
+
+    def step(self, actions: Mapping[str, Any]) -> None:
+        """Apply actions, and simulate to the next decision of a target TL, or to the end.
+
+        `actions`: of all target TLs that decide now; those of others are checked and not used.
+        Raises ResetNeeded, InvalidAction, SimulationFailed.
+        """
+        simulation = self._simulation
+        if simulation is None:
+            reason = "no episode runs" if self.ended_s is None else f"the episode ended at second {self.ended_s:g}"
+            raise ResetNeeded(f"{reason}; call reset() before step()")
+        if unknown := [tl for tl in actions if tl not in self.contracts]:
+            raise InvalidAction(f"{unknown[0]} is not one of the target TLs {', '.join(self.contracts)}; leave its action out")
+        if missing := [tl for tl, decides in self.decides.items() if decides and tl not in actions]:
+            raise InvalidAction(f"the action of {missing[0]} is missing, which decides at second {simulation.now:g}; pass it")
+        checked = {tl: checked_action(tl, self.action_spaces[tl], action) for tl, action in actions.items()}
+        with self._ends_if_it_fails():
+            simulation.act(checked)
+            self._read(simulation)
+            if simulation.is_over:
+                if self._options.render_mode is not None:
+                    self._last_picture = self.render()
+                self.ended_s = simulation.now
+                self._end_episode()  # so that the trips are complete, and another environment may run
+
+    def _read(self, simulation: TargetSimulation) -> None:
+        """Simulate on until a target TL decides, and read its observation and reward."""
+        while True:
+            observations = simulation.observe()
+            deciding = [tl for tl in observations if simulation.decides(tl)]
+            if deciding or simulation.is_over:
+                break
+            simulation.act({})
+        self.observations.update(observations)
+        self.decides = {tl: tl in deciding for tl in self.contracts}
+        self.rewards = dict.fromkeys(self.contracts, 0.0)
+        first = [tl for tl in deciding if tl not in self._begun]
+        if first and not simulation.is_over:
+            simulation.rewards.begin(first, simulation.now)
+        rewarded = [tl for tl in self.contracts if tl in self._begun and (self.decides[tl] or simulation.is_over)]
+        self.rewards.update(zip(rewarded, simulation.rewards.since_last(rewarded, simulation.now), strict=True))
+        self._begun.update(deciding)
+        self.infos = {tl: self._info(simulation, tl) for tl in self.contracts}
+
+    def _info(self, simulation: TargetSimulation, tl: str) -> Info:
+        intersection = simulation.loop.intersections[tl]
+        signals = self.contracts[tl].signal_ids
+        return {
+            "time_s": simulation.now,
+            "decides": self.decides[tl],
+            "overrides": self._overrides.take(tl),
+            "requested_states": dict(zip(signals, intersection.requested, strict=False)),
+            "permitted_states": {safety.signal: safety.shown for safety in intersection.safeties},
+        }
+
+    def render(self) -> NDArray[np.uint8]:
+        """The street around the target TLs: uint8 [height, width, 3]. Raises ResetNeeded."""
+        if self._last_picture is not None:
+            return self._last_picture
+        if self._simulation is None:
+            raise ResetNeeded("no episode runs; call reset() before render()")
+        if self._image is None:
+            signals = [signal for contract in self._tls.contracts for signal in contract.signal_ids]
+            self._image = StreetImage(self._tls.street, signals)
+        return self._image.draw(self._simulation.connection.api)
+
+    def close(self) -> None:
+        """End the episode and the server; nothing is left behind. Safe to repeat."""
+        self._end_episode()
+        self._finalizer()
+
+    def _end_episode(self) -> None:
+        self._simulation = None
+        self._running.close()
+
+    @contextlib.contextmanager
+    def _ends_if_it_fails(self) -> Iterator[None]:
+        """End the episode if the block fails: SUMO must not run on."""
+        try:
+            yield
+        except BaseException:
+            self._end_episode()
+            raise

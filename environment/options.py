@@ -1,0 +1,117 @@
+"""The arguments of an environment, and the checks of what they name."""
+
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from city import config, names
+from city.arguments import host_and_port
+from city.config import FLOORS, City
+from city.errors import InputError
+from environment.demand import GivenDemand, check_demand
+from signals import contract
+from simulation import model_files, rewards
+from simulation.model_files import Versions
+from simulation.rewards import Reward
+from simulation.street_simulation import LIBSUMO, TRANSPORTS, street_with_demand
+
+RENDER_MODES = ("rgb_array",)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `parallel_env` and `env`."""
+
+    city: str | Path | City = "city.toml"
+    target_tls: str | Iterable[str] | None = None
+    infer_tls: str | Iterable[str] = ()
+    server: str | None = None
+    infer_model_number: int | None = None
+    infer_model_path: str | Path | None = None
+    reward: Reward = "delay"
+    floors: str | None = None
+    demand: GivenDemand = "varied"
+    seconds: float | None = None
+    tripinfo: str | Path | None = None
+    transport: str = LIBSUMO
+    render_mode: str | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the options name."""
+
+    city: City
+    target_tls: tuple[str, ...]
+    infer_tls: tuple[str, ...]
+    versions: Versions
+    """Versions of the infer TLs' models, for an embedded server; {} with another server."""
+
+
+def select(options: Options) -> Selection:
+    """Check the options, and find the city, TLs and models. Raises InputError."""
+    _check_values(options)
+    city = options.city if isinstance(options.city, City) else _load(Path(options.city))
+    if options.floors is not None:
+        city = replace(city, safety=replace(city.safety, floors=options.floors))
+    targets, infers = _tls(options, city)
+    street = street_with_demand(city, (*targets, *infers), options.seconds)
+    fit, notes = contract.require_controllable(city, targets, street, is_strict=options.target_tls is not None)
+    for note in notes:
+        warnings.warn(note, stacklevel=4)
+    versions: Versions = {}
+    if infers and options.server is None:
+        models_dir = Path(options.infer_model_path) if options.infer_model_path is not None else city.serving.models_dir
+        versions = model_files.find(models_dir, dict.fromkeys(infers, options.infer_model_number))
+    return Selection(city, tuple(fit), tuple(infers), versions)
+
+
+def _load(path: Path) -> City:
+    if not path.is_file():
+        raise InputError(f"city: {path}: no such file; pass the path of a city.toml (greenserve city init writes one)")
+    return config.load(path)
+
+
+def _check_values(options: Options) -> None:
+    for name, value, choices in (
+        ("floors", options.floors, (None, *FLOORS)),
+        ("transport", options.transport, TRANSPORTS),
+        ("render_mode", options.render_mode, (None, *RENDER_MODES)),
+    ):
+        if value not in choices:
+            raise InputError(f"{name} = {value!r} must be one of {', '.join(map(str, choices))}")
+    if not callable(options.reward) and options.reward not in rewards.names():
+        raise InputError(f"reward = {options.reward!r} must be a function, or one of {', '.join(rewards.names())}")
+    if options.seconds is not None and not 1 <= options.seconds < math.inf:
+        raise InputError(f"seconds = {options.seconds:g} must be at least 1")
+    check_demand(options.demand)
+
+
+def _tls(options: Options, city: City) -> tuple[list[str], list[str]]:
+    """(target TLs, infer TLs). Raises InputError."""
+    tls = list(city.tls)
+    if not tls:
+        raise InputError(f"{city.path}: has no [tl.NAME]; add the TLs (greenserve city init writes them)")
+    infers = names.select(_listed(options.infer_tls), tls, "infer_tls", city.tl_of_signal) if options.infer_tls else []
+    if options.target_tls is None:
+        targets = [tl for tl in tls if tl not in infers]
+        if not targets:
+            raise InputError("infer_tls names every TL; leave out those that act in the environment")
+    else:
+        targets = names.select(_listed(options.target_tls), tls, "target_tls", city.tl_of_signal)
+    if both := [tl for tl in targets if tl in infers]:
+        raise InputError(f"{', '.join(both)} cannot be in target_tls and infer_tls at once; name it in one of them")
+    for name in ("server", "infer_model_number", "infer_model_path"):
+        if getattr(options, name) is not None and not infers:
+            raise InputError(f"{name} needs infer_tls, the TLs that a served model controls")
+    if options.server is not None and options.infer_model_path is not None:
+        raise InputError("server and infer_model_path both name the models; pass one of them")
+    if options.server is not None and not options.server.startswith("unix:"):
+        host_and_port(options.server, "server")
+    return targets, infers
+
+
+def _listed(tls: str | Iterable[str]) -> list[str]:
+    return [tls] if isinstance(tls, str) else list(tls)

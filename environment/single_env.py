@@ -1,0 +1,104 @@
+"""One TL as a Gymnasium `Env`."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.logger import warn
+from gymnasium.utils import EzPickle
+from numpy.typing import NDArray
+
+from city.config import City
+from city.errors import InputError
+from environment.demand import GivenDemand
+from environment.episodes import Episodes, Info
+from environment.options import RENDER_MODES, Options
+from signals.observation import Observation
+from simulation.rewards import Reward
+from simulation.street_simulation import LIBSUMO
+
+
+def env(
+    city: str | Path | City = "city.toml",
+    target_tl: str | None = None,
+    infer_tls: str | Iterable[str] = (),
+    *,
+    server: str | None = None,
+    infer_model_number: int | None = None,
+    infer_model_path: str | Path | None = None,
+    reward: Reward = "delay",
+    floors: str | None = None,
+    demand: GivenDemand = "varied",
+    seconds: float | None = None,
+    tripinfo: str | Path | None = None,
+    transport: str = LIBSUMO,
+    render_mode: str | None = None,
+) -> "SingleTlEnv":
+    """One TL of a city as a Gymnasium `Env`.
+
+    `target_tl`: the TL that acts; not needed in a city of one TL. The other arguments are those of `parallel_env`.
+    Raises InputError.
+    """
+    return SingleTlEnv(
+        Options(
+            city, target_tl, infer_tls, server, infer_model_number, infer_model_path, reward, floors, demand, seconds,
+            tripinfo, transport, render_mode,
+        )
+    )  # fmt: skip
+
+
+class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
+    """The environment of `env`: a step is a decision of the TL."""
+
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 5}  # noqa: RUF012 - as its base class
+
+    def __init__(self, options: Options) -> None:
+        """Raises InputError."""
+        EzPickle.__init__(self, options)
+        self.render_mode = options.render_mode
+        self._episodes = Episodes(options)
+        if len(self._episodes.contracts) > 1:
+            self._episodes.close()
+            raise InputError(f"target_tl must be one of {', '.join(self._episodes.contracts)}; for several use parallel_env")
+        (self.tl,) = self._episodes.contracts
+        self.observation_space: gymnasium.Space[Observation] = self._episodes.observation_spaces[self.tl]  # type: ignore[assignment]
+        self.action_space = self._episodes.action_spaces[self.tl]
+
+    def feature_names(self) -> list[str]:
+        """A name for each value of the observation."""
+        return list(self._episodes.feature_names[self.tl])
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
+        """Begin an episode: the first one of a seed, or the next one. `options` are not used.
+
+        Raises InputError, SimulationFailed.
+        """
+        super().reset(seed=seed)
+        self._episodes.reset(seed)
+        return self._observation(), self._episodes.infos[self.tl]
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, Info]:
+        """Apply the TL's action, and simulate to its next decision, or to the end, at which the episode is truncated.
+
+        Raises ResetNeeded, InvalidAction, SimulationFailed.
+        """
+        episodes = self._episodes
+        episodes.step({self.tl: action})
+        is_over = episodes.ended_s is not None
+        return self._observation(), episodes.rewards[self.tl], False, is_over, episodes.infos[self.tl]
+
+    def _observation(self) -> Observation:
+        return self._episodes.observations[self.tl].copy()
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """A picture of the street around the TL: uint8 [height, width, 3]; None without a render mode."""
+        if self.render_mode is None:
+            warn('render() needs a render mode; pass render_mode="rgb_array"')
+            return None
+        return self._episodes.render()
+
+    def close(self) -> None:
+        """End SUMO and the embedded server, and remove their files."""
+        self._episodes.close()

@@ -1,0 +1,43 @@
+"""Recorded observations of traffic, on which the parity check compares actions too."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city.errors import InputError
+
+MAX_OBSERVATIONS = 10_000
+"""Of a TL: the evaluation in float64 takes some milliseconds for each 1,000."""
+REMEDY = "write it again (greenserve replay --write-observations DIR)"
+
+
+def check_folder(folder: Path, tls: Sequence[str]) -> Path:
+    """The folder. Raises InputError if it has no observations of these TLs."""
+    if not any(_path(folder, tl).is_file() for tl in tls):
+        raise InputError(f"--observations {folder}: holds no observations of {', '.join(tls)}, such as {tls[0]}.npy; {REMEDY}")
+    return folder
+
+
+def read(folder: Path, tl: str) -> NDArray[np.float32] | None:
+    """[n, O] observations of a TL, None if the folder has none. Raises InputError."""
+    path = _path(folder, tl)
+    if not path.is_file():
+        return None
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise InputError(f"{path}: is not an array of NumPy ({error}); {REMEDY}") from None
+    if not isinstance(values, np.ndarray) or values.dtype != np.float32 or values.ndim != 2:
+        raise InputError(f"{path}: is not an array float32 [n, O]; {REMEDY}")
+    if not 0 < len(values) <= MAX_OBSERVATIONS:
+        raise InputError(f"{path}: holds {len(values)} observations, not 1 to {MAX_OBSERVATIONS}; {REMEDY}")
+    observations = np.array(values)
+    if not np.isfinite(observations).all():
+        raise InputError(f"{path}: holds values that are not finite; {REMEDY}")
+    return observations
+
+
+def _path(folder: Path, tl: str) -> Path:
+    return folder / f"{tl}.npy"

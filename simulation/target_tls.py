@@ -1,0 +1,194 @@
+"""Target TLs in simulation: their actions are given, served models control the infer TLs, other signals run their programs.
+
+The trainer and the environment stand on this:
+
+    with target_tls.simulation(demand, ...) as simulation:
+        while not simulation.is_over:
+            simulation.act(actions_for(simulation.observe()))
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from city import config, network
+from controller.assembly import assemble
+from controller.decision_step import DecisionLoop
+from controller.events import Subscriber
+from controller.policies.no_policies import NoPolicies
+from controller.policies.served_contracts import fetch_contracts
+from controller.policies.served_policies import ServedPolicies
+from controller.sumo.connection import SumoConnection
+from controller.sumo.network import check_contracts_match_city
+from protos import policy_pb2 as pb
+from serving.client import Client
+from serving.contract import CATEGORICAL
+from signals import contract
+from signals.observation import Observation
+from signals.policy import Action, Answer, Policies
+from signals.simulation_time import next_multiple_s
+from simulation.demand import SimulatedDemand
+from simulation.rewards import REWARD_INTERVAL_S, Reward, Rewards
+from simulation.street_simulation import LIBSUMO, SERVED_DEADLINE_S, check_answers, end_of, failures_of, simulated
+
+
+@dataclass(frozen=True)
+class TargetTask:
+    """What is simulated, the same for all episodes."""
+
+    city: config.City
+    target_tls: tuple[str, ...]
+    infer_tls: tuple[str, ...] = ()
+    server: str = ""
+    """HOST:PORT of the server of the infer TLs' models."""
+    infer_model_number: int | None = None
+    """Their model number (default: the newest)."""
+    reward: Reward = "delay"
+    seconds: float | None = None
+    """Simulated time of an episode (default: until the configuration's end)."""
+
+
+class TargetTls:
+    """The target TLs of a task, in one simulation after another."""
+
+    def __init__(self, task: TargetTask) -> None:
+        """Read the street and the contracts. Raises InputError."""
+        self.task = task
+        self.street = network.of_city(task.city)
+        self.contracts = [contract.build(task.city, task.city.tls[tl], self.street) for tl in task.target_tls]
+        self._served: dict[str, pb.PolicyContract] = {}
+        if task.infer_tls:
+            with self._client() as client:
+                self._served = fetch_contracts(client, task.infer_tls, task.infer_model_number)
+        check_contracts_match_city(task.city, self._served)
+
+    @property
+    def served_contracts(self) -> list[pb.PolicyContract]:
+        """The contracts of the infer TLs' models."""
+        return list(self._served.values())
+
+    @contextlib.contextmanager
+    def simulation(
+        self,
+        demand: SimulatedDemand,
+        tripinfo: Path | None,
+        rewards: bool = True,
+        options: Sequence[str] = (),
+        folder: Path | None = None,
+        transport: str = LIBSUMO,
+        subscribers: Sequence[Subscriber] = (),
+    ) -> Iterator["TargetSimulation"]:
+        """Run an episode; the tripinfo file is complete after the block.
+
+        Args:
+            demand: the episode's demand.
+            tripinfo, options, folder, transport: see `simulated`.
+            rewards: whether rewards are measured.
+            subscribers: get the decision events.
+
+        Raises InputError, SimulationFailed.
+        """
+        task, city = self.task, self.task.city
+        with self._served_policies() as policies, simulated(city, demand, tripinfo, options, folder, transport) as connection:
+            contracts = [*self.contracts, *self._served.values()]
+            loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller, subscribers)
+            measured = Rewards(task.reward, connection, self.street, self.contracts, loop.now) if rewards else None
+            end_s = end_of(self.street, loop.now, task.seconds)
+            yield TargetSimulation(self.contracts, connection, loop, policies, measured, end_s, city.network.sumocfg)
+
+    def _client(self) -> Client:
+        return Client(self.task.server, retries=2)
+
+    @contextlib.contextmanager
+    def _served_policies(self) -> Iterator[Policies]:
+        """The infer TLs' policies, on a connection of this episode."""
+        if not self._served:
+            yield NoPolicies()
+            return
+        with self._client() as client:
+            yield ServedPolicies(client, self._served, self.task.infer_model_number, SERVED_DEADLINE_S)
+
+
+class TargetSimulation:
+    """One episode, while it runs."""
+
+    def __init__(
+        self,
+        contracts: Sequence[pb.PolicyContract],
+        connection: SumoConnection,
+        loop: DecisionLoop,
+        policies: Policies,
+        rewards: Rewards | None,
+        end_s: float,
+        sumocfg: Path | None,
+    ) -> None:
+        """`contracts`: of the target TLs. `policies`: of the infer TLs."""
+        self.connection, self.loop = connection, loop
+        self._policies, self._rewards = policies, rewards
+        self._sumocfg = sumocfg
+        self.begin_s, self.end_s = loop.now, end_s
+        self._idle = {c.tl: np.zeros(1 if c.action.kind == CATEGORICAL else c.action.size) for c in contracts}
+        """By target TL, an answer for a moment at which it does not decide: valid, and not followed."""
+        self._sample_at_s = self._next_sample_s()
+
+    @property
+    def now(self) -> float:
+        """Simulated second."""
+        return self.loop.now
+
+    @property
+    def is_over(self) -> bool:
+        return self.loop.now >= self.end_s
+
+    @property
+    def rewards(self) -> Rewards:
+        assert self._rewards is not None, "the episode is simulated with rewards"
+        return self._rewards
+
+    def observe(self) -> dict[str, Observation]:
+        """The observations of the target TLs that are due now; {} if none is."""
+        with failures_of(self.connection, self._sumocfg):
+            observations = self.loop.observe()
+            self._receive_rest()
+        return {tl: observation for tl, observation in observations.items() if tl in self._idle}
+
+    def decides(self, tl: str) -> bool:
+        """Whether the action of a TL that is due now is a decision; if not, it is not followed."""
+        return self.loop.intersections[tl].decides_at(self.now)
+
+    def act(self, actions: Mapping[str, Action]) -> None:
+        """Apply actions of the target TLs, then simulate until a target TL is due, at most to the end.
+
+        `actions`: of all that decide now. Raises SimulationFailed.
+        """
+        self._step(actions)
+        while not self.is_over and not self.observe():
+            self._step({})
+
+    def _step(self, actions: Mapping[str, Action]) -> None:
+        """Run a decision step, at most to the next sample of the rewards."""
+        with failures_of(self.connection, self._sumocfg):
+            observations = self.loop.observe()
+            others = {tl: observation for tl, observation in observations.items() if tl not in self._idle}
+            answers = self._policies.ask(others) if others else {}
+            for tl in observations.keys() & self._idle.keys():
+                answers[tl] = Answer(actions[tl] if self.decides(tl) else self._idle[tl])
+            self.loop.act(answers, self._sample_at_s)
+            self._receive_rest()
+        check_answers(self.loop.counters.missing_answers, others)
+        if self._rewards is not None and self.now >= self._sample_at_s:
+            self._rewards.sample(self.now)
+            self._sample_at_s = self._next_sample_s()
+
+    def _receive_rest(self) -> None:
+        """Receive what SUMO sends after the lanes, because rewards request readings of their own."""
+        self.connection.shown()
+
+    def _next_sample_s(self) -> float:
+        """The next second at which the rewards are sampled, or the end."""
+        if self._rewards is None or not self._rewards.is_sampled:
+            return self.end_s
+        return min(next_multiple_s(self.now, self.begin_s, REWARD_INTERVAL_S), self.end_s)

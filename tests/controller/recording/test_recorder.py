@@ -1,0 +1,351 @@
+"""The recorder: what its files contain, when they are written, and what fails without delaying a decision."""
+
+import json
+import logging
+import shutil
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from mcap.reader import make_reader
+from prometheus_client import CollectorRegistry
+
+from controller.recording import recorder as recording
+from controller.recording.messages import Encoder
+from controller.recording.record_file import NS, RecordReader
+from controller.recording.record_folder import NAME, RecordFolder
+from controller.recording.recorder import Recorder
+from controller.telemetry.metrics import RecordMetrics
+from signals.policy import Answer
+from tests.controller.recording.controlled_city import controlled_run
+
+NOON_NS = 1_790_006_400 * NS
+"""2026-09-21 16:00:00 UTC, a full hour."""
+GB = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def controlled(grid_city, grid_street):
+    return controlled_run(grid_city, grid_street, 150)
+
+
+@pytest.fixture
+def metrics():
+    return RecordMetrics(CollectorRegistry())
+
+
+@pytest.fixture
+def flushed_each_step(monkeypatch):
+    monkeypatch.setattr(recording, "FLUSH_INTERVAL_S", 0.0)
+
+
+def record(folder, run, events, metrics, wall_clock_ns=lambda: NOON_NS, **settings):
+    """Record events; the clock is that of the first one."""
+    folder = folder if isinstance(folder, RecordFolder) else RecordFolder(folder, 20 * GB)
+    recorder = Recorder(folder, run, metrics, clock=lambda: events[0].monotonic_s, wall_clock_ns=wall_clock_ns, **settings)
+    for event in events:
+        recorder.add(event)
+    recorder.close()
+    return sorted(folder.path.glob("*.mcap")) if folder.path.is_dir() else []
+
+
+def read(path):
+    """(city, steps, why it ends early) of a file."""
+    with RecordReader(path) as reader:
+        steps = list(reader.steps())
+        return reader.city, steps, reader.missing
+
+
+def value(metric):
+    """The value of a counter or a gauge."""
+    return metric.collect()[0].samples[0].value
+
+
+def wait_until(condition):
+    end_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_file_has_every_step_as_it_was_encoded(controlled, metrics, tmp_path):
+    run = replace(controlled.run, control=replace(controlled.run.control, record=tmp_path))  # as in city.toml
+    (path,) = record(tmp_path, run, controlled.events, metrics)
+    city, steps, missing = read(path)
+    encoder = Encoder(controlled.run)
+    assert [(each.step, each.tls) for each in steps] == [encoder.encode(event) for event in controlled.events]
+    assert not missing and len(city.contracts) == 8 and len(steps) == len(controlled.events) > 40
+    assert json.loads(city.controller)["hold_s"] == 15 and json.loads(city.controller)["record"] is None
+    assert value(metrics.steps) == len(steps) and value(metrics.bytes) == path.stat().st_size
+    assert value(metrics.stopped) == value(metrics.dropped_steps) == 0
+
+
+def test_official_reader_reads_a_whole_file(controlled, metrics, tmp_path):
+    (path,) = record(tmp_path, controlled.run, controlled.events, metrics)
+    encoder = Encoder(controlled.run)
+    expected = {event.number: encoder.encode(event) for event in controlled.events}
+    kinds, read_messages = {}, 0
+    with path.open("rb") as stream:
+        reader = make_reader(stream)
+        summary = reader.get_summary()
+        assert reader.get_header().profile == "greenserve" and summary.statistics.attachment_count == 2
+        assert {channel.topic for channel in summary.channels.values()} >= {"/city", "/step", "/tl/SA101", "/tl/SA108"}
+        for schema, channel, message in reader.iter_messages():
+            if schema.name not in kinds:
+                pool = descriptor_pool.DescriptorPool()
+                for file in descriptor_pb2.FileDescriptorSet.FromString(schema.data).file:
+                    pool.Add(file)
+                kinds[schema.name] = message_factory.GetMessageClass(pool.FindMessageTypeByName(schema.name))
+            decoded = kinds[schema.name].FromString(message.data)
+            if channel.topic == "/city":
+                assert [contract.tl for contract in decoded.contracts][:2] == ["SA101", "SA102"]
+                continue
+            step, tls = expected[decoded.number]
+            ours = step if channel.topic == "/step" else tls[channel.topic.removeprefix("/tl/")]
+            assert decoded.SerializeToString(deterministic=True) == ours.SerializeToString(deterministic=True)
+            assert message.log_time == round(decoded.at_s * NS)
+            read_messages += 1
+    assert read_messages == sum(1 + len(tls) for _, tls in expected.values())
+
+
+def test_wall_clock_that_jumps_changes_no_time(controlled, metrics, tmp_path):
+    clock = iter([NOON_NS])  # read once: a second time is an error, which would end the record
+    (path,) = record(tmp_path, controlled.run, controlled.paced(2.0), metrics, lambda: next(clock))
+    city, steps, missing = read(path)
+    assert not missing and city.begin_unix_ns == NOON_NS
+    assert [each.publish_ns for each in steps] == [NOON_NS + 2 * k * NS for k in range(len(controlled.events))]
+
+
+def test_file_of_a_size_is_followed_by_another(controlled, metrics, tmp_path, flushed_each_step):
+    paths = record(tmp_path, controlled.run, controlled.events, metrics, max_file_bytes=30_000)
+    assert len(paths) > 2
+    numbers = []
+    for k, path in enumerate(paths):
+        city, steps, missing = read(path)
+        assert not missing and city.file_number == k and city.begin_s == 0 and city.run in path.name
+        assert path.stat().st_size < 50_000 and NAME.fullmatch(path.name)
+        numbers += [each.step.number for each in steps]
+        with RecordReader(path) as reader:
+            list(reader.steps())
+            assert list(reader.attachments) == list(city.network_files)
+    assert numbers == list(range(len(controlled.events)))
+
+
+def test_file_with_a_large_index_is_followed_by_another(controlled, metrics, tmp_path, flushed_each_step, monkeypatch):
+    monkeypatch.setattr(recording, "MAX_INDEX_ENTRIES", 60)
+    assert len(record(tmp_path, controlled.run, controlled.events, metrics)) == 5
+
+
+def test_file_begins_at_each_full_hour(controlled, metrics, tmp_path):
+    # 31 steps, one every 5 minutes, from 15:58 on
+    paths = record(tmp_path, controlled.run, controlled.paced(300.0)[:31], metrics, lambda: NOON_NS - 120 * NS)
+    assert [path.name[:16] for path in paths] == ["20260921T155800Z", "20260921T160300Z", "20260921T170300Z", "20260921T180300Z"]
+    assert [len(read(path)[1]) for path in paths] == [1, 12, 12, 6]
+
+
+def test_run_without_steps_writes_no_file(controlled, metrics, tmp_path):
+    recorder = Recorder(RecordFolder(tmp_path, 20 * GB), controlled.run, metrics)
+    recorder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_recorders_in_one_folder_delete_neither_ones_open_file(controlled, tmp_path, flushed_each_step):
+    all_metrics = [RecordMetrics(CollectorRegistry()) for _ in range(2)]
+    recorders = [Recorder(RecordFolder(tmp_path, 200_000), controlled.run, each) for each in all_metrics]
+    events = [replace(event, number=k) for k, event in enumerate(controlled.events * 4)]
+    for event in events:
+        for recorder in recorders:
+            recorder.add(event)
+    wait_until(lambda: all(value(each.steps) == len(events) for each in all_metrics))
+    for recorder in recorders:
+        recorder.close()
+    files = [read(path) for path in sorted(tmp_path.iterdir())]
+    assert all(not missing for _, _, missing in files)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 300_000
+    by_run = {}
+    for city, steps, _ in files:
+        by_run.setdefault(city.run, []).append((city.file_number, steps[-1].step.number))
+    # the newest file of each is there, to its last step, and the oldest ones are not
+    assert len(by_run) == 2
+    for of_run in by_run.values():
+        assert max(of_run)[1] == len(events) - 1 and min(of_run)[0] > 0
+
+
+class FullDisk(RecordFolder):
+    """A folder in which no file can be written."""
+
+    def create(self, name):
+        return Path("/dev/full").open("wb")
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["at the begin", "later"])
+def test_full_disk_ends_the_record_with_one_line(controlled, metrics, tmp_path, caplog, begins, flushed_each_step):
+    class LaterFullDisk(RecordFolder):
+        def create(self, name):
+            return FullFrom(super().create(name), 40_000)
+
+    folder = (FullDisk if begins else LaterFullDisk)(tmp_path, 20 * GB)
+    recorder = Recorder(folder, controlled.run, metrics)
+    with caplog.at_level(logging.INFO, "controller"):
+        for event in controlled.events:
+            recorder.add(event)
+        wait_until(lambda: value(metrics.stopped) == 1)
+        recorder.add(controlled.events[0])
+        recorder.close()
+    (error,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "No space left on device" in error and str(tmp_path) in error and "GreenserveRecordStopped" in error
+    if not begins:
+        (path,) = tmp_path.iterdir()
+        _, steps, missing = read(path)
+        assert 0 < len(steps) < len(controlled.events) and "cut off after byte" in missing and value(metrics.steps) == len(steps)
+
+
+class FullFrom:
+    """A file on a disk that is full after some bytes."""
+
+    def __init__(self, stream, size):
+        self._stream, self._size = stream, size
+
+    def write(self, data):
+        if self._stream.tell() + len(data) > self._size:
+            self._stream.write(data[: self._size - self._stream.tell()])
+            self._stream.flush()
+            raise OSError(28, "No space left on device")
+        return self._stream.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+
+class SlowDisk(RecordFolder):
+    """A folder whose files block after `writable_bytes` until `go_on` is set."""
+
+    def __init__(self, path, writable_bytes=20_000):
+        super().__init__(path, 20 * GB)
+        self.writable_bytes = writable_bytes
+        self.go_on, self.is_blocked = threading.Event(), threading.Event()
+
+    def create(self, name):
+        return BlockingStream(super().create(name), self)
+
+
+class BlockingStream:
+    def __init__(self, stream, disk):
+        self._stream, self._disk = stream, disk
+
+    def write(self, data):
+        if self._stream.tell() >= self._disk.writable_bytes:
+            self._disk.is_blocked.set()
+            self._disk.go_on.wait(60)
+        return self._stream.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+
+@pytest.mark.parametrize("limit", ["MAX_QUEUED_STEPS", "MAX_QUEUED_BYTES"])
+def test_slow_disk_makes_a_hole_and_delays_nothing(controlled, metrics, tmp_path, caplog, monkeypatch, limit, flushed_each_step):
+    size = 5 if limit == "MAX_QUEUED_STEPS" else 5 * recording._memory(controlled.events[1])
+    monkeypatch.setattr(recording, limit, size)
+    disk = SlowDisk(tmp_path)
+    recorder = Recorder(disk, controlled.run, metrics)
+    recorder.add(controlled.events[0])
+    assert disk.is_blocked.wait(20)
+    begin_s = time.monotonic()
+    for event in controlled.events[1:20]:
+        recorder.add(event)
+    assert time.monotonic() - begin_s < 1
+    disk.go_on.set()
+    wait_until(lambda: value(metrics.steps) == 20 - value(metrics.dropped_steps))
+    for event in controlled.events[20:25]:
+        recorder.add(event)
+        wait_until(lambda number=event.number: value(metrics.steps) == number + 1 - value(metrics.dropped_steps))
+    recorder.close()
+    (path,) = tmp_path.iterdir()
+    _, steps, missing = read(path)
+    numbers = [each.step.number for each in steps]
+    dropped = int(value(metrics.dropped_steps))
+    assert "missing" in missing and 10 < dropped < 16
+    assert len(numbers) == 25 - dropped and numbers == sorted(set(numbers))
+    assert numbers[:5] == [0, 1, 2, 3, 4] and numbers[-5:] == [20, 21, 22, 23, 24]
+    assert value(metrics.stopped) == 0
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2 and "is too slow" in warnings[0] and warnings[1].startswith(f"{dropped} steps are missing")
+
+
+def test_end_of_a_run_does_not_wait_for_a_hanging_disk(controlled, metrics, tmp_path, caplog, monkeypatch, flushed_each_step):
+    monkeypatch.setattr(recording, "CLOSE_TIMEOUT_S", 0.2)
+    disk = SlowDisk(tmp_path)
+    recorder = Recorder(disk, controlled.run, metrics)
+    for event in controlled.events[:10]:
+        recorder.add(event)
+    assert disk.is_blocked.wait(20)
+    begin_s = time.monotonic()
+    recorder.close()
+    assert time.monotonic() - begin_s < 5
+    assert value(metrics.stopped) == 1
+    assert any("the record is not finished" in record.getMessage() for record in caplog.records)
+    disk.go_on.set()
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_folder_or_file_that_vanishes_ends_the_record(controlled, metrics, tmp_path, caplog, what, flushed_each_step):
+    folder = tmp_path / "record"
+    folder.mkdir()
+    recorder = Recorder(RecordFolder(folder, 20 * GB), controlled.run, metrics)
+    recorder.add(controlled.events[0])
+    wait_until(lambda: value(metrics.steps) == 1)
+    if what == "folder":
+        shutil.rmtree(folder)
+    else:
+        next(folder.iterdir()).unlink()
+    recorder.add(controlled.events[1])
+    wait_until(lambda: value(metrics.stopped) == 1)
+    recorder.close()
+    (error,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "the file has been deleted while it was written" in error
+
+
+def test_step_that_cannot_be_encoded_ends_the_record(controlled, metrics, tmp_path, caplog, flushed_each_step):
+    recorder = Recorder(RecordFolder(tmp_path, 20 * GB), controlled.run, metrics)
+    event = controlled.events[1]
+    broken = replace(event, decisions=(event.decisions[0]._replace(tl="SA999"),))
+    for each in (controlled.events[0], broken, *controlled.events[2:]):
+        recorder.add(each)
+    wait_until(lambda: value(metrics.stopped) == 1)
+    recorder.close()
+    (error,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "KeyError: 'SA999'" in error
+    assert [each.step.number for each in read(next(tmp_path.iterdir()))[1]] == [0]
+
+
+@pytest.mark.parametrize("action", [np.array(["green"]), np.array([np.nan, 3.0]), None])
+def test_invalid_action_and_text_are_recorded(controlled, metrics, tmp_path, action):
+    event = controlled.events[0]
+    decisions = [
+        event.decisions[0]._replace(answer=Answer(action), failure="InvalidAction: \ud800"),
+        event.decisions[1]._replace(answer=RuntimeError("\udcff"), failure="RuntimeError"),
+    ]
+    (path,) = record(tmp_path, controlled.run, [replace(event, decisions=tuple(decisions))], metrics)
+    _, (step,), _ = read(path)
+    first, second = (step.tls[each.tl].decision for each in decisions)
+    assert first.failure == "InvalidAction: ?" and not first.error
+    assert len(first.action) == (2 if action is not None and action.dtype.kind == "f" else 0 if action is not None else 1)
+    assert (second.error, second.error_text) == ("RuntimeError", "?")
+
+
+def test_readings_are_those_of_the_step_although_the_next_one_replaces_them(controlled, metrics, tmp_path):
+    event = controlled.events[0]
+    disk = SlowDisk(tmp_path, writable_bytes=0)
+    recorder = Recorder(disk, controlled.run, metrics)
+    readings = replace(event.readings, counts=np.full_like(event.readings.counts, 7))
+    recorder.add(replace(event, readings=readings))
+    readings.counts[:] = 8
+    disk.go_on.set()
+    recorder.close()
+    _, (step,), _ = read(next(tmp_path.iterdir()))
+    assert set(step.step.readings.vehicles) == {7}

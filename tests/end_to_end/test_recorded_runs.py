@@ -1,0 +1,121 @@
+"""Runs of the real programs that are recorded: killed, on a full disk, two in one folder, with scores of a model server."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+
+import pytest
+
+from controller.recording.record_file import RecordReader
+from tests.conftest import ROOT
+from tests.end_to_end.programs import CITY
+
+MAX_LOST_S = 1.0
+"""Wall time of a killed controller that may be missing in its record."""
+TOLERANCE_S = 1.0
+"""For encoding and writing on a busy machine."""
+PACED = """
+import sys, time
+from pathlib import Path
+from prometheus_client import CollectorRegistry
+from city import config, network
+from controller.recording.record_folder import RecordFolder
+from controller.recording.recorder import Recorder
+from controller.telemetry.metrics import RecordMetrics
+from tests.controller.recording.controlled_city import control
+
+class Reports:
+    def add(self, event):
+        print(event.number, time.monotonic(), flush=True)
+        time.sleep(0.02)
+    def close(self):
+        pass
+
+def recorder(run):
+    return Recorder(RecordFolder(Path(sys.argv[2]), 10**10), run, RecordMetrics(CollectorRegistry()))
+
+city = config.load(Path(sys.argv[1]))
+control(city, network.of_city(city), 100_000, recorder, lambda run: Reports())
+"""
+
+
+def read(path):
+    """(city, steps, why it ends early) of a file."""
+    with RecordReader(path) as reader:
+        steps = list(reader.steps())
+        return reader.city, steps, reader.missing
+
+
+def control(*arguments, **settings):
+    command = [sys.executable, "-m", "greenserve", "control", "--city", CITY, "--seed", "1", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings)
+
+
+def test_killed_controller_loses_a_second_at_most(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", PACED, CITY, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+    ) as process:
+        reported = [process.stdout.readline().split()]
+        end_s = time.monotonic() + 3.5
+        while time.monotonic() < end_s:
+            reported.append(process.stdout.readline().split())
+        killed_s = time.monotonic()
+        os.killpg(process.pid, signal.SIGKILL)  # and its SUMO
+        reported += [line.split() for line in process.stdout.read().splitlines()]
+    (path,) = tmp_path.iterdir()
+    _, steps, missing = read(path)
+    numbers = [each.step.number for each in steps]
+    written = [int(number) for number, at_s in filter(None, reported) if float(at_s) < killed_s - MAX_LOST_S - TOLERANCE_S]
+    assert numbers == list(range(len(numbers))) and len(written) > 20
+    assert numbers[-1] >= written[-1]
+    assert missing  # the file has no end
+
+
+def test_full_disk_ends_the_record_and_not_the_run(tmp_path):
+    def with_small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+
+    record, summaries = tmp_path / "record", []
+    for k, flags in enumerate(((), ("--record", record))):
+        summary = tmp_path / f"{k}.json"
+        process = control("--policy", "max-pressure", "--end", 600, "--summary", summary, *flags, preexec_fn=with_small_files)
+        _, log = process.communicate(timeout=120)
+        assert process.returncode == 0, log
+        summaries.append(log.rpartition("960 decisions")[1])
+    assert summaries[0] == summaries[1] == "960 decisions"
+    (error,) = [line for line in log.splitlines() if "ERROR" in line]
+    assert "the record ends, and control goes on without it" in error and "File too large" in error
+    (path,) = record.iterdir()
+    assert path.stat().st_size <= 40_000
+
+
+def test_two_controllers_record_into_one_folder(tmp_path):
+    processes = [control("--policy", "max-pressure", "--end", 300, "--record", tmp_path) for _ in range(2)]
+    for process in processes:
+        _, log = process.communicate(timeout=120)
+        assert process.returncode == 0, log
+    (first, steps, missing), (second, *others) = (read(path) for path in sorted(tmp_path.iterdir()))
+    assert first.run != second.run and not missing and not others[1]
+    assert [each.step.number for each in steps] == [each.step.number for each in others[0]] == list(range(61))
+
+
+@pytest.mark.alone
+def test_record_of_a_served_run_has_models_versions_and_scores(grid_server, tmp_path):
+    process = control("--server", grid_server, "--end", 120, "--record", tmp_path)
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 0, log
+    (path,) = tmp_path.iterdir()
+    city, steps, missing = read(path)
+    assert not missing and len(city.contracts) == 8 and city.driver == ""
+    categorical = {contract.tl: contract.action.size for contract in city.contracts if contract.action.kind == "categorical"}
+    decisions = [(tl, message.decision) for each in steps for tl, message in each.tls.items() if message.HasField("decision")]
+    assert len(decisions) > 100 and categorical and len(categorical) < 8
+    for tl, decision in decisions:
+        assert decision.version == 1 and decision.model == tl and len(decision.scores) == categorical.get(tl, 0)
+        if tl in categorical:
+            assert max(decision.scores) == decision.scores[int(decision.action[0])]
+    assert all(later.publish_ns >= earlier.publish_ns for earlier, later in pairwise(steps))

@@ -1,0 +1,142 @@
+"""The contracts of PettingZoo, Gymnasium and the libraries on top of them, as their own tests check them."""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test
+from pettingzoo.utils.conversions import parallel_to_aec
+
+import greenserve
+from tests.conftest import GRID, ROOT
+from tests.environment.conftest import play
+
+CITY = str(GRID / "city.toml")
+NO_SB3 = "stable-baselines3 is not installed (pip install torch stable-baselines3)"
+
+
+@pytest.fixture(autouse=True)
+def _errors_for_warnings():
+    """A warning of a checker is a failure."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=UserWarning)
+        # render modes of registered environments alone are tested
+        warnings.filterwarnings("ignore", ".*alternative render modes.*")
+        # agents have the names of the TLs
+        warnings.filterwarnings("ignore", "We recommend agents to be named in the format")
+        yield
+
+
+@pytest.mark.parametrize("target_tls", [["SA101", "SA102"], None], ids=["one interval", "any intervals"])
+def test_pettingzoos_api_test_passes(target_tls, parallel):
+    parallel_api_test(parallel(target_tls, seconds=100), num_cycles=60)
+
+
+def test_pettingzoos_turn_by_turn_interface_works(parallel):
+    api_test(parallel_to_aec(parallel(["SA101", "SA102"], seconds=100)), num_cycles=30)
+
+
+def test_pettingzoos_seed_test_passes_with_two_environments_at_once():
+    # over libsumo the second one is refused
+    parallel_seed_test(lambda: greenserve.parallel_env(CITY, ["SA101", "SA103"], seconds=60, transport="traci"), 20)
+
+
+def test_episode_over_libsumo_is_repeated_by_its_seed(parallel):
+    env = parallel(["SA101", "SA103"], seconds=150)
+    first, again, other = (play(env, seed=seed) for seed in (3, 3, 4))
+    for (a, rewards, infos), (b, same_rewards, same_infos) in zip(first, again, strict=True):
+        assert all(np.array_equal(a[tl], b[tl]) for tl in a) and rewards == same_rewards and infos == same_infos
+    assert any(not np.array_equal(a[tl], b[tl]) for (a, _, _), (b, _, _) in zip(first, other, strict=True) for tl in a)
+
+
+@pytest.mark.parametrize(("tl", "seconds"), [("SA101", 60), ("SA103", 60), ("SA107", 600)])
+def test_gymnasiums_check_passes(tl, seconds, single):
+    check_env(single(tl, seconds=seconds))
+
+
+def test_stable_baselines3s_check_passes(single):
+    checker = pytest.importorskip("stable_baselines3.common.env_checker", reason=NO_SB3)
+    checker.check_env(single("SA101", seconds=60))
+
+
+@pytest.mark.slow
+def test_stable_baselines3s_subprocesses_run():
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env", reason=NO_SB3)
+    envs = vec_env.SubprocVecEnv([lambda: greenserve.env(CITY, "SA101", seconds=60)] * 2, start_method="spawn")
+    try:
+        envs.seed(1)
+        assert envs.reset().shape == (2, 21)
+        _, rewards, done, _ = envs.step([0, 1])
+        assert rewards.shape == (2,) and not done.any()
+    finally:
+        envs.close()
+
+
+def test_supersuits_vectorisation_runs():
+    """As CleanRL's ppo_pettingzoo_ma does it."""
+    supersuit = pytest.importorskip("supersuit", reason="SuperSuit is not installed (pip install supersuit)")
+    env = greenserve.parallel_env(CITY, ["SA101", "SA102", "SA104"], seconds=60)
+    padded = supersuit.pad_action_space_v0(supersuit.pad_observations_v0(env))
+    envs = supersuit.concat_vec_envs_v1(supersuit.pettingzoo_env_to_vec_env_v1(padded), 1, num_cpus=0, base_class="gymnasium")
+    try:
+        observations, _ = envs.reset(seed=1)
+        assert np.shape(observations) == (3, 21)
+        ends = [bool(all(envs.step(np.zeros(3, int))[3])) for _ in range(24)]
+        assert [k for k, is_end in enumerate(ends) if is_end] == [11, 23], "it resets itself"
+    finally:
+        envs.close()
+
+
+def test_gymnasiums_vectorisation_runs_environments_in_processes_of_their_own():
+    makes = [lambda: greenserve.env(CITY, "SA101", seconds=60)] * 2
+    envs = gymnasium.vector.AsyncVectorEnv(makes, context="spawn")
+    try:
+        observations, _ = envs.reset(seed=[1, 1])
+        assert observations.shape == (2, 21)
+        for action in (0, 1, 2):
+            observations, rewards, *_ = envs.step(np.array([action, action]))
+        assert np.array_equal(*observations) and rewards[0] == rewards[1], "the same seed"
+    finally:
+        envs.close()
+
+
+def test_environment_is_copied_by_its_arguments(parallel):
+    env = parallel(["SA101"], seconds=60)
+    env.reset(seed=1)
+    copy = cloudpickle.loads(cloudpickle.dumps(env))
+    assert copy.possible_agents == ["SA101"] and copy.agents == [] and copy.observation_space("SA101").shape == (21,)
+    copy.close()
+    env.step({"SA101": 0})
+
+
+def run_script(script, folder):
+    """Run a script in a folder of the user's."""
+    (folder / "train.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "train.py"], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_importing_greenserve_is_light(tmp_path):
+    heavy = "('numpy', 'gymnasium', 'pettingzoo', 'environment', 'city')"
+    done = run_script(f"import sys, greenserve; print([name for name in {heavy} if name in sys.modules])", tmp_path)
+    assert done.stdout.strip() == "[]", done.stderr
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = greenserve.nothing
+
+
+@pytest.mark.parametrize("name", ["environment", "simulation"])
+def test_module_of_the_user_that_hides_ours_is_named(name, tmp_path):
+    (tmp_path / f"{name}.py").write_text("")
+    done = run_script("from greenserve import parallel_env", tmp_path)
+    assert f"{tmp_path / name}.py hides greenserve's package {name}; rename it" in done.stderr.splitlines()[-1]
+
+
+def test_missing_gymnasium_names_the_extra(tmp_path):
+    done = run_script("import sys; sys.modules['gymnasium'] = None\nimport greenserve; greenserve.env", tmp_path)
+    assert "pip install 'greenserve[environment]'" in done.stderr.splitlines()[-1]

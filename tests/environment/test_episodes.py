@@ -1,0 +1,302 @@
+"""What an episode does: who acts when, rewards, served neighbours, demand, pictures, and what is left at its end."""
+
+import itertools
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+
+from city import config
+from city.errors import InputError
+from environment.demand import RouteFile, demand_of
+from serving.client import Client
+from serving.embedded.config import ServerConfig
+from signals import contract
+from simulation.demand import Demand, varied
+from simulation.street_simulation import SimulationFailed
+from simulation.trips import read_trips
+from tests.conftest import GRID
+from tests.environment.conftest import play
+from tests.serving.conftest import running
+from training.actor_critics import ActorCritics
+from training.episode import EpisodeSimulator, TrainingTask
+
+TARGETS = ["SA101", "SA103"]
+
+
+def test_observations_lie_in_named_and_bounded_spaces(parallel):
+    env = parallel(seconds=200)
+    for observations, _, _ in play(env):
+        assert all(env.observation_space(tl).contains(observation) for tl, observation in observations.items())
+    for tl in env.possible_agents:
+        names, space = env.feature_names(tl), env.observation_space(tl)
+        assert len(set(names)) == len(names) == space.shape[0] and space.is_bounded()
+    assert env.feature_names("SA101")[3:6] == ["phase[A0:3]", "min_green[A0]", "density[A1A0.70.00_0]"]
+
+
+def test_street_dialects_observations_lie_in_their_space(parallel):
+    city = config.load(GRID / "city.toml")
+    tls = {tl: config.TL(city.tls[tl].signals, "street", tl) for tl in ("SA101", "SA105")}
+    env = parallel(city=replace(city, tls=tls), seconds=300)
+    steps = play(env)
+    for observations, _, _ in steps:
+        assert all(env.observation_space(tl).contains(observation) for tl, observation in observations.items())
+    assert max(observations["SA101"].max() for observations, _, _ in steps) > 1
+
+
+def test_tl_acts_at_its_own_decisions_alone(parallel):
+    """SA101 decides every 5 s, SA103 every 8 s."""
+    env = parallel(TARGETS, seconds=120)
+    steps = play(env)
+    times = {tl: [info[tl]["time_s"] for _, _, info in steps if info[tl]["decides"]] for tl in TARGETS}
+    assert times["SA101"] == list(range(0, 121, 5)) and times["SA103"] == list(range(0, 121, 8))
+    assert [infos["SA101"]["time_s"] for *_, infos in steps] == sorted({*times["SA101"], *times["SA103"]})
+    for (before, _, _), (after, rewards, infos) in itertools.pairwise(steps):
+        for tl in TARGETS:
+            if not infos[tl]["decides"]:
+                assert np.array_equal(before[tl], after[tl]) and (rewards[tl] == 0 or infos[tl]["time_s"] == 120)
+
+
+def test_action_of_a_tl_that_does_not_decide_is_not_followed(parallel):
+    env = parallel(TARGETS, seconds=120)
+
+    def run(idle):
+        env.reset(seed=1)
+        infos = {tl: {"decides": True} for tl in TARGETS}
+        seen = []
+        while env.agents:
+            actions = {"SA101": 1, "SA103": np.ones(1, np.float32)}
+            if not infos["SA103"]["decides"]:
+                actions["SA103"] = idle
+            if idle is None:
+                actions = {tl: action for tl, action in actions.items() if infos[tl]["decides"]}
+            observations, rewards, _, _, infos = env.step(actions)
+            seen.append((observations["SA103"].tolist(), rewards))
+        return seen
+
+    assert run(np.ones(1, np.float32)) == run(-np.ones(1, np.float32)) == run(None)
+
+
+def test_reward_is_that_of_the_training(parallel):
+    """The trainer's transitions of greedy actions, step by step in the environment."""
+    city = config.load(GRID / "city.toml")
+    simulator = EpisodeSimulator(TrainingTask(city, ("SA101", "SA104"), seconds=200.0))
+    (layout,) = simulator.layouts
+    arrays = [ActorCritics.initial_arrays(layout, np.random.default_rng(1))]
+    episode = simulator.run(arrays, Demand(7), (1, 1), explore=True)
+    env = parallel(["SA101", "SA104"], seconds=200, demand=Demand(7))
+    actions = {tl: iter(episode.transitions[tl].action.ravel().astype(int).tolist()) for tl in env.possible_agents}
+    steps = play(env, lambda observations: {tl: next(actions[tl]) for tl in observations})
+    for tl, transitions in episode.transitions.items():
+        rewards = [rewards[tl] for _, rewards, _ in steps[1:]]
+        np.testing.assert_array_equal(np.array(rewards[:-1], np.float32), transitions.reward[:-1])
+        width = len(steps[0][0][tl])
+        np.testing.assert_array_equal([observations[tl] for observations, _, _ in steps[:-1]], transitions.x[:, :width])
+
+
+def test_reward_may_be_a_function_of_the_readings(parallel):
+    seen = []
+
+    def worst_queue(tl):
+        seen.append((tl.tl, tl.now_s, tl.seconds))
+        assert tl.queued() == sum(tl.halting(lane) for lane in tl.lanes) and len(tl.lanes) == 8
+        assert sum(len(tl.speeds_mps(lane)) for lane in tl.lanes) == sum(map(tl.vehicles, tl.lanes))
+        assert all(0 <= tl.mean_speed_mps(lane) < 20 and tl.waiting_s(lane) >= 0 for lane in tl.lanes)
+        return -max(tl.halting(lane) for lane in tl.lanes)
+
+    steps = play(parallel(["SA101"], seconds=100, reward=worst_queue), lambda observations: {"SA101": 0})
+    assert seen == [("SA101", 5.0 * k, 5.0) for k in range(1, 21)]
+    assert min(rewards["SA101"] for _, rewards, _ in steps[1:]) < 0
+
+
+def test_function_without_a_number_ends_the_episode_with_its_name(parallel):
+    import libsumo
+
+    def nothing(tl):
+        return None
+
+    env = parallel(["SA101"], seconds=100, reward=nothing)
+    env.reset(seed=1)
+    with pytest.raises(Exception, match="reward: nothing gave None for SA101, not a number"):
+        env.step({"SA101": 0})
+    assert not libsumo.isLoaded()
+
+
+def test_info_has_overrides_and_permitted_states(parallel):
+    city = config.load(GRID / "city.toml")
+    env = parallel(["SA101"], seconds=200, city=replace(city, safety=replace(city.safety, min_yellow_s=5.0)))
+    k = iter(range(100))
+    steps = play(env, lambda observations: {"SA101": next(k) // 3 % 4})
+    infos = [info["SA101"] for *_, info in steps]
+    assert infos[0]["overrides"] == [] and all(set(info["permitted_states"]) == {"A0"} for info in infos)
+    overrides = [override for info in infos for override in info["overrides"]]
+    assert overrides and all(o["requested"] != o["permitted"] and o["signal"] == "A0" for o in overrides)
+    # a yellow that goes on while the policy's own would have ended
+    assert any("y" in info["permitted_states"]["A0"] and info["permitted_states"] != info["requested_states"] for info in infos)
+
+
+def test_served_tls_answer_beside_the_targets(parallel, grid_models):
+    alone = play(parallel(["SA101"], seconds=200), lambda observations: {"SA101": 0})
+    with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
+        env = parallel(["SA101"], "SA102,SA104", server=f"127.0.0.1:{server.port}", seconds=200)
+        served = play(env, lambda observations: {"SA101": 0})
+        calls = server.metrics.totals(["/tensorflow/serving/request_count"])["/tensorflow/serving/request_count"]
+        env.close()
+    assert calls >= 40
+    assert any(not np.array_equal(a[0]["SA101"], b[0]["SA101"]) for a, b in zip(served, alone, strict=True)), "they act"
+    embedded = parallel(["SA101"], ["SA 102", "SA_104"], infer_model_path=grid_models, seconds=200)
+    again = play(embedded, lambda observations: {"SA101": 0})
+    assert all(np.array_equal(a[0]["SA101"], b[0]["SA101"]) for a, b in zip(served, again, strict=True))
+
+
+def test_policy_has_the_same_trips_in_the_environment_and_under_the_controller(parallel, grid_server, tmp_path):
+    env = parallel(
+        ["SA101", "SA103"], ["SA104"], server=grid_server, seconds=300, demand="city", tripinfo=tmp_path / "environment.xml"
+    )
+
+    def served(observations):
+        values = {tl: client.predict(tl, observation)["action"].ravel() for tl, observation in observations.items()}
+        return {"SA101": int(values["SA101"][0]), "SA103": values["SA103"].clip(-1, 1)}
+
+    with Client(grid_server) as client:
+        play(env, served, seed=5)
+    command = [sys.executable, "-m", "controller", "--city", GRID / "city.toml", "--server", grid_server, "--libsumo"]
+    command += ["--infer-tl", "SA101,SA103,SA104", "--seed", "5", "--end", "300", "--tripinfo", tmp_path / "controller.xml"]
+    subprocess.run(command, check=True, capture_output=True)
+    ours, theirs = (arrived(tmp_path / f"{name}.xml") for name in ("environment", "controller"))
+    assert ours == theirs and len(ours) > 50
+
+
+def arrived(tripinfo):
+    """The trips that ended."""
+    return sorted(trip for trip in re.findall(r"<tripinfo .*", tripinfo.read_text()) if 'arrival="-1' not in trip)
+
+
+def simulators():
+    """The SUMO programs that this process has started."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("sumo")]
+
+
+def test_served_tl_without_an_answer_ends_the_episode(parallel, grid_models):
+    import libsumo
+
+    with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
+        env = parallel(["SA101"], ["SA104"], server=f"127.0.0.1:{server.port}", seconds=60)
+        env.reset(seed=1)
+        env.step({"SA101": 0})
+    with pytest.raises(SimulationFailed, match="SA104 had no valid answer from its served model"):
+        env.step({"SA101": 0})
+    assert not libsumo.isLoaded()
+
+
+@pytest.mark.parametrize("transport", ["libsumo", "traci"])
+def test_sumo_that_ends_early_is_reported(transport, parallel, tmp_path):
+    (edge, *_) = roads()
+    (tmp_path / "late.rou.xml").write_text(
+        f'<routes><vehicle id="a" depart="0"><route edges="{edge}"/></vehicle>'
+        f'<vehicle id="b" depart="600"><route edges="{edge}"/></vehicle>'
+        '<vehicle id="x" depart="600"><route edges="nowhere"/></vehicle></routes>'
+    )
+    env = parallel(["SA101"], demand=tmp_path / "late.rou.xml", seconds=900, transport=transport)
+    env.reset(seed=1)
+    with pytest.raises(SimulationFailed, match="SUMO ended the simulation") as failed:
+        for _ in range(180):
+            env.step({"SA101": 0})
+    assert "\n" not in str(failed.value) and simulators() == []
+    with pytest.raises(ResetNeeded):
+        env.step({"SA101": 0})
+
+
+def test_tl_that_cannot_be_controlled_is_left_out_with_a_warning(parallel, monkeypatch):
+    monkeypatch.setattr(
+        contract,
+        "controllable",
+        lambda city, tls, street: ([tl for tl in tls if tl != "SA102"], {"SA102": "SA102: has one green"}),
+    )
+    with pytest.warns(UserWarning, match="left on its own program: SA102: has one green"):
+        env = parallel(seconds=60)
+    assert "SA102" not in env.possible_agents and len(env.possible_agents) == 7
+    with pytest.raises(InputError, match="SA102: has one green"):
+        parallel(["SA101", "SA102"], seconds=60)
+
+
+@pytest.mark.parametrize("transport", ["libsumo", "traci"])
+def test_closed_environment_leaves_nothing(transport, parallel, grid_models, tmp_path, monkeypatch):
+    import libsumo
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    env = parallel(["SA101"], ["SA102"], infer_model_path=grid_models, seconds=60, transport=transport)
+    env.reset(seed=1)
+    port = int(env._episodes._tls.task.server.rpartition(":")[2])
+    socket.create_connection(("127.0.0.1", port)).close()
+    assert len(list(tmp_path.glob("greenserve-*"))) == 1
+    assert libsumo.isLoaded() == (transport == "libsumo") and len(simulators()) == (transport == "traci")
+    env.close()
+    env.close()
+    assert not libsumo.isLoaded() and not list(tmp_path.iterdir())
+    assert simulators() == []
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_trips_are_complete_after_the_end(parallel, tmp_path):
+    env = parallel(["SA101"], seconds=200, tripinfo=tmp_path / "trips.xml", demand="city")
+    play(env)
+    assert read_trips(tmp_path / "trips.xml").total > 20
+
+
+def test_demand_is_the_trainers_the_citys_or_given(parallel, tmp_path):
+    assert demand_of("varied", 3, 2) == varied(np.random.default_rng([3, 2]), varies=True)
+    assert demand_of("city", 3, 2) == Demand(5) and demand_of(Demand(9), 3, 2) == Demand(9)
+    routes = tmp_path / "one.rou.xml"
+    routes.write_text('<routes><vehicle id="only" depart="0"><route edges="A1B1"/></vehicle></routes>')
+    assert demand_of(str(routes), 3, 0) == RouteFile(routes, 3)
+    edge = next(roads())
+    routes.write_text(f'<routes><vehicle id="only" depart="0"><route edges="{edge}"/></vehicle></routes>')
+    env = parallel(["SA101"], seconds=60, tripinfo=tmp_path / "trips.xml", demand=routes)
+    play(env)
+    assert read_trips(tmp_path / "trips.xml").total == 1
+
+
+def roads():
+    """Roads of the sample city."""
+    import sumolib
+
+    return (edge.getID() for edge in sumolib.net.readNet(str(GRID / "grid.net.xml")).getEdges())
+
+
+def test_picture_shows_lanes_vehicles_and_signals(single):
+    env = single("SA101", seconds=200, render_mode="rgb_array", demand="city")
+    env.reset(seed=1)
+    empty = env.render()
+    for _ in range(25):
+        *_, info = env.step(0)
+    picture = env.render()
+    assert picture.dtype == np.uint8 and picture.shape == empty.shape and 240 <= max(picture.shape) <= 960
+
+    def pixels(colour):
+        return int((np.abs(picture.astype(int) - colour).sum(2) < 30).sum())
+
+    state = info["permitted_states"]["A0"]
+    assert "G" in state and pixels((60, 220, 90)) > 20 and "r" in state and pixels((225, 50, 45)) > 20
+    assert pixels((52, 54, 60)) > 5000 and pixels((255, 90, 70)) + pixels((120, 200, 255)) > 50
+    assert (picture != empty).any()
+    while not env.step(0)[3]:
+        pass
+    assert (env.render() != picture).any(), "that of the end"
+
+
+def test_there_is_no_picture_without_a_render_mode(single):
+    env = single("SA101", seconds=60)
+    env.reset(seed=1)
+    with pytest.warns(UserWarning, match=r'pass render_mode="rgb_array"'):
+        assert env.render() is None

@@ -1,0 +1,63 @@
+"""The environment with the dialect's floors is sumo-rl's own: the same observations, rewards and trips."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from city import network
+from greenserve.__main__ import main
+from tests.conftest import ROOT
+from tests.environment.sumo_rl_episode import Episode
+
+SUMO_RL = importlib.util.find_spec("sumo_rl")
+pytestmark = pytest.mark.skipif(SUMO_RL is None, reason="sumo-rl is not installed (pip install sumo-rl)")
+CASES = [
+    ("cologne1", "diff-waiting-time", "libsumo", 300),
+    ("cologne1", "average-speed", "traci", 150),
+    pytest.param("cologne8", "diff-waiting-time", "libsumo", 600, marks=pytest.mark.slow),
+    ("cologne8", "pressure", "libsumo", 200),
+    ("ingolstadt7", "queue", "libsumo", 200),
+    pytest.param("ingolstadt7", "average-speed", "libsumo", 600, marks=pytest.mark.slow),
+    pytest.param("ingolstadt7", "diff-waiting-time", "traci", 300, marks=pytest.mark.slow),
+]
+
+
+def run_in_a_process(name, episode):
+    """(what happened, trips) of an episode; `name`: sumo-rl, or our transport."""
+    import sumo
+
+    environment = {**os.environ, "SUMO_HOME": sumo.SUMO_HOME, "LIBSUMO_AS_TRACI": "1", "PYTHONPATH": str(ROOT)}
+    if name == "traci":
+        del environment["LIBSUMO_AS_TRACI"]
+    command = [sys.executable, "-m", "tests.environment.sumo_rl_episode", name, json.dumps(asdict(episode))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    trips = sorted(re.findall(r"<tripinfo .*", episode.file(name, "xml").read_text()))
+    return json.loads(episode.file(name, "json").read_text()), trips
+
+
+@pytest.mark.parametrize(("name", "reward", "transport", "seconds"), CASES)
+def test_same_actions_give_sumo_rls_observations_rewards_and_trips(name, reward, transport, seconds, tmp_path):
+    (package,) = SUMO_RL.submodule_search_locations
+    folder = Path(package) / "nets" / "RESCO" / name
+    street = network.of_sumocfg(folder / f"{name}.sumocfg")
+    files = str(folder / f"{name}.net.xml"), str(folder / f"{name}.rou.xml")
+    begin_s = int(street.begin_s)
+    times = ["--begin-time", str(begin_s), "--num-seconds", str(seconds)]
+    assert main(["city", "init", "--net", files[0], "--route", files[1], *times, "--out", str(tmp_path / "city.toml")]) == 0
+    episode = Episode(str(tmp_path), *files, begin_s, seconds, reward)
+    expected, expected_trips = run_in_a_process("sumo-rl", episode)
+    result, trips = run_in_a_process(transport, episode)
+    assert result["overrides"] == 0 and len(result["steps"]) == seconds // 5
+    assert result["first"] == expected["first"] and result["sizes"] == expected["sizes"]
+    for ours, theirs in zip(result["steps"], expected["steps"], strict=True):
+        assert ours == theirs
+    assert len({json.dumps(rewards) for _, rewards in expected["steps"]}) > 5, "the street was not empty"
+    assert trips == expected_trips != []

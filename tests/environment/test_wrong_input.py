@@ -1,0 +1,103 @@
+"""Wrong input and calls out of order: an exception of one line that says how to fix it."""
+
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
+
+import greenserve
+from city.errors import InputError
+from tests.conftest import GRID
+
+ARGUMENTS = [
+    ({"city": "nowhere/city.toml"}, r"city: nowhere/city.toml: no such file; pass the path of a city.toml"),
+    ({"target_tls": ["SA999"]}, "target_tls: SA999 is not one of the TLs SA101"),
+    ({"target_tls": ["A0"]}, "target_tls: A0 is a signal, which belongs to TL SA101"),
+    ({"target_tls": []}, "target_tls selects no TL"),
+    ({"infer_tls": ["SA999"]}, "infer_tls: SA999 is not one of the TLs"),
+    ({"infer_tls": "all"}, "infer_tls names every TL"),
+    ({"target_tls": "SA101,SA102", "infer_tls": "SA 102"}, "SA102 cannot be in target_tls and infer_tls at once"),
+    ({"infer_tls": "SA102", "infer_model_path": GRID / "nothing"}, "SA102"),
+    ({"infer_tls": "SA102", "server": "127.0.0.1:1"}, "no model server answers at 127.0.0.1:1"),
+    ({"infer_tls": "SA102", "server": "nonsense"}, "server"),
+    ({"server": "127.0.0.1:8500"}, "server needs infer_tls"),
+    ({"reward": "happiness"}, "reward = 'happiness' must be a function, or one of average-speed, delay"),
+    ({"floors": "none"}, "floors = 'none' must be one of None, street, dialect"),
+    ({"transport": "pigeon"}, "transport = 'pigeon' must be one of libsumo, traci"),
+    ({"render_mode": "human"}, "render_mode = 'human' must be one of None, rgb_array"),
+    ({"seconds": 0}, "seconds = 0 must be at least 1"),
+    ({"demand": "nothing.rou.xml"}, r"demand: nothing.rou.xml: no such file; pass varied or city"),
+    ({"demand": 7}, "demand = 7 must be varied or city, a route file, or a Demand"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), ARGUMENTS)
+def test_wrong_argument_is_named_in_one_line(arguments, message):
+    with pytest.raises(InputError, match=message) as raised:
+        greenserve.parallel_env(**{"city": GRID / "city.toml", **arguments})
+    assert "\n" not in str(raised.value)
+
+
+def test_single_environment_needs_one_tl():
+    with pytest.raises(InputError, match=r"target_tl must be one of SA101, SA102, .*; for several use parallel_env"):
+        greenserve.env(GRID / "city.toml")
+
+
+def test_city_without_tls_is_named(tmp_path):
+    (tmp_path / "city.toml").write_text(f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n')
+    with pytest.raises(InputError, match=r"city\.toml: has no \[tl\.NAME\]"):
+        greenserve.parallel_env(tmp_path / "city.toml")
+
+
+def test_second_simulation_in_one_process_is_refused(parallel):
+    first, second = parallel(["SA101"], seconds=60), parallel(["SA102"], seconds=60)
+    first.reset(seed=1)
+    with pytest.raises(InputError, match=r'one at a time: close the other environment, pass transport="traci" .* subprocess'):
+        second.reset(seed=1)
+    first.step({"SA101": 0})
+    beside = parallel(["SA102"], seconds=60, transport="traci")
+    beside.reset(seed=1)
+    beside.step({"SA102": 0})
+    first.close()
+    second.reset(seed=1)
+
+
+def test_steps_out_of_order_are_refused(parallel):
+    env = parallel(["SA101"], seconds=5)
+    with pytest.raises(ResetNeeded, match=r"call reset\(\) before step\(\)"):
+        env.step({"SA101": 0})
+    env.reset(seed=1)
+    assert env.step({"SA101": 0})[3] == {"SA101": True} and env.agents == []
+    with pytest.raises(ResetNeeded, match=r"the episode ended at second 5; call reset\(\)"):
+        env.step({"SA101": 0})
+    env.close()
+    with pytest.raises(ClosedEnvironmentError, match="make another one"):
+        env.reset()
+    with pytest.raises(ResetNeeded):
+        env.step({})
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ({"SA101": 4, "SA103": [0.0]}, r"action 4 of SA101 is not in its space Discrete\(4\)"),
+        ({"SA101": 1.5, "SA103": [0.0]}, r"action 1.5 of SA101 is not in its space"),
+        ({"SA101": np.array([0, 1]), "SA103": [0.0]}, "of SA101 is not in its space"),
+        ({"SA101": 0, "SA103": [2.0]}, r"action \[2.0\] of SA103 is not in its space Box"),
+        ({"SA101": 0, "SA103": [float("nan")]}, "of SA103 is not in its space"),
+        ({"SA101": 0, "SA103": "left"}, "action 'left' of SA103 is not in its space"),
+        ({"SA101": 0}, "the action of SA103 is missing, which decides at second 0; pass it"),
+        ({"SA101": 0, "SA103": [0.0], "SA102": 0}, "SA102 is not one of the target TLs SA101, SA103"),
+    ],
+)
+def test_action_out_of_its_space_is_refused_and_the_episode_goes_on(actions, message, parallel):
+    env = parallel(["SA101", "SA103"], seconds=60)
+    env.reset(seed=1)
+    with pytest.raises(InvalidAction, match=message) as raised:
+        env.step(actions)
+    assert "\n" not in str(raised.value)
+    env.step({"SA101": np.int64(1), "SA103": np.zeros(1)})
+
+
+def test_negative_seed_is_refused(parallel):
+    with pytest.raises(InputError, match="seed = -1 must not be negative"):
+        parallel(["SA101"], seconds=60).reset(seed=-1)
