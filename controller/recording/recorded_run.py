@@ -36,7 +36,7 @@ class RecordedRun:
         """The run's first file."""
         with RecordReader(self.path) as reader:
             self.city = reader.city
-            self.start = _start(self.path, reader.city, reader.attachments)
+            self.start = start_of(self.path, reader.city, reader.attachments)
         self.ended = ""
         """Why the steps ended before the run did, after `steps` has ended; "" if they did not."""
 
@@ -96,7 +96,7 @@ def _in_order(paths: Sequence[Path]) -> list[tuple[int, Path]]:
     return in_order
 
 
-def _start(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> RunStart:
+def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> RunStart:
     """The start of a run. Raises InputError if this version cannot read it."""
     with tempfile.TemporaryDirectory(prefix="greenserve-record-") as folder:
         files = _unpacked(path, city, attachments, Path(folder))

@@ -12,22 +12,15 @@ detectors         none: a record has no entries and exits
 Edie, "Discussion of traffic stream measurements and definitions", 1963.
 """
 
-import gzip
-import io
 import math
-import tempfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from city.config import City
 from city.errors import InputError
 from city.network import Program
 from city.sumo_files import time_text
-from city.version import VERSION
-from controller.recording import run_start
 from controller.recording.atspm import phase_numbers
 from controller.recording.atspm.phase_numbers import PhaseNumbers
 from controller.recording.atspm.readings import LaneReading, SignalReadings, VehicleReading
@@ -45,15 +38,12 @@ from controller.recording.atspm.timeline import (
     Timeline,
 )
 from controller.recording.record_file import NS, RecordedStep, RecordReader
+from controller.recording.recorded_run import start_of
 from controller.recording.run_files import RunReader
 from controller.recording.run_start import RunStart
 from controller.recording.sentences import mode_name
-from controller.sumo.network import check_contract_matches_network
 from protos import record_pb2 as record
 
-MAX_UNPACKED_BYTES = 1 << 30
-"""Largest size of all network files of a record, unpacked."""
-READ_BYTES = 1 << 20
 HOLE_S = 1e-6
 """Longer times between two shown states are a hole."""
 AFTER_HOLE_S = 0.001
@@ -61,8 +51,6 @@ AFTER_HOLE_S = 0.001
 MAX_GAP_S = 60.0
 """A longer time between two readings of single vehicles is not counted as flow."""
 NO_DETECTORS = "the record has no entries and exits of detectors, so there are no detector events"
-MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
-"""What decoding may raise for a record that another version wrote, or that was changed."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +92,15 @@ def read(
 
     Raises InputError if the record's network or the phase numbers cannot be read, or no signal is recorded in that time.
     """
-    run = network_of(reader)
+    path = reader.files[0].path
+    with RecordReader(path) as file:
+        run = start_of(path, file.city, file.attachments)
     street = run.street
     phases = (
         phase_numbers.of_city(city, street)
         if city is not None
         else {
-            name: phase_numbers.number_phases(signal, {}, f"{reader.files[0].path}: signal {name}")
+            name: phase_numbers.number_phases(signal, {}, f"{path}: signal {name}")
             for name, signal in sorted(street.signals.items())
         }
     )
@@ -125,7 +115,7 @@ def read(
             break
         steps.add(recorded)
     if not steps.begin_s < steps.end_s:
-        raise InputError(f"{reader.files[0].path}: has no shown state of these TLs at that time; see greenserve record info")
+        raise InputError(f"{path}: has no shown state of these TLs at that time; see greenserve record info")
     notes = [NO_DETECTORS, *reader.missing, *steps.holes]
     if run.driver is not None:
         notes.append(f"{run.driver} drove in the place of the policies: its time is control mode {FALLBACK}")
@@ -134,7 +124,7 @@ def read(
     try:
         own = tuple(signal.timeline() for signal in steps.signals.values())
     except ValueError as error:
-        raise InputError(f"{reader.files[0].path}: its times are out of order: {error}; record the run again") from None
+        raise InputError(f"{path}: its times are out of order: {error}; record the run again") from None
     return RecordedSignals(
         run,
         Timeline(steps.begin_s, steps.end_s, zero, own),
@@ -152,53 +142,6 @@ def programs_of(run: RunStart, signal: str) -> tuple[Program, ...]:
     coordinated = {program.id: program.is_coordinated for program in run.street.signals[signal].programs}
     running = run.start.signals[signal].programs.values()
     return tuple(replace(program, is_coordinated=coordinated.get(program.id, True)) for program in running)
-
-
-def network_of(reader: RunReader) -> RunStart:
-    """The start of a recorded run, with its network. Raises InputError if this version cannot read it."""
-    path = reader.files[0].path
-    with RecordReader(path) as file, tempfile.TemporaryDirectory(prefix="greenserve-record-") as folder:
-        files = _unpacked(path, file.city, file.attachments, Path(folder))
-        try:
-            run = run_start.decode(file.city, files)
-            for contract in run.contracts:
-                check_contract_matches_network(contract, run.street)
-            if list(run.start.signals) != [signal for contract in run.contracts for signal in contract.signal_ids]:
-                raise ValueError("its signals are not those of its contracts")
-            lanes = run.tracked_lanes().lanes
-        except InputError as error:
-            # the unpacked file's name means nothing to the reader
-            raise InputError(f"{path}: {str(error).replace(folder, 'its attachments')}") from None
-        except MALFORMED as error:
-            version = file.city.greenserve_version or "unknown"
-            raise InputError(
-                f"{path}: a record of version {version} cannot be read by version {VERSION}: {error}; use that version"
-            ) from None
-        if list(file.city.lanes) != list(lanes):
-            raise InputError(
-                f"{path}: has readings of {len(file.city.lanes)} lanes, and version {VERSION} reads {len(lanes)} lanes or "
-                f"others; use version {file.city.greenserve_version}"
-            )
-        return run
-
-
-def _unpacked(path: Path, city: record.City, attachments: Mapping[str, bytes], folder: Path) -> dict[str, Path]:
-    """Unpack the network's files, by their names in the record. Raises InputError."""
-    files: dict[str, Path] = {}
-    remaining = MAX_UNPACKED_BYTES
-    for k, name in enumerate(city.network_files):
-        if name not in attachments:
-            raise InputError(f"{path}: lacks its attachment {name}; copy the file again")
-        files[name] = folder / f"{k}.xml"  # not the attachment's name, which may lead out of the folder
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(attachments[name])) as packed, files[name].open("wb") as file:
-                while remaining >= 0 and (part := packed.read(READ_BYTES)):
-                    remaining -= file.write(part)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise InputError(f"{path}: its attachment {name} is damaged ({error}); copy the file again") from None
-        if remaining < 0:
-            raise InputError(f"{path}: its network is larger than {MAX_UNPACKED_BYTES >> 20} MB unpacked, so it is not read")
-    return files
 
 
 @dataclass
