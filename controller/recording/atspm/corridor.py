@@ -3,6 +3,7 @@
 Distances are over lanes; the length inside junctions is not counted.
 """
 
+import heapq
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -10,8 +11,10 @@ from city.network import SignalNetwork, StreetNetwork
 from controller.recording.atspm.phase_numbers import PhaseNumbers
 
 STRAIGHT_ON = "s"
-MAX_ROADS_BETWEEN = 50
-"""Roads without a signal between two signals."""
+MAX_BETWEEN_M = 1500.0
+"""Distance of two signals up to which they are of one corridor."""
+MAX_CURVE_DEG = 60.0
+"""Difference of the directions of two stop lines up to which a street goes on: farther, it has turned off."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,14 @@ class _Approach:
 
     signal: str
     road: str
+    heading_deg: float
     links: frozenset[int]
     onto: tuple[str, ...]
     """The roads onto which its through movement leads."""
 
 
 def find(street: StreetNetwork, phases: Mapping[str, PhaseNumbers], signals: Container[str]) -> list[Corridor]:
-    """The corridor with the most signals, then the longest one, and its opposite direction if it has the same signals.
+    """The corridor with the most signals, then the longest one, and the longest one in the opposite direction.
 
     `signals`: those that may be part of it.
     """
@@ -66,6 +70,7 @@ def find(street: StreetNetwork, phases: Mapping[str, PhaseNumbers], signals: Con
     lanes_of: dict[str, list[str]] = {}
     for lane in street.lane_length_m:
         lanes_of.setdefault(_road(lane), []).append(lane)
+    length_m = {road: max(street.lane_length_m[lane] for lane in lanes) for road, lanes in lanes_of.items()}
     graphs = [signal.lane_graph for signal in street.signals.values()]
     next_roads: dict[str, set[str]] = {}
     for lane, following in graphs[0].following.items() if graphs else ():
@@ -75,7 +80,7 @@ def find(street: StreetNetwork, phases: Mapping[str, PhaseNumbers], signals: Con
     for first in approaches.values():
         way: list[tuple[_Approach, tuple[str, ...]]] = [(first, (first.road,))]
         visited = {first.signal}
-        while (onward := _following(way[-1][0], approaches, next_roads, signal_of_road)) is not None:
+        while (onward := _following(way[-1][0], approaches, next_roads, signal_of_road, length_m)) is not None:
             if onward[0].signal in visited:
                 break
             visited.add(onward[0].signal)
@@ -84,21 +89,23 @@ def find(street: StreetNetwork, phases: Mapping[str, PhaseNumbers], signals: Con
             found.append(_corridor(way, street, phases, lanes_of))
     if not found:
         return []
-    best = max(found, key=lambda each: (len(each.stops), each.stops[-1].at_m, _speeds(each)))
-    opposite = [each for each in found if each.signals == best.signals[::-1]]
-    return [best, *opposite[:1]]
+    best = max(found, key=_length)
+    opposite = [each for each in found if [s for s in best.signals[::-1] if s in each.signals] == list(each.signals)]
+    return [best, max(opposite, key=_length)] if opposite else [best]
 
 
 def _approaches(signal: SignalNetwork) -> Iterable[_Approach]:
     links: dict[str, set[int]] = {}
     onto: dict[str, dict[str, None]] = {}
+    heading_deg: dict[str, float] = {}
     for k, (pairs, movements) in enumerate(zip(signal.links, signal.movements, strict=True)):
         for (_, to_lane), movement in zip(pairs, movements, strict=True):
             if not movement.is_crossing and movement.turn == STRAIGHT_ON:
+                heading_deg.setdefault(movement.road, movement.heading_deg)
                 links.setdefault(movement.road, set()).add(k)
                 onto.setdefault(movement.road, {})[_road(to_lane)] = None
     for road, own in links.items():
-        yield _Approach(signal.id, road, frozenset(own), tuple(onto[road]))
+        yield _Approach(signal.id, road, heading_deg[road], frozenset(own), tuple(onto[road]))
 
 
 def _following(
@@ -106,19 +113,23 @@ def _following(
     approaches: Mapping[tuple[str, str], _Approach],
     next_roads: Mapping[str, set[str]],
     signal_of_road: Mapping[str, str],
+    length_m: Mapping[str, float],
 ) -> tuple[_Approach, tuple[str, ...]] | None:
-    """The next approach straight on, and the roads to it; None if there is none, or several ways."""
-    road = approach.onto[0]
-    roads: list[str] = []
-    while len(roads) < MAX_ROADS_BETWEEN:
-        roads.append(road)
+    """The nearest approach of another signal in nearly the same direction, and the roads to it; None if there is none."""
+    first = approach.onto[0]
+    queue = [(length_m[first], (first,))]
+    reached = {first}
+    while queue:
+        distance_m, roads = heapq.heappop(queue)
+        road = roads[-1]
         if road in signal_of_road:
-            reached = approaches.get((signal_of_road[road], road))
-            return None if reached is None else (reached, tuple(roads))
-        onward = sorted(next_roads.get(road, ()))
-        if len(onward) != 1:
-            return None
-        road = onward[0]
+            found = approaches.get((signal_of_road[road], road))
+            if found is not None and _angle(found.heading_deg, approach.heading_deg) <= MAX_CURVE_DEG:
+                return found, roads
+            continue
+        for onward in sorted(next_roads.get(road, set()) - reached) if distance_m < MAX_BETWEEN_M else ():
+            reached.add(onward)
+            heapq.heappush(queue, (distance_m + length_m[onward], (*roads, onward)))
     return None
 
 
@@ -132,18 +143,23 @@ def _corridor(
     stops, begins = [], {}
     for approach, roads in way:
         for road in roads:
-            lanes = lanes_of[road]
-            begins.update(dict.fromkeys(lanes, at_m))
-            at_m += max(street.lane_length_m[lane] for lane in lanes)
+            begins.update(dict.fromkeys(lanes_of[road], at_m))
+            at_m += max(street.lane_length_m[lane] for lane in lanes_of[road])
         limits = street.signals[approach.signal].lane_graph.limit_mps
         phase = next(p.number for p in phases[approach.signal].phases if approach.links & set(p.links))
         stops.append(Stop(approach.signal, phase, at_m, max(limits.get(lane, 0.0) for lane in lanes_of[roads[-1]])))
     return Corridor(tuple(stops), begins)
 
 
-def _speeds(corridor: Corridor) -> float:
-    return sum(stop.speed_mps for stop in corridor.stops)
+def _length(corridor: Corridor) -> tuple[int, float, float]:
+    """Sort key: signals, length, speed limits."""
+    return len(corridor.stops), corridor.stops[-1].at_m, sum(stop.speed_mps for stop in corridor.stops)
 
 
 def _road(lane: str) -> str:
     return lane.rpartition("_")[0]
+
+
+def _angle(a_deg: float, b_deg: float) -> float:
+    """The angle between two headings, 0 to 180 degrees."""
+    return abs((a_deg - b_deg + 180.0) % 360.0 - 180.0)

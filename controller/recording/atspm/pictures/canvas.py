@@ -133,7 +133,7 @@ class Canvas:
             plot_height: of the data, in px.
         """
         self.x, self.y, self.right = x, y, right
-        self._width = width
+        self._width, self._title = width, title
         self._parts: list[str] = []
         self._text(4, 14, title, size=13, weight="bold", room=width - 8)
         self._text(4, 14 + LINE_PX, subtitle, colour="#555555", room=width - 8)
@@ -229,9 +229,8 @@ class Canvas:
         """The drawing, as one SVG element."""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {self.height:g}" width="{self._width}" '
-            f'height="{self.height:g}" font-family="Arial, Helvetica, sans-serif" font-size="{FONT_PX}" role="img">\n'
-            + "\n".join(self._parts)
-            + "\n</svg>"
+            f'height="{self.height:g}" font-family="Arial, Helvetica, sans-serif" font-size="{FONT_PX}" '
+            f'role="img" aria-label={quoteattr(printable(self._title))}>\n' + "\n".join(self._parts) + "\n</svg>"
         )
 
     def _holds(self, place: Point, dy_px: float) -> bool:

@@ -26,7 +26,7 @@ h1 {{ font-size: 22px; }} h2 {{ font-size: 18px; margin: 1.6em 0 .4em; }} h3 {{ 
 svg {{ max-width: 100%; height: auto; display: block; margin: .5em 0; break-inside: avoid; }}
 .half {{ display: flex; flex-wrap: wrap; gap: 0 16px; align-items: flex-start; }}
 .half > svg {{ width: calc(50% - 8px); }} .half > .none {{ width: calc(50% - 8px); box-sizing: border-box; }}
-.none {{ border: 1px dashed #888; padding: .5em .8em; margin: .5em 0; }}
+.none {{ border: 1px dashed #888; padding: .5em .8em; margin: .5em 0; break-inside: avoid; }}
 .notes {{ font-size: 12px; }} .notes li {{ overflow-wrap: anywhere; }}
 h2, h3 {{ overflow-wrap: anywhere; break-after: avoid; }}
 @page {{ size: A4; margin: 12mm; }}

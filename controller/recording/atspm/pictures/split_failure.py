@@ -3,7 +3,9 @@
 A split fails if both ratios are at least 79 %: the queue did not clear. https://doi.org/10.5703/1288284315333, chapter 6.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from controller.recording.atspm.detectors import PRESENCE
@@ -96,5 +98,11 @@ def draw(view: SignalView, phase: int) -> str:
 
 
 def _share(occupied: Sequence[Interval], begin_s: float, end_s: float) -> float:
-    """The share of a time in which a detector is occupied."""
-    return sum(max(min(b, end_s) - max(a, begin_s), 0.0) for a, b in occupied) / (end_s - begin_s)
+    """The share of a time in which a detector is occupied; `occupied` is in order."""
+    total_s = 0.0
+    first = bisect_right(occupied, begin_s, key=lambda interval: interval[1])
+    for a, b in islice(occupied, first, None):
+        if a >= end_s:
+            break
+        total_s += min(b, end_s) - max(a, begin_s)
+    return total_s / (end_s - begin_s)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from city import network
 from controller.recording.atspm import corridor, phase_numbers
 from controller.recording.atspm.corridor import Corridor, Stop
 from controller.recording.atspm.detectors import ADVANCE, PRESENCE, Loop
@@ -282,6 +283,13 @@ def test_corridor_has_only_the_given_signals(grid_street, grid_city):
     phases = phase_numbers.of_city(grid_city, grid_street)
     assert {each.signals for each in corridor.find(grid_street, phases, {"A1", "A2", "C0"})} == {("A1", "A2"), ("A2", "A1")}
     assert corridor.find(grid_street, phases, {"A0", "C2"}) == []
+
+
+def test_corridor_of_a_real_street_passes_junctions_without_signals(shared):
+    street = network.read(shared / "scenarios" / "ingolstadt7" / "ingolstadt7.net.xml")
+    phases = {name: phase_numbers.number_phases(signal) for name, signal in street.signals.items()}
+    there, back = corridor.find(street, phases, set(phases))
+    assert set(there.signals) == set(street.signals) and back.signals == there.signals[::-1]
 
 
 def test_nothing_to_draw_is_a_sentence():
