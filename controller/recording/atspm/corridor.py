@@ -117,7 +117,7 @@ def _following(
 ) -> tuple[_Approach, tuple[str, ...]] | None:
     """The nearest approach of another signal in nearly the same direction, and the roads to it; None if there is none."""
     first = approach.onto[0]
-    queue = [(length_m[first], (first,))]
+    queue: list[tuple[float, tuple[str, ...]]] = [(length_m[first], (first,))]
     reached = {first}
     while queue:
         distance_m, roads = heapq.heappop(queue)
