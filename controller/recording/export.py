@@ -1,9 +1,13 @@
-"""`greenserve record export`: tables for notebooks, as CSV or Parquet (docs/record-files.md describes their columns), and files
-for ATSPM tools (docs/atspm.md).
+"""`greenserve record export`: what other programs read.
+
+Tables for notebooks, as CSV or Parquet (docs/record-files.md describes their columns); signal events for ATSPM tools;
+SUMO programs of the recorded lights; warm-up records and observations for models.
 """
 
+import argparse
 import contextlib
 import csv
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +17,13 @@ from city import program, whole_files
 from city.arguments import Parser
 from city.config import City
 from city.errors import InputError
-from controller.recording import atspm_flags
+from controller.recording import atspm_flags, observation_files, sumo_programs
 from controller.recording.atspm import files, from_record
 from controller.recording.atspm.events import signal_events
 from controller.recording.atspm.files import Written
 from controller.recording.info import add_record, open_record
 from controller.recording.record_file import RecordedStep
+from controller.recording.recorded_run import RecordedRun
 from controller.recording.run_files import RunReader
 from controller.recording.sentences import mode_name, reason_name
 from protos import record_pb2 as record
@@ -66,8 +71,8 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Write the tables decisions, states, shown and alarms of a record into a folder, or signal events for "
-        "ATSPM tools.",
+        description="Write the tables decisions, states, shown and alarms of a record into a folder, signal events for ATSPM "
+        "tools, SUMO programs of the recorded lights, or files for models.",
     )
     add_record(parser)
     formats = parser.add_mutually_exclusive_group(required=True)
@@ -76,6 +81,19 @@ def parser(prog: str) -> Parser:
         "--parquet", type=Path, metavar="DIR", help="write Parquet files there; needs pyarrow, of the extra evaluation"
     )
     formats.add_argument("--atspm", type=Path, metavar="DIR", help="write signal events there, for ATSPM tools")
+    formats.add_argument(
+        "--sumo", type=Path, metavar="FILE", help="write a SUMO additional file whose programs show the recorded lights"
+    )
+    formats.add_argument(
+        "--warmup",
+        type=Path,
+        metavar="DIR",
+        help="write DIR/TL/tf_serving_warmup_requests, TensorFlow Serving's warm-up records, of the recorded observations",
+    )
+    formats.add_argument(
+        "--observations", type=Path, metavar="DIR",
+        help="write the recorded observations to DIR/TL.npy, for greenserve export --observations",
+    )  # fmt: skip
     atspm_flags.add(parser, "--atspm: ")
     return parser
 
@@ -95,6 +113,8 @@ def main(argv: list[str], prog: str) -> int:
             return 0
         if args.city is not None or args.zero is not None:
             raise InputError("--city and --zero belong to --atspm; leave them out")
+        if args.csv is None and args.parquet is None:
+            return _export_files(RecordedRun([file.path for file in reader.files]), args)
         folder, kind = (args.csv, "csv") if args.csv is not None else (args.parquet, "parquet")
         counts = write(reader, folder, kind)
         for name, count in counts.items():
@@ -137,6 +157,24 @@ def export_atspm(reader: RunReader, folder: Path, city: City | None = None, zero
     recorded = from_record.read(reader, city, zero)
     events = signal_events(recorded.timeline, recorded.phases, programs=recorded.programs)
     return files.write(folder, recorded.timeline, events, recorded.phases, notes=recorded.notes)
+
+
+def _export_files(run: RecordedRun, args: argparse.Namespace) -> int:
+    """Write the files that need the run from its beginning on. Raises InputError."""
+    contracts = run.start.contracts
+    if args.sumo is not None:
+        for note in sumo_programs.write(args.sumo, run.start, run.steps()):
+            print(f"note: {note}", file=sys.stderr)
+        print(f"wrote the programs of the recorded lights to {args.sumo}")
+    elif args.warmup is not None:
+        count = observation_files.write_warm_up(args.warmup, contracts, run.steps())
+        print(f"wrote warm-up records of {count} TLs to {args.warmup}")
+    else:
+        count = observation_files.write_arrays(args.observations, contracts, run.steps())
+        print(f"wrote the observations of {count} TLs to {args.observations}")
+    if run.ended:
+        print(f"missing: {run.ended}")
+    return 0
 
 
 def _require_pyarrow() -> None:

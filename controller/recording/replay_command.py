@@ -12,7 +12,6 @@ from city.arguments import Parser
 from city.errors import InputError
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
-from controller.recording import observation_files, sumo_programs
 from controller.recording.recorded_run import RecordedRun
 from controller.recording.replay import RecordedPolicies, RecordedSteps, Replay
 from controller.recording.shadow import PERCENTILES, ShadowPolicies, TlShadow, percentiles_ms, served_contracts
@@ -49,17 +48,6 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--fleet", metavar="NAME", default="", help="fleet to ask for all TLs at once (default: none)")
     tls_files.add_flags(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the differences and the server's figures to this file")
-    parser.add_argument(
-        "--write-sumo", type=Path, metavar="FILE", help="write a SUMO additional file whose programs show the recorded lights"
-    )
-    parser.add_argument(
-        "--write-warmup", type=Path, metavar="DIR",
-        help="write DIR/TL/tf_serving_warmup_requests, TensorFlow Serving's warm-up records, of the recorded observations",
-    )  # fmt: skip
-    parser.add_argument(
-        "--write-observations", type=Path, metavar="DIR",
-        help="write the recorded observations to DIR/TL.npy, for greenserve export --observations",
-    )  # fmt: skip
     return parser
 
 
@@ -106,16 +94,6 @@ def _replay(args: argparse.Namespace) -> int:
         print(_shadow_table(shadow))
     if args.json is not None:
         whole_files.write(args.json, json.dumps(_as_dict(run, replay, shadow), indent=1) + "\n", REMEDY)
-    if args.write_sumo is not None:
-        for line in sumo_programs.write(args.write_sumo, run.start, run.steps()):
-            print(line, file=sys.stderr)
-        print(f"wrote the programs of the recorded lights to {args.write_sumo}")
-    if args.write_warmup is not None:
-        count = observation_files.write_warm_up(args.write_warmup, selected, run.steps())
-        print(f"wrote warm-up records of {count} TLs to {args.write_warmup}")
-    if args.write_observations is not None:
-        count = observation_files.write_arrays(args.write_observations, selected, run.steps())
-        print(f"wrote the observations of {count} TLs to {args.write_observations}")
     return DIFFERENT if replay.differences.first is not None else 0
 
 

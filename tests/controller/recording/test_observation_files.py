@@ -4,10 +4,14 @@ import numpy as np
 import pytest
 
 from controller.recording import observation_files
+from controller.recording.export import main as export
 from controller.recording.recorded_run import RecordedRun
-from controller.recording.replay_command import main
 from tests.controller.recording.test_replay import rewrite
 from tests.controller.recording.update import path
+
+
+def main(arguments):
+    return export(arguments, "greenserve record export")
 
 
 def recorded(tl):
@@ -19,8 +23,8 @@ def recorded(tl):
 def test_warm_up_records_are_those_of_tensorflow_serving(tmp_path):
     from export.saved_model import warmup
 
-    assert main([str(path("sample-city")), "--write-warmup", str(tmp_path), "--tl", "SA101,SA107"]) == 0
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["SA101", "SA107"]
+    assert main([str(path("sample-city")), "--warmup", str(tmp_path)]) == 0
+    assert len(list(tmp_path.iterdir())) == 8
     for tl in ("SA101", "SA107"):
         (tmp_path / tl / "assets.extra").mkdir()
         (tmp_path / tl / "tf_serving_warmup_requests").rename(tmp_path / tl / warmup.FILE_NAME)
@@ -30,7 +34,7 @@ def test_warm_up_records_are_those_of_tensorflow_serving(tmp_path):
 
 
 def test_observations_are_written_as_arrays_by_tl(tmp_path):
-    assert main([str(path("sample-city")), "--write-observations", str(tmp_path)]) == 0
+    assert main([str(path("sample-city")), "--observations", str(tmp_path)]) == 0
     written = np.load(tmp_path / "SA105.npy", allow_pickle=False)
     assert written.dtype == np.float32
     assert np.array_equal(written, recorded("SA105"))
@@ -38,7 +42,7 @@ def test_observations_are_written_as_arrays_by_tl(tmp_path):
 
 def test_observations_beyond_the_limit_are_spread_over_the_time(monkeypatch, tmp_path):
     monkeypatch.setattr(observation_files, "MAX_OBSERVATIONS", 10)
-    assert main([str(path("sample-city")), "--write-observations", str(tmp_path), "--tl", "SA105"]) == 0
+    assert main([str(path("sample-city")), "--observations", str(tmp_path)]) == 0
     written, of_run = np.load(tmp_path / "SA105.npy"), recorded("SA105")
     assert 5 <= len(written) <= 10
     kept = [int(np.flatnonzero((of_run == each).all(1))[0]) for each in written]
@@ -46,7 +50,7 @@ def test_observations_beyond_the_limit_are_spread_over_the_time(monkeypatch, tmp
     assert kept[-1] >= len(of_run) / 2
 
 
-@pytest.mark.parametrize("flag", ["--write-warmup", "--write-observations"])
+@pytest.mark.parametrize("flag", ["--warmup", "--observations"])
 def test_tl_with_a_name_that_leads_out_of_the_folder_is_refused(flag, tmp_path, capsys):
     def renamed(city):
         city.contracts[0].tl = "../SA101"

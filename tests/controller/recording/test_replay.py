@@ -259,7 +259,7 @@ def test_record_that_is_cut_off_is_replayed_to_its_last_whole_step(sample, tmp_p
         assert "the record is not whole" in output.err
     cut.write_bytes(whole[: sizes[0] - 1])
     assert main([str(cut)]) == 2
-    assert "damaged after byte" in capsys.readouterr().err
+    assert "cut off after byte" in capsys.readouterr().err
 
 
 def test_hole_ends_the_replay_in_words(sample, tmp_path, capsys):

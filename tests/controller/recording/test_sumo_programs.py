@@ -8,8 +8,8 @@ import pytest
 
 from city import config
 from controller.recording import sumo_programs
+from controller.recording.export import main as export
 from controller.recording.recorded_run import RecordedRun
-from controller.recording.replay_command import main
 from controller.sumo.programs import sumo_program
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from serving.errors import DeadlineExceeded
@@ -140,7 +140,7 @@ def test_written_programs_have_ids_of_their_own(tmp_path, used):
 
 def test_command_writes_the_lights_and_refuses_a_folder_that_is_missing(tmp_path, capsys):
     sample = str(path("sample-city"))
-    assert main([sample, "--write-sumo", str(tmp_path / "lights.add.xml")]) == 0
+    assert export([sample, "--sumo", str(tmp_path / "lights.add.xml")], "greenserve record export") == 0
     assert {each.get("id") for each in ET.parse(tmp_path / "lights.add.xml").iter("tlLogic")} >= {"A0", "C1", "C2"}
-    assert main([sample, "--write-sumo", str(tmp_path / "missing" / "lights.add.xml")]) == 2
+    assert export([sample, "--sumo", str(tmp_path / "missing" / "lights.add.xml")], "greenserve record export") == 2
     assert "cannot be written" in capsys.readouterr().err
