@@ -198,14 +198,19 @@ class DecisionLoop:
         self._publish()
         self._read(next_due)
 
-    def set_mode(self, tl: str, wanted: OperatorMode, author: str) -> None:
-        """Follow an operator's command to a TL from the next step on. Called between two steps. KeyError for an unknown TL."""
+    def set_mode(self, tl: str, wanted: OperatorMode, author: str) -> OperatorCommand:
+        """Follow an operator's command to a TL from the next step on; return what it changes.
+
+        Called between two steps. Raises KeyError for an unknown TL.
+        """
         intersection = self.intersections[tl]
         before = intersection.mode
         intersection.set_mode(wanted, self.now)
         self._observations = None  # the TL may be due now
+        command = OperatorCommand(tl, wanted, author, before, intersection.mode)
         if self._subscribers:
-            self._unpublished.commands.append(OperatorCommand(tl, wanted, author, before, intersection.mode))
+            self._unpublished.commands.append(command)
+        return command
 
     def note_action(self, action: OperatorAction) -> None:
         """Make an operator's command part of the next event. Called between two steps."""

@@ -11,8 +11,6 @@ must not be followed by a race.
 import math
 from typing import NamedTuple
 
-MAX_SPEED = 1000.0
-"""Simulated seconds per wall second."""
 MAX_CATCH_UP_S = 1.0
 """Wall time by which a run may be late and still catch up; beyond it, the schedule is moved."""
 LATE_S = 0.1

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from city.errors import InputError
+from city.errors import InputError, ProgramFailed
 from controller.policies.periodic_thread import PeriodicThread
 from protos import policy_pb2 as pb
 from protos.predict_pb2 import ModelVersionStatus
@@ -229,7 +229,10 @@ class ServedContracts:
         return errors
 
     def check_version(self, tl: str, version: int) -> None:
-        """Request a version's contract, without a record of it. Raises InputError if the version is missing or differs."""
+        """Request a version's contract, without a record of it.
+
+        Raises InputError if the version is missing or has another contract, ProgramFailed if the server does not answer.
+        """
         try:
             contract = self._client.contract(tl, version, timeout_s=CHECK_TIMEOUT_S)
         except (ModelNotFound, BadRequest) as error:
@@ -240,7 +243,7 @@ class ServedContracts:
         except ContractError as error:
             raise InputError(f"{self._client.address}: version {version} of {tl}: {error}; export it again") from None
         except ServingError as error:
-            raise InputError(
+            raise ProgramFailed(
                 f"{self._client.address}: the contract of version {version} of {tl} cannot be read ({error.code}: {error}); try again"
             ) from None
         if not same_contract(self._contracts[tl], contract):

@@ -82,9 +82,9 @@ class ServedPolicies:
             return dict.fromkeys(observations, error)
 
     def check_pin(self, tl: str, version: int) -> None:
-        """Request a version's contract. Raises InputError if the server lacks it, or it cannot follow this run's contract.
+        """Request a version's contract. Called from another thread than the decision steps, which it does not delay.
 
-        Called from another thread than the decision steps, which it does not delay.
+        Raises InputError if the server lacks it or it has another contract, ProgramFailed if the server does not answer.
         """
         self.contracts.check_version(tl, version)
 
