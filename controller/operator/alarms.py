@@ -10,7 +10,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
 
@@ -49,7 +48,8 @@ class UnknownAlarm(Exception):
     """There is no active alarm with this id."""
 
 
-class Alarm(NamedTuple):
+@dataclass(frozen=True)
+class Alarm:
     """An alarm as a reader sees it."""
 
     id: str
@@ -153,12 +153,9 @@ class Alarms:
         expiries = [item for each in self._certificates.values() for item in each.items()]
         near = {file: expiry_s - self._wall_clock() for file, expiry_s in expiries}
         near = {file: left_s for file, left_s in near.items() if left_s < CERTIFICATE_S}
-        texts = [
-            f"{file} expires in {left_s / 86400:.1f} days" if left_s > 0 else f"{file} has expired"
-            for file, left_s in near.items()
-        ]
+        texts = (f"expires in {left_s / 86400:.1f} days" if left_s > 0 else "has expired" for left_s in near.values())
         with self._lock:
-            self._holds(CERTIFICATE, near, "; ".join(texts))
+            self._holds(CERTIFICATE, near, "; ".join(f"{file} {text}" for file, text in zip(near, texts, strict=True)))
 
     def note_record(self, error: str) -> None:
         """Take the error that has ended the record, or "" while it is written."""

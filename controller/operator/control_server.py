@@ -50,7 +50,8 @@ class ControlServer:
                 self.port = int(self._server.add_secure_port(target, credentials))
         except RuntimeError:
             raise InputError(
-                f"cannot serve the control API at {host}:{port}: it is in use or not on this machine; choose another --control-address"
+                f"cannot serve the control API at {host}:{port}: it is in use or not on this machine; "
+                "choose another --control-address"
             ) from None
 
     def start(self, service: ControlService) -> None:

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from city.errors import InputError, ProgramFailed
@@ -20,7 +20,7 @@ from controller.operator.alarms import Alarms, UnknownAlarm
 from controller.operator.pace import Pace
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import Pin, Saved, SavedModes, SetMode
-from signals.fallback.control_mode import ControlMode, OperatorMode
+from signals.fallback.control_mode import OperatorMode
 
 log = logging.getLogger("controller")
 
