@@ -153,7 +153,7 @@ class Desk:
         self.pinned: Mapping[str, Pin] = {}
         self._state, self._pace, self._alarms, self._saved, self._pins = state, pace, alarms, saved, pins
         self._uncontrolled = Saved({}, {})
-        """Saved entries of TLs that this run does not control; they stay in the file."""
+        """Saved entries that this run does not use: of other TLs, and pins if it asks no model. They stay in the file."""
         self._queue: deque[_Waiting] = deque()
         self._arrived = threading.Condition()
         self._closed_reason = ""
@@ -196,7 +196,7 @@ class Desk:
         known = loop.intersections
         self._uncontrolled = Saved(
             {tl: mode for tl, mode in saved.modes.items() if tl not in known},
-            {tl: pin for tl, pin in saved.pins.items() if tl not in known},
+            {tl: pin for tl, pin in saved.pins.items() if tl not in known or self._pins is None},
         )
         for tl, mode in saved.modes.items():
             if tl not in known:
@@ -211,23 +211,18 @@ class Desk:
             until = "" if mode.until_s == math.inf else f", until second {mode.until_s:g}"
             log.warning("%s begins in mode %s, which %s set before this start%s", tl, mode.mode, mode.author, until)
         for tl, pin in saved.pins.items():
-            if tl in known:
-                self._restore_pin(tl, pin)
+            if tl in known and self._pins is not None:
+                self._restore_pin(self._pins, tl, pin)
         self._is_saved = False
         self._save()
 
-    def _restore_pin(self, tl: str, pin: Pin) -> None:
-        if self._pins is None:
-            log.warning(
-                "%s: version %d, pinned by %s before this start, is not used: no model is asked", tl, pin.version, pin.author
-            )
-            return
+    def _restore_pin(self, pins: Pins, tl: str, pin: Pin) -> None:
         try:
-            self._pins.check_pin(tl, pin.version)
+            pins.check_pin(tl, pin.version)
         except (InputError, ProgramFailed) as error:
             log.warning("%s: the version that %s pinned before this start is not used: %s", tl, pin.author, error)
             return
-        self._pins.pin(tl, pin.version)
+        pins.pin(tl, pin.version)
         self.pinned = {**self.pinned, tl: pin}
         log.warning("%s begins with version %d, which %s pinned before this start", tl, pin.version, pin.author)
 

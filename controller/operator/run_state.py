@@ -87,7 +87,7 @@ class RunState:
 
     def add(self, event: DecisionEvent) -> None:
         with self._lock:
-            self.second = event.at_s
+            self.second = max(self.second, event.at_s)
             if event.shown:
                 self._shown = event.shown[-1].states
             for decision in event.decisions:

@@ -110,6 +110,7 @@ class Seat:
 
         Returns early after a stop request. Raises SumoConnectionLost, WaitAborted.
         """
+        self.state.second = loop.now
         waited_since_s: float | None = None
         while True:
             self.desk.apply(loop)

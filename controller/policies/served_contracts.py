@@ -244,7 +244,7 @@ class ServedContracts:
             raise InputError(f"{self._client.address}: version {version} of {tl}: {error}; export it again") from None
         except ServingError as error:
             raise ProgramFailed(
-                f"{self._client.address}: version {version} of {tl}: its contract cannot be read ({error.code}: {error}); try again"
+                f"{self._client.address}: version {version} of {tl}: no contract can be read ({error.code}: {error}); try again"
             ) from None
         if not same_contract(self._contracts[tl], contract):
             raise InputError(
