@@ -118,7 +118,7 @@ class Alarms:
         self._active: dict[str, _Active] = {}
         self._ended: deque[_Active] = deque(maxlen=MAX_ENDED)
         self._now = 0.0
-        self._window_end_s = -1.0
+        self._window_end_s: float | None = None
         self._decisions: Counter[str] = Counter()
         self._overridden: Counter[str] = Counter()
         """By TL, since the window's begin."""
@@ -129,13 +129,13 @@ class Alarms:
     def add(self, event: DecisionEvent) -> None:
         with self._lock:
             self._now = event.at_s
+            self._end_quiet()
             for alarm in event.alarms:
                 self._occurred(f"{MONITOR}/{alarm.rule.value}", alarm.signal, f"{alarm.signal}: {alarm.message}")
             for signal, reason in event.rejected.items():
                 self._occurred(REJECTIONS, signal, f"{signal}: {reason}")
             self._follow_modes(event)
             self._count(event)
-            self._end_quiet()
 
     def close(self) -> None:
         pass
@@ -220,16 +220,17 @@ class Alarms:
         if event.decisions:
             self._steps += 1
             self._missed_steps += any(decision.failure.startswith("DeadlineExceeded:") for decision in event.decisions)
+        if self._window_end_s is None:
+            self._window_end_s = event.at_s + WINDOW_S
         if event.at_s < self._window_end_s:
             return
-        if self._window_end_s >= 0:
-            shares = {tl: self._overridden[tl] / count for tl, count in self._decisions.items() if count >= MIN_DECISIONS}
-            often = [tl for tl, share in shares.items() if share > MAX_OVERRIDDEN_SHARE]
-            newest = next((EXPLANATIONS[overridden[tl].reason] for tl in often if tl in overridden), "")
-            self._holds(OVERRIDES, often, f"{len(often)} TLs are overridden in most decisions{newest and f'; newest: {newest}'}")
-            is_missed = self._missed_steps > MAX_MISSED_SHARE * self._steps
-            text = f"{self._missed_steps} of {self._steps} decision steps had an answer after the deadline"
-            self._holds(DEADLINE, ["answers"] if is_missed else [], text)
+        shares = {tl: self._overridden[tl] / count for tl, count in self._decisions.items() if count >= MIN_DECISIONS}
+        often = [tl for tl, share in shares.items() if share > MAX_OVERRIDDEN_SHARE]
+        newest = next((EXPLANATIONS[overridden[tl].reason] for tl in often if tl in overridden), "")
+        self._holds(OVERRIDES, often, f"{len(often)} TLs are overridden in most decisions{newest and f'; newest: {newest}'}")
+        is_missed = self._missed_steps > MAX_MISSED_SHARE * self._steps
+        text = f"{self._missed_steps} of {self._steps} decision steps had an answer after the deadline"
+        self._holds(DEADLINE, ["answers"] if is_missed else [], text)
         self._window_end_s = event.at_s + WINDOW_S
         self._decisions.clear()
         self._overridden.clear()

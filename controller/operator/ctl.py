@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.json_format import MessageToDict
-
 from city import config as city_config
 from city import names, program, text_table
 from city.arguments import Parser
@@ -244,7 +242,20 @@ def _duration(text: str) -> float:
 
 def _json(message: Any) -> str:
     """One line, with every field: a script needs no defaults."""
-    return json.dumps(MessageToDict(message, always_print_fields_with_no_presence=True, preserving_proto_field_name=True))
+    return json.dumps(_fields(message))
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    """The fields of a message by name. (protobuf's own JSON has 64-bit numbers as text.)"""
+    values: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        is_message = field.message_type is not None
+        if field.is_repeated:
+            values[field.name] = [_fields(each) if is_message else each for each in value]
+        else:
+            values[field.name] = _fields(value) if is_message else value
+    return values
 
 
 def describe(answer: Any) -> str:
