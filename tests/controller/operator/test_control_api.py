@@ -268,6 +268,41 @@ def test_commands_of_an_ended_run_are_refused():
             client.call("Resume", pb.ResumeRequest(author="ann"))
 
 
+def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
+    """Modes, pins and comparisons of contracts in the same second."""
+
+    class Policies(Pins):
+        def compare_contracts(self):
+            return ComparedContracts(TLS, (), ())
+
+    seat = Seat(pins=Policies())
+    answered = []
+
+    def operate(client, name):
+        for k in range(5):
+            mode = ("fixed", "hold", "policy")[(k + len(name)) % 3]
+            client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode=mode, author=name))
+            client.call("ReloadContracts", pb.ReloadContractsRequest(author=name))
+            client.call("PinModel", pb.PinModelRequest(tl="SA102", version=str(k + 1), author=name))
+            answered.append(name)
+
+    with seat.client() as client:
+        threads = [threading.Thread(target=operate, args=(client, "n" * k)) for k in range(1, 7)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        state = client.call("ListTls", pb.ListTlsRequest())
+    assert len(answered) == 30
+    assert [command.number for command in state.commands] == sorted(command.number for command in state.commands)
+    newest = {(command.action, command.target): command for command in state.commands}
+    mode, pin = newest["set-mode", "SA101"], newest["pin", "SA102"]
+    assert state.tls[0].mode == mode.value or (mode.value, state.tls[0].mode) == ("policy", "recovering")
+    assert state.tls[0].set_by == ("" if mode.value == "policy" else mode.author)
+    assert (state.tls[1].pinned_version, state.tls[1].pinned_by) == (int(pin.value), pin.author)
+    assert seat.pins.pinned["SA102"] == int(pin.value)
+
+
 def test_health_is_served_beside_the_api():
     seat = Seat()
     with seat.served() as address, grpc.insecure_channel(address) as channel:

@@ -214,7 +214,7 @@ def test_hanging_model_does_not_cause_a_new_connection():
 
 
 class Versions:
-    """A server that has versions 1 (of the start), 2 (the same contract) and 3 (another one); it answers with 1 unless a number is asked for."""
+    """A server with version 1 of the start, 2 with the same contract and 3 with another one; 1 is the newest and labelled."""
 
     address = "there"
 
