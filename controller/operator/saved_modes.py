@@ -7,10 +7,10 @@ that runs: it keeps its own commands in memory.
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,8 +91,9 @@ class SavedModes:
         except FileNotFoundError:
             return NOTHING
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            # time_ns: a second damaged file must not replace the first one
-            aside = self._path.with_name(f"{self._path.stem}.{time.time_ns()}.damaged")
+            # a second damaged file must not replace the first one
+            names = (self._path.with_name(f"{self._path.stem}.{k}.damaged") for k in itertools.count(1))
+            aside = next(name for name in names if not name.exists())
             with contextlib.suppress(OSError):
                 self._path.rename(aside)
             log.warning(

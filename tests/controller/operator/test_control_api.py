@@ -346,6 +346,22 @@ def test_the_client_certificates_name_is_the_author(certificates):
     assert seat.state.commands()[0].author == "operator-7"
 
 
+def test_replaced_certificates_are_used_without_a_restart(certificates, tmp_path):
+    files, known, _ = certificates
+    authority = pair("second")
+    key, certificate, *_ = pair("controller", authority)
+    client_key, client_certificate, *_ = pair("operator-8", authority)
+    seat = Seat()
+    with seat.applying(), seat.served(files) as address:
+        with ControlClient(address, known) as client:
+            client.call("Pause", pb.PauseRequest())
+        for name, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
+            (tmp_path / name).write_bytes(content)
+        with ControlClient(address, Tls(authority[1], certificate=client_certificate, key=client_key)) as client:
+            client.call("Resume", pb.ResumeRequest())
+    assert [command.author for command in seat.state.commands()] == ["operator-7", "operator-8"]
+
+
 @pytest.mark.parametrize("case", ["no certificate", "another authority", "plain text"])
 def test_clients_without_a_certificate_of_the_authority_reach_nothing(certificates, case):
     files, known, unknown = certificates

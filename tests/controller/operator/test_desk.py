@@ -301,6 +301,10 @@ def test_a_damaged_file_is_moved_aside_with_one_warning(tmp_path, caplog, conten
     assert str(aside) in warning.getMessage() and "\n" not in warning.getMessage()
     submit(seat, SetModes(("SA101",), FIXED, "ann"))
     assert json.loads(path.read_text())["modes"]["SA101"]["author"] == "ann"
+    seat.saved.close()
+    path.write_text("damaged again")
+    restarted(path)
+    assert len([*tmp_path.glob("*.damaged")]) == 2
 
 
 def test_two_controllers_of_one_file_do_not_share_it(tmp_path, caplog):
