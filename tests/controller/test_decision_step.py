@@ -1,6 +1,7 @@
 """Decision steps against a connection that stops only at its own loop."""
 
 import itertools
+import math
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -486,3 +487,21 @@ def test_after_a_wait_the_deadline_of_the_answers_begins_anew(crossing, monkeypa
     loop.renew_readings()
     loop.step(10)
     assert asked == [100.0, 900.0]
+
+
+@pytest.mark.parametrize("paced_s", [1.0, 0.7, 3.0])
+def test_steps_that_are_cut_short_change_no_state(crossing, paced_s):
+    """A run at a speed advances second by second; its decisions are those of a run without one."""
+    runs = []
+    for max_step_s in (math.inf, paced_s):
+        connection = SteppedConnection(1.0)
+        flipping = SimpleNamespace(
+            ask=lambda observations, observed_s, connection=connection: {
+                tl: Answer(np.array([int(connection.now / 10) % 2])) for tl in observations
+            }
+        )
+        loop = loop_of(crossing, (), flipping, connection)
+        while loop.now < 200:
+            loop.step(min(200, loop.now + max_step_s))
+        runs.append((connection.sent, loop.counters.decisions))
+    assert runs[0] == runs[1] and len(runs[0][0]) > 20
