@@ -245,6 +245,11 @@ def test_in_a_simulation_that_begins_anew_a_mode_has_its_whole_time(tmp_path):
     assert again.loop.modes()["SA101"] == "fixed" and again.desk.next_s == 70.0
 
 
+def test_a_run_without_commands_writes_no_file(tmp_path):
+    restarted(tmp_path / "operator.json")
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+
+
 def test_what_was_taken_back_does_not_come_back(tmp_path):
     path = tmp_path / "operator.json"
     seat = Seat(path, Pins())
