@@ -56,18 +56,13 @@ class Saved:
 NOTHING = Saved({}, {})
 
 
-def path_of(city: Path, sumo: tuple[str, int] | None, order: int | None) -> Path | None:
-    """The file of a controller; None, with a warning, if there can be none. Raises InputError if another user owns the folder.
+def path_of(city: Path, sumo: tuple[str, int] | None, order: int | None) -> Path:
+    """The file of a controller. Raises InputError if another user owns the folder, OSError if it cannot be created.
 
     `sumo`: (host, port) of the SUMO that it is attached to; None: the controller starts one.
     """
     identity = json.dumps([str(city.resolve()), list(sumo) if sumo else None, order])
-    try:
-        folder = files.folder()
-    except OSError as error:
-        log.warning("%s; a restart forgets the modes that operators set; set TMPDIR to a writable folder", error)
-        return None
-    return folder / f"{files.OPERATOR_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+    return files.folder() / f"{files.OPERATOR_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 
 
 class SavedModes:

@@ -143,3 +143,10 @@ def test_a_run_at_a_speed_begins_its_steps_on_time(recorder, stop):
     assert begins[-1] - begins[0] > 0.48
     assert seat.state.second == 5.0
     seat.close()
+
+
+def test_without_a_folder_for_the_modes_the_run_goes_on_with_a_warning(recorder, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    seat = seat_of(recorder, "--control-address", "127.0.0.1:0")
+    assert "a restart forgets the modes that operators set; set TMPDIR" in caplog.text
+    seat.close()
