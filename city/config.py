@@ -20,7 +20,7 @@ from city.toml_table import SimulationTime
 FALLBACKS = ("plan", "max-pressure")
 PADDINGS = ("supersuit",)
 FLOORS = ("street", "dialect")
-MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
+MAX_DEADLINE_MS, MAX_WATCHDOG_S, MAX_SPEED = 60_000, 3599, 1000
 MAX_PHASE = 16
 """Number of phases of a signal controller."""
 MIN_RECORD_GB = 1
@@ -140,6 +140,15 @@ class Controller:
     """Folder of the record; without it, runs are not recorded."""
     record_max_gb: float = 20.0
     """Limit of the record's files in this folder in GB (1e9 bytes); the oldest are deleted first."""
+    speed: float = 0.0
+    """Simulated seconds per wall second; 0: as fast as possible."""
+    control_address: str | None = None
+    """HOST:PORT of the control API, which is off without it."""
+    control_tls_ca: Path | None = None
+    """CA bundle (PEM) that verifies the control API's clients; with the two below, the API has TLS."""
+    control_tls_certificate: Path | None = None
+    """The control API's certificate (PEM)."""
+    control_tls_key: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -322,6 +331,10 @@ def _check_controller(where: str, control: Controller) -> None:
         raise InputError(f"{where} recovery_answers = {control.recovery_answers} must be at least 1")
     if control.http_address is not None:
         host_and_port(control.http_address, f"{where} http_address")
+    if control.speed > MAX_SPEED:
+        raise InputError(f"{where} speed = {control.speed:g} must be at most {MAX_SPEED}")
+    if control.control_address is not None:
+        host_and_port(control.control_address, f"{where} control_address", "127.0.0.1:9110")
     _check_choice(f"{where} fallback", control.fallback, FALLBACKS)
 
 

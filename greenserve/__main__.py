@@ -28,6 +28,7 @@ COMMANDS = {
     "control": ("controller.__main__", "control a city's signals with served policies"),
     "record": ("controller.recording.command", "read, draw, export and repair the records of control --record"),
     "replay": ("controller.recording.replay_command", "decide a recorded run again, without SUMO, and compare it"),
+    "ctl": ("controller.operator.ctl", "watch a running controller and command it"),
     "guard": ("controller.guard.__main__", "hold the connection to SUMO, in case a controller crashes"),
 }
 """By name: the entry point (see `program.load`) and the summary."""

@@ -15,6 +15,7 @@ from city.arguments import Parser
 from greenserve.__main__ import COMMANDS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
+CTL_COMMANDS = ("tls", "watch", "set", "pin", "reload", "pause", "resume", "step", "speed", "alarms", "ack")
 PARSERS = {
     "city init": "greenserve.commands_page:city_init",
     "export": "export.config:parser",
@@ -37,6 +38,7 @@ PARSERS = {
     "record report": "controller.recording.report:parser",
     "record repair": "controller.recording.repair:parser",
     "replay": "controller.recording.replay_command:parser",
+    **{f"ctl {name}": "controller.operator.ctl:subparser" for name in CTL_COMMANDS},
     "guard": "controller.guard.__main__:parser",
 }
 """By command: the function that returns its parser."""
@@ -103,7 +105,8 @@ def _row(action: argparse.Action) -> tuple[str, ...] | None:
     default = DEFAULT.search(text)
     meaning = _code(DEFAULT.sub("", text, count=1))
     if not action.option_strings:
-        name = f"`{value}`" if action.nargs is None else f"`[{value}{' ...' if action.nargs == '*' else ''}]`"
+        repeated = f"{value} ..." if action.nargs in ("*", "+") else value
+        name = f"`{repeated}`" if action.nargs in (None, "+") else f"`[{repeated}]`"
     else:
         first, *aliases = action.option_strings
         name = f"`{first}`" if action.nargs == 0 else f"`{first} {value}`"

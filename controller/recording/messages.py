@@ -66,6 +66,7 @@ class Encoder:
                 )
                 for c in event.commands
             ],
+            actions=[record.OperatorAction(**action._asdict()) for action in event.actions],
         )
 
     def tl_steps(self, event: DecisionEvent) -> Iterator[tuple[str, record.TlStep]]:

@@ -68,6 +68,7 @@ class Recorder:
         max_file_bytes: int = MAX_FILE_BYTES,
         clock: Callable[[], float] = time.monotonic,
         wall_clock_ns: Callable[[], int] = time.time_ns,
+        on_end_by_error: Callable[[str], None] = lambda error: None,
     ) -> None:
         """Prepare the record; the first step begins its first file. Raises OSError if a network file cannot be read.
 
@@ -78,8 +79,9 @@ class Recorder:
             max_file_bytes: size at which a new file begins.
             clock: the clock of the events' `monotonic_s`.
             wall_clock_ns: the wall clock in ns since 1970, read once.
+            on_end_by_error: called once, in any thread, with the error that ends the record.
         """
-        self._folder, self._metrics = folder, metrics
+        self._folder, self._metrics, self._on_end_by_error = folder, metrics, on_end_by_error
         max_file_bytes = min(max_file_bytes, int(MAX_FILE_SHARE * folder.max_bytes))
         self._files = _Files(folder, run, metrics, max_file_bytes, wall_clock_ns() - round(clock() * NS))
         self._queue: queue.SimpleQueue[tuple[DecisionEvent, int] | None] = queue.SimpleQueue()
@@ -179,6 +181,7 @@ class Recorder:
             self._files.path,
             reason,
         )
+        self._on_end_by_error(f"{self._files.path}: {reason}")
         log.debug("the record's error", exc_info=error)
         with contextlib.suppress(queue.Empty):  # nothing will take these
             while True:

@@ -177,6 +177,9 @@ class RecordedConnection:
     def switch_program(self, signal: str, program: str) -> None:
         """Do nothing: no simulation runs."""
 
+    def keep_alive(self) -> None:
+        """Do nothing: nobody watches a replay."""
+
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
         """Do nothing: no simulation runs."""
 

@@ -189,7 +189,8 @@ def test_full_disk_ends_the_record_with_one_line(controlled, metrics, tmp_path, 
             return FullFrom(super().create(name), 40_000)
 
     folder = (FullDisk if begins else LaterFullDisk)(tmp_path, 20 * GB)
-    recorder = Recorder(folder, controlled.run, metrics)
+    errors = []
+    recorder = Recorder(folder, controlled.run, metrics, on_end_by_error=errors.append)
     with caplog.at_level(logging.INFO, "controller"):
         for event in controlled.events:
             recorder.add(event)
@@ -198,6 +199,7 @@ def test_full_disk_ends_the_record_with_one_line(controlled, metrics, tmp_path, 
         recorder.close()
     (error,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "No space left on device" in error and str(tmp_path) in error and "GreenserveRecordStopped" in error
+    assert len(errors) == 1 and errors[0].endswith(": No space left on device")
     if not begins:
         (path,) = tmp_path.iterdir()
         _, steps, missing = read(path)
