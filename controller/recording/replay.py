@@ -21,7 +21,7 @@ import numpy as np
 from city.errors import InputError
 from controller.assembly import loop_from
 from controller.decision_step import DecisionLoop
-from controller.events import DecisionEvent
+from controller.events import DecisionEvent, OperatorAction
 from controller.recording.differences import Difference, Differences, StepComparer
 from controller.recording.messages import Encoder
 from controller.recording.record_file import RecordedStep
@@ -327,6 +327,8 @@ class Replay:
                 else:
                     for command in current.step.commands:
                         self.loop.set_mode(command.tl, OperatorMode(command.wanted), command.author)
+                    for action in current.step.actions:
+                        self.loop.note_action(OperatorAction(action.action, action.target, action.value, action.author))
                     self.loop.step(self._end_s(current))
             except EndOfRecord:
                 self._note(current)

@@ -9,6 +9,7 @@ import pytest
 
 from city import config
 from city.errors import InputError
+from controller.events import OperatorAction
 from controller.recording import recorded_run
 from controller.recording.record_file import RecordReader, RecordWriter
 from controller.recording.recorded_run import RecordedRun
@@ -100,6 +101,8 @@ def operated(loop):
     ):  # fmt: skip
         if loop.now == at_s:
             loop.set_mode(tl, OperatorMode(wanted), "ada")
+    if loop.now == 60:
+        loop.note_action(OperatorAction("pin", "SA104", "3", "ada"))
 
 
 @pytest.mark.parametrize(
