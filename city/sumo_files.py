@@ -14,6 +14,8 @@ from city.errors import InputError
 _LONG_NAMES = {"n": "net-file", "net": "net-file", "r": "route-files", "routes": "route-files", "b": "begin", "e": "end",
                   "a": "additional-files", "additional": "additional-files"}  # fmt: skip
 """Other names that SUMO accepts for its options."""
+_MAX_TIME_S = 1e12
+"""Larger ones are not times: SUMO counts milliseconds in 64 bits."""
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TIME = re.compile(rf"\s*(?:(?:\d+:)?\d+:\d+:)?{_NUMBER}", re.ASCII)
 
@@ -59,6 +61,19 @@ def seconds(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(text)
     return value
+
+
+def time_text(second: float) -> str:
+    """A simulated second as SUMO writes times: hours:minutes:seconds, with days before them from the second day on."""
+    if not abs(second) < _MAX_TIME_S:
+        return f"{second:g}"
+    milliseconds = round(abs(second) * 1000)
+    minutes, milliseconds = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    whole, fraction = divmod(milliseconds, 1000)
+    text = f"{hours:02}:{minutes:02}:{whole:02}" + (f".{fraction:03}".rstrip("0") if fraction else "")
+    return ("-" if second < 0 else "") + (f"{days}:" if days else "") + text
 
 
 def time_hint(text: str) -> str:

@@ -25,6 +25,7 @@ COMMANDS = {
     "status": ("serving.client.commands:status", "show the served models and versions"),
     "check": ("controller.check", "compare contracts with the network, without running"),
     "control": ("controller.__main__", "control a city's signals with served policies"),
+    "record": ("controller.recording.command", "read, export and repair the records of control --record"),
     "guard": ("controller.guard.__main__", "hold the connection to SUMO, in case a controller crashes"),
 }
 """By name: the entry point (see `program.load`) and the summary."""

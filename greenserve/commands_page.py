@@ -30,6 +30,10 @@ PARSERS = {
     "status": "serving.client.commands:status_parser",
     "check": "controller.check:parser",
     "control": "controller.config:parser",
+    "record info": "controller.recording.info:parser",
+    "record show": "controller.recording.show:parser",
+    "record export": "controller.recording.export:parser",
+    "record repair": "controller.recording.repair:parser",
     "guard": "controller.guard.__main__:parser",
 }
 """By command: the function that returns its parser."""

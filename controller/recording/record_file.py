@@ -5,31 +5,34 @@ attachments, gzipped. Readers take a file as it is: cut off, damaged, or of some
 """
 
 import gzip
-import struct
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-import zstandard
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
-from mcap.exceptions import McapError
-from mcap.records import Attachment, Channel, Chunk, Header
+from mcap.records import Attachment, Channel, Header, Schema
 from mcap.records import Message as McapMessage
-from mcap.stream_reader import CRCValidationError, StreamReader, breakup_chunk
 from mcap.writer import Writer
 
+from city import names
 from city.errors import InputError
 from city.version import VERSION
+from controller.recording.mcap_stream import MAX_RECORD_BYTES, Losses, McapStream
 from protos import record_pb2 as record
 
 SUFFIX = ".mcap"
 PROFILE = "greenserve"
 CITY, STEP, TL = "/city", "/step", "/tl/"
 """Topics; a TL's name follows the last one."""
-MAX_RECORD_BYTES = 1 << 30
-"""Largest record of a file that is read: an attachment of a large network, or a chunk."""
+MAX_NETWORK_BYTES = 1 << 32
+"""Largest network file that is unpacked."""
+PIECE_BYTES = 1 << 20
+MAX_NAMES = 5
+"""TLs that a text names."""
+REMEDY = "name a file that greenserve control --record wrote"
 NS = 1_000_000_000
 
 
@@ -107,39 +110,77 @@ class RecordReader:
     """Reads one file of a record from its beginning to its end, or as far as it goes."""
 
     def __init__(self, path: Path) -> None:
-        """Read up to the city. Raises InputError if the file is no record, or has no city."""
+        """Read up to the city. Raises InputError if the file is not a record, or has no city."""
         self.path = path
-        self.missing = ""
-        """Why the file ends early, once it has been read; "" if it is whole."""
         self.attachments: dict[str, bytes] = {}
-        """By name, gzipped."""
+        """By name, gzipped; those that follow the city once the file has been read."""
+        self._losses = Losses()
+        self._channels: dict[int, _Topic | None] = {}
+        self._tls: Container[str] | None = None
+        self.library = ""
+        """The program and version that wrote the file."""
         try:
             self._stream = path.open("rb")
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-        self._messages = self._read()
         try:
-            topic, message, _ = next(self._messages)
-        except StopIteration:
-            topic, message = "", None
-        if topic != CITY or not isinstance(message, record.City):
+            self._mcap = McapStream(self._stream, self._losses)
+            self._messages = self._read()
+            _, message, _ = next(self._messages, ("", None, 0))
+            if not isinstance(message, record.City):
+                raise InputError(f"{path}: cannot be read as a record: {self._losses or 'it has no city'}; {REMEDY}")
+        except BaseException:
             self.close()
-            reason = self.missing or "it has no city"
-            raise InputError(f"{path}: is not a record of this program: {reason}; name a file of greenserve control --record")
+            raise
         self.city: record.City = message
 
-    def steps(self) -> Iterator[RecordedStep]:
-        """The steps, once, in their order. The last one may lack TLs if the file is cut off."""
+    @property
+    def missing(self) -> str:
+        """What is missing of the file, known once it has been read; "" if it is whole."""
+        return str(self._losses)
+
+    def steps(self, tls: Container[str] | None = None) -> Iterator[RecordedStep]:
+        """The steps, once, in their order. Steps around a damaged part may lack TLs: `missing` names them.
+
+        `tls`: read these alone.
+        """
+        self._tls = tls
+        due_tls = [contract.tl for contract in self.city.contracts]
+        expected = 0 if self.city.file_number == 0 else None
         current: RecordedStep | None = None
         for topic, message, publish_ns in self._messages:
             if isinstance(message, record.Step):
                 if current is not None:
+                    self._check_tls(current, due_tls)
                     yield current
+                if expected is not None and message.number != expected:
+                    self._losses.add(missing_steps(expected, message.number))
+                expected = message.number + 1
                 current = RecordedStep(message, publish_ns)
             elif isinstance(message, record.TlStep) and current is not None and message.number == current.step.number:
                 current.tls[topic.removeprefix(TL)] = message
         if current is not None:
+            self._check_tls(current, due_tls)
             yield current
+
+    def write_network_files(self, folder: Path) -> dict[str, Path]:
+        """Unpack the network files of the city into a folder; by their names in the record.
+
+        Raises InputError if one is missing, damaged or too large, OSError if it cannot be written.
+        """
+        paths: dict[str, Path] = {}
+        for k, name in enumerate(self.city.network_files):
+            if name not in self.attachments:
+                reason = self._losses or "it has no such attachment"
+                raise InputError(f"{self.path}: its network file {name} is missing: {reason}")
+            # a name of its own: the attachment's may lead out of the folder
+            paths[name] = folder / f"{k}.xml"
+            with paths[name].open("wb") as file:
+                try:
+                    _gunzip(self.attachments[name], file)
+                except (ValueError, EOFError, zlib.error) as error:
+                    raise InputError(f"{self.path}: its network file {name} cannot be unpacked: {error}") from None
+        return paths
 
     def close(self) -> None:
         self._stream.close()
@@ -150,37 +191,96 @@ class RecordReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _check_tls(self, recorded: RecordedStep, due_tls: Sequence[str]) -> None:
+        """Note TLs that decided, without their messages."""
+        due = [due_tls[k] for k in recorded.step.due if k < len(due_tls)]
+        lacking = [tl for tl in due if tl not in recorded.tls and (self._tls is None or tl in self._tls)]
+        if lacking:
+            self._losses.add(f"step {recorded.step.number} lacks {names.listed(lacking, MAX_NAMES)}")
+
     def _read(self) -> Iterator[tuple[str, Message, int]]:
-        """(topic, message, wall clock in ns) of the file, until it ends or is damaged."""
-        channels: dict[int, str] = {}
-        position = 0
-        try:
-            for item in StreamReader(self._stream, emit_chunks=True, record_size_limit=MAX_RECORD_BYTES).records:
-                if isinstance(item, Header) and item.profile != PROFILE:
-                    self.missing = f"it is an MCAP file of profile {item.profile[:40]!r}, not {PROFILE!r}"
-                    return
-                if isinstance(item, Attachment):
+        """(topic, message, wall clock in ns) of the file, as far as it can be read."""
+        schemas: dict[int, str] = {}
+        unknown: set[int] = set()
+        attached = 0
+        for item in self._mcap.records():
+            if isinstance(item, McapMessage):
+                if item.channel_id not in self._channels and item.channel_id not in unknown:
+                    unknown.add(item.channel_id)
+                    self._losses.add(f"the name of channel {item.channel_id} is lost, and its messages with it")
+                topic = self._channels.get(item.channel_id)
+                if topic is not None and (self._tls is None or topic.tl is None or topic.tl in self._tls):
+                    message = topic.kind()
+                    try:
+                        message.ParseFromString(item.data)
+                    except DecodeError:
+                        self._losses.add(f"a message of {topic.name} is damaged")
+                        continue
+                    yield topic.name, message, item.publish_time
+            elif isinstance(item, Schema):
+                schemas[item.id] = item.name
+            elif isinstance(item, Channel):
+                self._channels[item.id] = self._topic(item.topic, schemas.get(item.schema_id, ""))
+            elif isinstance(item, Attachment):
+                attached += len(item.data)
+                if attached <= MAX_RECORD_BYTES:
                     self.attachments[item.name] = item.data
-                records: list[Any] = [item]
-                if isinstance(item, Chunk):
-                    if item.uncompressed_size > MAX_RECORD_BYTES:
-                        raise ValueError(f"a chunk of {item.uncompressed_size} bytes")
-                    records = breakup_chunk(item, validate_crc=True)
-                for each in records:
-                    if isinstance(each, Channel):
-                        channels[each.id] = each.topic
-                    elif isinstance(each, McapMessage):
-                        topic = channels[each.channel_id]
-                        yield topic, _decoded(topic, each.data), each.publish_time
-                position = self._stream.tell()
-        except (McapError, CRCValidationError, zstandard.ZstdError, struct.error, DecodeError) as error:
-            self.missing = f"damaged after byte {position} ({type(error).__name__}: {error})".rstrip(": )") + ")"
-        except (ValueError, KeyError, EOFError, RuntimeError, OSError) as error:
-            self.missing = f"damaged after byte {position} ({type(error).__name__}: {error})"
+                else:
+                    self._losses.add(f"attachment {item.name} is not read: all have more than {MAX_RECORD_BYTES:,} bytes")
+            elif isinstance(item, Header):
+                self.library = item.library
+                if item.profile != PROFILE:
+                    self._losses.add(f"it is an MCAP file of profile {item.profile[:40]!r}, not {PROFILE!r}")
+                    return
+
+    def _topic(self, name: str, schema: str) -> "_Topic | None":
+        """What a channel has; None for one of another program. Raises InputError if the city is of another version."""
+        kind: type[Message] | None = _KINDS.get(name)
+        tl = name.removeprefix(TL) if name.startswith(TL) else None
+        if tl is not None:
+            kind = record.TlStep
+        if kind is None:
+            return None
+        expected = kind.DESCRIPTOR.full_name
+        if schema != expected:
+            reason = f"{name} has messages of {schema[:80] or 'an unknown kind'}, not {expected}, so it is of another version"
+            if name == CITY:
+                by = f"; it was written by {self.library[:80]}: read it with that version" if self.library else ""
+                raise InputError(f"{self.path}: {reason}{by}")
+            self._losses.add(reason)
+            return None
+        return _Topic(name, kind, tl)
 
 
-def _decoded(topic: str, data: bytes) -> Message:
-    kind: type[Message] = record.City if topic == CITY else record.Step if topic == STEP else record.TlStep
-    message = kind()
-    message.ParseFromString(data)
-    return message
+class _Topic(NamedTuple):
+    name: str
+    kind: type[Message]
+    tl: str | None
+    """None: not the channel of a TL."""
+
+
+_KINDS: dict[str, type[Message]] = {CITY: record.City, STEP: record.Step}
+
+
+def missing_steps(expected: int, number: int) -> str:
+    """What is wrong if a step has another number than expected."""
+    if number < expected:
+        return f"step {number} comes after step {expected - 1}"
+    if number == expected + 1:
+        return f"step {expected} is missing"
+    return f"steps {expected} to {number - 1} are missing"
+
+
+def _gunzip(data: bytes, file: IO[bytes]) -> None:
+    """Unpack gzipped bytes into a file. Raises ValueError, EOFError or zlib.error."""
+    unpacker = zlib.decompressobj(wbits=31)  # gzip
+    written = 0
+    while not unpacker.eof:
+        piece = unpacker.decompress(data, PIECE_BYTES)
+        data = unpacker.unconsumed_tail
+        if not piece and not data and not unpacker.eof:
+            raise EOFError("it is cut off")
+        written += len(piece)
+        if written > MAX_NETWORK_BYTES:
+            raise ValueError(f"it has more than the limit of {MAX_NETWORK_BYTES:,} bytes")
+        file.write(piece)

@@ -1,0 +1,47 @@
+"""`greenserve record`: read, export and repair the records of `greenserve control --record`."""
+
+import importlib.util
+import sys
+
+from city import program
+from city.arguments import Parser
+from city.errors import InputError
+
+SUBCOMMANDS = {
+    "info": ("controller.recording.info", "show what a record has, and what is missing"),
+    "show": ("controller.recording.show", "show each decision of a time as a sentence"),
+    "export": ("controller.recording.export", "write tables as CSV or Parquet"),
+    "repair": ("controller.recording.repair", "write a whole file from a damaged one"),
+}
+"""By name: the module, and the summary."""
+
+
+def main(argv: list[str] | None = None, prog: str = "python -m controller.recording.command") -> int:
+    """Run a subcommand and return its exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments and arguments[0] in SUBCOMMANDS and importlib.util.find_spec("mcap") is None:
+        return program.run(_without_extra)
+    modules = {name: module for name, (module, _) in SUBCOMMANDS.items()}
+    return program.run_subcommand(arguments, prog, modules, _no_subcommand)
+
+
+def _without_extra() -> int:
+    raise InputError("records need the package mcap; install greenserve[record]")
+
+
+def _no_subcommand(argv: list[str], prog: str) -> int:
+    """Handle --help; any other arguments are an error."""
+
+    def run() -> int:
+        parser = Parser(prog=prog, description="Read, export and repair the records of greenserve control --record.")
+        commands = parser.add_subparsers(metavar="COMMAND", required=True)
+        for name, (_, summary) in SUBCOMMANDS.items():
+            commands.add_parser(name, help=summary, add_help=False)
+        parser.parse_args(argv)
+        return 0
+
+    return program.run(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The records of an MCAP file, read in one direction: a file that was cut off, damaged, or written by somebody else.
+
+A killed writer leaves no footer, so the index that MCAP's own reader begins with is missing. This reader needs none: it
+skips what is damaged, names it in `losses`, and stops where the file ends. Nothing in a file makes it read, or unpack, more
+than its limits.
+"""
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from io import BytesIO
+from typing import IO, Any
+
+import lz4.frame
+import zstandard
+from mcap.data_stream import ReadDataStream
+from mcap.exceptions import McapError
+from mcap.opcode import Opcode
+from mcap.records import Attachment, Channel, Chunk, Header, McapRecord, Message, Metadata, Schema
+
+MAGIC = b"\x89MCAP0\r\n"
+MAX_RECORD_BYTES = 1 << 30
+"""Largest record that is read; the largest are attachments with networks."""
+MAX_CHUNK_BYTES = 1 << 28
+"""Largest chunk that is unpacked; the writer's have some 1 MiB."""
+MAX_LOSSES = 20
+"""Losses that are named; further ones are counted."""
+
+_HEAD = struct.Struct("<BQ")
+_MESSAGE = struct.Struct("<HIQQ")
+_CRC = struct.Struct("<I")
+_KINDS: dict[int, Any] = {
+    Opcode.HEADER: Header,
+    Opcode.SCHEMA: Schema,
+    Opcode.CHANNEL: Channel,
+    Opcode.CHUNK: Chunk,
+    Opcode.ATTACHMENT: Attachment,
+    Opcode.METADATA: Metadata,
+}
+_MALFORMED = (McapError, struct.error, zstandard.ZstdError, ValueError, RuntimeError, OverflowError, MemoryError, EOFError)
+"""What the parsers of records and the decompressors raise for bytes that nobody wrote."""
+
+
+class Losses:
+    """What is missing of a file, as texts for the user."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._more = 0
+
+    def add(self, text: str) -> None:
+        if len(self._texts) < MAX_LOSSES:
+            self._texts.append(text)
+        else:
+            self._more += 1
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def __str__(self) -> str:
+        return "; ".join([*self._texts, *([f"and {self._more:,} more losses"] if self._more else [])])
+
+
+class McapStream:
+    """Reads the data section of an MCAP file."""
+
+    def __init__(self, stream: IO[bytes], losses: Losses) -> None:
+        """`losses`: gets what cannot be read."""
+        self._stream = stream
+        self._size = os.fstat(stream.fileno()).st_size
+        self._losses = losses
+        self.is_complete = False
+        """Whether the file ends with a footer, known once it has been read."""
+
+    def records(self) -> Iterator[McapRecord]:
+        """Header, attachments, metadata, and the schemas, channels and messages inside and outside of chunks, in order."""
+        if self._stream.read(len(MAGIC)) != MAGIC:
+            self._losses.add("it does not begin as an MCAP file does")
+            return
+        in_index = False
+        while True:
+            begin = self._stream.tell()
+            head = self._stream.read(_HEAD.size)
+            opcode, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (None, 0)
+            if opcode == 0 or (length > MAX_RECORD_BYTES and begin + length > self._size):
+                self._losses.add(f"damaged after byte {begin:,}, so that the rest cannot be read")
+                return
+            end = begin + _HEAD.size + length
+            if opcode is None or end > self._size:
+                self._lose_end(begin, in_index)
+                return
+            if opcode == Opcode.FOOTER:
+                self.is_complete = self._stream.read(length + len(MAGIC))[length:] == MAGIC
+                if not self.is_complete:
+                    self._lose_end(begin, in_index=True)
+                return
+            in_index = in_index or opcode == Opcode.DATA_END
+            if in_index or (opcode not in _KINDS and opcode != Opcode.MESSAGE):
+                self._stream.seek(end)
+            elif length > MAX_RECORD_BYTES:
+                self._losses.add(f"bytes {begin:,} to {end:,} are not read: more than the limit of {MAX_RECORD_BYTES:,} bytes")
+                self._stream.seek(end)
+            else:
+                try:
+                    yield from self._parsed(opcode, self._stream.read(length))
+                except _MALFORMED as error:
+                    self._losses.add(f"bytes {begin:,} to {end:,} are damaged ({_reason(error)})")
+                    self._stream.seek(end)
+
+    def _lose_end(self, begin: int, in_index: bool) -> None:
+        self._losses.add(f"cut off after byte {begin:,}{', in its index: no step is lost by that' if in_index else ''}")
+
+    def _parsed(self, opcode: int, content: bytes) -> Iterator[McapRecord]:
+        """The record, or those inside a chunk. Raises one of _MALFORMED."""
+        record = _record(opcode, content)
+        if isinstance(record, Chunk):
+            yield from _records_in(_unpacked(record))
+        else:
+            if isinstance(record, Attachment):
+                (crc,) = _CRC.unpack_from(content, len(content) - _CRC.size)
+                _check(content[: -_CRC.size], crc)
+            yield record
+
+
+def _reason(error: Exception) -> str:
+    """Why bytes cannot be read, without the names of a library's internals."""
+    return str(error) if type(error) is ValueError else "not a valid record"
+
+
+def _record(opcode: int, content: bytes) -> McapRecord:
+    if opcode == Opcode.MESSAGE:
+        channel, sequence, log_time, publish_time = _MESSAGE.unpack_from(content)
+        return Message(channel, log_time, content[_MESSAGE.size :], publish_time, sequence)
+    record: McapRecord = _KINDS[opcode].read(ReadDataStream(BytesIO(content)))
+    return record
+
+
+def _records_in(data: bytes) -> Iterator[McapRecord]:
+    """The records of an unpacked chunk."""
+    begin = 0
+    while begin < len(data):
+        opcode, length = _HEAD.unpack_from(data, begin)
+        begin += _HEAD.size
+        end = begin + length
+        if end > len(data):
+            raise ValueError("a message is longer than its chunk")
+        if opcode in (Opcode.MESSAGE, Opcode.SCHEMA, Opcode.CHANNEL):
+            yield _record(opcode, data[begin:end])
+        begin = end
+
+
+def _unpacked(chunk: Chunk) -> bytes:
+    """The content of a chunk. Raises ValueError if it is not what the chunk says, without unpacking more than that."""
+    size = chunk.uncompressed_size
+    if size > MAX_CHUNK_BYTES:
+        raise ValueError(f"a chunk of {size:,} bytes, more than the limit of {MAX_CHUNK_BYTES:,}")
+    # one byte more than promised shows that there is more
+    if chunk.compression == "zstd":
+        # not zstandard.decompress: it allocates what the frame promises, whatever limit it gets
+        data: bytes = zstandard.ZstdDecompressor().stream_reader(chunk.data).read(size + 1)
+    elif chunk.compression == "lz4":
+        data = lz4.frame.LZ4FrameDecompressor().decompress(chunk.data, max_length=size + 1)
+    elif chunk.compression == "":
+        data = chunk.data
+    else:
+        raise ValueError(f"compression {chunk.compression[:20]!r} is unknown")
+    if len(data) != size:
+        raise ValueError("a chunk has another size than it says")
+    _check(data, chunk.uncompressed_crc)
+    return data
+
+
+def _check(data: bytes, crc: int) -> None:
+    """Raise ValueError unless a checksum fits; 0 means that there is none."""
+    if crc and zlib.crc32(data) != crc:
+        raise ValueError("its checksum differs")

@@ -1,0 +1,93 @@
+"""`greenserve record repair`: write a whole file from what can be read of a damaged one."""
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+from mcap.records import Attachment, Channel, Header, Message, Metadata, Schema
+from mcap.writer import Writer
+
+from city import program, whole_files
+from city.arguments import Parser
+from city.errors import InputError
+from controller.recording.mcap_stream import Losses, McapStream
+from controller.recording.record_file import PROFILE, SUFFIX, RecordReader
+from controller.recording.run_files import REPAIRED_SUFFIX
+
+
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
+    parser = Parser(
+        prog=prog,
+        description="Write a whole file, which other tools open, from what can be read of one that was cut off or damaged.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file of control --record; it is not changed")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help=f"the whole file, which must not exist (default: FILE with {REPAIRED_SUFFIX})",
+    )
+    return parser
+
+
+def main(argv: list[str], prog: str) -> int:
+    """Repair a file. Exit code 2 if it is not a record, or the whole file exists already."""
+
+    def repair() -> int:
+        args = parser(prog).parse_args(argv)
+        out = args.out or args.file.with_name(args.file.name.removesuffix(SUFFIX) + REPAIRED_SUFFIX)
+        steps, missing = _read(args.file)
+        if not missing:
+            print(f"{args.file}: is whole, {steps:,} steps; nothing is written")
+            return 0
+        write(args.file, out)
+        print(f"{out}: {steps:,} steps")
+        print(f"lost: {missing}")
+        return 0
+
+    return program.run(repair)
+
+
+def _read(path: Path) -> tuple[int, str]:
+    """(number of steps, what is missing) of a file. Raises InputError."""
+    with RecordReader(path) as reader:
+        return sum(1 for _ in reader.steps()), reader.missing
+
+
+def write(path: Path, out: Path) -> None:
+    """Copy what can be read of a file into a whole one. Raises InputError if that exists, or cannot be written."""
+    if out.exists():
+        raise InputError(f"{out}: exists already and is not overwritten; pass another --out")
+    with whole_files.replacing(out) as draft:
+        with path.open("rb") as source, draft.open("xb") as target:
+            _copy(McapStream(source, Losses()), Writer(target))
+            target.flush()
+            os.fsync(target.fileno())
+        if out.exists():
+            raise InputError(f"{out}: another program has written it meanwhile, and it is not overwritten; pass another --out")
+
+
+def _copy(source: McapStream, writer: Any) -> None:
+    """Copy records as they are, with new numbers for schemas and channels."""
+    schemas: dict[int, int] = {}
+    channels: dict[int, int] = {}
+    records = source.records()
+    first = next(records)
+    header = first if isinstance(first, Header) else Header(PROFILE, "")
+    writer.start(header.profile, header.library)
+    for item in itertools.chain([first], records):
+        if isinstance(item, Attachment):
+            writer.add_attachment(item.create_time, item.log_time, item.name, item.media_type, item.data)
+        elif isinstance(item, Metadata):
+            writer.add_metadata(item.name, item.metadata)
+        elif isinstance(item, Schema) and item.id not in schemas:
+            schemas[item.id] = writer.register_schema(item.name, item.encoding, item.data)
+        elif isinstance(item, Channel) and item.id not in channels and item.schema_id in schemas:
+            schema = schemas[item.schema_id]
+            channels[item.id] = writer.register_channel(item.topic, item.message_encoding, schema, item.metadata)
+        elif isinstance(item, Message) and item.channel_id in channels:
+            channel = channels[item.channel_id]
+            writer.add_message(channel, item.log_time, item.data, item.publish_time, item.sequence)
+    writer.finish()

@@ -1,0 +1,129 @@
+"""The files of one run, read as one record."""
+
+import contextlib
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from city.errors import InputError
+from controller.recording.record_file import SUFFIX, RecordedStep, RecordReader, missing_steps
+from protos import record_pb2 as record
+
+REPAIRED_SUFFIX = ".repaired" + SUFFIX
+"""A repaired file, which is read in the place of the one beside it."""
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A file of a run."""
+
+    path: Path
+    size_bytes: int
+    city: record.City
+    library: str
+    """The program and version that wrote it."""
+
+
+@dataclass
+class RunReader:
+    """Reads a run from its first file to its last one."""
+
+    files: list[RunFile]
+    """In their order."""
+    missing: list[str] = field(default_factory=list)
+    """What is missing, known once the steps have been read; empty if the run is whole."""
+
+    @property
+    def city(self) -> record.City:
+        """The city of the first file."""
+        return self.files[0].city
+
+    def steps(self, tls: Container[str] | None = None) -> Iterator[RecordedStep]:
+        """The steps of all files, once, in their order. `tls`: read these TLs alone."""
+        last: int | None = None
+        for k, file in enumerate(self.files):
+            with RecordReader(file.path) as reader, self._noting_losses(reader):
+                is_first = True
+                for recorded in reader.steps(tls):
+                    number = recorded.step.number
+                    if is_first and k > 0 and last is not None and number != last + 1:
+                        before = self.files[k - 1].path.name
+                        self.missing.append(f"between {before} and {file.path.name}: {missing_steps(last + 1, number)}")
+                    is_first, last = False, number
+                    yield recorded
+
+    @contextlib.contextmanager
+    def _noting_losses(self, reader: RecordReader) -> Iterator[None]:
+        """Note what is missing of a file, also if reading stops before its end."""
+        try:
+            yield
+        finally:
+            if reader.missing:
+                self.missing.append(f"{reader.path.name}: {reader.missing}")
+
+
+def open_run(path: Path, run: str | None = None) -> RunReader:
+    """The run in a file, or in a folder of a run's files.
+
+    Args:
+        path: the file or folder.
+        run: of a folder with several runs, the beginning of its id.
+
+    Raises InputError if there is no record, or which run is meant is unclear.
+    """
+    if not path.is_dir():
+        files = [_run_file(path)]
+        if run is not None and not files[0].city.run.startswith(run):
+            raise InputError(f"{path}: is a file of run {files[0].city.run}, not {run}; leave --run out")
+        return RunReader(files)
+    files, unreadable = _files_in(path)
+    if not files:
+        raise InputError(unreadable[0] if unreadable else f"{path}: has no files *{SUFFIX}; name a folder of control --record")
+    runs = sorted({file.city.run for file in files if file.city.run.startswith(run or "")})
+    if len(runs) != 1:
+        found = ", ".join(sorted({file.city.run for file in files}))
+        remedy = "pass --run with one of them" if run is None else f"none or several begin with {run}"
+        raise InputError(f"{path}: has files of the runs {found}; {remedy}")
+    chosen = sorted((file for file in files if file.city.run == runs[0]), key=lambda file: file.city.file_number)
+    return RunReader(chosen, [*unreadable, *_missing_files(chosen)])
+
+
+def _files_in(folder: Path) -> tuple[list[RunFile], list[str]]:
+    """The files of a folder, and why others cannot be read. Raises InputError if two have the same place in a run."""
+    files: dict[tuple[str, int], RunFile] = {}
+    unreadable: list[str] = []
+    paths = [path for path in sorted(folder.glob(f"*{SUFFIX}")) if not path.name.startswith(".")]
+    repaired = {path for path in paths if path.name.endswith(REPAIRED_SUFFIX)}
+    damaged = {path.with_name(path.name.removesuffix(REPAIRED_SUFFIX) + SUFFIX) for path in repaired}
+    for path in paths:
+        if path in damaged:
+            continue
+        try:
+            file = _run_file(path)
+        except InputError as error:
+            unreadable.append(str(error))
+            continue
+        place = file.city.run, file.city.file_number
+        if place in files:
+            same = f"{files[place].path.name} and {path.name} are both file {place[1]} of run {place[0]}"
+            raise InputError(f"{folder}: {same}; move one of them away")
+        files[place] = file
+    return list(files.values()), unreadable
+
+
+def _run_file(path: Path) -> RunFile:
+    with RecordReader(path) as reader:
+        return RunFile(path, path.stat().st_size, reader.city, reader.library)
+
+
+def _missing_files(files: list[RunFile]) -> list[str]:
+    """The files that a run must have had, before the last one that is there."""
+    missing = []
+    expected = 0
+    for file in files:
+        number = file.city.file_number
+        if number > expected:
+            which = f"file {expected} is" if number == expected + 1 else f"files {expected} to {number - 1} are"
+            missing.append(f"{which} missing before {file.path.name}")
+        expected = number + 1
+    return missing

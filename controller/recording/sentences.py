@@ -1,0 +1,228 @@
+"""What a record has of a TL's decision step, as a sentence: what it saw, what it chose, what was permitted, and why not."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from city.names import listed
+from city.printable import printable
+from city.sumo_files import time_text
+from protos import policy_pb2 as pb
+from protos import record_pb2 as record
+from serving.contract import CATEGORICAL
+from signals.policy_signals import greens_of
+from signals.safety.conflicts import EXPLANATIONS, OverrideReason
+
+MAX_LANES = 4
+"""Lanes that a sentence names: those with the most on them."""
+MAX_CHANGES = 6
+"""States that a sentence names for a signal."""
+MIN_SHARE = 0.005
+"""A smaller share of a lane's capacity is shown as empty."""
+_SHARES = ("queue", "density")
+_RELATIVE = ("density", "volume", "volume_per_density")
+"""Features of the dialect sappo, relative to the TL's fullest lane."""
+_COUNTS = ("vehicles_near", "vehicles_middle", "vehicles_far")
+
+
+def sentence(contract: pb.PolicyContract, step: record.TlStep, driver: str = "") -> str:
+    """A TL's part of a decision step.
+
+    Args:
+        contract: the TL's.
+        step: its message.
+        driver: what decided in the place of the policies, such as max-pressure.
+    """
+    parts = []
+    if step.HasField("decision"):
+        parts += [f"saw {_seen(contract, step.decision)}", _chosen(contract, step, driver)]
+        if step.decision.mode_before != step.mode:
+            parts.append(f"control mode {mode_name(step.decision.mode_before)} -> {mode_name(step.mode)}")
+        elif step.mode != record.TlStep.POLICY:
+            parts.append(f"control mode {mode_name(step.mode)}")
+    parts += _states(contract, step)
+    text = "; ".join(parts) or "has nothing to change"
+    return printable(f"{time_text(step.at_s)} {contract.tl}: {text}")
+
+
+def alarm_sentence(alarm: record.Alarm) -> str:
+    """An alarm of the monitors."""
+    return printable(f"{time_text(alarm.at_s)} signal {alarm.signal}: alarm {alarm.rule}: {alarm.message}")
+
+
+def rejection_sentence(rejection: record.Rejection, at_s: float) -> str:
+    """A command that SUMO rejected."""
+    return printable(f"{time_text(at_s)} signal {rejection.signal}: SUMO rejected a command: {rejection.reason}")
+
+
+def mode_name(value: int) -> str:
+    """A control mode's name; the number of one that this version does not know."""
+    return _enum_name(record.TlStep.ControlMode, value)
+
+
+def reason_name(value: int) -> str:
+    """The name of an override's reason; the number of one that this version does not know."""
+    return _enum_name(record.TlStep.OverrideReason, value)
+
+
+def _enum_name(kind: Any, value: int) -> str:
+    named = kind.DESCRIPTOR.values_by_number.get(value)
+    return str(named.name).lower() if named is not None else str(value)
+
+
+def _seen(contract: pb.PolicyContract, decision: record.Decision) -> str:
+    """The phases, and of the observation what matters most in the contract's dialect."""
+    phases = [_phase(contract, k, phase) for k, phase in enumerate(decision.phases)]
+    parts = [f"current {', '.join(phases)}"] if phases else []
+    features = contract.observation.features
+    if any(feature.kind == "min_green" for feature in features) and not decision.min_green_passed:
+        parts.append("min green not passed")
+    if len(features) != len(decision.observation):
+        return ", ".join([*parts, f"{len(decision.observation)} values, which the contract does not describe"])
+    values: dict[str, dict[str, float]] = defaultdict(dict)
+    for feature, value in zip(features, decision.observation, strict=True):
+        if feature.lane_id:
+            values[feature.kind][feature.lane_id] = value
+    return ", ".join([*parts, _lanes(values, contract.observation.normalisation)])
+
+
+def _lanes(values: Mapping[str, Mapping[str, float]], normalisation: str) -> str:
+    """The lanes with the most on them. `values`: by kind of feature and lane."""
+    if "vehicles_near" in values:
+        counts = {lane: sum(values[kind].get(lane, 0.0) for kind in _COUNTS) for lane in values["vehicles_near"]}
+        halting, waits = values.get("halting", {}), values.get("longest_wait", {})
+
+        def vehicles(lane: str) -> str:
+            halt = f" ({halting.get(lane, 0):.3g} halting, longest wait {waits.get(lane, 0):.3g} s)" if halting.get(lane) else ""
+            return f"{lane} {counts[lane]:.3g}{halt}"
+
+        return _most("vehicles", {lane: count for lane, count in counts.items() if count > 0}, vehicles)
+    if normalisation == "block-maximum":
+        kind = next((kind for kind in _RELATIVE if kind in values), "")
+        relative = {lane: value for lane, value in values.get(kind, {}).items() if value > MIN_SHARE}
+        name = f"{kind.replace('_', ' ')} relative to the fullest lane"
+        return _most(name, relative, lambda lane: f"{lane} {relative[lane]:.2g}")
+    kind = next((kind for kind in _SHARES if kind in values), "")
+    if kind:
+        name = {"queue": "queues", "density": "densities"}[kind]
+        shares = {lane: value for lane, value in values[kind].items() if value > MIN_SHARE}
+        return _most(name, shares, lambda lane: f"{lane} {shares[lane]:.0%}")
+    # a dialect of the user's own
+    pairs = {f"{kind} of {lane}": value for kind, lanes in values.items() for lane, value in lanes.items() if value}
+    return _most("features", pairs, lambda name: f"{name} {pairs[name]:.3g}")
+
+
+def _most(name: str, values: Mapping[str, float], text: Callable[[str], str]) -> str:
+    """The largest values. `text`: of a key."""
+    if not values:
+        return f"no {name}"
+    largest = sorted(values, key=lambda key: -values[key])
+    return f"{name} {listed([text(key) for key in largest], MAX_LANES)}"
+
+
+def _phase(contract: pb.PolicyContract, signal: int, index: int) -> str:
+    """A green, or a phase of the program, of the contract's signal with a number."""
+    is_green = contract.action.kind == CATEGORICAL
+    states: Sequence[str] = []
+    if signal < len(contract.signals):
+        message = contract.signals[signal]
+        states = greens_of(message) if is_green else [phase.state for phase in message.phases]
+    state = f" ({states[index]})" if 0 <= index < len(states) else ""
+    of = f" of {contract.signal_ids[signal]}" if len(contract.signal_ids) > 1 and signal < len(contract.signal_ids) else ""
+    return f"{'green' if is_green else 'phase'} {index}{state}{of}"
+
+
+def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str) -> str:
+    """What the policy answered, and whether it counts."""
+    decision = step.decision
+    if decision.error and not decision.failure:
+        return f"{driver or 'another driver than the policy'} decided"
+    if decision.error:
+        return f"got no answer ({decision.failure})"
+    if decision.failure:
+        return f"got an invalid answer{_by(decision)} ({decision.failure})"
+    follows = step.mode == record.TlStep.POLICY
+    choice = _action(contract, decision)
+    if not follows:
+        return f"would have chosen {choice}{_by(decision)}, which is not followed in this control mode"
+    waits = ""
+    if _is_other_green(contract, decision) and not decision.min_green_passed:
+        waits = ", which is ignored until its min green has passed"
+    verb = "chose" if contract.action.kind != CATEGORICAL or _is_other_green(contract, decision) else "kept"
+    return f"{verb} {choice}{_by(decision)}{waits}"
+
+
+def _is_other_green(contract: pb.PolicyContract, decision: record.Decision) -> bool:
+    is_choice = contract.action.kind == CATEGORICAL and len(decision.action) == 1 and len(decision.phases) == 1
+    return is_choice and decision.action[0] != decision.phases[0]
+
+
+def _by(decision: record.Decision) -> str:
+    return f" by {decision.model} version {decision.version}" if decision.model else ""
+
+
+def _action(contract: pb.PolicyContract, decision: record.Decision) -> str:
+    kind, action = contract.action.kind, list(decision.action)
+    if kind == CATEGORICAL and len(action) == 1 and action[0] in range(max(contract.action.size, 1)):
+        return _phase(contract, 0, int(action[0])) + _scores(contract, decision, int(action[0]))
+    if kind == "kc" and len(action) == len(contract.signal_ids):
+        bound = contract.action.actionp
+        pairs = zip(contract.signal_ids, action, strict=True)
+        changes = [
+            f"change {signal} ({value:.3g} >= {bound:g})" if value >= bound else f"keep {signal} ({value:.3g} < {bound:g})"
+            for signal, value in pairs
+        ]
+        return ", ".join(changes)
+    return f"{kind or 'the action'} {', '.join(f'{value:.3g}' for value in action)}"
+
+
+def _scores(contract: pb.PolicyContract, decision: record.Decision, index: int) -> str:
+    """How sure a choice was, and the next best."""
+    scores = list(decision.scores)
+    if index >= len(scores):
+        return ""
+    name = "value" if contract.action.scores == "q_values" else "probability"
+    text = f" with {name} {scores[index]:.3g}"
+    others = [k for k in range(len(scores)) if k != index]
+    if others:
+        best = max(others, key=lambda k: scores[k])
+        text += f" (green {best}: {scores[best]:.3g})"
+    return text
+
+
+def _states(contract: pb.PolicyContract, step: record.TlStep) -> list[str]:
+    """What was permitted, second by second, which commands went out, and why a request was not permitted."""
+    changes: dict[str, list[str]] = {}
+    last: dict[str, str] = {}
+    handed: dict[str, None] = {}
+    reasons: dict[tuple[str, str], dict[int, None]] = {}
+    for states in step.states:
+        moment = "" if states.at_s == step.at_s else f" at {time_text(states.at_s)}"
+        # without a request, the signals run their programs or are on the way there
+        commanded = {command.signal for command in states.commands if command.state}
+        for signal, state in zip(contract.signal_ids, states.permitted, strict=False):
+            if (states.requested or signal in commanded) and last.get(signal) != state:
+                last[signal] = state
+                changes.setdefault(signal, []).append(f"{state}{moment}")
+        for command in states.commands:
+            if not command.state:
+                handed[f"{command.signal} handed to its program {command.program}{moment}"] = None
+        for override in states.overrides:
+            reasons.setdefault((override.signal, override.requested), {})[override.reason] = None
+    named = len(contract.signal_ids) > 1
+    parts = [_listed_changes(signal if named else "", states) for signal, states in changes.items()]
+    texts = [f"permitted {', '.join(parts)}"] if parts else []
+    for (signal, requested), why in reasons.items():
+        of = f" of {signal}" if named else ""
+        texts.append(f"not {requested}{of}: {', '.join(_why(reason) for reason in why)}")
+    return [*texts, *handed]
+
+
+def _listed_changes(signal: str, states: Sequence[str]) -> str:
+    text = ", ".join(states[:MAX_CHANGES]) + (f" and {len(states) - MAX_CHANGES} more" if len(states) > MAX_CHANGES else "")
+    return f"{signal} {text}".strip()
+
+
+def _why(reason: int) -> str:
+    name = reason_name(reason)
+    return EXPLANATIONS[OverrideReason(name)] if name in list(OverrideReason) else f"reason {name}"

@@ -1,0 +1,61 @@
+"""The bytes of MCAP files, for tests that damage them."""
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from mcap.opcode import Opcode
+
+MAGIC_BYTES = 8
+_HEAD = struct.Struct("<BQ")
+
+
+class Record(NamedTuple):
+    """A record of a file, and where it is."""
+
+    opcode: int
+    begin: int
+    content: int
+    """Where its content begins."""
+    end: int
+
+
+def records(data: bytes) -> list[Record]:
+    """The records of a file, as far as they are whole."""
+    found = []
+    begin = MAGIC_BYTES
+    while begin + _HEAD.size <= len(data):
+        opcode, length = _HEAD.unpack_from(data, begin)
+        end = begin + _HEAD.size + length
+        if end > len(data):
+            break
+        found.append(Record(opcode, begin, begin + _HEAD.size, end))
+        begin = end
+    return found
+
+
+def chunks(data: bytes) -> list[Record]:
+    return [each for each in records(data) if each.opcode == Opcode.CHUNK]
+
+
+def record(opcode: int, content: bytes) -> bytes:
+    return _HEAD.pack(opcode, len(content)) + content
+
+
+def chunk(data: bytes, size: int, compression: str = "zstd", crc: int = 0) -> bytes:
+    """A chunk that says that its content has `size` bytes."""
+    name = compression.encode()
+    head = struct.pack("<QQQI", 0, 0, size, crc) + struct.pack("<I", len(name)) + name
+    return record(Opcode.CHUNK, head + struct.pack("<Q", len(data)) + data)
+
+
+def with_record_after_city(path: Path, out: Path, inserted: bytes) -> Path:
+    """A copy of a file with a record more after its first chunk."""
+    data = path.read_bytes()
+    end = chunks(data)[0].end
+    out.write_bytes(data[:end] + inserted + data[end:])
+    return out
+
+
+def flipped(data: bytes, at: int, mask: int = 0xFF) -> bytes:
+    return data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
