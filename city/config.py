@@ -19,7 +19,7 @@ from city.toml_table import SimulationTime
 FALLBACKS = ("plan", "max-pressure")
 PADDINGS = ("supersuit",)
 FLOORS = ("street", "dialect")
-MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
+MAX_DEADLINE_MS, MAX_WATCHDOG_S, MAX_SPEED = 60_000, 3599, 1000
 T = TypeVar("T")
 DIALECT = "dialect"
 """Key in a TL field's metadata: the included dialects that read the field. A user's own dialect may read all fields."""
@@ -132,6 +132,15 @@ class Controller:
     """What controls a TL in control mode fallback: `plan`, its signals' own programs, or `max-pressure`."""
     recovery_answers: int = 2
     """Valid answers in a row that bring a TL back from its fallback to its policy."""
+    speed: float = 0.0
+    """Simulated seconds per wall second; 0: as fast as possible."""
+    control_address: str | None = None
+    """HOST:PORT of the control API, which is off without it."""
+    control_tls_ca: Path | None = None
+    """CA bundle (PEM) that verifies the control API's clients; with the two below, the API has TLS."""
+    control_tls_certificate: Path | None = None
+    """The control API's certificate (PEM)."""
+    control_tls_key: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -309,6 +318,10 @@ def _check_controller(where: str, control: Controller) -> None:
         raise InputError(f"{where} recovery_answers = {control.recovery_answers} must be at least 1")
     if control.http_address is not None:
         host_and_port(control.http_address, f"{where} http_address")
+    if control.speed > MAX_SPEED:
+        raise InputError(f"{where} speed = {control.speed:g} must be at most {MAX_SPEED}")
+    if control.control_address is not None:
+        host_and_port(control.control_address, f"{where} control_address", "127.0.0.1:9110")
     _check_choice(f"{where} fallback", control.fallback, FALLBACKS)
 
 

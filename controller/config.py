@@ -9,9 +9,11 @@ from pathlib import Path
 from city import config as city_config
 from city import names
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
-from city.config import MAX_DEADLINE_MS, City
+from city.config import MAX_DEADLINE_MS, MAX_SPEED, City
 from city.errors import InputError
 from controller import model_settings
+from controller.operator import control_address
+from controller.operator.control_address import ControlAddress
 from controller.policies import no_policies
 from serving.client.messages import Version
 from serving.client.tls_files import FLAGS as TLS_FLAGS
@@ -56,6 +58,10 @@ class ControllerConfig:
     """Whether a TL that must be left on its own program is an error."""
     policy: str = SERVED
     """What controls the TLs: `served` policies of the model server, or `max-pressure`, without one."""
+    control: ControlAddress | None = None
+    """Where operators reach this controller; None: nowhere."""
+    speed: float = 0.0
+    """Simulated seconds per wall second; 0: as fast as possible."""
 
 
 def parser(prog: str) -> Parser:
@@ -111,6 +117,11 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--http", metavar="HOST:PORT", help="serve /metrics, /healthz and /livez there (default: [controller] http_address)"
     )
+    control_address.add_flags(parser)
+    parser.add_argument(
+        "--speed", type=float, metavar="X",
+        help="simulated seconds per wall second: 1 is real time, 0 as fast as possible (default: [controller] speed)",
+    )  # fmt: skip
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the run's figures as JSON")
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info",
@@ -154,6 +165,8 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         gui=args.gui,
         strict=args.strict,
         policy=args.policy,
+        control=control_address.from_flags(args, city),
+        speed=city.controller.speed if args.speed is None else args.speed,
     )
 
 
@@ -196,6 +209,7 @@ def _check_ranges(args: argparse.Namespace) -> None:
     for flag, value, low, high, rule in (
         ("--seed", args.seed, 0, MAX_INT32, f"lie between 0 and {MAX_INT32}"),
         ("--end", args.end, 0, 1e9, "be a simulated second, such as 3600"),
+        ("--speed", args.speed, 0, MAX_SPEED, f"lie between 0 and {MAX_SPEED}"),
         ("--deadline-ms", args.deadline_ms, 1e-6, MAX_DEADLINE_MS, f"be above 0 and at most {MAX_DEADLINE_MS}"),
     ):
         if value is not None and not low <= value <= high:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
@@ -20,6 +20,7 @@ from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
 from controller.guard import handover
 from controller.guard.start import open_guarded
+from controller.operator.alarms import Alarms
 from controller.policies.no_policies import NoPolicies, contracts_of_city
 from controller.policies.periodic_thread import PeriodicThread
 from controller.policies.served_contracts import fetch_contracts
@@ -42,6 +43,9 @@ from signals.change_times import change_times, describe_longer
 from signals.contract import require_controllable
 from signals.policy import Policies
 from signals.policy_signals import describe_programs, of_contract
+
+if TYPE_CHECKING:
+    from controller.operator.seat import Seat
 
 log = logging.getLogger("controller")
 
@@ -68,26 +72,32 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         if config.http:
             closing.callback(HttpServer(config.http, metrics.registry, health).close)
         policies: Policies = NoPolicies()
+        tl_of_signal = config.city.tl_of_signal
+        alarms = Alarms({s: tl for s, tl in tl_of_signal.items() if tl in config.infer_tls}, len(config.infer_tls))
+        metrics.report_alarms(alarms)
         if config.policy == MAX_PRESSURE:
             contracts = contracts_of_city(config.city, config.infer_tls, street)
         else:
-            contracts, policies = _served(config, metrics, closing)
+            contracts, policies = _served(config, metrics, alarms, closing)
+        seat = _seat(config, contracts, policies, alarms, metrics, health, closing)
         run_log = RunLog(metrics, health, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
         metrics.report_traffic(traffic)
         connection = _open(config, stop)
         with _closed_if_control_does_not_begin(connection):
-            subscribers: list[Subscriber] = [run_log, traffic]
+            subscribers: list[Subscriber] = [run_log, traffic, alarms, *([seat.state] if seat is not None else [])]
             loop = _assembled(config, connection, street, list(contracts.values()), policies, subscribers)
             traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
+            if seat is not None:
+                seat.begin(loop)
             # last, because the guard ends with a controller that has registered one
             connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.
             gc.collect()
             gc.freeze()
         try:
-            exit_code = _loop(loop, end_s, config, connection, stop, metrics, health, run_log)
+            exit_code = _loop(loop, end_s, config, connection, stop, metrics, health, run_log, seat)
         finally:
             loop.close()
         run_log.summary(loop)
@@ -164,10 +174,10 @@ def _has_complete_tripinfo(config: ControllerConfig) -> bool:
 
 
 def _served(
-    config: ControllerConfig, metrics: ControllerMetrics, closing: contextlib.ExitStack
+    config: ControllerConfig, metrics: ControllerMetrics, alarms: Alarms, closing: contextlib.ExitStack
 ) -> tuple[dict[str, pb.PolicyContract], ServedPolicies]:
     """The contracts and policies of the model server, kept up to date until `closing` ends. Raises InputError."""
-    client = closing.enter_context(_client(config, metrics))
+    client = closing.enter_context(_client(config, metrics, alarms))
     contracts = fetch_contracts(client, config.infer_tls, config.version, config.fleet)
     check_contracts_match_city(config.city, contracts)
     fleet = ServedFleet(client, config.fleet, contracts, config.version) if config.fleet else None
@@ -182,8 +192,28 @@ def _served(
     return contracts, policies
 
 
+def _seat(
+    config: ControllerConfig,
+    contracts: Mapping[str, pb.PolicyContract],
+    policies: Policies,
+    alarms: Alarms,
+    metrics: ControllerMetrics,
+    health: Health,
+    closing: contextlib.ExitStack,
+) -> "Seat | None":
+    """The operator's seat until `closing` ends; None if no setting asks for one. Raises InputError."""
+    if config.control is None and not config.speed:
+        return None
+    from controller.operator.seat import Seat
+
+    pins = policies if isinstance(policies, ServedPolicies) else None
+    seat = Seat(config, list(contracts.values()), pins, alarms, metrics, health)
+    closing.callback(seat.close)
+    return seat
+
+
 @contextlib.contextmanager
-def _client(config: ControllerConfig, metrics: ControllerMetrics) -> Iterator[Client]:
+def _client(config: ControllerConfig, metrics: ControllerMetrics, alarms: Alarms) -> Iterator[Client]:
     """The model server's client; it reconnects when its certificates change. Raises InputError."""
     # no retries: a failed request is repeated at the next decision step
     if config.tls is None:
@@ -192,8 +222,10 @@ def _client(config: ControllerConfig, metrics: ControllerMetrics) -> Iterator[Cl
         return
     tls = ChangingTls(config.tls)
     metrics.report_certificates(tls.expiries_s)
+    alarms.note_certificates("model server", tls.expiries_s())
 
     def check() -> None:
+        alarms.note_certificates("model server", tls.expiries_s())
         if tls.has_changed():
             log.info("the certificates have changed; reconnecting to %s", client.address)
             client.reconnect()
@@ -216,6 +248,7 @@ def _loop(
     metrics: ControllerMetrics,
     health: Health,
     run_log: RunLog,
+    seat: "Seat | None",
 ) -> int:
     """Run decision steps, then release the signals; return the exit code."""
     is_only_client = config.attach is None and config.clients == 1
@@ -223,10 +256,15 @@ def _loop(
     try:
         logged_s = loop.now
         while loop.now < end_s and not stop.is_requested():
-            loop.step(end_s)
+            step_end_s = end_s if seat is None else seat.before_step(loop, end_s, connection, stop)
+            if stop.is_requested():
+                break
+            loop.step(step_end_s)
             if logged_s + SUMMARY_INTERVAL_S <= loop.now < end_s:
                 logged_s = loop.now
                 run_log.summary(loop)
+        if seat is not None:
+            seat.end()
         loop.finish()
         metrics.simulation_s.set(loop.now)
         health.begin_stopping()

@@ -34,7 +34,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from city.network import StreetNetwork
-from controller.events import DecisionEvent, OperatorCommand, Sent, Shown, StepTimes, Subscriber, TlDecision, TlStates
+from controller.events import (
+    DecisionEvent,
+    OperatorAction,
+    OperatorCommand,
+    Sent,
+    Shown,
+    StepTimes,
+    Subscriber,
+    TlDecision,
+    TlStates,
+)
 from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
 from signals.fallback.control_mode import ControlMode, OperatorMode
@@ -64,11 +74,13 @@ class _Unpublished:
         self.rejected: dict[str, str] = {}
         self.frozen: list[str] = []
         self.commands: list[OperatorCommand] = []
+        self.actions: list[OperatorAction] = []
         self.times: StepTimes | None = None
 
     @property
     def is_empty(self) -> bool:
-        return not (self.decisions or self.sent or self.shown or self.alarms or self.rejected or self.commands)
+        reported = (self.decisions, self.sent, self.shown, self.alarms, self.rejected, self.commands, self.actions)
+        return not any(reported)
 
 
 class MissingAnswer(Exception):
@@ -186,14 +198,28 @@ class DecisionLoop:
         self._publish()
         self._read(next_due)
 
-    def set_mode(self, tl: str, wanted: OperatorMode, author: str) -> None:
-        """Follow an operator's command to a TL from the next step on. Called between two steps. KeyError for an unknown TL."""
+    def set_mode(self, tl: str, wanted: OperatorMode, author: str) -> OperatorCommand:
+        """Follow an operator's command to a TL from the next step on; return what it changes.
+
+        Called between two steps. Raises KeyError for an unknown TL.
+        """
         intersection = self.intersections[tl]
         before = intersection.mode
         intersection.set_mode(wanted, self.now)
         self._observations = None  # the TL may be due now
+        command = OperatorCommand(tl, wanted, author, before, intersection.mode)
         if self._subscribers:
-            self._unpublished.commands.append(OperatorCommand(tl, wanted, author, before, intersection.mode))
+            self._unpublished.commands.append(command)
+        return command
+
+    def note_action(self, action: OperatorAction) -> None:
+        """Make an operator's command part of the next event. Called between two steps."""
+        if self._subscribers:
+            self._unpublished.actions.append(action)
+
+    def renew_readings(self) -> None:
+        """Count the newest readings as new, after a wait between two steps: the deadline of the answers begins now."""
+        self._readings_s = time.monotonic()
 
     def _due_now(self) -> list[Intersection]:
         return [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= self.now]
@@ -279,6 +305,7 @@ class DecisionLoop:
             tuple(unpublished.frozen),
             unpublished.times,
             tuple(unpublished.commands),
+            tuple(unpublished.actions),
         )
         self._number += 1
         for subscriber in tuple(self._subscribers):

@@ -26,6 +26,17 @@ class OperatorCommand(NamedTuple):
     """The control mode after the command."""
 
 
+class OperatorAction(NamedTuple):
+    """An operator's command that does not set a TL's mode."""
+
+    action: str
+    """pin | reload | pause | resume | step | speed | acknowledge"""
+    target: str
+    """TL or alarm; "" for the run."""
+    value: str
+    author: str
+
+
 class StepTimes(NamedTuple):
     """Wall times of a decision step, in s."""
 
@@ -120,6 +131,8 @@ class DecisionEvent:
     """None if no TL was due."""
     commands: tuple[OperatorCommand, ...] = ()
     """Of operators, before the decisions of this step."""
+    actions: tuple[OperatorAction, ...] = ()
+    """Of operators too: the commands that do not set a TL's mode."""
 
     @property
     def tls(self) -> tuple[str, ...]:

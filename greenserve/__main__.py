@@ -26,6 +26,7 @@ COMMANDS = {
     "check": ("controller.check", "compare contracts with the network, without running"),
     "control": ("controller.__main__", "control a city's signals with served policies"),
     "record": ("controller.recording.command", "read, export and repair the records of control --record"),
+    "ctl": ("controller.operator.ctl", "watch a running controller and command it"),
     "guard": ("controller.guard.__main__", "hold the connection to SUMO, in case a controller crashes"),
 }
 """By name: the entry point (see `program.load`) and the summary."""

@@ -15,6 +15,7 @@ from city.arguments import Parser
 from greenserve.__main__ import COMMANDS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
+CTL_COMMANDS = ("tls", "watch", "set", "pin", "reload", "pause", "resume", "step", "speed", "alarms", "ack")
 PARSERS = {
     "city init": "greenserve.commands_page:city_init",
     "export": "export.config:parser",
@@ -34,6 +35,7 @@ PARSERS = {
     "record show": "controller.recording.show:parser",
     "record export": "controller.recording.export:parser",
     "record repair": "controller.recording.repair:parser",
+    **{f"ctl {name}": "controller.operator.ctl:subparser" for name in CTL_COMMANDS},
     "guard": "controller.guard.__main__:parser",
 }
 """By command: the function that returns its parser."""

@@ -67,7 +67,7 @@ class Program(_message.Message):
     def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., offset_s: _Optional[int] = ..., phases: _Optional[_Iterable[_Union[_policy_pb2.Phase, _Mapping]]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("number", "at_s", "due", "readings", "shown", "alarms", "rejections", "frozen", "times", "commands")
+    __slots__ = ("number", "at_s", "due", "readings", "shown", "alarms", "rejections", "frozen", "times", "commands", "actions")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     AT_S_FIELD_NUMBER: _ClassVar[int]
     DUE_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class Step(_message.Message):
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     COMMANDS_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
     number: int
     at_s: float
     due: _containers.RepeatedScalarFieldContainer[int]
@@ -88,7 +89,8 @@ class Step(_message.Message):
     frozen: _containers.RepeatedScalarFieldContainer[str]
     times: Times
     commands: _containers.RepeatedCompositeFieldContainer[OperatorCommand]
-    def __init__(self, number: _Optional[int] = ..., at_s: _Optional[float] = ..., due: _Optional[_Iterable[int]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., shown: _Optional[_Iterable[_Union[Shown, _Mapping]]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., rejections: _Optional[_Iterable[_Union[Rejection, _Mapping]]] = ..., frozen: _Optional[_Iterable[str]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., commands: _Optional[_Iterable[_Union[OperatorCommand, _Mapping]]] = ...) -> None: ...
+    actions: _containers.RepeatedCompositeFieldContainer[OperatorAction]
+    def __init__(self, number: _Optional[int] = ..., at_s: _Optional[float] = ..., due: _Optional[_Iterable[int]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., shown: _Optional[_Iterable[_Union[Shown, _Mapping]]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., rejections: _Optional[_Iterable[_Union[Rejection, _Mapping]]] = ..., frozen: _Optional[_Iterable[str]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., commands: _Optional[_Iterable[_Union[OperatorCommand, _Mapping]]] = ..., actions: _Optional[_Iterable[_Union[OperatorAction, _Mapping]]] = ...) -> None: ...
 
 class OperatorCommand(_message.Message):
     __slots__ = ("tl", "wanted", "author", "mode_before", "mode")
@@ -103,6 +105,18 @@ class OperatorCommand(_message.Message):
     mode_before: TlStep.ControlMode
     mode: TlStep.ControlMode
     def __init__(self, tl: _Optional[str] = ..., wanted: _Optional[str] = ..., author: _Optional[str] = ..., mode_before: _Optional[_Union[TlStep.ControlMode, str]] = ..., mode: _Optional[_Union[TlStep.ControlMode, str]] = ...) -> None: ...
+
+class OperatorAction(_message.Message):
+    __slots__ = ("action", "target", "value", "author")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    target: str
+    value: str
+    author: str
+    def __init__(self, action: _Optional[str] = ..., target: _Optional[str] = ..., value: _Optional[str] = ..., author: _Optional[str] = ...) -> None: ...
 
 class Readings(_message.Message):
     __slots__ = ("vehicles", "halting", "mean_length_m", "outflow", "vehicle_lane", "position_m", "speed_mps", "waiting_s")

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from city.errors import InputError
+from city.errors import InputError, ProgramFailed
 from controller.policies.periodic_thread import PeriodicThread
 from protos import policy_pb2 as pb
 from protos.predict_pb2 import ModelVersionStatus
@@ -19,6 +19,8 @@ log = logging.getLogger("controller")
 AVAILABLE = ModelVersionStatus.AVAILABLE
 CHECK_TIMEOUT_S = 1.0
 """Timeout of the periodic request for one TL's contract."""
+COMPARE_ALL_TIMEOUT_S = 10.0
+"""Timeout of the requests for the contracts of all TLs, which an operator asks for."""
 CHECK_INTERVAL_S = 60.0
 """Wall time in which every TL's contract is requested once: files may be replaced under the same version."""
 
@@ -118,6 +120,16 @@ class ComparedContract(NamedTuple):
     """None if it is invalid."""
 
 
+class ComparedContracts(NamedTuple):
+    """What a comparison of all TLs' contracts found."""
+
+    same: tuple[str, ...]
+    changed: tuple[str, ...]
+    """TLs with another contract, whose answers are not followed."""
+    failed: tuple[str, ...]
+    """TLs whose contract could not be requested."""
+
+
 class ServedContracts:
     """Versions of the TLs' models, and whether their contracts equal those that this run began with.
 
@@ -184,13 +196,17 @@ class ServedContracts:
         Returns:
             The TLs with a version that the server no longer has.
         """
+        errors = self._compare_versions(versions, timeout_s)
+        return {tl for tl, error in errors.items() if isinstance(error, ModelNotFound)}
+
+    def _compare_versions(self, versions: Mapping[str, int], timeout_s: float) -> dict[str, ServingError]:
+        """Request and compare as `compare`. Returns the errors of requests by TL; these are repeated with the next answer."""
         compared_by_tl = self._compared  # if `forget` replaces it meanwhile, this result is dropped
-        unloaded = set()
+        errors: dict[str, ServingError] = {}
         for tl, contract in self._client.contracts(versions, timeout_s).items():
-            if isinstance(contract, ModelNotFound):
-                unloaded.add(tl)
             if isinstance(contract, ServingError):
-                continue  # requested again with the next answer
+                errors[tl] = contract
+                continue
             version = versions[tl]
             valid = contract if isinstance(contract, pb.PolicyContract) else None
             if valid is not None and self._note_contract is not None:
@@ -210,7 +226,41 @@ class ServedContracts:
                     tl,
                     version,
                 )
-        return unloaded
+        return errors
+
+    def check_version(self, tl: str, version: int) -> None:
+        """Request a version's contract, without a record of it.
+
+        Raises InputError if the version is missing or has another contract, ProgramFailed if the server does not answer.
+        """
+        try:
+            contract = self._client.contract(tl, version, timeout_s=CHECK_TIMEOUT_S)
+        except (ModelNotFound, BadRequest) as error:
+            raise InputError(
+                f"{self._client.address}: serves no version {version} of {tl} ({error}); {_versions(self._client, tl)}"
+                "pass a served one, or latest"
+            ) from None
+        except ContractError as error:
+            raise InputError(f"{self._client.address}: version {version} of {tl}: {error}; export it again") from None
+        except ServingError as error:
+            raise ProgramFailed(
+                f"{self._client.address}: version {version} of {tl}: no contract can be read ({error.code}: {error}); try again"
+            ) from None
+        if not same_contract(self._contracts[tl], contract):
+            raise InputError(
+                f"version {version} of {tl} has another contract than the one this run began with; restart the controller "
+                f"with it (--model-number {version}), or pass another version"
+            )
+
+    def compare_again(self) -> ComparedContracts:
+        """Request the contracts of the versions that answered last again, one by TL, and compare them."""
+        versions = {tl: next(reversed(compared)) for tl, compared in list(self._compared.items()) if compared}
+        errors = self._compare_versions(versions, COMPARE_ALL_TIMEOUT_S)
+        # a TL without a served model of its own is the fleet's
+        failed = [tl for tl, error in errors.items() if not isinstance(error, ModelNotFound)]
+        answered = [tl for tl in versions if tl not in errors]
+        changed = [tl for tl in answered if self.contract_error(tl, versions[tl]) is not None]
+        return ComparedContracts(tuple(tl for tl in answered if tl not in changed), tuple(changed), tuple(failed))
 
     def check(self, tl: str) -> None:
         """Request and compare again the contract of the version without a change that answered last."""

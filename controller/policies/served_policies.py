@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from controller.policies.served_contracts import ServedContracts
+from controller.policies.served_contracts import ComparedContracts, ServedContracts
 from controller.policies.served_fleet import Coverage, ServedFleet
 from protos import policy_pb2 as pb
 from serving.client import Client, Prediction, Version
@@ -25,7 +25,10 @@ MIN_COMPARE_TIMEOUT_S = 0.1
 
 
 class ServedPolicies:
-    """Requests the actions of all due TLs at once: from the fleet for those that it covers, else from their own models."""
+    """Requests the actions of all due TLs at once: from the fleet for those that it covers, else from their own models.
+
+    A pinned TL is answered by that version of its own model alone.
+    """
 
     def __init__(
         self,
@@ -63,6 +66,8 @@ class ServedPolicies:
         """By TL, the version of its newest answer."""
         self._silent_since_s: float | None = None
         """Begin of the time in which every call has exceeded its deadline."""
+        self.pins: Mapping[str, int] = {}
+        """By TL, the version that an operator has pinned. Replaced, never changed."""
         self._hanging: set[str] = set()
         """TLs without an answer while others had one: their models hang, but the connection works."""
 
@@ -75,6 +80,28 @@ class ServedPolicies:
             return answers
         except Exception as error:  # noqa: BLE001 - an error here must become a fallback, not the end of the run
             return dict.fromkeys(observations, error)
+
+    def check_pin(self, tl: str, version: int) -> None:
+        """Request a version's contract. Called from another thread than the decision steps, which it does not delay.
+
+        Raises InputError if the server lacks it or it has another contract, ProgramFailed if the server does not answer.
+        """
+        self.contracts.check_version(tl, version)
+
+    def pin(self, tl: str, version: int | None) -> None:
+        """Ask a TL's own model by this number from the next step on; None: the run's version or fleet again."""
+        pins = {other: pinned for other, pinned in self.pins.items() if other != tl}
+        self.pins = pins if version is None else {**pins, tl: version}
+
+    def compare_contracts(self) -> ComparedContracts:
+        """Request the contracts of all TLs' newest answers again and compare them with those of the start.
+
+        Called from another thread than the decision steps, which it does not delay.
+        """
+        compared = self.contracts.compare_again()
+        if self._fleet is not None:
+            self._fleet.update()
+        return compared
 
     def _reconnect_if_silent(self, answers: Mapping[str, Answer | Exception]) -> None:
         """Open a new connection if no TL has had an answer for a while: the current one may be half-open."""
@@ -118,7 +145,7 @@ class ServedPolicies:
     ) -> Mapping[str, Prediction | ServingError]:
         if not observations:
             return {}
-        versions = dict.fromkeys(observations, self._version)
+        versions = {tl: self.pins.get(tl, self._version) for tl in observations}
         return self._client.predict_many(observations, versions, max(end_s - self._clock(), 0.0), self._outputs)
 
     def _compare_new_versions(
@@ -146,7 +173,11 @@ class ServedPolicies:
         """Answers by TL of a fleet that answers for TLs with an own model that is no longer served."""
         # for a model that it does not serve, TensorFlow Serving reports an unknown label
         missing = (ModelNotFound, BadRequest) if isinstance(self._version, str) else ModelNotFound
-        unserved = {tl: observations[tl] for tl, prediction in predictions.items() if isinstance(prediction, missing)}
+        unserved = {
+            tl: observations[tl]
+            for tl, prediction in predictions.items()
+            if isinstance(prediction, missing) and tl not in self.pins
+        }
         if self._fleet is None or not unserved or isinstance(self._version, int):
             return {}
         if not self._fleet.look_up(unserved, max(end_s - self._clock(), 0.0)):
@@ -165,7 +196,9 @@ class ServedPolicies:
         if self._fleet is None or coverage is None:
             return {}
         due = {
-            tl: observation for tl, observation in observations.items() if tl in coverage.tls and self.contracts.is_unchanged(tl)
+            tl: observation
+            for tl, observation in observations.items()
+            if tl in coverage.tls and tl not in self.pins and self.contracts.is_unchanged(tl)
         }
         only_in_fleet = due.keys() & coverage.only_in_fleet
         if len(due) < 2 and not only_in_fleet:

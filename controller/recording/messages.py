@@ -52,6 +52,7 @@ class Encoder:
                 )
                 for c in event.commands
             ],
+            actions=[record.OperatorAction(**action._asdict()) for action in event.actions],
         )
         self._modes.update((command.tl, command.mode) for command in event.commands)
         if event.decisions:

@@ -129,6 +129,12 @@ class SumoConnection(Protocol):
     def register_handover(self, content: bytes) -> None:
         """Send the handover plans to the connection's guard, if any, before the first reading. Raises SumoConnectionLost."""
 
+    def keep_alive(self) -> None:
+        """Show the connection's guard, if any, that this process is alive, while the run waits between two steps.
+
+        Raises SumoConnectionLost, WaitAborted.
+        """
+
     def switch_program(self, signal: str, program: str) -> None:
         """Hand a signal back at once, after the last step. Raises CommandRejected, SumoConnectionLost."""
 

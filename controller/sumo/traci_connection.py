@@ -342,6 +342,12 @@ class TraciConnection:
         except (CommandRejected, MalformedMessage) as error:
             raise SumoConnectionLost(f"the guard of the connection sent {error}") from None
 
+    def keep_alive(self) -> None:
+        if self._is_guarded:
+            self.shown()  # receives the answer that is due first
+            # answered by the guard itself: SUMO does nothing
+            self._request(wire.message([wire.command(wire.GETVERSION, b"")]))
+
     def _request(self, message: bytes) -> bytes:
         """Send a message and wait for its answer; answers that are due before it are dropped."""
         self._post(message, _Sent(_Kind.SINGLE))

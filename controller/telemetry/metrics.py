@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from city.version import VERSION
+from controller.operator.alarms import Alarms
+from controller.operator.pace import PaceState
 from controller.telemetry.traffic import TrafficMeter
 from signals.fallback.control_mode import ControlMode
 from signals.safety.monitor import MonitorRule
@@ -60,7 +62,10 @@ class ControllerMetrics:
         )
         self.rejections = Counter("controller_sumo_rejections", "Commands that SUMO rejected", registry=registry)
         self.mode = Gauge(
-            "controller_mode", "Control mode of a TL: 0 policy, 1 hold, 2 fallback, 3 recovering", ["tl"], registry=registry
+            "controller_mode",
+            "Control mode of a TL: 0 policy, 1 hold, 2 fallback, 3 recovering, 4 fixed",
+            ["tl"],
+            registry=registry,
         )
         self.tls = Gauge("controller_tls", "TLs by control mode", ["mode"], registry=registry)
         for mode in ControlMode:
@@ -79,14 +84,25 @@ class ControllerMetrics:
             buckets=_BUCKETS_S,
         )
         self.simulation_s = Gauge("controller_simulation_seconds", "Simulation time", registry=registry)
+        self._expiries: list[Callable[[], Mapping[str, float]]] = []
 
     def report_model_numbers(self, numbers: Callable[[], Mapping[str, int]]) -> None:
         """Add a metric of the model number by TL. `numbers` returns it and is called at each scrape."""
         self.registry.register(_ModelNumbers(numbers))
 
     def report_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
-        """Add a metric of certificates' expiry by file. `expiries` returns it and is called at each scrape."""
-        self.registry.register(_CertificateExpiries(expiries))
+        """Add certificates to the metric of their expiry by file. `expiries` returns it and is called at each scrape."""
+        if not self._expiries:
+            self.registry.register(_CertificateExpiries(self._expiries))
+        self._expiries.append(expiries)
+
+    def report_alarms(self, alarms: Alarms) -> None:
+        """Add the metric of active alarms."""
+        self.registry.register(alarms)
+
+    def report_pace(self, state: Callable[[], PaceState]) -> None:
+        """Add the metrics of the run's pace. `state` returns it and is called at each scrape."""
+        self.registry.register(_PaceMetrics(state))
 
     def report_traffic(self, traffic: TrafficMeter) -> None:
         """Add the metrics of traffic by TL."""
@@ -109,7 +125,7 @@ class _ModelNumbers:
 class _CertificateExpiries:
     """Collects when the certificates in use expire."""
 
-    def __init__(self, expiries: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, expiries: Iterable[Callable[[], Mapping[str, float]]]) -> None:
         self._expiries = expiries
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -118,6 +134,27 @@ class _CertificateExpiries:
             "When the first certificate of a TLS file expires, in s since 1970",
             labels=("file",),
         )
-        for file, expiry_s in self._expiries().items():
-            family.add_metric((file,), expiry_s)
+        for expiries in self._expiries:
+            for file, expiry_s in expiries().items():
+                family.add_metric((file,), expiry_s)
         yield family
+
+
+class _PaceMetrics:
+    """Collects whether the run is paused, and how late it is."""
+
+    def __init__(self, state: Callable[[], PaceState]) -> None:
+        self._state = state
+
+    def collect(self) -> Iterable[Metric]:
+        state = self._state()
+        paused = "1: an operator has paused the run; 0: it runs"
+        yield GaugeMetricFamily("controller_paused", paused, value=float(state.is_paused))
+        speed = "Simulated seconds per wall second that the run keeps; 0: as fast as possible"
+        yield GaugeMetricFamily("controller_speed", speed, value=state.speed)
+        lateness = "Wall time by which the newest step began after the schedule of the run's speed"
+        yield GaugeMetricFamily("controller_lateness_seconds", lateness, value=state.lateness_s)
+        late = "Steps that began more than 0.1 s of wall time after their schedule"
+        yield CounterMetricFamily("controller_late_steps", late, value=state.late_steps)
+        lost = "Wall time by which the schedule was moved because the run did not keep its speed"
+        yield CounterMetricFamily("controller_lost_seconds", lost, value=state.lost_s)

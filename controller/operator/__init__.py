@@ -1,0 +1,13 @@
+"""The operator's seat: a control API, modes that survive a restart, the run's pace, and alarms.
+
+A command's way:
+
+    gRPC thread   | control_service: check, then desk.submit, which waits
+    decision loop |   between two steps: desk.apply -> DecisionLoop.set_mode, pace, pins, alarms -> the command's result
+    gRPC thread   | the state that results
+
+`desk` orders the commands and applies them; `saved_modes` keeps what must survive a restart; `pace` says when the next
+step may begin; `run_state` and `alarms` are subscribers of the decision event; `watchers` wakes who waits for a new step;
+`control_service` is the gRPC side, `control_server` its port; `seat` holds all of them for the daemon. `ctl` is the
+command line, `control_client` its gRPC side.
+"""

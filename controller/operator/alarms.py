@@ -1,0 +1,270 @@
+"""Current alarms: one list, in which a flood of one kind is one alarm with a count.
+
+The names are those of the alerts in k8s/monitoring/rules.yaml, and docs/runbook.md says what to do about each.
+An alarm begins with its first occurrence. It ends when its condition is over (a TL is back with its policy), or, for what is
+reported as single occurrences, after a time without another one.
+"""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client.core import GaugeMetricFamily
+
+from controller.events import DecisionEvent
+from controller.operator.pace import MAX_CATCH_UP_S, PaceState
+from signals.fallback.control_mode import ControlMode
+from signals.safety.conflicts import EXPLANATIONS
+
+CRITICAL, WARNING = "critical", "warning"
+MONITOR, REJECTIONS, OVERRIDES = "GreenserveMonitorAlarm", "GreenserveSumoRejections", "GreenserveOverrides"
+FALLBACK, MANY_FALLBACKS = "GreenserveTLInFallback", "GreenserveManyTLsInFallback"
+SERVER, DEADLINE = "GreenserveServerDown", "GreenserveDeadlineMisses"
+CERTIFICATE, RECORD, LATE = "GreenserveCertificateExpires", "GreenserveRecordStopped", "GreenserveRunLate"
+SEVERITIES = {
+    MONITOR: CRITICAL, MANY_FALLBACKS: CRITICAL, SERVER: CRITICAL, FALLBACK: WARNING, DEADLINE: WARNING, OVERRIDES: WARNING,
+    REJECTIONS: WARNING, CERTIFICATE: WARNING, RECORD: WARNING, LATE: WARNING,
+}  # fmt: skip
+"""By name, the severity of its alert."""
+QUIET_S = {MONITOR: 300.0, REJECTIONS: 300.0, SERVER: 10.0, LATE: 60.0}
+"""By name of an alarm of single occurrences: simulated time without another one after which it ends."""
+WINDOW_S = 300.0
+"""Simulated time over which shares of decisions are counted."""
+MAX_OVERRIDDEN_SHARE, MAX_MISSED_SHARE, MAX_FALLBACK_SHARE = 0.5, 0.05, 0.2
+"""Shares of a TL's decisions, of the decision steps, and of the TLs, as in the alerts."""
+MIN_DECISIONS = 10
+"""Decisions of a TL in a window, for its share to count."""
+CERTIFICATE_S = 14 * 86400.0
+"""Wall time before a certificate's expiry."""
+MAX_ENDED = 50
+"""Ended alarms that are kept."""
+MAX_SUBJECTS = 20
+"""Subjects that an alarm names; the others are counted."""
+
+
+class UnknownAlarm(Exception):
+    """There is no active alarm with this id."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """An alarm as a reader sees it."""
+
+    id: str
+    name: str
+    severity: str
+    since_s: float
+    """Simulated second of the first occurrence."""
+    since_unix_s: float
+    last_s: float
+    count: int
+    subjects: tuple[str, ...]
+    """TLs or signals, the first MAX_SUBJECTS."""
+    subject_count: int
+    text: str
+    """The newest occurrence."""
+    ended_s: float | None
+    acknowledged_by: str
+    acknowledged_s: float
+
+    @property
+    def runbook(self) -> str:
+        """The page and anchor of what to do."""
+        return f"docs/runbook.md#{self.name.lower()}"
+
+
+@dataclass
+class _Active:
+    """An alarm that has not ended, or has just ended."""
+
+    id: str
+    since_s: float
+    since_unix_s: float
+    last_s: float
+    text: str = ""
+    count: int = 0
+    subjects: dict[str, None] = field(default_factory=dict)
+    ended_s: float | None = None
+    acknowledged_by: str = ""
+    acknowledged_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.id.partition("/")[0]
+
+    def view(self) -> Alarm:
+        return Alarm(
+            self.id, self.name, SEVERITIES[self.name], self.since_s, self.since_unix_s, self.last_s, self.count,
+            tuple(self.subjects)[:MAX_SUBJECTS], len(self.subjects), self.text, self.ended_s,
+            self.acknowledged_by, self.acknowledged_s,
+        )  # fmt: skip
+
+
+class Alarms:
+    """The alarms of a run: a subscriber, and a collector of Prometheus metrics. Every method may be called by any thread."""
+
+    def __init__(self, tl_of_signal: Mapping[str, str], tls: int, wall_clock: Callable[[], float] = time.time) -> None:
+        """Prepare an empty list.
+
+        Args:
+            tl_of_signal: of the controlled signals.
+            tls: number of controlled TLs.
+            wall_clock: seconds since 1970.
+        """
+        self._tl_of_signal, self._tls, self._wall_clock = tl_of_signal, tls, wall_clock
+        self._lock = threading.Lock()
+        self._active: dict[str, _Active] = {}
+        self._ended: deque[_Active] = deque(maxlen=MAX_ENDED)
+        self._now = 0.0
+        self._window_end_s: float | None = None
+        self._decisions: Counter[str] = Counter()
+        self._overridden: Counter[str] = Counter()
+        """By TL, since the window's begin."""
+        self._steps = self._missed_steps = 0
+        self._certificates: Mapping[str, Mapping[str, float]] = {}
+        """By source, the expiry by file."""
+
+    def add(self, event: DecisionEvent) -> None:
+        with self._lock:
+            self._now = event.at_s
+            self._end_quiet()
+            for alarm in event.alarms:
+                self._occurred(f"{MONITOR}/{alarm.rule.value}", alarm.signal, f"{alarm.signal}: {alarm.message}")
+            for signal, reason in event.rejected.items():
+                self._occurred(REJECTIONS, signal, f"{signal}: {reason}")
+            self._follow_modes(event)
+            self._count(event)
+
+    def close(self) -> None:
+        pass
+
+    def note_pace(self, pace: PaceState) -> None:
+        """Take the lateness of the newest step."""
+        if pace.lateness_s > MAX_CATCH_UP_S:
+            with self._lock:
+                text = f"the run is {pace.lateness_s:.1f} s behind speed {pace.speed:g}; its schedule was moved"
+                self._occurred(LATE, "", text)
+
+    def note_certificates(self, source: str, expiries_s: Mapping[str, float]) -> None:
+        """Take when the certificates of a source expire, by file, in s since 1970. Called from one thread at a time."""
+        self._certificates = {**self._certificates, source: dict(expiries_s)}
+        expiries = [item for each in self._certificates.values() for item in each.items()]
+        near = {file: expiry_s - self._wall_clock() for file, expiry_s in expiries}
+        near = {file: left_s for file, left_s in near.items() if left_s < CERTIFICATE_S}
+        texts = (f"expires in {left_s / 86400:.1f} days" if left_s > 0 else "has expired" for left_s in near.values())
+        with self._lock:
+            self._holds(CERTIFICATE, near, "; ".join(f"{file} {text}" for file, text in zip(near, texts, strict=True)))
+
+    def note_record(self, error: str) -> None:
+        """Take the error that has ended the record, or "" while it is written."""
+        with self._lock:
+            self._holds(RECORD, ["record"] if error else [], error)
+
+    def acknowledge(self, alarm_id: str, author: str) -> bool:
+        """Acknowledge an active alarm until it ends; the first author stays. Raises UnknownAlarm.
+
+        Returns whether it was not acknowledged before.
+        """
+        with self._lock:
+            if alarm_id not in self._active:
+                raise UnknownAlarm(alarm_id)
+            active = self._active[alarm_id]
+            if active.acknowledged_by:
+                return False
+            active.acknowledged_by, active.acknowledged_s = author, self._now
+            return True
+
+    def current(self, with_ended: bool = False) -> list[Alarm]:
+        """Active alarms, critical ones first, then by begin; with_ended: the newest ended ones too, the newest first."""
+        with self._lock:
+            active = sorted((each.view() for each in self._active.values()), key=lambda a: (a.severity != CRITICAL, a.since_s))
+            return [*active, *(each.view() for each in reversed(self._ended))] if with_ended else active
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily("controller_alarms_active", "Active alarms, by the name of their alert", labels=("name",))
+        with self._lock:
+            counts = Counter(active.name for active in self._active.values())
+        for name in SEVERITIES:
+            family.add_metric((name,), counts[name])
+        yield family
+
+    def _follow_modes(self, event: DecisionEvent) -> None:
+        before = self._active.get(FALLBACK)
+        subjects = dict(before.subjects) if before else {}
+        began: list[str] = []
+        unavailable = [decision for decision in event.decisions if decision.failure.startswith("Unavailable:")]
+        for command in event.commands:
+            subjects.pop(command.tl, None)  # an operator's mode is no fallback
+        for decision in event.decisions:
+            if decision.mode is ControlMode.FALLBACK:
+                if decision.tl not in subjects:
+                    subjects[decision.tl] = None
+                    began.append(f"{decision.tl}: {decision.failure}")
+            elif subjects and decision.mode is not ControlMode.RECOVERING:
+                subjects.pop(decision.tl, None)
+        if subjects or before:
+            self._holds(FALLBACK, subjects, began[-1] if began else "", len(began))
+            many = subjects if len(subjects) > MAX_FALLBACK_SHARE * self._tls else {}
+            self._holds(MANY_FALLBACKS, many, f"{len(subjects)} of {self._tls} TLs")
+        if unavailable:
+            self._occurred(SERVER, "", unavailable[-1].failure, len(unavailable))
+
+    def _count(self, event: DecisionEvent) -> None:
+        """Count decisions and missed deadlines, and judge them at the end of a window."""
+        overridden = {self._tl_of_signal.get(o.signal, o.signal): o for sent in event.sent for o in sent.overrides}
+        policies = [decision.tl for decision in event.decisions if decision.mode is ControlMode.POLICY]
+        self._decisions.update(policies)
+        self._overridden.update(overridden.keys())
+        if event.decisions:
+            self._steps += 1
+            self._missed_steps += any(decision.failure.startswith("DeadlineExceeded:") for decision in event.decisions)
+        if self._window_end_s is None:
+            self._window_end_s = event.at_s + WINDOW_S
+        if event.at_s < self._window_end_s:
+            return
+        shares = {tl: self._overridden[tl] / count for tl, count in self._decisions.items() if count >= MIN_DECISIONS}
+        often = [tl for tl, share in shares.items() if share > MAX_OVERRIDDEN_SHARE]
+        newest = next((EXPLANATIONS[overridden[tl].reason] for tl in often if tl in overridden), "")
+        self._holds(OVERRIDES, often, f"{len(often)} TLs are overridden in most decisions{newest and f'; newest: {newest}'}")
+        is_missed = self._missed_steps > MAX_MISSED_SHARE * self._steps
+        text = f"{self._missed_steps} of {self._steps} decision steps had an answer after the deadline"
+        self._holds(DEADLINE, ["answers"] if is_missed else [], text)
+        self._window_end_s = event.at_s + WINDOW_S
+        self._decisions.clear()
+        self._overridden.clear()
+        self._steps = self._missed_steps = 0
+
+    def _occurred(self, alarm_id: str, subject: str, text: str, count: int = 1) -> None:
+        """Count an occurrence; without an active alarm, one begins. `subject`: "" for none."""
+        active = self._begun(alarm_id)
+        active.last_s, active.text = self._now, text
+        active.count += count
+        if subject:
+            active.subjects.setdefault(subject)
+
+    def _holds(self, alarm_id: str, subjects: Iterable[str], text: str, count: int | None = None) -> None:
+        """Set the subjects of a condition; without any, it ends. `count`: new occurrences (default: new subjects)."""
+        now = dict.fromkeys(subjects)
+        if not now:
+            self._end(alarm_id)
+            return
+        active = self._begun(alarm_id)
+        active.count += len(now.keys() - active.subjects.keys()) if count is None else count
+        active.last_s, active.subjects, active.text = self._now, now, text or active.text
+
+    def _begun(self, alarm_id: str) -> _Active:
+        if alarm_id not in self._active:
+            self._active[alarm_id] = _Active(alarm_id, self._now, self._wall_clock(), self._now)
+        return self._active[alarm_id]
+
+    def _end_quiet(self) -> None:
+        for alarm_id, active in list(self._active.items()):
+            if self._now - active.last_s > QUIET_S.get(active.name, float("inf")):
+                self._end(alarm_id)
+
+    def _end(self, alarm_id: str) -> None:
+        if active := self._active.pop(alarm_id, None):
+            active.ended_s = self._now
+            self._ended.append(active)

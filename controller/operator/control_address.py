@@ -1,0 +1,70 @@
+"""Where the control API listens, and who may reach it: flags and keys of city.toml."""
+
+import argparse
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from city.arguments import host_and_port
+from city.config import City
+from city.errors import InputError
+from serving.client.tls_files import TlsFiles
+
+TLS_FLAGS = ("ca", "certificate", "key")
+
+
+@dataclass(frozen=True)
+class ControlAddress:
+    """The control API's settings."""
+
+    address: tuple[str, int]
+    """(host, port); port 0: the system chooses."""
+    tls: TlsFiles | None
+    """The server's certificate and key, and the CA bundle that verifies clients; None: plain text, on loopback alone."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--control-address",
+        metavar="HOST:PORT",
+        help="serve the control API for greenserve ctl there, on loopback or with the certificates below "
+        "(default: [controller] control_address)",
+    )
+    for flag, text in (
+        ("ca", "CA bundle (PEM) that verifies the control API's clients"),
+        ("certificate", "the control API's certificate (PEM)"),
+        ("key", "its key (PEM)"),
+    ):
+        parser.add_argument(
+            f"--control-tls-{flag}", type=Path, metavar="FILE", help=f"{text} (default: [controller] control_tls_{flag})"
+        )
+
+
+def from_flags(args: argparse.Namespace, city: City) -> ControlAddress | None:
+    """The settings of flags and city.toml, flags first; None: no control API. Raises InputError."""
+    settings = city.controller
+    written = args.control_address or settings.control_address
+    if not written:
+        return None
+    flag = "--control-address" if args.control_address else f"{city.path}: [controller] control_address"
+    address = host_and_port(written, flag, "127.0.0.1:9110")
+    ca, certificate, key = (
+        getattr(args, f"control_tls_{name}") or getattr(settings, f"control_tls_{name}") for name in TLS_FLAGS
+    )
+    paths = (ca, certificate, key)
+    if any(paths) and not all(paths):
+        raise InputError("--control-tls-ca, --control-tls-certificate and --control-tls-key belong together; pass all three")
+    if not any(paths) and not is_loopback(address[0]):
+        raise InputError(
+            f"{flag} {written}: any client that reaches it could command the signals; listen on 127.0.0.1, or pass "
+            "--control-tls-ca, --control-tls-certificate and --control-tls-key, so that clients need a certificate"
+        )
+    return ControlAddress(address, TlsFiles(ca, certificate, key) if any(paths) else None)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine reach a host."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,77 @@
+"""A client of the control API."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from city.errors import InputError, ProgramFailed
+from controller.operator.control_messages import METHODS, SERVICE, WATCH
+from protos import control_pb2 as pb
+from serving.client import Tls
+from serving.client.channel import open_channel
+
+_INPUT_ERRORS = (
+    grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION,
+)  # fmt: skip
+MAX_DETAILS_CHARS = 300
+"""Limit of gRPC's own error texts."""
+
+
+class ControlClient:
+    """Calls the control API of one controller. Errors are InputError (a wrong request) or ProgramFailed (no answer)."""
+
+    def __init__(self, address: str, tls: Tls | None = None, timeout_s: float = 15.0) -> None:
+        """`address`: HOST:PORT. Raises InputError."""
+        self.address, self._timeout_s = address, timeout_s
+        try:
+            self._channel = open_channel(address, tls)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+
+    def call(self, method: str, request: Any) -> Any:
+        """Call a method with one answer. Raises InputError, ProgramFailed."""
+        answer_type: Any = METHODS[method][1]
+        stub = self._channel.unary_unary(
+            f"/{SERVICE}/{method}", request_serializer=_serialized, response_deserializer=answer_type.FromString
+        )
+        try:
+            return stub(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+
+    def watch(self, min_interval_s: float = 0.0) -> Iterator[pb.Decisions]:
+        """Yield the newest step until the run ends. Raises InputError, ProgramFailed."""
+        stub = self._channel.unary_stream(
+            f"/{SERVICE}/{WATCH}", request_serializer=_serialized, response_deserializer=pb.Decisions.FromString
+        )
+        stream = stub(pb.WatchDecisionsRequest(min_interval_s=min_interval_s))
+        try:
+            yield from stream
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+        finally:
+            stream.cancel()
+
+    def _error(self, error: grpc.RpcError) -> Exception:
+        code, details = error.code(), str(error.details())
+        if code in _INPUT_ERRORS:
+            return InputError(details)
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return InputError(f"{self.address} is not the control API of a controller; pass its --control-address")
+        hint = "" if code is not grpc.StatusCode.UNAVAILABLE else "; check --address, the TLS files and that it runs"
+        return ProgramFailed(f"{self.address}: {code.name}: {details[:MAX_DETAILS_CHARS]}{hint}")
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> "ControlClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _serialized(message: Any) -> bytes:
+    serialized: bytes = message.SerializeToString()
+    return serialized

@@ -1,0 +1,79 @@
+"""The state of a run as messages of the control API (protos/control.proto)."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from controller.events import TlDecision
+from controller.operator.alarms import Alarm
+from controller.operator.desk import Desk
+from controller.operator.pace import PaceState
+from controller.operator.run_state import Command, TlState
+from protos import control_pb2 as pb
+from signals.policy import Answer
+
+SERVICE = "greenserve.control.v1.Control"
+METHODS = {
+    "ListTls": (pb.ListTlsRequest, pb.ControllerState),
+    "SetMode": (pb.SetModeRequest, pb.TlStates),
+    "PinModel": (pb.PinModelRequest, pb.TlStates),
+    "ReloadContracts": (pb.ReloadContractsRequest, pb.ReloadContractsResponse),
+    "Pause": (pb.PauseRequest, pb.Run),
+    "Resume": (pb.ResumeRequest, pb.Run),
+    "Step": (pb.StepRequest, pb.Run),
+    "SetSpeed": (pb.SetSpeedRequest, pb.Run),
+    "ListAlarms": (pb.ListAlarmsRequest, pb.Alarms),
+    "AcknowledgeAlarm": (pb.AcknowledgeAlarmRequest, pb.Alarms),
+}
+"""By name of a method with one answer: its request and its answer."""
+WATCH = "WatchDecisions"
+
+
+def run_message(second: float, pace: PaceState, policy: str, sumo: str) -> pb.Run:
+    return pb.Run(
+        second=second, is_paused=pace.is_paused, speed=pace.speed, step_until_s=pace.step_until_s, lateness_s=pace.lateness_s,
+        late_steps=pace.late_steps, lost_s=pace.lost_s, policy=policy, sumo=sumo,
+    )  # fmt: skip
+
+
+def tl_message(state: TlState, desk: Desk) -> pb.TlState:
+    message = pb.TlState(
+        tl=state.tl, mode=state.mode.name.lower(), since_s=state.since_s, model=state.model, version=state.version,
+        signals=state.signals, shown=state.shown, reason=state.reason, decided_s=state.decided_s,
+    )  # fmt: skip
+    if (mode := desk.modes.get(state.tl)) is not None:
+        message.set_by = mode.author
+        message.until_s = mode.until_s if np.isfinite(mode.until_s) else 0.0
+    if (pin := desk.pinned.get(state.tl)) is not None:
+        message.pinned_version, message.pinned_by = pin.version, pin.author
+    return message
+
+
+def command_messages(commands: Iterable[Command]) -> list[pb.Command]:
+    return [pb.Command(**command._asdict()) for command in commands]
+
+
+def decision_messages(decisions: Sequence[TlDecision], at_s: float) -> list[pb.TlDecision]:
+    return [_decision(decision, at_s) for decision in decisions]
+
+
+def _decision(decision: TlDecision, at_s: float) -> pb.TlDecision:
+    message = pb.TlDecision(tl=decision.tl, at_s=at_s, mode=decision.mode.name.lower(), failure=decision.failure)
+    answer = decision.answer
+    if isinstance(answer, Answer):
+        message.model, message.version = answer.model, answer.version
+        if not decision.failure:
+            message.action.extend(np.ravel(np.asarray(answer.action, np.float64)).tolist())
+    return message
+
+
+def alarm_messages(alarms: Iterable[Alarm]) -> list[pb.Alarm]:
+    return [
+        pb.Alarm(
+            id=alarm.id, name=alarm.name, severity=alarm.severity, since_s=alarm.since_s, since_unix_s=alarm.since_unix_s,
+            last_s=alarm.last_s, count=alarm.count, subjects=alarm.subjects, subject_count=alarm.subject_count,
+            text=alarm.text, runbook=alarm.runbook, is_active=alarm.ended_s is None, ended_s=alarm.ended_s or 0.0,
+            acknowledged_by=alarm.acknowledged_by, acknowledged_s=alarm.acknowledged_s,
+        )
+        for alarm in alarms
+    ]  # fmt: skip

@@ -1,0 +1,74 @@
+"""The port of the control API: loopback, or TLS with client certificates."""
+
+from concurrent import futures
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from city.errors import InputError
+from controller.operator.control_messages import SERVICE
+from controller.operator.control_service import MAX_WATCHERS, ControlService
+from serving.client import Tls
+from serving.client.tls_files import ChangingTls
+
+COMMAND_THREADS = 8
+STOP_TIMEOUT_S = 1.0
+"""Wall time in which calls in flight may end."""
+_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.so_reuseport", 0),
+    # commands are small
+    ("grpc.max_receive_message_length", 1 << 20),
+    # a client that has vanished must not hold a watcher's thread
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+class ControlServer:
+    """A gRPC server of the control API and of gRPC's health service."""
+
+    def __init__(self, address: tuple[str, int], tls: ChangingTls | None) -> None:
+        """Bind the port; calls are answered after `start`. Raises InputError.
+
+        `tls`: the server's certificate, and the CA bundle that verifies clients.
+        """
+        self._health = health.HealthServicer()
+        self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._pool = futures.ThreadPoolExecutor(MAX_WATCHERS + COMMAND_THREADS, thread_name_prefix="control")
+        self._server = grpc.server(self._pool, options=_OPTIONS, maximum_concurrent_rpcs=MAX_WATCHERS + 2 * COMMAND_THREADS)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        host, port = address
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if tls is None:
+                self.port = int(self._server.add_insecure_port(target))
+            else:
+                credentials = grpc.dynamic_ssl_server_credentials(
+                    _certificates(tls.newest()), lambda: _certificates(tls.newest()) if tls.has_changed() else None, True
+                )
+                self.port = int(self._server.add_secure_port(target, credentials))
+        except RuntimeError:
+            raise InputError(
+                f"cannot serve the control API at {host}:{port}: it is in use or not on this machine; "
+                "choose another --control-address"
+            ) from None
+
+    def start(self, service: ControlService) -> None:
+        self._server.add_generic_rpc_handlers((service.handler(),))
+        self._server.start()
+        self._set_health(health_pb2.HealthCheckResponse.SERVING)
+
+    def stop(self) -> None:
+        """Report NOT_SERVING, refuse new calls, and end those in flight."""
+        self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._server.stop(STOP_TIMEOUT_S).wait()
+        self._pool.shutdown(wait=False)
+
+    def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for service in ("", SERVICE):
+            self._health.set(service, status)
+
+
+def _certificates(tls: Tls) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(tls.key, tls.certificate)], tls.ca)

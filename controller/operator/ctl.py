@@ -1,0 +1,316 @@
+"""`greenserve ctl`: watch a running controller and command it."""
+
+import argparse
+import getpass
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from city import config as city_config
+from city import names, program, text_table
+from city.arguments import Parser
+from city.errors import InputError
+from city.printable import printable
+from controller.operator.control_client import ControlClient
+from controller.operator.control_messages import METHODS
+from protos import control_pb2 as pb
+from serving.client import Tls
+from serving.client.tls_files import TlsFiles
+
+DEFAULT_ADDRESS = "127.0.0.1:9110"
+MAX_TIMEOUT_S = 3600.0
+DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+"""Units of --for."""
+CLEAR = "\x1b[H\x1b[J"
+"""Moves a terminal's cursor to its begin and clears the rest."""
+RECENT_COMMANDS = 5
+SUMMARIES = {
+    "tls": "show every TL: mode, who set it, model, reason",
+    "watch": "show the TLs again and again; with --json, a line for each new step",
+    "set": "set TLs to policy, hold or fixed",
+    "pin": "ask a TL's own model by number, or its latest one again",
+    "reload": "compare the contracts of the served models again",
+    "pause": "pause the simulation",
+    "resume": "resume it",
+    "step": "simulate for some seconds, then pause",
+    "speed": "set the simulated seconds per wall second",
+    "alarms": "show the active alarms and what to do",
+    "ack": "acknowledge an alarm until it ends",
+}
+"""By subcommand."""
+
+
+def parser(prog: str) -> Parser:
+    """The parser of all subcommands."""
+    parser = Parser(prog=prog, description="Watch a running controller and command it (greenserve control --control-address).")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    for name, summary in SUMMARIES.items():
+        about = summary[0].upper() + summary[1:] + "."
+        command = commands.add_parser(name, help=summary, description=about)
+        if name in _ARGUMENTS:
+            _ARGUMENTS[name](command)
+        _add_common_flags(command, is_command=name not in ("tls", "watch", "alarms"))
+    return parser
+
+
+def subparser(prog: str) -> argparse.ArgumentParser:
+    """The parser of one subcommand. `prog`: ends with its name."""
+    ctl, _, name = prog.rpartition(" ")
+    (action,) = (each for each in parser(ctl)._actions if isinstance(each, argparse._SubParsersAction))
+    found: argparse.ArgumentParser = action.choices[name]
+    return found
+
+
+def _add_common_flags(command: argparse.ArgumentParser, is_command: bool) -> None:
+    command.add_argument(
+        "--address", metavar="HOST:PORT",
+        help=f"the controller's --control-address (default: [controller] control_address of --city, else {DEFAULT_ADDRESS})",
+    )  # fmt: skip
+    command.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml if it exists)")
+    command.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    if is_command:
+        command.add_argument("--author", metavar="NAME", help="name in log and record (default: the user's name)")
+    command.add_argument("--timeout-s", type=float, default=15.0, metavar="S", help="deadline of each call (default: 15)")
+    command.add_argument("--tls-ca", type=Path, metavar="FILE", help="TLS: CA bundle (PEM) that verifies the controller")
+    command.add_argument("--tls-certificate", type=Path, metavar="FILE", help="client certificate (PEM); its name is the author")
+    command.add_argument("--tls-key", type=Path, metavar="FILE", help="client key (PEM)")
+    command.add_argument("--tls-server-name", default="", metavar="NAME", help="name in the controller's certificate")
+
+
+def _tls_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("tls", nargs="*", metavar="TL", help="TLs to show (default: all)")
+
+
+def _watch_arguments(command: argparse.ArgumentParser) -> None:
+    _tls_arguments(command)
+    command.add_argument("--interval-s", type=float, default=1.0, metavar="S", help="wall time between two updates (default: 1)")
+
+
+def _set_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "mode", choices=("policy", "hold", "fixed"), help="hold keeps the state, fixed is the signals' own programs"
+    )
+    command.add_argument("tls", nargs="+", metavar="TL", help="TLs, or all")
+    command.add_argument(
+        "--for", dest="for_s", type=_duration, default=0.0, metavar="TIME",
+        help="simulated time such as 90, 90s, 30m or 2h, then policy again (default: until it is taken back)",
+    )  # fmt: skip
+
+
+def _pin_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("tl", metavar="TL")
+    command.add_argument("version", metavar="VERSION", help="model number, or latest")
+
+
+def _step_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("seconds", nargs="?", type=float, default=1.0, metavar="S", help="simulated seconds (default: 1)")
+
+
+def _speed_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("factor", type=float, metavar="X", help="1 is real time; 0: as fast as possible")
+
+
+def _alarms_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--all", action="store_true", help="show ended alarms too")
+
+
+def _ack_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("id", metavar="ALARM", help="id of an active alarm")
+
+
+_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "tls": _tls_arguments,
+    "watch": _watch_arguments,
+    "set": _set_arguments,
+    "pin": _pin_arguments,
+    "step": _step_arguments,
+    "speed": _speed_arguments,
+    "alarms": _alarms_arguments,
+    "ack": _ack_arguments,
+}
+
+
+def main(argv: list[str] | None = None, prog: str = "python -m controller.operator.ctl") -> int:
+    """Run a subcommand. Exit code: 0; 2 if the input is wrong; 1 if the controller does not answer."""
+
+    def run() -> int:
+        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
+        if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
+            raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")
+        with ControlClient(_address(args), _tls(args), args.timeout_s) as client:
+            if args.command == "watch":
+                return _watch(client, args)
+            answer = _call(client, args)
+        print(_json(answer) if args.json else describe(answer))
+        return 0
+
+    return program.run(run)
+
+
+def _address(args: argparse.Namespace) -> str:
+    if args.address is not None:
+        return str(args.address)
+    path = args.city or Path("city.toml")
+    if args.city is None and not path.exists():
+        return DEFAULT_ADDRESS
+    return city_config.load(path).controller.control_address or DEFAULT_ADDRESS
+
+
+def _tls(args: argparse.Namespace) -> Tls | None:
+    """The certificates of the flags. Raises InputError."""
+    if (args.tls_certificate is None) != (args.tls_key is None):
+        raise InputError("--tls-certificate and --tls-key belong together; pass both")
+    files = TlsFiles(args.tls_ca, args.tls_certificate, args.tls_key, args.tls_server_name)
+    return None if files == TlsFiles() else files.read()
+
+
+def _call(client: ControlClient, args: argparse.Namespace) -> Any:
+    """Call the subcommand's method and return its answer. Raises InputError, ProgramFailed."""
+    author = "" if args.command in ("tls", "alarms") else args.author or _user()
+    match args.command:
+        case "tls":
+            return client.call("ListTls", pb.ListTlsRequest(tls=args.tls))
+        case "set":
+            request = pb.SetModeRequest(tls=_listed(args.tls), mode=args.mode, author=author, for_seconds=args.for_s)
+            return client.call("SetMode", request)
+        case "pin":
+            return client.call("PinModel", pb.PinModelRequest(tl=args.tl, version=args.version, author=author))
+        case "step":
+            if not 0 < args.seconds <= 1e6:
+                raise InputError(f"{args.seconds:g} must be a time in s above 0, such as 1")
+            second = client.call("Pause", pb.PauseRequest(author=author)).second
+            return client.call("Step", pb.StepRequest(until_s=second + args.seconds, author=author))
+        case "speed":
+            return client.call("SetSpeed", pb.SetSpeedRequest(factor=args.factor, author=author))
+        case "alarms":
+            return client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=args.all))
+        case "ack":
+            return client.call("AcknowledgeAlarm", pb.AcknowledgeAlarmRequest(id=args.id, author=author))
+    method = {"reload": "ReloadContracts", "pause": "Pause", "resume": "Resume"}[args.command]
+    request_type, _ = METHODS[method]
+    return client.call(method, request_type(author=author))
+
+
+def _watch(client: ControlClient, args: argparse.Namespace) -> int:
+    """Print each new step as a line of JSON, or the table of the TLs again and again."""
+    if not 0 < args.interval_s <= 60:
+        raise InputError(f"--interval-s {args.interval_s:g} must be above 0 and at most 60")
+    listed = pb.ListTlsRequest(tls=_listed(args.tls))
+    first = client.call("ListTls", listed)  # an unknown TL is an error before the first update
+    selected = {state.tl for state in first.tls}
+    for decisions in client.watch(args.interval_s):
+        if args.json:
+            if args.tls:
+                kept = [decision for decision in decisions.decisions if decision.tl in selected]
+                del decisions.decisions[:]
+                decisions.decisions.extend(kept)
+            print(_json(decisions), flush=True)
+        else:
+            state = client.call("ListTls", listed)
+            alarms = ", ".join(decisions.active_alarms) or "none"
+            print(f"{CLEAR if sys.stdout.isatty() else ''}{describe(state)}\nalarms: {alarms}", flush=True)
+    print("the run has ended", file=sys.stderr)
+    return 0
+
+
+def _listed(values: Iterable[str]) -> list[str]:
+    """The TLs of arguments that may each list several, separated by commas."""
+    return [part.strip() for value in values for part in value.split(",") if part.strip()]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        return "unnamed"
+
+
+def _duration(text: str) -> float:
+    """Seconds of a text such as 90, 90s, 30m or 2h, for argparse's `type`."""
+    unit = DURATIONS.get(text[-1:])
+    try:
+        seconds = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 90, 90s, 30m or 2h")
+    return seconds
+
+
+def _json(message: Any) -> str:
+    """One line, with every field: a script needs no defaults."""
+    return json.dumps(_fields(message))
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    """The fields of a message by name. (protobuf's own JSON has 64-bit numbers as text.)"""
+    values: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        is_message = field.message_type is not None
+        if field.is_repeated:
+            values[field.name] = [_fields(each) if is_message else each for each in value]
+        else:
+            values[field.name] = _fields(value) if is_message else value
+    return values
+
+
+def describe(answer: Any) -> str:
+    """An answer as text for people."""
+    width = text_table.terminal_width()
+    if isinstance(answer, pb.Run):
+        return _header(answer)
+    if isinstance(answer, pb.Alarms):
+        return "\n".join([_header(answer.run), _alarms(answer.alarms, width)])
+    if isinstance(answer, pb.ReloadContractsResponse):
+        lines = [_header(answer.run), f"{answer.compared} contracts compared"]
+        for text, tls in (("changed, not followed", answer.changed), ("not readable", answer.failed)):
+            lines += [f"{text}: {names.listed(tls, 20)}"] if tls else []
+        return "\n".join(lines)
+    parts = [_header(answer.run), _tls_table(answer.tls, width)]
+    if isinstance(answer, pb.ControllerState):
+        for command in answer.commands[-RECENT_COMMANDS:]:
+            what = " ".join(filter(None, (command.action, command.target, command.value)))
+            parts.append(printable(f"second {command.at_s:g}: {command.author}: {what}"))
+    return "\n".join(parts)
+
+
+def _header(run: pb.Run) -> str:
+    speed = f"{run.speed:g} x real time" if run.speed else "as fast as possible"
+    state = "paused" if run.is_paused else f"stepping to second {run.step_until_s:g}" if run.step_until_s else f"runs {speed}"
+    text = f"second {run.second:g}, {state}, policy {run.policy}"
+    if run.speed and not run.is_paused:
+        text += f", {run.lateness_s:.2f} s late now, {run.late_steps} late steps, {run.lost_s:.1f} s lost"
+    return text
+
+
+def _tls_table(tls: Sequence[pb.TlState], width: int | None) -> str:
+    rows = []
+    for state in tls:
+        until = f" until {state.until_s:g}" if state.until_s else ""
+        model = f"{state.model or '-'}:{state.version}" if state.version else "-"
+        pinned = f" (pinned by {state.pinned_by}: {state.pinned_version})" if state.pinned_version else ""
+        row = (state.tl, state.mode, f"{state.since_s:g}", f"{state.set_by}{until}" or "-", f"{model}{pinned}")
+        rows.append((*row, " ".join(state.shown), state.reason))
+    return text_table.render(("TL", "MODE", "SINCE", "SET BY", "MODEL", "SHOWN", "REASON"), rows, width)
+
+
+def _alarms(alarms: Sequence[pb.Alarm], width: int | None) -> str:
+    if not alarms:
+        return "no alarm is active"
+    rows = []
+    for alarm in alarms:
+        ended = "" if alarm.is_active else f" to {alarm.ended_s:g}"
+        began = f"{time.strftime('%H:%M:%S', time.localtime(alarm.since_unix_s))} (second {alarm.since_s:g}{ended})"
+        more = alarm.subject_count - len(alarm.subjects)
+        subjects = ", ".join(alarm.subjects) + (f" and {more} more" if more > 0 else "")
+        row = (alarm.id, alarm.severity, began, str(alarm.count), alarm.acknowledged_by or "-")
+        rows.append((*row, "; ".join(filter(None, (subjects, alarm.text, f"see {alarm.runbook}")))))
+    return text_table.render(("ALARM", "SEVERITY", "SINCE", "COUNT", "ACKNOWLEDGED", "WHAT"), rows, width)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""A seat without SUMO: a loop that notes what commands change, and a thread that applies them."""
+
+import contextlib
+import threading
+from types import SimpleNamespace
+
+from controller.events import OperatorCommand
+from controller.operator.alarms import Alarms
+from controller.operator.control_address import ControlAddress
+from controller.operator.control_client import ControlClient
+from controller.operator.control_server import ControlServer
+from controller.operator.control_service import ControlService
+from controller.operator.desk import Desk
+from controller.operator.pace import Pace
+from controller.operator.run_state import RunState
+from controller.operator.saved_modes import SavedModes
+from controller.operator.watchers import Watchers
+from protos import policy_pb2
+from serving.client.tls_files import ChangingTls
+from signals.fallback.control_mode import ModeState, operator_mode
+
+TLS = ("SA101", "SA102", "SA103")
+
+
+class Loop:
+    """The part of a decision loop that commands change; each TL has the real state machine."""
+
+    def __init__(self, tls=TLS, now=0.0):
+        self.now, self.actions, self.commands = now, [], []
+        self.intersections = {tl: SimpleNamespace(state=ModeState()) for tl in tls}
+
+    def set_mode(self, tl, wanted, author):
+        x = self.intersections[tl]
+        before, x.state = x.state.mode, operator_mode(x.state, wanted, self.now)
+        self.commands.append(OperatorCommand(tl, wanted, author, before, x.state.mode))
+        return self.commands[-1]
+
+    def note_action(self, action):
+        self.actions.append(action)
+
+    def modes(self):
+        return {tl: x.state.mode.name.lower() for tl, x in self.intersections.items()}
+
+
+class Pins:
+    """Policies of which every version below 10 can be pinned."""
+
+    def __init__(self):
+        self.pinned, self.refusal = {}, None
+
+    def check_pin(self, tl, version):
+        if self.refusal is not None:
+            raise self.refusal
+
+    def pin(self, tl, version):
+        self.pinned = {**self.pinned, tl: version}
+
+
+def contracts(tls=TLS):
+    return [policy_pb2.PolicyContract(tl=tl, signal_ids=[f"signal_{tl}"]) for tl in tls]
+
+
+class Seat:
+    """The parts of a seat, wired as the controller wires them."""
+
+    def __init__(self, path=None, pins=None, loop=None, policy="served"):
+        self.loop, self.pins = loop or Loop(), pins
+        self.state, self.pace = RunState(contracts(), Watchers()), Pace()
+        self.alarms = Alarms({f"signal_{tl}": tl for tl in TLS}, len(TLS), wall_clock=lambda: 1e9)
+        self.saved = SavedModes(path)
+        self.desk = Desk(self.state, self.pace, self.alarms, self.saved, pins)
+        self.service = ControlService(self.state, self.desk, self.pace, self.alarms, pins, policy, None)
+
+    @contextlib.contextmanager
+    def applying(self):
+        """Apply commands in a thread, as the decision loop does between two steps."""
+        ended = threading.Event()
+
+        def run():
+            while not ended.is_set():
+                self.desk.apply(self.loop)
+                self.desk.wait(0.01)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield self
+        finally:
+            ended.set()
+            thread.join()
+
+    @contextlib.contextmanager
+    def served(self, tls=None):
+        """Serve the control API at a free port; yields HOST:PORT."""
+        address = ControlAddress(("127.0.0.1", 0), tls)
+        server = ControlServer(address.address, ChangingTls(tls) if tls is not None else None)
+        server.start(self.service)
+        try:
+            yield f"127.0.0.1:{server.port}"
+        finally:
+            self.state.watchers.close()
+            server.stop()
+
+    @contextlib.contextmanager
+    def client(self):
+        """A client of the served API, whose commands are applied."""
+        with self.applying(), self.served() as address, ControlClient(address) as client:
+            yield client

@@ -1,0 +1,187 @@
+"""The list of alarms: what begins, counts and ends one."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from controller.events import OperatorCommand
+from controller.operator import alarms as alarms_module
+from controller.operator.alarms import SEVERITIES, Alarms, UnknownAlarm
+from controller.operator.pace import PaceState
+from signals.fallback.control_mode import ControlMode, OperatorMode
+from signals.safety.conflicts import OverrideReason
+from signals.safety.monitor import Alarm, MonitorRule
+from signals.safety.signal_safety import Override
+from tests.conftest import ROOT
+from tests.controller.decision_events import decision, event
+
+TLS = [f"SA{100 + k}" for k in range(1, 11)]
+POLICY, FALLBACK, RECOVERING, FIXED = ControlMode.POLICY, ControlMode.FALLBACK, ControlMode.RECOVERING, ControlMode.FIXED
+
+
+def made():
+    return Alarms({f"signal_{tl}": tl for tl in TLS}, len(TLS), wall_clock=lambda: 1e9)
+
+
+def ids(alarms):
+    return [alarm.id for alarm in alarms.current()]
+
+
+def monitor_alarm(at_s, signal="A0", rule=MonitorRule.CONFLICT):
+    return event(at_s, alarms=[Alarm(signal, rule, at_s, "0 and 2 are green together")])
+
+
+def test_a_flood_of_one_kind_is_one_alarm_with_a_count():
+    alarms = made()
+    for second in range(50):
+        alarms.add(event(second, alarms=[Alarm(f"A{k}", MonitorRule.CONFLICT, second, "both green") for k in range(40)]))
+    (alarm,) = alarms.current()
+    assert (alarm.id, alarm.severity, alarm.count) == ("GreenserveMonitorAlarm/conflict", "critical", 2000)
+    assert (alarm.since_s, alarm.last_s, alarm.since_unix_s) == (0, 49, 1e9)
+    assert alarm.subject_count == 40 and len(alarm.subjects) == 20
+    assert alarm.runbook == "docs/runbook.md#greenservemonitoralarm"
+
+
+def test_rules_of_the_monitor_are_alarms_of_their_own():
+    alarms = made()
+    alarms.add(monitor_alarm(1))
+    alarms.add(monitor_alarm(2, rule=MonitorRule.YELLOW))
+    assert ids(alarms) == ["GreenserveMonitorAlarm/conflict", "GreenserveMonitorAlarm/yellow"]
+
+
+def test_an_alarm_of_occurrences_ends_when_it_is_quiet_and_begins_anew():
+    alarms = made()
+    alarms.add(monitor_alarm(10))
+    alarms.add(event(310))
+    assert ids(alarms) == ["GreenserveMonitorAlarm/conflict"]
+    alarms.add(event(311))
+    assert ids(alarms) == []
+    alarms.add(monitor_alarm(400))
+    newest, ended = alarms.current(with_ended=True)
+    assert (newest.since_s, newest.count, newest.ended_s) == (400, 1, None) and ended.ended_s == 311
+
+
+def test_a_tl_without_its_policy_is_an_alarm_until_it_is_back():
+    alarms = made()
+    alarms.add(event(5, [decision("SA101", "Unavailable: refused", POLICY, ControlMode.HOLD)]))
+    assert ids(alarms) == ["GreenserveServerDown"]
+    alarms.add(event(30, [decision("SA101", "DeadlineExceeded: late", ControlMode.HOLD, FALLBACK)]))
+    (alarm,) = alarms.current()
+    assert (alarm.name, alarm.subjects, alarm.count) == ("GreenserveTLInFallback", ("SA101",), 1)
+    assert alarm.text == "SA101: DeadlineExceeded: late"
+    alarms.add(event(40, [decision("SA101", "", FALLBACK, RECOVERING), decision("SA102")]))
+    assert ids(alarms) == ["GreenserveTLInFallback"]
+    alarms.add(event(45, [decision("SA101", "", RECOVERING, POLICY)]))
+    assert ids(alarms) == []
+
+
+def test_many_tls_without_their_policy_are_critical():
+    alarms = made()
+    alarms.add(event(5, [decision(tl, "Unavailable: refused", POLICY, FALLBACK) for tl in TLS[:2]]))
+    assert ids(alarms) == ["GreenserveServerDown", "GreenserveTLInFallback"]
+    alarms.add(event(6, [decision(TLS[2], "Unavailable: refused", POLICY, FALLBACK)]))
+    assert ids(alarms) == ["GreenserveServerDown", "GreenserveManyTLsInFallback", "GreenserveTLInFallback"]
+    fallback = alarms.current()[-1]
+    assert fallback.count == 3 and fallback.subject_count == 3
+
+
+def test_what_an_operator_set_is_no_alarm():
+    alarms = made()
+    fallback = event(5, [decision("SA101", "Unavailable: refused", POLICY, FALLBACK)])
+    alarms.add(fallback)
+    command = OperatorCommand("SA101", OperatorMode.FIXED, "ann", FALLBACK, FIXED)
+    alarms.add(replace(event(30, [decision("SA101", "Unavailable: refused", FIXED, FIXED)]), commands=(command,)))
+    assert "GreenserveTLInFallback" not in ids(alarms)
+    back = OperatorCommand("SA101", OperatorMode.POLICY, "ann", FIXED, RECOVERING)
+    alarms.add(replace(event(60, [decision("SA101", "", RECOVERING, RECOVERING)]), commands=(back,)))
+    assert ids(alarms) == []
+
+
+def test_policies_that_are_overridden_in_most_decisions_are_an_alarm_of_the_next_window():
+    alarms = made()
+    override = Override("signal_SA101", OverrideReason.MIN_GREEN, "GG", "rr")
+
+    def window(begin_s, overridden):
+        for k in range(61):
+            alarms.add(event(begin_s + 5 * k, [decision("SA101"), decision("SA102")], [override] if k % 4 < overridden else []))
+
+    window(0, 3)
+    (alarm,) = alarms.current()
+    assert (alarm.name, alarm.subjects) == ("GreenserveOverrides", ("SA101",)) and "min_green" in alarm.text
+    window(305, 1)
+    assert ids(alarms) == []
+
+
+def test_answers_after_the_deadline_in_many_steps_are_an_alarm():
+    alarms = made()
+    for k in range(61):
+        alarms.add(event(5 * k, [decision("SA101", "DeadlineExceeded: late" if k % 10 == 0 else ""), decision("SA102")]))
+    assert ids(alarms) == ["GreenserveDeadlineMisses"] and "7 of 61" in alarms.current()[0].text
+
+
+def test_rejections_lateness_record_and_certificates_are_alarms():
+    alarms = made()
+    alarms.add(event(5, rejected={"A0": "unknown program"}))
+    alarms.note_pace(PaceState(False, 4.0, 0.0, 0.5, 3, 0.0))
+    assert ids(alarms) == ["GreenserveSumoRejections"]
+    alarms.note_pace(PaceState(False, 4.0, 0.0, 2.5, 3, 0.0))
+    alarms.note_record("the disk is full")
+    alarms.note_certificates("model server", {"ca": 1e9 + 15 * 86400, "certificate": 1e9 + 13 * 86400})
+    alarms.note_certificates("control", {"control_ca": 1e9 - 1})
+    found = {alarm.name: alarm for alarm in alarms.current()}
+    assert found.keys() == {
+        "GreenserveSumoRejections", "GreenserveRunLate", "GreenserveRecordStopped", "GreenserveCertificateExpires",
+    }  # fmt: skip
+    certificates = found["GreenserveCertificateExpires"]
+    assert certificates.text == "certificate expires in 13.0 days; control_ca has expired" and certificates.count == 2
+    assert found["GreenserveRunLate"].text.startswith("the run is 2.5 s behind speed 4")
+    alarms.note_certificates("model server", {"ca": 2e9})
+    alarms.note_certificates("control", {"control_ca": 2e9})
+    alarms.note_record("")
+    alarms.add(event(400))
+    assert ids(alarms) == []
+
+
+def test_an_acknowledgement_keeps_its_first_author_until_the_alarm_ends():
+    alarms = made()
+    alarms.add(monitor_alarm(10))
+    assert alarms.acknowledge("GreenserveMonitorAlarm/conflict", "ann")
+    alarms.add(monitor_alarm(20))
+    assert not alarms.acknowledge("GreenserveMonitorAlarm/conflict", "bob")
+    (alarm,) = alarms.current()
+    assert (alarm.acknowledged_by, alarm.acknowledged_s, alarm.count) == ("ann", 10, 2)
+    alarms.add(event(400))
+    alarms.add(monitor_alarm(401))
+    assert alarms.current()[0].acknowledged_by == ""
+    with pytest.raises(UnknownAlarm):
+        alarms.acknowledge("GreenserveTLInFallback", "ann")
+
+
+def test_ended_alarms_are_bounded():
+    alarms = made()
+    for k in range(200):
+        alarms.add(monitor_alarm(1000 * k))
+    assert len(alarms.current(with_ended=True)) == alarms_module.MAX_ENDED + 1
+
+
+def test_metric_names_every_alarm():
+    registry, alarms = CollectorRegistry(), made()
+    registry.register(alarms)
+    alarms.add(monitor_alarm(1))
+    alarms.add(monitor_alarm(2, rule=MonitorRule.YELLOW))
+    (family,) = registry.collect()
+    values = {sample.labels["name"]: sample.value for sample in family.samples}
+    assert values.keys() == SEVERITIES.keys()
+    assert values.pop("GreenserveMonitorAlarm") == 2 and set(values.values()) == {0}
+
+
+def test_names_severities_and_anchors_are_those_of_the_alert_rules():
+    groups = yaml.safe_load((ROOT / "k8s" / "monitoring" / "rules.yaml").read_text())["groups"]
+    rules = {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    assert SEVERITIES.keys() <= rules.keys()
+    assert {name: rules[name]["labels"]["severity"] for name in SEVERITIES} == SEVERITIES
+    sections = re.findall(r"^### (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.M)
+    assert SEVERITIES.keys() <= set(sections)

@@ -1,0 +1,346 @@
+"""The control API over real gRPC: commands, watchers, malformed input, certificates."""
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from google.protobuf import empty_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from city.errors import InputError, ProgramFailed
+from controller.operator import control_service
+from controller.operator.control_client import ControlClient
+from controller.operator.control_messages import METHODS, SERVICE
+from controller.operator.control_server import ControlServer
+from controller.operator.desk import author_of
+from controller.policies.served_contracts import ComparedContracts
+from protos import control_pb2 as pb
+from serving.client import Tls
+from serving.client.tls_files import TlsFiles
+from signals.safety.monitor import Alarm, MonitorRule
+from tests.controller.decision_events import decision, event
+from tests.controller.operator.seats import TLS, Pins, Seat
+from tests.serving.certificates import pair
+
+
+def test_list_tls_shows_mode_author_model_and_reason():
+    seat = Seat()
+    seat.state.add(event(10, [decision("SA101", "Unavailable: refused")]))
+    with seat.client() as client:
+        client.call("SetMode", pb.SetModeRequest(tls=["SA102"], mode="fixed", author="ann", for_seconds=60))
+        state = client.call("ListTls", pb.ListTlsRequest())
+    assert [tl.tl for tl in state.tls] == list(TLS) and state.run.policy == "served"
+    assert (state.tls[0].reason, state.tls[0].decided_s) == ("Unavailable: refused", 10)
+    assert (state.tls[1].mode, state.tls[1].set_by, state.tls[1].until_s) == ("fixed", "ann", 60)
+    assert [(c.action, c.target, c.author) for c in state.commands] == [("set-mode", "SA102", "ann")]
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "code", "message"),
+    [
+        ("SetMode", pb.SetModeRequest(tls=["SA1O1"], mode="fixed"), InputError, r"SA1O1 is not a TL .* did you mean .*SA101"),
+        ("SetMode", pb.SetModeRequest(tls=["signal_SA101"], mode="fixed"), InputError, r"is a signal, which belongs to TL SA101"),
+        ("SetMode", pb.SetModeRequest(tls=["zz\x1b"], mode="fixed"), InputError, r"^zz\ufffd is not a TL .*its TLs are SA101"),
+        ("SetMode", pb.SetModeRequest(mode="fixed"), InputError, r"no TL is named"),
+        ("SetMode", pb.SetModeRequest(tls=["all"], mode="off"), InputError, r"mode 'off' must be one of policy, hold, fixed"),
+        (
+            "SetMode",
+            pb.SetModeRequest(tls=["all"], mode="hold", for_seconds=float("nan")),
+            InputError,
+            r"for_seconds nan must lie",
+        ),
+        ("SetMode", pb.SetModeRequest(tls=["all"], mode="hold", for_seconds=-1), InputError, r"for_seconds -1 must lie"),
+        ("SetMode", pb.SetModeRequest(tls=["all"], mode="policy", for_seconds=1), InputError, r"for the modes hold and fixed"),
+        ("PinModel", pb.PinModelRequest(tl="all", version="3"), InputError, r"all is not a TL"),
+        ("PinModel", pb.PinModelRequest(tl="SA101", version="newest"), InputError, r"'newest' must be a model number"),
+        ("PinModel", pb.PinModelRequest(tl="SA101", version="0"), InputError, r"version 0 must be a model number"),
+        ("PinModel", pb.PinModelRequest(tl="SA101", version="9" * 30), InputError, r"must be a model number"),
+        ("SetSpeed", pb.SetSpeedRequest(factor=-1), InputError, r"factor -1 must lie between 0 and 1000"),
+        ("SetSpeed", pb.SetSpeedRequest(factor=float("inf")), InputError, r"factor inf must lie"),
+        ("Step", pb.StepRequest(until_s=float("nan")), InputError, r"until_s nan must lie"),
+        ("AcknowledgeAlarm", pb.AcknowledgeAlarmRequest(id="x"), InputError, r"x: no active alarm has this id; there is none"),
+    ],
+)
+def test_wrong_requests_are_refused_in_words_and_change_nothing(method, request_, code, message):
+    seat = Seat(pins=Pins())
+    with seat.client() as client, pytest.raises(code, match=message):
+        client.call(method, request_)
+    assert seat.loop.commands == [] and seat.loop.actions == [] and seat.state.commands() == []
+
+
+@pytest.mark.parametrize("method", [*METHODS, "WatchDecisions"])
+def test_malformed_bytes_are_an_invalid_argument(method):
+    seat = Seat()
+    with seat.applying(), seat.served() as address, grpc.insecure_channel(address) as channel:
+        stub = (channel.unary_stream if method == "WatchDecisions" else channel.unary_unary)(f"/{SERVICE}/{method}")
+        with pytest.raises(grpc.RpcError) as raised:
+            answer = stub(b"\x0a\xff\xff", timeout=5)
+            list(answer)
+        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT and "greenserve.control.v1" in raised.value.details()
+    assert seat.state.commands() == []
+
+
+def test_a_pinned_version_is_checked_before_it_is_queued():
+    seat = Seat(pins=Pins())
+    with seat.client() as client:
+        state = client.call("PinModel", pb.PinModelRequest(tl="SA101", version="3", author="ann")).tls[0]
+        assert (state.pinned_version, state.pinned_by) == (3, "ann") and seat.pins.pinned == {"SA101": 3}
+        seat.pins.refusal = InputError("serves no version 4 of SA101")
+        with pytest.raises(InputError, match="serves no version 4"):
+            client.call("PinModel", pb.PinModelRequest(tl="SA101", version="4", author="bob"))
+        seat.pins.refusal = ProgramFailed("no answer")
+        with pytest.raises(ProgramFailed, match="no answer"):
+            client.call("PinModel", pb.PinModelRequest(tl="SA101", version="4", author="bob"))
+        assert seat.pins.pinned == {"SA101": 3}
+        latest = client.call("PinModel", pb.PinModelRequest(tl="SA101", version="latest", author="bob")).tls[0]
+        assert latest.pinned_version == 0 and seat.pins.pinned == {"SA101": None}
+
+
+def test_without_models_there_is_nothing_to_pin_or_reload():
+    seat = Seat(policy="max-pressure")
+    with seat.client() as client:
+        for method, request in (
+            ("PinModel", pb.PinModelRequest(tl="SA101", version="3")),
+            ("ReloadContracts", pb.ReloadContractsRequest()),
+        ):
+            with pytest.raises(InputError, match="max-pressure controls the TLs"):
+                client.call(method, request)
+
+
+def test_reload_reports_what_changed_and_is_recorded():
+    class Policies(Pins):
+        def compare_contracts(self):
+            return ComparedContracts(("SA101",), ("SA102",), ("SA103",))
+
+    seat = Seat(pins=Policies())
+    with seat.client() as client:
+        answer = client.call("ReloadContracts", pb.ReloadContractsRequest(author="ann"))
+    assert (answer.compared, list(answer.changed), list(answer.failed)) == (2, ["SA102"], ["SA103"])
+    assert tuple(seat.loop.actions[0]) == ("reload", "", "2 compared, 1 changed, 1 failed", "ann")
+
+
+def test_alarms_are_listed_and_acknowledged():
+    seat = Seat()
+    seat.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
+    with seat.client() as client:
+        request = pb.AcknowledgeAlarmRequest(id="GreenserveMonitorAlarm/conflict", author="ann")
+        (alarm,) = client.call("AcknowledgeAlarm", request).alarms
+        assert alarm.acknowledged_by == "ann" and alarm.runbook.endswith("#greenservemonitoralarm") and alarm.is_active
+        seat.alarms.add(event(1000))
+        assert not client.call("ListAlarms", pb.ListAlarmsRequest()).alarms
+        (ended,) = client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=True)).alarms
+        assert ended.ended_s == 1000 and not ended.is_active
+    assert tuple(seat.loop.actions[0]) == ("acknowledge", "GreenserveMonitorAlarm/conflict", "", "ann")
+
+
+def test_authors_over_the_wire_are_made_printable():
+    seat = Seat()
+    with seat.client() as client:
+        client.call("Pause", pb.PauseRequest(author="an\x1b[2Jn\n"))
+    assert seat.state.commands()[0].author == author_of("an\x1b[2Jn\n") == "an\ufffd[2Jn"
+
+
+def test_a_watcher_sees_steps_and_commands():
+    seat = Seat()
+    with seat.client() as client:
+        stream = client.watch(0.1)
+        first = next(stream)
+        seat.state.add(event(10, [decision("SA101")]))
+        second = next(stream)
+        assert second.sequence > first.sequence and [d.tl for d in second.decisions] == ["SA101"]
+        client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode="fixed", author="ann"))
+        seen = next(stream)
+        while not seen.commands:
+            seen = next(stream)
+        assert seen.commands[-1].author == "ann" and seen.sequence > second.sequence
+
+
+def test_the_stream_ends_with_the_run():
+    seat = Seat()
+    with seat.client() as client:
+        stream = client.watch(0.1)
+        next(stream)
+        seat.state.close()
+        assert len(list(stream)) <= 1
+
+
+def test_a_watcher_gets_the_newest_step_alone_and_the_sequence_shows_what_it_skipped():
+    seat = Seat()
+    with seat.client() as client:
+        stream = client.watch(0.1)
+        begin = next(stream).sequence
+        for second in range(1, 501):
+            seat.state.add(event(second, [decision("SA101")]))
+        message = next(stream)
+        while message.run.second < 500:
+            message = next(stream)
+        assert message.sequence == begin + 500 and message.decisions[0].at_s == 500
+
+
+def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory():
+    """Its HTTP/2 window fills; the messages that follow are skipped, not queued."""
+    tls = [f"TL{k}" for k in range(1, 2001)]
+    seat = Seat()
+    seat.state._modes.update(dict.fromkeys(tls, seat.state._modes["SA101"]))
+    built, build = [], seat.service._newest
+    seat.service._newest = lambda sequence: built.append(sequence) or build(sequence)
+    with seat.client() as client:
+        stalled = client._channel.unary_stream(f"/{SERVICE}/WatchDecisions", response_deserializer=len)
+        call = stalled(pb.WatchDecisionsRequest().SerializeToString())
+        slowest_s = 0.0
+        # each message has some 80 kB
+        decisions = [decision(tl) for tl in tls]
+        end_s = time.monotonic() + 4.0
+        second = 0
+        while time.monotonic() < end_s:
+            second += 1
+            begin_s = time.monotonic()
+            seat.state.add(event(second, decisions))
+            slowest_s = max(slowest_s, time.monotonic() - begin_s)
+            time.sleep(0.01)
+        assert slowest_s < 0.5
+        count = len(built)
+        assert second > 40 and count < 25, (second, count)
+        begin_s = time.monotonic()
+        client.call("Pause", pb.PauseRequest(author="ann"))
+        assert time.monotonic() - begin_s < 2.0
+        call.cancel()
+
+
+def test_a_hundred_watchers_see_a_command_and_leave_room_for_more():
+    seat = Seat()
+    with seat.client() as client:
+        seen = set()
+
+        def watch(k):
+            for message in client.watch(0.1):
+                if message.commands:
+                    seen.add(k)
+                    return
+
+        threads = [threading.Thread(target=watch, args=(k,)) for k in range(100)]
+        for thread in threads:
+            thread.start()
+        client.call("SetMode", pb.SetModeRequest(tls=["all"], mode="hold", author="ann"))
+        for thread in threads:
+            thread.join(30)
+        assert seen == set(range(100))
+
+
+def test_a_watcher_beyond_the_limit_is_refused_and_a_place_is_given_back(monkeypatch):
+    monkeypatch.setattr(control_service, "MAX_WATCHERS", 2)
+    monkeypatch.setattr(control_service, "WAKE_INTERVAL_S", 0.05)
+    seat = Seat()
+    with seat.client() as client:
+        streams = [client.watch() for _ in range(3)]
+        next(streams[0]), next(streams[1])
+        with pytest.raises(ProgramFailed, match="2 watchers are connected"):
+            next(streams[2])
+        streams[0].close()
+        end_s = time.monotonic() + 5
+        while True:
+            try:
+                next(client.watch())
+                break
+            except ProgramFailed:
+                assert time.monotonic() < end_s
+                time.sleep(0.05)
+
+
+def test_a_command_waits_for_a_step_no_longer_than_its_deadline(monkeypatch):
+    monkeypatch.setattr(control_service, "APPLY_TIMEOUT_S", 0.1)
+    seat = Seat()
+    with seat.served() as address, ControlClient(address) as client:
+        with pytest.raises(ProgramFailed, match="applied after the step in progress"):
+            client.call("Pause", pb.PauseRequest(author="ann"))
+        seat.desk.apply(seat.loop)
+        assert seat.pace.state.is_paused
+
+
+def test_commands_of_an_ended_run_are_refused():
+    seat = Seat()
+    with seat.client() as client:
+        seat.desk.close("the controller hands its signals back and ends")
+        with pytest.raises(ProgramFailed, match="hands its signals back"):
+            client.call("Resume", pb.ResumeRequest(author="ann"))
+
+
+def test_health_is_served_beside_the_api():
+    seat = Seat()
+    with seat.served() as address, grpc.insecure_channel(address) as channel:
+        for service in ("", SERVICE):
+            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_a_port_in_use_is_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=rf"127.0.0.1:{port}: it is in use .*choose another --control-address"):
+            ControlServer(("127.0.0.1", port), None)
+
+
+def test_another_server_is_named():
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with ControlClient(f"127.0.0.1:{port}") as client, pytest.raises(InputError, match="is not the control API"):
+            client.call("ListTls", pb.ListTlsRequest())
+    finally:
+        server.stop(None)
+    with ControlClient(f"127.0.0.1:{port}", timeout_s=2) as client, pytest.raises(ProgramFailed, match="check --address"):
+        client.call("ListTls", pb.ListTlsRequest())
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    """(files of the server, certificates of a client `operator-7`, those of a client of another authority)."""
+    authority, other = pair("authority"), pair("other")
+    key, certificate, *_ = pair("controller", authority)
+    for name, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
+        (tmp_path / name).write_bytes(content)
+    clients = [
+        Tls(authority[1], certificate=signed[1], key=signed[0])
+        for signed in (pair("operator-7", authority), pair("operator-7", other))
+    ]
+    return TlsFiles(tmp_path / "ca", tmp_path / "certificate", tmp_path / "key"), *clients
+
+
+def test_the_client_certificates_name_is_the_author(certificates):
+    files, known, _ = certificates
+    seat = Seat()
+    with seat.applying(), seat.served(files) as address, ControlClient(address, known) as client:
+        client.call("Pause", pb.PauseRequest(author="somebody else"))
+    assert seat.state.commands()[0].author == "operator-7"
+
+
+@pytest.mark.parametrize("case", ["no certificate", "another authority", "plain text"])
+def test_clients_without_a_certificate_of_the_authority_reach_nothing(certificates, case):
+    files, known, unknown = certificates
+    tls = {"no certificate": Tls(known.ca), "another authority": unknown, "plain text": None}[case]
+    if case == "another authority":
+        tls = Tls(known.ca, certificate=unknown.certificate, key=unknown.key)
+    seat = Seat()
+    with (
+        seat.applying(),
+        seat.served(files) as address,
+        ControlClient(address, tls, timeout_s=3) as client,
+        pytest.raises(ProgramFailed),
+    ):
+        client.call("Pause", pb.PauseRequest(author="x"))
+    assert seat.state.commands() == []
+
+
+def test_a_request_of_another_type_is_read_as_its_fields_or_refused():
+    """An empty message is a valid request of every type: it is refused for what it lacks."""
+    seat = Seat()
+    with seat.applying(), seat.served() as address, grpc.insecure_channel(address) as channel:
+        stub = channel.unary_unary(f"/{SERVICE}/SetMode", request_serializer=empty_pb2.Empty.SerializeToString)
+        with pytest.raises(grpc.RpcError) as raised:
+            stub(empty_pb2.Empty(), timeout=5)
+        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert seat.loop.commands == []

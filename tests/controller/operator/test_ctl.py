@@ -1,0 +1,121 @@
+"""`greenserve ctl`: its output, exit codes and errors, against a real server."""
+
+import json
+import threading
+
+import pytest
+
+from controller.operator.ctl import main
+from signals.safety.monitor import Alarm, MonitorRule
+from tests.controller.decision_events import decision, event
+from tests.controller.operator.seats import TLS, Pins, Seat
+
+
+@pytest.fixture
+def seat():
+    return Seat(pins=Pins())
+
+
+@pytest.fixture
+def address(seat, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with seat.applying(), seat.served() as address:
+        yield address
+
+
+def ctl(address, *arguments):
+    return main([*arguments, "--address", address], "greenserve ctl")
+
+
+def printed(capsys, address, *arguments):
+    assert ctl(address, *arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_table_and_json_show_the_same(seat, address, capsys):
+    seat.state.add(event(10, [decision("SA101", "Unavailable: refused")]))
+    assert ctl(address, "set", "fixed", "SA102,SA103", "--for", "30m", "--author", "ann") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "second 10, runs as fast as possible, policy served"
+    assert [line.split()[:6] for line in lines[2:]] == [[tl, "fixed", "0", "ann", "until", "1800"] for tl in ("SA102", "SA103")]
+    state = printed(capsys, address, "tls")
+    assert [(tl["tl"], tl["mode"], tl["until_s"]) for tl in state["tls"]] == [
+        ("SA101", "policy", 0.0), ("SA102", "fixed", 1800.0), ("SA103", "fixed", 1800.0),
+    ]  # fmt: skip
+    assert state["tls"][0]["reason"] == "Unavailable: refused" and state["commands"][0]["number"] == 1
+
+
+def test_every_command_reaches_the_run(seat, address, capsys):
+    assert printed(capsys, address, "pause")["is_paused"] is True
+    assert printed(capsys, address, "step", "5", "--author", "ann")["step_until_s"] == 5.0
+    assert printed(capsys, address, "speed", "2")["speed"] == 2.0
+    assert printed(capsys, address, "resume")["is_paused"] is False
+    assert printed(capsys, address, "pin", "SA101", "3")["tls"][0]["pinned_version"] == 3
+    assert printed(capsys, address, "pin", "SA101", "latest")["tls"][0]["pinned_version"] == 0
+    assert printed(capsys, address, "set", "hold", "all")["tls"][2]["mode"] == "hold"
+    seat.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
+    (alarm,) = printed(capsys, address, "ack", "GreenserveMonitorAlarm/conflict", "--author", "ann")["alarms"]
+    assert alarm["acknowledged_by"] == "ann"
+
+
+def test_alarms_say_what_to_do(seat, address, capsys):
+    assert ctl(address, "alarms") == 0
+    assert capsys.readouterr().out.splitlines()[1] == "no alarm is active"
+    seat.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
+    assert ctl(address, "alarms") == 0
+    text = capsys.readouterr().out
+    assert "GreenserveMonitorAlarm/conflict" in text and "see docs/runbook.md#greenservemonitoralarm" in text
+
+
+def test_watch_prints_a_line_for_each_new_step_and_ends_with_the_run(seat, address, capsys):
+    seat.state.add(event(10, [decision("SA101"), decision("SA102")]))
+    timer = threading.Timer(0.5, seat.state.close)
+    timer.start()
+    assert ctl(address, "watch", "SA101", "--json", "--interval-s", "0.1") == 0
+    captured = capsys.readouterr()
+    first = json.loads(captured.out.splitlines()[0])
+    assert [each["tl"] for each in first["decisions"]] == ["SA101"] and "the run has ended" in captured.err
+
+
+def test_watch_shows_the_table_again(seat, address, capsys):
+    threading.Timer(0.5, seat.state.close).start()
+    assert ctl(address, "watch", "--interval-s", "0.1") == 0
+    assert capsys.readouterr().out.count("alarms: none") >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["set", "fixed", "SA11"], 2, "SA11 is not a TL of this controller; did you mean SA101"),
+        (["watch", "SA11"], 2, "SA11 is not a TL"),
+        (["set", "off", "SA101"], 2, "invalid choice: 'off'"),
+        (["set", "fixed", "SA101", "--for", "soon"], 2, "'soon' is not a time; write 90, 90s, 30m or 2h"),
+        (["set", "fixed", "SA101", "--for", "-5"], 2, "expected one argument"),
+        (["step", "-1"], 2, "arguments"),
+        (["step", "nan"], 2, "nan must be a time in s above 0"),
+        (["speed", "2000"], 2, "factor 2000 must lie between 0 and 1000"),
+        (["ack", "x"], 2, "no active alarm has this id"),
+        (["tls", "--timeout-s", "0"], 2, "--timeout-s 0 must be above 0"),
+        (["watch", "--interval-s", "0"], 2, "--interval-s 0 must be above 0"),
+        (["pause", "--tls-key", "x"], 2, "--tls-certificate and --tls-key belong together"),
+        (["fly"], 2, "invalid choice: 'fly'"),
+        ([], 2, "COMMAND"),
+    ],
+)
+def test_wrong_input_is_one_line(address, capsys, arguments, code, message):
+    flags = ["--address", address] if arguments and arguments[0] != "fly" else []
+    assert main([*arguments, *flags], "greenserve ctl") == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and message in line
+
+
+def test_without_a_controller_it_is_one_line_and_exit_code_1(capsys):
+    assert ctl("127.0.0.1:9", "tls", "--timeout-s", "2") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: 127.0.0.1:9: ")
+
+
+def test_the_address_is_that_of_city_toml(seat, address, capsys, tmp_path):
+    (tmp_path / "city.toml").write_text(f'[controller]\ncontrol_address = "{address}"\n')
+    assert main(["tls", "--json"], "greenserve ctl") == 0
+    assert len(json.loads(capsys.readouterr().out)["tls"]) == len(TLS)
