@@ -8,7 +8,7 @@
     VEHICLES  f32 x0, f32 y0, f32 step, u32 n; u16 x[n], u16 y[n] (x0 + step * x, in m), u8 angle[n] (1/256 turn, 0 is north,
               clockwise), u8 speed[n] (1/4 m/s, at most 255)
     STATES    u32 n, u32 m; u16 signal[n], u8 size[n], u8 states[m] (SUMO's characters, one signal after the other)
-    MODES     u8 mode by TL: the value of its ControlMode, or DRIVEN
+    MODES     u8 mode by TL: the value of its ControlMode
     QUEUES    u32 n, u32 0; u32 row[n] (lane of the readings), u8 vehicles[n] (at most 255). Lanes without a queue are left out
     PANEL     UTF-8 JSON: the TL's and the city's panel, as far as they changed
 
@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 TYPE_FRAME, VERSION = 1, 1
 FLAG_ALL_STATES = 1
 VEHICLES, STATES, MODES, QUEUES, PANEL = 1, 2, 3, 4, 5
-DRIVEN = 255
-"""In MODES: a driver such as max-pressure controls in the place of a policy."""
 MAX_SIGNALS = 1 << 16
 SPEED_STEPS_PER_MPS = 4.0
 _HEADER = struct.Struct("<BBHId")
