@@ -14,7 +14,7 @@ Invariants:
 - Without a watcher, nothing is read from SUMO for the page and no frame is made; an event costs the entry in the history.
 - The page's parts know events, vehicles, lane shapes and `Controls`, but no connection: a recorded run can feed them too.
 
-`live` puts the parts together for a controller. `feed` keeps the newest step and a short history, `vehicles` says when to read vehicles, `frames` is the binary form of a frame,
-`panels` makes the texts and figures, `street_data` what never changes, `security` decides who may ask, `server` is the HTTP
-and WebSocket side, `controls` the operator's commands.
+`live` puts the parts together for a controller. `feed` keeps the newest step and a short history, `vehicles` says when to
+read vehicles, `frames` is the binary form of a frame, `panels` makes the texts and figures, `street_data` what never changes,
+`security` decides who may ask, `server` is the HTTP and WebSocket side, `controls` the operator's commands.
 """

@@ -43,7 +43,7 @@ MAX_COMMAND_BYTES = 1 << 20
 MIN_FRAME_INTERVAL_S = 0.05
 """Wall time between two frames of a watcher, at least."""
 FRAME_SHARE = 0.03
-"""Of the wall time, what making frames for all watchers takes at most."""
+"""Of a processor's time, what making frames for all watchers takes at most."""
 IDLE_INTERVAL_S = 1.0
 """Wall time after which a watcher gets a frame without news: it shows that the connection lives."""
 CITY_INTERVAL_S = 1.0
@@ -122,7 +122,7 @@ class PageServer:
         self._collector, self._make_encoder = collector, make_encoder
         self._watchers: set[Watcher] = set()
         self._made_s = 0.0
-        """Wall time of making a frame, smoothed."""
+        """Processor time of making a frame, smoothed."""
         self._wake_lock = threading.Lock()
         self._is_waking = False
         self.token = token or security.new_token()
@@ -306,9 +306,9 @@ class PageServer:
             pause_s = watcher.sent_s + self._interval_s() - time.monotonic()
             if pause_s > 0:
                 await asyncio.sleep(pause_s)
-        begin = time.perf_counter()
+        begin = time.thread_time()
         frame = self._frame(watcher)
-        self._made_s += 0.2 * (time.perf_counter() - begin - self._made_s)
+        self._made_s += 0.2 * (time.thread_time() - begin - self._made_s)
         return frame
 
     def _wait_s(self, watcher: Watcher) -> float:
@@ -369,7 +369,7 @@ class PageServer:
 
     def _panel(self, watcher: Watcher, request: FrameRequest, now_s: float) -> dict[str, Any]:
         panel: dict[str, Any] = {}
-        if now_s - watcher.city_s >= CITY_INTERVAL_S:
+        if now_s - watcher.city_s >= CITY_INTERVAL_S or self._feed.has_ended:
             watcher.city_s = now_s
             panel["city"] = {**city_panel(self._feed, self._controls, self._collector), "watchers": len(self._watchers)}
         tl = self._known(request.tl)

@@ -126,6 +126,7 @@ export class TlPanel {
       if (this.queue.length > MAX_POINTS) this.queue.splice(0, this.queue.length - MAX_POINTS);
       this.drawChart();
     }
+    this.requested = panel.states.requested?.[0];
     if (decision.at_s !== undefined && decision.at_s !== this.decided) {
       this.decided = decision.at_s;
       this.showChoice(decision);
@@ -171,7 +172,7 @@ export class TlPanel {
     if (decision.failure) rows.push(element("p", `no valid answer: ${decision.failure}`, { class: "note" }));
     const greens = this.tl.greens[0] ?? [];
     if (this.tl.action === "categorical" && greens.length) {
-      const chosen = decision.action.length ? decision.action[0] : -1;
+      const chosen = decision.action.length ? decision.action[0] : greens.indexOf(this.requested);
       const low = Math.min(0, ...decision.scores), high = Math.max(this.tl.scores === "probabilities" ? 1 : 0, ...decision.scores, low + 1e-9);
       greens.forEach((state, k) => {
         const row = element("div", "", { class: k === chosen ? "choice chosen" : "choice" }), score = decision.scores[k];
@@ -277,7 +278,7 @@ export class TlPanel {
     const c = this.colours, axis = { stroke: c.dim, grid: { stroke: c.line, width: 1 }, ticks: { stroke: c.line, width: 1 }, font: "11px system-ui, 'DejaVu Sans', sans-serif" };
     this.chart = new uPlot({
       width: holder.clientWidth || 340, height: 150, scales: { x: { time: false } }, cursor: { y: false },
-      axes: [{ ...axis, size: 24, values: (_, ticks) => ticks.map((t) => clock(t).slice(0, 5)) }, { ...axis, size: 34 }],
+      axes: [{ ...axis, size: 24, space: 64, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 34 }],
       series: [{ label: "time", value: (_, t) => (t === null ? "–" : clock(t)) },
         { label: "queue, vehicles", stroke: c.queue, width: 1.5, points: { show: false } },
         { label: "mean of a minute", stroke: c.accent, width: 1.5, dash: [5, 3], points: { show: false } }],
