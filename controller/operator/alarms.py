@@ -17,6 +17,7 @@ from controller.events import DecisionEvent
 from controller.operator.pace import MAX_CATCH_UP_S, PaceState
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS
+from signals.safety.signal_safety import Override
 
 CRITICAL, WARNING = "critical", "warning"
 MONITOR, REJECTIONS, OVERRIDES = "GreenserveMonitorAlarm", "GreenserveSumoRejections", "GreenserveOverrides"
@@ -122,6 +123,8 @@ class Alarms:
         self._decisions: Counter[str] = Counter()
         self._overridden: Counter[str] = Counter()
         """By TL, since the window's begin."""
+        self._newest_override: dict[str, Override] = {}
+        """By TL, since its newest decision."""
         self._steps = self._missed_steps = 0
         self._certificates: Mapping[str, Mapping[str, float]] = {}
         """By source, the expiry by file."""
@@ -213,10 +216,15 @@ class Alarms:
 
     def _count(self, event: DecisionEvent) -> None:
         """Count decisions and missed deadlines, and judge them at the end of a window."""
-        overridden = {self._tl_of_signal.get(o.signal, o.signal): o for sent in event.sent for o in sent.overrides}
-        policies = [decision.tl for decision in event.decisions if decision.mode is ControlMode.POLICY]
-        self._decisions.update(policies)
-        self._overridden.update(overridden.keys())
+        for decision in event.decisions:
+            # an override is reported each second until the state is permitted: a decision counts once, when the next one is made
+            override = self._newest_override.pop(decision.tl, None)
+            if decision.mode is ControlMode.POLICY:
+                self._decisions[decision.tl] += 1
+                self._overridden[decision.tl] += override is not None
+        for sent in event.sent:
+            for override in sent.overrides:
+                self._newest_override[self._tl_of_signal.get(override.signal, override.signal)] = override
         if event.decisions:
             self._steps += 1
             self._missed_steps += any(decision.failure.startswith("DeadlineExceeded:") for decision in event.decisions)
@@ -226,8 +234,8 @@ class Alarms:
             return
         shares = {tl: self._overridden[tl] / count for tl, count in self._decisions.items() if count >= MIN_DECISIONS}
         often = [tl for tl, share in shares.items() if share > MAX_OVERRIDDEN_SHARE]
-        newest = next((EXPLANATIONS[overridden[tl].reason] for tl in often if tl in overridden), "")
-        self._holds(OVERRIDES, often, f"{len(often)} TLs are overridden in most decisions{newest and f'; newest: {newest}'}")
+        reasons = {EXPLANATIONS[self._newest_override[tl].reason]: None for tl in often if tl in self._newest_override}
+        self._holds(OVERRIDES, often, "; ".join([f"{len(often)} TLs are overridden in most decisions", *reasons]))
         is_missed = self._missed_steps > MAX_MISSED_SHARE * self._steps
         text = f"{self._missed_steps} of {self._steps} decision steps had an answer after the deadline"
         self._holds(DEADLINE, ["answers"] if is_missed else [], text)

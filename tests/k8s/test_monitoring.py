@@ -16,6 +16,8 @@ from prometheus_client import CollectorRegistry
 
 from city.network import StreetNetwork
 from controller.guard.metrics import GuardMetrics
+from controller.operator.alarms import SEVERITIES, Alarms
+from controller.operator.pace import Pace
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
@@ -53,6 +55,8 @@ def samples():
     controller.stage_s.labels("sumo")
     controller.report_model_numbers(lambda: {"SA101": 1})
     controller.report_certificates(lambda: {"ca": 2e9})
+    controller.report_alarms(Alarms({}, 1))
+    controller.report_pace(lambda: Pace().state)
     traffic = TrafficMeter([pb.PolicyContract(tl="SA101")], StreetNetwork(None, {}, {}))
     traffic.track([])
     for now in (0.0, 5.0):
@@ -93,6 +97,7 @@ def test_every_label_value_in_alerts_and_dashboard_exists():
         "reason": {*MISSING_REASONS.values(), "other", *(reason.value for reason in OverrideReason)},
         "rule": {rule.value for rule in MonitorRule},
         "status": {"success", "fail", "OK"},
+        "name": set(SEVERITIES),
     }
     found = [match for expression in expressions() for match in LABEL.findall(expression) if match[1] != "$instance"]
     assert {label for label, _ in found} >= {"job", "mode", "reason", "status"}

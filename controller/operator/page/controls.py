@@ -1,5 +1,6 @@
 """What the page shows of a run beside its events, and what its buttons do."""
 
+import dataclasses
 import difflib
 import math
 from collections.abc import Mapping
@@ -91,7 +92,7 @@ class SeatControls:
         }
 
     def alarms(self) -> list[dict[str, Any]]:
-        return [{**alarm._asdict(), "runbook": alarm.runbook} for alarm in self._alarms.current(with_ended=True)]
+        return [{**dataclasses.asdict(alarm), "runbook": alarm.runbook} for alarm in self._alarms.current(with_ended=True)]
 
     def commands(self) -> list[dict[str, Any]]:
         return [command._asdict() for command in self._state.commands()]

@@ -106,12 +106,17 @@ def test_policies_that_are_overridden_in_most_decisions_are_an_alarm_of_the_next
 
     def window(begin_s, overridden):
         for k in range(61):
-            alarms.add(event(begin_s + 5 * k, [decision("SA101"), decision("SA102")], [override] if k % 4 < overridden else []))
+            overrides = [override] if k % 4 < overridden else []
+            alarms.add(event(begin_s + 5 * k, [decision("SA101"), decision("SA102")], overrides))
+            for second in (1, 2, 3):
+                # still not permitted: the same decision
+                alarms.add(event(begin_s + 5 * k + second, (), overrides))
 
     window(0, 3)
-    (alarm,) = alarms.current()
-    assert (alarm.name, alarm.subjects) == ("GreenserveOverrides", ("SA101",)) and "min_green" in alarm.text
     window(305, 1)
+    (alarm,) = alarms.current(with_ended=True)
+    assert (alarm.name, alarm.subjects) == ("GreenserveOverrides", ("SA101",)) and "overridden in most" in alarm.text
+    assert (alarm.since_s, alarm.ended_s) == (300, 600)
     assert ids(alarms) == []
 
 

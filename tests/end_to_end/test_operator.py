@@ -1,0 +1,171 @@
+"""The operator's seat on a real simulation: commands, a restart, a pause behind a guard, SUMO's end while it is watched."""
+
+import contextlib
+import signal
+import socket
+import time
+import urllib.request
+
+import pytest
+
+from city.errors import InputError, ProgramFailed
+from controller.operator.control_client import ControlClient
+from protos import control_pb2 as pb
+from tests.conftest import GRID
+from tests.end_to_end.programs import controller, free_port, guard, sumo
+
+PRESSURE = ("--policy", "max-pressure")
+
+
+@pytest.fixture(autouse=True)
+def own_files(tmp_path, monkeypatch):
+    """The files of modes and guards of this test alone."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def connected(process, port):
+    """A client of a controller that is starting."""
+    client = ControlClient(f"127.0.0.1:{port}")
+    end_s = time.monotonic() + 60
+    while True:
+        try:
+            client.call("ListTls", pb.ListTlsRequest())
+            return client
+        except ProgramFailed:
+            assert process.poll() is None and time.monotonic() < end_s, process.stderr.read()
+            time.sleep(0.1)
+
+
+def until(condition, timeout_s=30):
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+def tl(client, name):
+    return client.call("ListTls", pb.ListTlsRequest(tls=[name])).tls[0]
+
+
+def second(client):
+    return client.call("ListTls", pb.ListTlsRequest(tls=["SA101"])).run.second
+
+
+def test_a_tl_that_an_operator_set_stays_so_over_a_restart(tmp_path):
+    port = free_port()
+    flags = (*PRESSURE, "--control-address", f"127.0.0.1:{port}", "--speed", "20")
+    with controller(*flags) as process, connected(process, port) as client:
+        client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode="fixed", author="ann", for_seconds=100_000))
+        until(lambda: tl(client, "SA101").mode == "fixed")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, process.stderr.read()
+        assert "ann set SA101 to fixed" in process.stderr.read()
+    with controller(*flags) as process, connected(process, port) as client:
+        state = tl(client, "SA101")
+        assert (state.mode, state.set_by) == ("fixed", "ann") and tl(client, "SA102").mode == "policy"
+        client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode="policy", author="bob"))
+        until(lambda: tl(client, "SA101").mode == "policy")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert "SA101 begins in mode fixed, which ann set before this start" in process.stderr.read()
+
+
+def test_a_paused_run_is_alive_for_its_guard_and_probes_and_steps_exactly(tmp_path):
+    """The pause is several times as long as the guard's watchdog."""
+    city = tmp_path / "city.toml"
+    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
+    city.write_text(text.replace("[controller]\n", "[controller]\nwatchdog_s = 1\n"))
+    port, http, held = (free_port() for _ in range(3))
+    with sumo(1, "--end", "100000") as (sumo_port, _):
+        holding = ("--sumo", f"127.0.0.1:{sumo_port}", "--port", held, "--only-client", "--watchdog-s", "1")
+        flags = ("--sumo", f"127.0.0.1:{held}", "--no-guard", "--city", str(city), "--http", f"127.0.0.1:{http}")
+        with (
+            guard(*holding) as holder,
+            controller(*PRESSURE, *flags, "--control-address", f"127.0.0.1:{port}") as process,
+            connected(process, port) as client,
+        ):
+            paused = client.call("Pause", pb.PauseRequest(author="ann"))
+            time.sleep(4)
+            assert second(client) == paused.second
+            with urllib.request.urlopen(f"http://127.0.0.1:{http}/healthz", timeout=5) as answer:
+                assert answer.status == 200
+            client.call("Step", pb.StepRequest(until_s=paused.second + 3, author="ann"))
+            until(lambda: client.call("Pause", pb.PauseRequest(author="ann")).second == paused.second + 3)
+            client.call("Resume", pb.ResumeRequest(author="ann"))
+            until(lambda: second(client) > paused.second + 60)
+            client.call("Pause", pb.PauseRequest(author="ann"))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, "a paused run is released too"
+            holder.send_signal(signal.SIGTERM)
+            holder.wait(30)
+            log = holder.stderr.read()
+            assert "was silent" not in log and "lost" not in log, log
+
+
+def test_answers_after_a_pause_longer_than_the_deadline_are_not_missing(grid_server):
+    port = free_port()
+    flags = ("--server", grid_server, "--control-address", f"127.0.0.1:{port}", "--log-level", "debug")
+    with controller(*flags) as process, connected(process, port) as client:
+        for _ in range(3):
+            client.call("Pause", pb.PauseRequest(author="ann"))
+            time.sleep(0.8)
+            now = client.call("Resume", pb.ResumeRequest(author="ann")).second
+            until(lambda before=now: second(client) > before + 20)
+        assert not client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=True)).alarms
+        assert {state.mode for state in client.call("ListTls", pb.ListTlsRequest()).tls} == {"policy"}
+        client.call("Pause", pb.PauseRequest(author="ann"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        (summary,) = [line for line in process.stderr.read().splitlines() if "answers missing" in line and "p50" in line]
+        assert "; 0 answers missing, 0 fallbacks" in summary
+
+
+def test_a_pinned_model_answers_by_its_number_and_a_missing_one_is_refused(grid_server):
+    port = free_port()
+    flags = ("--server", grid_server, "--control-address", f"127.0.0.1:{port}", "--speed", "50")
+    with controller(*flags) as process, connected(process, port) as client:
+        until(lambda: tl(client, "SA103").version)
+        number = tl(client, "SA103").version
+        pinned = client.call("PinModel", pb.PinModelRequest(tl="SA103", version=str(number), author="ann")).tls[0]
+        assert pinned.pinned_version == number
+        before = pinned.decided_s
+        until(lambda: tl(client, "SA103").decided_s > before + 30)
+        state = tl(client, "SA103")
+        assert (state.model, state.version, state.mode) == ("SA103", number, "policy")
+        with pytest.raises(InputError, match=r"serves no version 99 of SA103 .*it serves version"):
+            client.call("PinModel", pb.PinModelRequest(tl="SA103", version="99", author="ann"))
+        answer = client.call("ReloadContracts", pb.ReloadContractsRequest(author="ann"))
+        assert (answer.compared, list(answer.changed), list(answer.failed)) == (8, [], [])
+        assert tl(client, "SA103").pinned_version == number
+
+
+def test_watchers_see_the_end_of_sumo(tmp_path):
+    port = free_port()
+    with sumo(1) as (sumo_port, process_of_sumo):
+        flags = ("--sumo", f"127.0.0.1:{sumo_port}", "--no-guard", "--control-address", f"127.0.0.1:{port}")
+        with controller(*PRESSURE, *flags, "--speed", "5") as process, connected(process, port) as client:
+            stream = client.watch(0.1)
+            next(stream)
+            process_of_sumo.kill()
+            begin_s = time.monotonic()
+            with contextlib.suppress(ProgramFailed):  # or the stream ends in order
+                for _ in stream:
+                    pass
+            assert time.monotonic() - begin_s < 15
+            assert process.wait(30) == 1
+            assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize("case", ["in use", "not loopback", "half of TLS"])
+def test_an_address_that_cannot_be_used_is_one_line_and_exit_code_2(case):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address, message = {
+            "in use": (f"127.0.0.1:{taken.getsockname()[1]}", "it is in use"),
+            "not loopback": ("0.0.0.0:9110", "any client that reaches it could command the signals"),
+            "half of TLS": ("127.0.0.1:0", "belong together; pass all three"),
+        }[case]
+        more = ("--control-tls-key", "x") if case == "half of TLS" else ()
+        with controller(*PRESSURE, "--control-address", address, *more) as process:
+            assert process.wait(60) == 2
+            errors = [line for line in process.stderr.read().splitlines() if line.startswith("error: ")]
+            assert len(errors) == 1 and message in errors[0]
