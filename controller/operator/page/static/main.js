@@ -201,7 +201,7 @@ function find(text) {
     city.tls.findIndex((tl) => tl.tl.toLowerCase().includes(wanted)),
   ].find((found) => found >= 0);
   if (index === undefined) toast(`No TL or signal is called ${text.trim()}.`);
-  else { select(index); $("map").focus(); }
+  else { select(index); $("search").value = ""; $("map").focus(); }
 }
 
 function drawLegend() {

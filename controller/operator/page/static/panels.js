@@ -153,7 +153,8 @@ export class TlPanel {
     if (key !== this.modeKey) {
       this.modeKey = key;
       $("tl-mode").replaceChildren(modeGlyph(now.mode, this.colours), element("strong", now.mode === "policy" && this.city.driver ? this.city.driver : now.mode),
-        element("span", `since ${clock(now.since_s)}${until}${by}`), element("span", `· ${model}`, { class: "note" }));
+        element("span", `since ${clock(now.since_s)}${until}${by}`));
+      this.model = now.model ? ` by ${model}` : "";
       for (const button of document.querySelectorAll("[data-mode]")) {
         const set = now.set_by ? now.mode : "policy";
         button.setAttribute("aria-pressed", String(button.dataset.mode === set));
@@ -167,7 +168,7 @@ export class TlPanel {
   }
 
   showChoice(decision) {
-    $("tl-at").textContent = `at ${clock(decision.at_s)}`;
+    $("tl-at").textContent = `at ${clock(decision.at_s)}${this.model}`;
     const rows = [];
     if (decision.failure) rows.push(element("p", `no valid answer: ${decision.failure}`, { class: "note" }));
     const greens = this.tl.greens[0] ?? [];
@@ -219,7 +220,7 @@ export class TlPanel {
     if (!states.permitted) return;
     const shown = this.shown ?? [], rows = this.tl.signals.map((signal, k) => {
       const row = element("tr");
-      row.append(...[this.city.signals[signal].id, shown[k] ?? "", states.requested[k] ?? "own program", states.permitted[k]].map((text) => element("td", text)));
+      row.append(...[this.city.signals[signal].id, shown[k] ?? "", states.requested[k] ?? "own program", states.requested.length ? states.permitted[k] : "–"].map((text) => element("td", text)));
       return row;
     });
     $("tl-states").tBodies[0].replaceChildren(...rows);
