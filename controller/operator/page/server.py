@@ -253,7 +253,7 @@ class PageServer:
         await connection.prepare(request)
         watcher = Watcher()
         self._watchers.add(watcher)
-        sending = asyncio.create_task(self._send_frames(connection, watcher), name="page-watcher")
+        sending = asyncio.create_task(self._send_frames(connection, request.transport, watcher), name="page-watcher")
         try:
             async for message in connection:
                 if message.type is not WSMsgType.TEXT:
@@ -275,7 +275,9 @@ class PageServer:
             self._want()
         return connection
 
-    async def _send_frames(self, connection: web.WebSocketResponse, watcher: Watcher) -> None:
+    async def _send_frames(
+        self, connection: web.WebSocketResponse, transport: asyncio.Transport | None, watcher: Watcher
+    ) -> None:
         """Answer a watcher's requests, one frame at a time, until its connection ends."""
         while True:
             frame = await self._next_frame(watcher)
@@ -284,7 +286,6 @@ class PageServer:
                     await connection.send_bytes(frame)
             except TimeoutError:
                 log.info("the live page: a watcher has not read for %g s; it is disconnected", SEND_TIMEOUT_S)
-                transport = connection._req.transport if connection._req is not None else None
                 if transport is not None:
                     transport.abort()
                 return
