@@ -364,6 +364,8 @@ def decode_vehicles_near(answer: bytes, junction: str) -> NDArray[np.float64]:
         raise MalformedMessage(f"an answer that ends at byte {len(answer)}, inside a vehicle") from None
     if at != end or len(values) != count:
         raise MalformedMessage(f"{len(values)} vehicles that end at byte {at}, not {count} that end at {end}")
+    reader.at = end
+    reader.status()  # of the subscription's end
     return np.array(values, np.float64).reshape(-1, 4)
 
 

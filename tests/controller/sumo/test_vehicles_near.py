@@ -58,10 +58,11 @@ def test_a_damaged_answer_is_decoded_or_refused(at, damage):
         return
 
 
-@pytest.mark.parametrize("cut", range(0, 150, 7))
-def test_an_answer_that_ends_too_early_is_refused(cut):
-    with pytest.raises(MalformedMessage):
-        wire.decode_vehicles_near(answer([("a", 1, 2, 3, 4), ("b", 5, 6, 7, 8)])[:cut], JUNCTION)
+def test_an_answer_that_ends_too_early_is_refused():
+    whole = answer([("a", 1, 2, 3, 4), ("b", 5, 6, 7, 8)])
+    for cut in range(len(whole)):
+        with pytest.raises(MalformedMessage):
+            wire.decode_vehicles_near(whole[:cut], JUNCTION)
 
 
 def test_another_count_of_vehicles_is_refused():
