@@ -230,19 +230,21 @@ class PageServer:
 
     async def _command(self, request: web.Request) -> web.Response:
         if not self._gate.has_token(request.headers):
-            return _json(401, "commands need the token of the address that the controller has printed; open that address")
+            return _error(401, "commands need the token of the address that the controller has printed; open that address")
         if request.content_type != "application/json":
-            return _json(415, "a command must be application/json")
+            return _error(415, "a command must be application/json")
         try:
             command = json.loads(await request.read())
         except (ValueError, RecursionError):
-            return _json(400, "the command is not JSON")
+            return _error(400, "the command is not JSON")
         try:
             await self._loop.run_in_executor(self._pool, self._controls.apply, command)
         except tuple(ERRORS) as error:
-            return _json(next(status for kind, status in ERRORS.items() if isinstance(error, kind)), str(error))
-        self._woken()
-        return _json(200, "")
+            return _error(next(status for kind, status in ERRORS.items() if isinstance(error, kind)), str(error))
+        for watcher in self._watchers:
+            watcher.city_s = -math.inf  # all see the command at once
+            watcher.changed.set()
+        return web.json_response({"run": self._controls.run()})
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         if len(self._watchers) >= MAX_WATCHERS:
@@ -321,6 +323,7 @@ class PageServer:
             watcher.sequence != self._feed.newest.sequence
             or watcher.vehicles_number != self._feed.collected.number
             or watcher.sent_view != request.view
+            or watcher.city_s == -math.inf
             or (watcher.panel.tl if watcher.panel else None) != self._known(request.tl)
         )
         return 0.0 if is_new else max(watcher.sent_s + IDLE_INTERVAL_S - time.monotonic(), 0.0)
@@ -407,8 +410,8 @@ def _static_files() -> list[Any]:
     return [file for each in (folder, folder / "vendor") for file in each.iterdir() if file.is_file()]
 
 
-def _json(status: int, error: str) -> web.Response:
-    return web.json_response({"error": error} if error else {}, status=status)
+def _error(status: int, error: str) -> web.Response:
+    return web.json_response({"error": error}, status=status)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -109,11 +109,10 @@ function draw(then = () => {}) {
   });
 }
 
-function takeCity(panel) {
-  run = panel.run;
-  ended = panel.has_ended;
-  cityPanel.update(panel);
-  setStatus(panel.has_ended ? "ended" : run.is_paused ? "paused" : "live");
+// A command's answer has the run too, so that the next command starts from what this one has changed.
+function takeRun(state) {
+  run = state;
+  setStatus(ended ? "ended" : run.is_paused ? "paused" : "live");
   $("pause").textContent = run.is_paused ? "Resume" : "Pause";
   $("lateness").textContent = run.speed && run.lateness_s > 0.1 && !run.is_paused ? `${run.lateness_s.toFixed(1)} s late` : "";
   if (document.activeElement !== $("speed")) {
@@ -121,6 +120,12 @@ function takeCity(panel) {
     if (![...$("speed").options].some((option) => option.value === speed)) $("speed").append(element("option", `${speed} ×`, { value: speed }));
     $("speed").value = speed;
   }
+}
+
+function takeCity(panel) {
+  ended = panel.has_ended;
+  takeRun(panel.run);
+  cityPanel.update(panel);
   const sorted = [...drawMs].sort((a, b) => a - b), skipped = steps.reduce((a, b) => a + b, 0);
   const rows = [["steps skipped", steps.length ? `${(100 * skipped / (skipped + steps.length)).toFixed(0)} %` : "–"],
     ["drawing, 95th percentile", sorted.length ? `${sorted[Math.floor(0.95 * (sorted.length - 1))].toFixed(1)} ms` : "–"],
@@ -227,7 +232,7 @@ async function command(body) {
     });
     const answer = await response.json().catch(() => ({ error: `the controller answered ${response.status}` }));
     if (answer.error) toast(answer.error);
-    else ask();
+    else { takeRun(answer.run); ask(); }
   } catch {
     toast("The controller does not answer; the command was not sent.");
   }
@@ -241,7 +246,8 @@ function toast(text) {
 }
 
 const pause = () => run && command({ action: run.is_paused ? "resume" : "pause" });
-const step = () => command({ action: "step", until_s: Math.floor(shown.second + 1e-6) + STEP_S });
+// the next step begins at run.second; the map shows the one before
+const step = () => run && command({ action: "step", until_s: Math.floor(run.second + 1e-6) + STEP_S });
 $("pause").addEventListener("click", pause);
 $("step").addEventListener("click", step);
 $("speed").addEventListener("change", () => { command({ action: "speed", speed: Number($("speed").value) }); $("speed").blur(); });

@@ -310,7 +310,8 @@ def command(page, body, **headers):
 def test_a_command_sets_a_tl_to_fixed_and_back_and_names_its_author(page):
     with page.applying():
         for mode in ("fixed", "policy"):
-            assert command(page, {"action": "set-mode", "tls": ["SA101"], "mode": mode, "author": "Ada"}) == (200, {})
+            status, answer = command(page, {"action": "set-mode", "tls": ["SA101"], "mode": mode, "author": "Ada"})
+            assert status == 200 and answer["run"]["is_paused"] is False
             if mode == "fixed":
                 assert page.loop.modes()["SA101"] == "fixed" and page.desk.modes["SA101"].author == "Ada"
         assert page.loop.modes()["SA101"] == "recovering" and not page.desk.modes
