@@ -4,11 +4,12 @@ python -m benchmarks.live_page [--rounds N] [--thousand FOLDER]
 
 The watcher is a process that asks for frames as a browser does, of the whole city, and decodes them; it draws nothing. The
 arms of a round run one after the other, so that a slow minute of the machine meets all of them; the ratios are medians over
-rounds. sumo-gui runs under Xvfb, where both are installed.
+rounds. Processor time is that of controller and SUMO, not the watcher's. sumo-gui runs under Xvfb, where both are installed.
 """
 
 import argparse
 import asyncio
+import os
 import re
 import shutil
 import statistics
@@ -54,49 +55,58 @@ def report(name: str, seconds: int, cfg: Path, folder: Path, rounds: int) -> Non
     city.write_text(f'[network]\nsumocfg = "{cfg}"\n')
     has_gui = shutil.which("xvfb-run") is not None
     arms = [NO_PAGE, NOBODY, WATCHED, *([GUI] if has_gui else [])]
-    took_s: dict[str, list[float]] = {arm: [] for arm in arms}
+    wall_s: dict[str, list[float]] = {arm: [] for arm in arms}
+    cpu_s: dict[str, list[float]] = {arm: [] for arm in arms}
     frames: list[str] = []
     for _ in range(rounds):
         for arm in arms:
-            wall_s, watched = run(arm, city, seconds)
-            took_s[arm].append(wall_s)
+            took_s, used_s, watched = run(arm, city, seconds)
+            wall_s[arm].append(took_s)
+            cpu_s[arm].append(used_s)
             frames += [watched] if watched else []
     print(f"{name}, {seconds} simulated seconds under max-pressure, {rounds} rounds")
-    for arm in arms:
-        ratios = [ours / base for ours, base in zip(took_s[arm], took_s[NO_PAGE], strict=True)]
-        spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-        print(f"  {arm:<24}{statistics.median(took_s[arm]):8.2f} s  {statistics.median(ratios):.3f} x ({spread})")
+    for kind, values in (("wall time", wall_s), ("processor time", cpu_s)):
+        for arm in arms:
+            ratios = [ours / base for ours, base in zip(values[arm], values[NO_PAGE], strict=True)]
+            spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
+            print(f"  {kind:<16}{arm:<24}{statistics.median(values[arm]):8.2f} s  {statistics.median(ratios):.3f} x ({spread})")
     print(f"  the watcher: {'; '.join(frames)}")
     if not has_gui:
         print("  sumo-gui: left out, because xvfb-run is not installed (Debian's package xvfb)")
 
 
-def run(arm: str, city: Path, seconds: int) -> tuple[float, str]:
-    """(wall time of the control in s, what the watcher has seen) of one run."""
+def run(arm: str, city: Path, seconds: int) -> tuple[float, float, str]:
+    """(wall time and processor time of controller and SUMO in s, from the first step on; what the watcher has seen)."""
     command = [sys.executable, "-m", "controller", "--city", str(city), "--policy", "max-pressure", "--end", str(seconds)]
-    if arm in (NOBODY, WATCHED):
+    has_page = arm in (NOBODY, WATCHED)
+    if has_page:
         command += ["--page", "127.0.0.1:0"]
     elif arm == GUI:
         command = ["xvfb-run", "--auto-servernum", *command, "--gui"]
     watcher: subprocess.Popen[str] | None = None
-    begin_s, lines = 0.0, []
+    begin_s = before_s = 0.0
+    lines = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             lines.append(line)
-            if "INFO controlling " in line:
-                begin_s = time.perf_counter()
-            elif arm == WATCHED and (found := re.search(r"the live page: ([^#\s]+)", line)):
-                watcher = start_watcher(found[1])
-                begin_s = time.perf_counter()
-            elif "the live page: " in line:
-                begin_s = time.perf_counter()
-        code = process.wait()
+            if ("the live page: " if has_page else "INFO controlling ") in line:
+                begin_s, before_s = time.perf_counter(), used_by(process.pid)
+                if arm == WATCHED:
+                    watcher = start_watcher(re.findall(r"http[^#\s]+", line)[0])
+        _, status, usage = os.wait4(process.pid, 0)  # with the SUMO that it has waited for
+        process.returncode = os.waitstatus_to_exitcode(status)
     took_s = time.perf_counter() - begin_s
-    seen = watcher.communicate(timeout=30)[0].strip() if watcher is not None else ""
-    if code:
-        raise SystemExit(f"the controller ended with exit code {code}:\n{''.join(lines[-5:])}")
-    return took_s, seen
+    seen = watcher.communicate(timeout=60)[0].strip() if watcher is not None else ""
+    if process.returncode:
+        raise SystemExit(f"the controller ended with exit code {process.returncode}:\n{''.join(lines[-5:])}")
+    return took_s, usage.ru_utime + usage.ru_stime - before_s, seen
+
+
+def used_by(pid: int) -> float:
+    """Processor time of a process up to now, in s; that of SUMO's start is left in."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def start_watcher(url: str) -> subprocess.Popen[str]:

@@ -257,7 +257,7 @@ export class TlPanel {
       }
     });
     context.fillStyle = c.dim;
-    for (let t = Math.ceil((second - BAND_S) / 60) * 60; t <= second; t += 60) {
+    for (let t = Math.max(Math.ceil((second - BAND_S) / 60) * 60, 0); t <= second; t += 60) {
       context.fillRect(x(t), 0, 0.5, height - 14);
       context.textAlign = x(t) > width - 24 ? "right" : "center";
       context.fillText(clock(t).slice(0, 5), Math.max(x(t), label + 14), height - 7);
@@ -278,7 +278,7 @@ export class TlPanel {
     if (this.chart) { this.chart.setData(data); return; }
     const c = this.colours, axis = { stroke: c.dim, grid: { stroke: c.line, width: 1 }, ticks: { stroke: c.line, width: 1 }, font: "11px system-ui, 'DejaVu Sans', sans-serif" };
     this.chart = new uPlot({
-      width: holder.clientWidth || 340, height: 150, scales: { x: { time: false } }, cursor: { y: false },
+      width: holder.clientWidth || 340, height: 150, scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(5, 1.1 * high)] } }, cursor: { y: false },
       axes: [{ ...axis, size: 24, space: 64, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 34 }],
       series: [{ label: "time", value: (_, t) => (t === null ? "–" : clock(t)) },
         { label: "queue, vehicles", stroke: c.queue, width: 1.5, points: { show: false } },
