@@ -68,8 +68,8 @@ def report(name: str, seconds: int, cfg: Path, folder: Path, rounds: int) -> Non
     for kind, values in (("wall time", wall_s), ("processor time", cpu_s)):
         for arm in arms:
             ratios = [ours / base for ours, base in zip(values[arm], values[NO_PAGE], strict=True)]
-            spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-            print(f"  {kind:<16}{arm:<24}{statistics.median(values[arm]):8.2f} s  {statistics.median(ratios):.3f} x ({spread})")
+            ratio = f"{statistics.median(ratios):.3f} x ({min(ratios):.3f} to {max(ratios):.3f})"
+            print(f"  {kind:<16}{arm:<24}{statistics.median(values[arm]):8.2f} s  {ratio}")
     print(f"  the watcher: {'; '.join(frames)}")
     if not has_gui:
         print("  sumo-gui: left out, because xvfb-run is not installed (Debian's package xvfb)")
@@ -84,7 +84,7 @@ def run(arm: str, city: Path, seconds: int) -> tuple[float, float, str]:
     elif arm == GUI:
         command = ["xvfb-run", "--auto-servernum", *command, "--gui"]
     watcher: subprocess.Popen[str] | None = None
-    begin_s = before_s = 0.0
+    begin_s = before_s = end_s = after_s = 0.0
     lines = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -94,19 +94,18 @@ def run(arm: str, city: Path, seconds: int) -> tuple[float, float, str]:
                 begin_s, before_s = time.perf_counter(), used_by(process.pid)
                 if arm == WATCHED:
                     watcher = start_watcher(re.findall(r"http[^#\s]+", line)[0])
-        _, status, usage = os.wait4(process.pid, 0)  # with the SUMO that it has waited for
-        process.returncode = os.waitstatus_to_exitcode(status)
-    took_s = time.perf_counter() - begin_s
+            elif " INFO second " in line:  # the last one follows the end of SUMO
+                end_s, after_s = time.perf_counter(), used_by(process.pid)
     seen = watcher.communicate(timeout=60)[0].strip() if watcher is not None else ""
     if process.returncode:
         raise SystemExit(f"the controller ended with exit code {process.returncode}:\n{''.join(lines[-5:])}")
-    return took_s, usage.ru_utime + usage.ru_stime - before_s, seen
+    return end_s - begin_s, after_s - before_s, seen
 
 
 def used_by(pid: int) -> float:
-    """Processor time of a process up to now, in s; that of SUMO's start is left in."""
+    """Processor time of a process and of its children that have ended, up to now, in s."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def start_watcher(url: str) -> subprocess.Popen[str]:

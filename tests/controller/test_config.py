@@ -85,3 +85,19 @@ def test_controller_of_a_district_has_its_tls_server_and_fleet(write_city, tmp_p
     ):
         with pytest.raises(InputError, match=message):
             parse(["--city", city, *flags])
+
+
+def test_the_live_page_is_off_by_default_and_on_loopback_alone(write_city):
+    city = write_city()
+    assert parse(["--city", city]).page is None
+    for address, expected in (
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("localhost:8080", ("localhost", 8080)),
+        ("[::1]:1", ("::1", 1)),
+    ):
+        assert parse(["--city", city, "--page", address]).page == expected
+    for address in ("0.0.0.0:8080", "10.0.0.1:8080", "example.org:80"):
+        with pytest.raises(InputError, match=rf"--page {address}: any computer that reaches it .*; listen on 127.0.0.1, and let"):
+            parse(["--city", city, "--page", address])
+    with pytest.raises(InputError, match=r"--page '8080' must be HOST:PORT"):
+        parse(["--city", city, "--page", "8080"])

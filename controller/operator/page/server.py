@@ -54,7 +54,12 @@ SEND_TIMEOUT_S = 30.0
 """Wall time after which a watcher that does not read is disconnected."""
 HEARTBEAT_S = 20.0
 COMMAND_THREADS = 4
-STOP_TIMEOUT_S = 2.0
+LAST_FRAME_S = 0.2
+"""Wall time in which watchers get the frame that says that the run has ended."""
+CLOSE_TIMEOUT_S = 0.5
+"""Wall time in which a watcher answers that its connection is closed."""
+STOP_TIMEOUT_S = 1.0
+"""Wall time in which requests in progress are finished at the end."""
 QUIET_LOG = logging.getLogger("controller.page.http")
 """aiohttp's log, which would have a traceback for each malformed request."""
 QUIET_LOG.disabled = True
@@ -75,7 +80,8 @@ class FrameRequest(NamedTuple):
 class Watcher:
     """A browser that has the page open."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: web.WebSocketResponse) -> None:
+        self.connection = connection
         self.changed = asyncio.Event()
         """Set by a new request and by a new step."""
         self.request: FrameRequest | None = None
@@ -175,9 +181,14 @@ class PageServer:
 
     async def _close(self) -> None:
         self._feed.wanted_view = None
+        if any(watcher.request is not None for watcher in self._watchers):
+            await asyncio.sleep(LAST_FRAME_S)
+        closing = [
+            watcher.connection.close(code=WSCloseCode.GOING_AWAY, message=b"the run has ended") for watcher in self._watchers
+        ]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), STOP_TIMEOUT_S)
         assert self._runner is not None
-        for task in [task for task in asyncio.all_tasks() if task.get_name() == "page-watcher"]:
-            task.cancel()
         await self._runner.cleanup()
 
     # called by the thread of the decision loop
@@ -249,13 +260,15 @@ class PageServer:
     async def _live(self, request: web.Request) -> web.StreamResponse:
         if len(self._watchers) >= MAX_WATCHERS:
             return web.Response(status=503, text=f"{MAX_WATCHERS} watchers are connected; close one\n")
-        connection = web.WebSocketResponse(max_msg_size=MAX_REQUEST_BYTES, heartbeat=HEARTBEAT_S, compress=False)
+        connection = web.WebSocketResponse(
+            timeout=CLOSE_TIMEOUT_S, max_msg_size=MAX_REQUEST_BYTES, heartbeat=HEARTBEAT_S, compress=False
+        )
         if not connection.can_prepare(request).ok:
             return web.Response(status=426, text="this address is for the page's WebSocket\n")
         await connection.prepare(request)
-        watcher = Watcher()
+        watcher = Watcher(connection)
         self._watchers.add(watcher)
-        sending = asyncio.create_task(self._send_frames(connection, request.transport, watcher), name="page-watcher")
+        sending = asyncio.create_task(self._send_frames(connection, request.transport, watcher))
         try:
             async for message in connection:
                 if message.type is not WSMsgType.TEXT:

@@ -408,6 +408,23 @@ def test_watchers_learn_that_the_run_has_ended(page):
     assert run(work).panel["city"]["has_ended"]
 
 
+def test_the_end_of_the_run_waits_for_no_watcher(page):
+    page.step(1)
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            await browser.frame()
+            begin = time.monotonic()
+            stopping = asyncio.get_running_loop().run_in_executor(None, page.server.stop)
+            message = await browser.socket.receive(timeout=5)
+            await stopping
+            return message.type, browser.socket.close_code, time.monotonic() - begin
+
+    kind, code, took_s = run(work)
+    assert (kind, code) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.GOING_AWAY)
+    assert took_s < 1
+
+
 def wait_until(condition, timeout_s=5.0):
     end_s = time.monotonic() + timeout_s
     while not condition():
