@@ -132,9 +132,8 @@ async def watch(url: str) -> None:
     except aiohttp.ClientError as error:
         print(f"{type(error).__name__} after {len(sizes)} frames")
         return
-    print(
-        f"{len(sizes)} frames of {last - first + 1} steps, median {statistics.median(sizes or [0]) / 1000:.1f} kB, {vehicles} vehicles"
-    )
+    steps, size = last - first + 1, statistics.median(sizes or [0]) / 1000
+    print(f"{len(sizes)} frames of {steps} steps, median {size:.1f} kB, {vehicles} vehicles")
 
 
 if __name__ == "__main__":

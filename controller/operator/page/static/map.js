@@ -203,10 +203,10 @@ export class StreetMap {
         continue;
       }
       const turn = v.angle[k] * (Math.PI / 128), dx = Math.sin(turn), dy = Math.cos(turn), w = VEHICLE_M[1] / 2;
-      const bx = x - dx * VEHICLE_M[0], by = y - dy * VEHICLE_M[0], nx = -dy * w, ny = dx * w;
-      path.moveTo(x + nx * 0.6, y + ny * 0.6); path.lineTo(x - nx * 0.6, y - ny * 0.6);
-      path.lineTo(bx + dx - nx, by + dy - ny); path.lineTo(bx - nx, by - ny);
-      path.lineTo(bx + nx, by + ny); path.closePath();
+      const nx = -dy * w, ny = dx * w, sx = x - dx, sy = y - dy, bx = x - dx * VEHICLE_M[0], by = y - dy * VEHICLE_M[0];
+      path.moveTo(x + nx * 0.55, y + ny * 0.55); path.lineTo(x - nx * 0.55, y - ny * 0.55);  // the front is narrower
+      path.lineTo(sx - nx, sy - ny); path.lineTo(bx - nx, by - ny); path.lineTo(bx + nx, by + ny); path.lineTo(sx + nx, sy + ny);
+      path.closePath();
     }
     const c = this.colours;
     for (const [path, colour] of [[groups[2], c.free], [groups[1], c.slow], [groups[0], c.stopped]]) {
