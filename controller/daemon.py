@@ -315,6 +315,8 @@ def _loop(
         release_at_once(loop, connection, stop)
         raise
     finally:
+        if seat is not None:
+            seat.end()
         # is_controlling stays set: signals have been touched, so SIGTERM must not report the opposite
         connection.close()
 

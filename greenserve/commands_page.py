@@ -102,7 +102,8 @@ def _row(action: argparse.Action) -> tuple[str, ...] | None:
     default = DEFAULT.search(text)
     meaning = _code(DEFAULT.sub("", text, count=1))
     if not action.option_strings:
-        name = f"`{value}`" if action.nargs is None else f"`[{value}{' ...' if action.nargs == '*' else ''}]`"
+        repeated = f"{value} ..." if action.nargs in ("*", "+") else value
+        name = f"`{repeated}`" if action.nargs in (None, "+") else f"`[{repeated}]`"
     else:
         first, *aliases = action.option_strings
         name = f"`{first}`" if action.nargs == 0 else f"`{first} {value}`"

@@ -12,6 +12,8 @@ from typing import TextIO
 from city.errors import InputError
 from controller.guard.listener import record_of
 
+OPERATOR_PREFIX = "operator-"
+"""Begin of the names of files with what operators have set, which hold until it is taken back."""
 MAX_AGE_S = 7 * 86400.0
 """Wall time for which the files of a guard that has ended are kept, so that its log can be read."""
 
@@ -49,6 +51,8 @@ def remove_old(path: Path) -> None:
     os.utime(path)
     now = path.stat().st_mtime  # by the clock of the files' own times
     for file in sorted(path.iterdir()):
+        if file.name.startswith(OPERATOR_PREFIX):
+            continue
         with contextlib.suppress(OSError):  # another process has removed it, or holds its lock
             if now - file.stat().st_mtime > MAX_AGE_S and record_of(file.with_suffix(".json")) is None:
                 _remove(file)

@@ -7,7 +7,10 @@ A command's way:
     gRPC thread   | the state that results
 
 `desk` orders the commands and applies them; `saved_modes` keeps what must survive a restart; `pace` says when the next
-step may begin; `run_state` and `alarms` are subscribers of the decision event; `watchers` wakes who waits for a new step;
-`control_service` is the gRPC side, `control_server` its port; `seat` holds all of them for the daemon. `ctl` is the
+step may begin; `run_state` and `alarms` are subscribers of the decision event; `watchers` wakes the threads that wait for a
+new step; `control_service` is the gRPC side, `control_server` its port; `seat` holds all of them for the daemon. `ctl` is the
 command line, `control_client` its gRPC side.
+
+A page in this process needs no gRPC: it waits on `RunState.watchers`, reads `RunState.states`, `RunState.newest` and
+`Alarms.current`, and commands by `Desk.submit`.
 """

@@ -50,7 +50,7 @@ class UnknownAlarm(Exception):
 
 
 @dataclass(frozen=True)
-class Alarm:
+class ListedAlarm:
     """An alarm as a reader sees it."""
 
     id: str
@@ -95,8 +95,8 @@ class _Active:
     def name(self) -> str:
         return self.id.partition("/")[0]
 
-    def view(self) -> Alarm:
-        return Alarm(
+    def view(self) -> ListedAlarm:
+        return ListedAlarm(
             self.id, self.name, SEVERITIES[self.name], self.since_s, self.since_unix_s, self.last_s, self.count,
             tuple(self.subjects)[:MAX_SUBJECTS], len(self.subjects), self.text, self.ended_s,
             self.acknowledged_by, self.acknowledged_s,
@@ -179,7 +179,7 @@ class Alarms:
             active.acknowledged_by, active.acknowledged_s = author, self._now
             return True
 
-    def current(self, with_ended: bool = False) -> list[Alarm]:
+    def current(self, with_ended: bool = False) -> list[ListedAlarm]:
         """Active alarms, critical ones first, then by begin; with_ended: the newest ended ones too, the newest first."""
         with self._lock:
             active = sorted((each.view() for each in self._active.values()), key=lambda a: (a.severity != CRITICAL, a.since_s))

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from controller.events import TlDecision
-from controller.operator.alarms import Alarm
+from controller.operator.alarms import ListedAlarm
 from controller.operator.desk import Desk
 from controller.operator.pace import PaceState
-from controller.operator.run_state import Command, TlState
+from controller.operator.run_state import AppliedCommand, TlSnapshot
 from protos import control_pb2 as pb
 from signals.policy import Answer
 
@@ -36,7 +36,7 @@ def run_message(second: float, pace: PaceState, policy: str, sumo: str) -> pb.Ru
     )  # fmt: skip
 
 
-def tl_message(state: TlState, desk: Desk) -> pb.TlState:
+def tl_message(state: TlSnapshot, desk: Desk) -> pb.TlState:
     message = pb.TlState(
         tl=state.tl, mode=state.mode.name.lower(), since_s=state.since_s, model=state.model, version=state.version,
         signals=state.signals, shown=state.shown, reason=state.reason, decided_s=state.decided_s,
@@ -49,7 +49,7 @@ def tl_message(state: TlState, desk: Desk) -> pb.TlState:
     return message
 
 
-def command_messages(commands: Iterable[Command]) -> list[pb.Command]:
+def command_messages(commands: Iterable[AppliedCommand]) -> list[pb.Command]:
     return [pb.Command(**command._asdict()) for command in commands]
 
 
@@ -67,7 +67,7 @@ def _decision(decision: TlDecision, at_s: float) -> pb.TlDecision:
     return message
 
 
-def alarm_messages(alarms: Iterable[Alarm]) -> list[pb.Alarm]:
+def alarm_messages(alarms: Iterable[ListedAlarm]) -> list[pb.Alarm]:
     return [
         pb.Alarm(
             id=alarm.id, name=alarm.name, severity=alarm.severity, since_s=alarm.since_s, since_unix_s=alarm.since_unix_s,

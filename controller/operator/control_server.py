@@ -49,8 +49,11 @@ class ControlServer:
                 )
                 self.port = int(self._server.add_secure_port(target, credentials))
         except RuntimeError:
+            certificates = (
+                "" if tls is None else ", or its certificates cannot be used: write them as PEM, the key without a passphrase"
+            )
             raise InputError(
-                f"cannot serve the control API at {host}:{port}: it is in use or not on this machine; "
+                f"cannot serve the control API at {host}:{port}: it is in use or not on this machine{certificates}; "
                 "choose another --control-address"
             ) from None
 

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from city import names
 from city.config import MAX_SPEED
 from city.errors import InputError, ProgramFailed
+from city.printable import printable
 from controller.operator import control_messages as messages
 from controller.operator.alarms import Alarms, UnknownAlarm
 from controller.operator.desk import (
@@ -50,6 +51,9 @@ WATCHED_COMMANDS = 10
 """Newest commands in a message to watchers."""
 MAX_NAMED_TLS = 10
 """TLs named in an error."""
+MAX_SHOWN_CHARS = 100
+"""Limit for an invalid value in an error."""
+MAX_VERSION_DIGITS = 19
 LATEST = "latest"
 
 
@@ -140,7 +144,7 @@ class ControlService:
         try:
             mode = OperatorMode(request.mode)
         except ValueError:
-            raise InputError(f"mode {request.mode!r} must be one of {', '.join(OperatorMode)}") from None
+            raise InputError(f"mode {_shown(request.mode)!r} must be one of {', '.join(OperatorMode)}") from None
         for_s = _number("for_seconds", request.for_seconds, 0, 1e9)
         if for_s and mode is OperatorMode.POLICY:
             raise InputError("for_seconds is for the modes hold and fixed; leave it out")
@@ -150,11 +154,7 @@ class ControlService:
 
     def pin_model(self, request: pb.PinModelRequest, context: grpc.ServicerContext) -> pb.TlStates:
         (tl,) = self._selected([request.tl], takes_all=False)
-        if request.version != LATEST and not request.version.isdecimal():
-            raise InputError(f"version {request.version!r} must be a model number, such as 3, or {LATEST}")
-        version = None if request.version == LATEST else int(request.version)
-        if version is not None and not 0 < version < 1 << 63:
-            raise InputError(f"version {request.version} must be a model number, such as 3, or {LATEST}")
+        version = _version(request.version)
         if self._policies is None:
             raise NothingToPin(f"{self._policy} controls the TLs; there is no model to pin")
         if version is not None:
@@ -188,7 +188,7 @@ class ControlService:
         except UnknownAlarm:
             active = [alarm.id for alarm in self._alarms.current()]
             remedy = f"the active ones are {names.listed(active, MAX_NAMED_TLS)}" if active else "there is none"
-            raise UnknownAlarm(f"{request.id}: no active alarm has this id; {remedy}") from None
+            raise UnknownAlarm(f"{_shown(request.id)}: no active alarm has this id; {remedy}") from None
         return self._list_alarms()
 
     def watch(self, request: pb.WatchDecisionsRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -272,10 +272,27 @@ def _unknown(word: str, tls: Sequence[str], tl: str | None) -> str:
     """The error text for a name that no TL has. `tl`: the TL of the signal with this id, if there is one."""
     if tl is not None:
         return f"{word} is a signal, which belongs to TL {tl}; pass {tl}"
+    word = _shown(word)
     near = difflib.get_close_matches(names.key(word).upper(), [name.upper() for name in tls], n=3)
     close = [name for name in tls if name.upper() in near]
     remedy = f"did you mean {' or '.join(close)}?" if close else f"its TLs are {names.listed(tls, MAX_NAMED_TLS)}"
-    return f"{author_of(word)} is not a TL of this controller; {remedy}"
+    return f"{word} is not a TL of this controller; {remedy}"
+
+
+def _version(text: str) -> int | None:
+    """The model number of a text, None for the latest. Raises InputError."""
+    if text == LATEST:
+        return None
+    # Python refuses to convert thousands of digits
+    version = int(text) if len(text) <= MAX_VERSION_DIGITS and text.isdecimal() else 0
+    if not 0 < version < 1 << 63:
+        raise InputError(f"version {_shown(text)!r} must be a model number, such as 3, or {LATEST}")
+    return version
+
+
+def _shown(text: str) -> str:
+    """A text of a request, for an error."""
+    return printable(text, MAX_SHOWN_CHARS)
 
 
 def _number(field: str, value: float, low: float, high: float) -> float:

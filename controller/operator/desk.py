@@ -213,7 +213,7 @@ class Desk:
         for tl, pin in saved.pins.items():
             if tl in known and self._pins is not None:
                 self._restore_pin(self._pins, tl, pin)
-        self._is_saved = False
+        self._is_saved = self._to_save() == saved
         self._save()
 
     def _restore_pin(self, pins: Pins, tl: str, pin: Pin) -> None:
@@ -321,5 +321,7 @@ class Desk:
             return
         with self._save_lock:
             self._is_saved = True
-            modes, pins = {**self._uncontrolled.modes, **self.modes}, {**self._uncontrolled.pins, **self.pinned}
-            self._saved.write(Saved(modes, pins))
+            self._saved.write(self._to_save())
+
+    def _to_save(self) -> Saved:
+        return Saved({**self._uncontrolled.modes, **self.modes}, {**self._uncontrolled.pins, **self.pinned})

@@ -17,7 +17,7 @@ MAX_COMMANDS = 100
 """Applied commands that are kept."""
 
 
-class Command(NamedTuple):
+class AppliedCommand(NamedTuple):
     """A command that was applied."""
 
     number: int
@@ -28,7 +28,7 @@ class Command(NamedTuple):
     author: str
 
 
-class TlState(NamedTuple):
+class TlSnapshot(NamedTuple):
     """A TL as a reader sees it."""
 
     tl: str
@@ -74,7 +74,7 @@ class RunState:
         self.newest = NewestStep(begin_s, ())
         """Replaced, never changed."""
         self.second = begin_s
-        self._commands: deque[Command] = deque(maxlen=MAX_COMMANDS)
+        self._commands: deque[AppliedCommand] = deque(maxlen=MAX_COMMANDS)
         self._number = 0
 
     @property
@@ -111,33 +111,33 @@ class RunState:
             if command.mode is not self._modes[command.tl][0]:
                 self._modes[command.tl] = command.mode, now
 
-    def note(self, at_s: float, action: str, target: str, value: str, author: str) -> Command:
+    def note(self, at_s: float, action: str, target: str, value: str, author: str) -> AppliedCommand:
         """Keep a command that was applied, and notify the watchers."""
         with self._lock:
             self._number += 1
-            command = Command(self._number, at_s, action, target, value, author)
+            command = AppliedCommand(self._number, at_s, action, target, value, author)
             self._commands.append(command)
         self.watchers.notify()
         return command
 
-    def commands(self, count: int = MAX_COMMANDS) -> list[Command]:
+    def commands(self, count: int = MAX_COMMANDS) -> list[AppliedCommand]:
         """The newest commands, the newest last."""
         with self._lock:
             return list(self._commands)[-count:]
 
-    def states(self, tls: Sequence[str]) -> list[TlState]:
+    def states(self, tls: Sequence[str]) -> list[TlSnapshot]:
         """The states of TLs, in their order."""
         with self._lock:
             return [self._state(tl) for tl in tls]
 
-    def _state(self, tl: str) -> TlState:
+    def _state(self, tl: str) -> TlSnapshot:
         mode, since_s = self._modes[tl]
         decision, decided_s = self._decisions.get(tl, (None, 0.0))
         answer = decision.answer if decision is not None and isinstance(decision.answer, Answer) else None
         reason = decision.failure if decision is not None else ""
         if not reason and (override := self._overrides.get(tl)):
             reason = f"{override.signal}: {EXPLANATIONS[override.reason]}"
-        return TlState(
+        return TlSnapshot(
             tl, mode, since_s, self._signals[tl], self._shown[self._places[tl]], reason, decided_s,
             answer.model if answer else "", answer.version if answer else 0,
         )  # fmt: skip

@@ -7,10 +7,10 @@ that runs: it keeps its own commands in memory.
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,12 +57,12 @@ NOTHING = Saved({}, {})
 
 
 def path_of(city: Path, sumo: tuple[str, int] | None, order: int | None) -> Path:
-    """The file of a controller. Raises InputError if the folder is not this user's own.
+    """The file of a controller. Raises InputError if another user owns the folder, OSError if it cannot be created.
 
     `sumo`: (host, port) of the SUMO that it is attached to; None: the controller starts one.
     """
     identity = json.dumps([str(city.resolve()), list(sumo) if sumo else None, order])
-    return files.folder() / f"operator-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+    return files.folder() / f"{files.OPERATOR_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 
 
 class SavedModes:
@@ -86,8 +86,9 @@ class SavedModes:
         except FileNotFoundError:
             return NOTHING
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            # time_ns: a second damaged file must not replace the first one
-            aside = self._path.with_name(f"{self._path.stem}.{time.time_ns()}.damaged")
+            # a second damaged file must not replace the first one
+            names = (self._path.with_name(f"{self._path.stem}.{k}.damaged") for k in itertools.count(1))
+            aside = next(name for name in names if not name.exists())
             with contextlib.suppress(OSError):
                 self._path.rename(aside)
             log.warning(

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.config import ControllerConfig
@@ -71,7 +72,7 @@ class Seat:
         if config.control is not None:
             self._server = self._bound(config, metrics)
         try:
-            saved = SavedModes(path_of(config.city.path, config.attach, config.order) if config.control is not None else None)
+            saved = SavedModes(_path(config) if config.control is not None else None)
         except BaseException:
             self._closing.close()
             raise
@@ -147,6 +148,15 @@ class Seat:
         self.end()
         self.state.watchers.close()
         self._closing.close()
+
+
+def _path(config: ControllerConfig) -> Path | None:
+    """The file of the modes; None, with a warning, if there can be none. Raises InputError if another user owns its folder."""
+    try:
+        return path_of(config.city.path, config.attach, config.order)
+    except OSError as error:
+        log.warning("%s; a restart forgets the modes that operators set; set TMPDIR to a writable folder", error)
+        return None
 
 
 def _expiries_s(tls: ChangingTls) -> dict[str, float]:

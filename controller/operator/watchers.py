@@ -1,4 +1,4 @@
-"""Wakes who waits for the newest step. Nothing is queued: a slow reader skips."""
+"""Wakes the threads that wait for the newest step. Nothing is queued: a slow reader skips steps."""
 
 import threading
 import time

@@ -54,6 +54,8 @@ class ServedFleet:
         self.coverage: Coverage | None = None
         """Replaced, never changed, so that another thread may read it at any time."""
         self._write_lock = threading.Lock()
+        self._update_lock = threading.Lock()
+        """Held during an update: an operator may ask for one beside the periodic ones."""
         self._own_versions: dict[str, int | None] = {}
         """By TL, the served version of its own model at the last request; None if it is not served."""
         self._next = 0
@@ -70,6 +72,10 @@ class ServedFleet:
 
         `spread_s`: wall time over which the requests are spread, so that a thousand of them do not delay a decision.
         """
+        with self._update_lock:
+            self._update(spread_s)
+
+    def _update(self, spread_s: float) -> None:
         changes = self._changes
         try:
             coverage, message = self._find_coverage(spread_s)

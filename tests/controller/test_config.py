@@ -101,3 +101,43 @@ def test_the_live_page_is_off_by_default_and_on_loopback_alone(write_city):
             parse(["--city", city, "--page", address])
     with pytest.raises(InputError, match=r"--page '8080' must be HOST:PORT"):
         parse(["--city", city, "--page", "8080"])
+
+
+def test_control_api_is_off_until_an_address_is_named(write_city):
+    config = parse(["--city", write_city()])
+    assert config.control is None and config.speed == 0.0
+
+
+def test_control_api_and_speed_come_from_city_toml_unless_they_are_passed(write_city):
+    city = write_city('control_address = "127.0.0.1:9110"\nspeed = 2')
+    config = parse(["--city", city])
+    assert config.control.address == ("127.0.0.1", 9110) and config.control.tls is None and config.speed == 2.0
+    config = parse(["--city", city, "--control-address", "[::1]:9111", "--speed", "0"])
+    assert config.control.address == ("::1", 9111) and config.speed == 0.0
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:9110", "[::]:9110", "10.0.0.1:9110", "controller:9110"])
+def test_control_api_beyond_loopback_needs_client_certificates(write_city, tmp_path, address):
+    city = write_city(f'control_address = "{address}"')
+    with pytest.raises(InputError, match=r"control_address .*any client that reaches it could command the signals"):
+        parse(["--city", city])
+    for key in ("ca", "certificate", "key"):
+        with pytest.raises(InputError, match=r"--control-tls-ca, .* belong together; pass all three"):
+            parse(["--city", city, f"--control-tls-{key}", "x"])
+    files = [part for key in ("ca", "certificate", "key") for part in (f"--control-tls-{key}", str(tmp_path / key))]
+    assert parse(["--city", city, *files]).control.tls.ca == tmp_path / "ca"
+
+
+@pytest.mark.parametrize(
+    ("controller", "flags", "message"),
+    [
+        ("", ["--speed", "-1"], r"--speed -1 must lie between 0 and 1000"),
+        ("", ["--speed", "nan"], r"--speed nan must lie"),
+        ("", ["--control-address", "9110"], r"--control-address '9110' must be HOST:PORT"),
+        ("speed = 1001", [], r"\[controller\] speed = 1001 must be at most 1000"),
+        ('control_address = "x"', [], r"\[controller\] control_address 'x' must be HOST:PORT"),
+    ],
+)
+def test_wrong_control_settings_are_refused(write_city, controller, flags, message):
+    with pytest.raises(InputError, match=message):
+        parse(["--city", write_city(controller), *flags])

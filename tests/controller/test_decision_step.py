@@ -1,6 +1,7 @@
 """Decision steps against a connection that stops only at its own loop."""
 
 import itertools
+import math
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from city.config import Controller
-from controller.decision_step import DecisionLoop
+from controller.decision_step import NO_ANSWER, DecisionLoop
+from controller.events import OperatorAction
 from controller.sumo.connection import StepResult, SumoConnectionLost
 from protos import policy_pb2 as pb
 from signals.dialects.sappo import PlanSequencer, cycle_plan
@@ -412,3 +414,94 @@ def test_an_operators_command_is_followed_from_the_next_step_on_and_published(cr
     assert loop.intersections["SA101"].is_released and loop.counters.fallbacks == 0
     with pytest.raises(KeyError):
         loop.set_mode("SA999", OperatorMode.HOLD, "ada")
+
+
+def commanded(crossing, mode, at_s, policies=CONSTANT, subscribers=()):
+    """A run to second 120 in which an operator sets a mode at a second, and takes it back at 90."""
+    connection = SteppedConnection(1.0)
+    loop = loop_of(crossing, list(subscribers), policies, connection)
+    for until_s, wanted in ((at_s, mode), (90, OperatorMode.POLICY), (120, None)):
+        while loop.now < until_s:
+            loop.step(until_s)
+        if wanted is not None:
+            loop.set_mode("SA101", wanted, "ada")
+    loop.close()
+    return connection, loop
+
+
+def test_a_hold_before_the_first_decision_keeps_the_state_until_it_is_taken_back(crossing):
+    connection, loop = commanded(crossing, OperatorMode.HOLD, 0)
+    assert {state for now, state in connection.sent if now < 90} == {"GgGr"}
+    assert loop.intersections["SA101"].mode is ControlMode.POLICY
+
+
+@pytest.mark.parametrize("at_s", range(10, 20))
+@pytest.mark.parametrize("mode", [OperatorMode.HOLD, OperatorMode.FIXED])
+def test_a_command_in_the_second_of_a_fallback_counts_and_no_yellow_is_short(crossing, mode, at_s):
+    """The policy fails from second 5 on, so that the TL holds, and falls back 10 s later."""
+    events = Events()
+    failing = SimpleNamespace(
+        ask=lambda observations, observed_s: {
+            tl: Answer(np.array([1])) if events == [] or events[-1].at_s < 5 else NO_ANSWER for tl in observations
+        }
+    )
+    connection, loop = commanded(crossing, mode, at_s, failing, [events])
+    modes = {decision.mode for event in events if at_s <= event.at_s < 90 for decision in event.decisions}
+    assert modes == {ControlMode[mode.name]}
+    # taken back, the policy still fails: the TL falls back again
+    assert loop.intersections["SA101"].mode.name in ("HOLD", "FALLBACK")
+    yellows = [later[0] - now for (now, state), later in itertools.pairwise(connection.sent) if "y" in state]
+    assert all(yellow_s >= 3.0 for yellow_s in yellows)
+
+
+def test_a_command_in_the_second_of_the_release_is_followed_by_the_release(crossing):
+    loop = loop_of(crossing, [Events()], connection=SteppedConnection(1.0))
+    while loop.now < 30:
+        loop.step(30)
+    loop.set_mode("SA101", OperatorMode.HOLD, "ada")
+    loop.release(90)
+    assert loop.intersections["SA101"].is_released
+
+
+def test_an_operators_action_is_part_of_the_next_event_alone(crossing):
+    events = Events()
+    loop = loop_of(crossing, [events])
+    loop.step(10)
+    loop.note_action(OperatorAction("pause", "", "", "ada"))
+    loop.step(20)
+    loop.step(30)
+    assert [event.actions for event in events] == [(), (("pause", "", "", "ada"),), ()]
+
+
+def test_after_a_wait_the_deadline_of_the_answers_begins_anew(crossing, monkeypatch):
+    wall_s, asked = [100.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: wall_s[0])
+
+    def ask(observations, observed_s):
+        asked.append(observed_s)
+        return {tl: Answer(np.array([0])) for tl in observations}
+
+    loop = loop_of(crossing, (), SimpleNamespace(ask=ask))
+    loop.step(5)
+    wall_s[0] = 900.0
+    loop.renew_readings()
+    loop.step(10)
+    assert asked == [100.0, 900.0]
+
+
+@pytest.mark.parametrize("paced_s", [1.0, 0.7, 3.0])
+def test_steps_that_are_cut_short_change_no_state(crossing, paced_s):
+    """A run at a speed advances second by second; its decisions are those of a run without one."""
+    runs = []
+    for max_step_s in (math.inf, paced_s):
+        connection = SteppedConnection(1.0)
+        flipping = SimpleNamespace(
+            ask=lambda observations, observed_s, connection=connection: {
+                tl: Answer(np.array([int(connection.now / 10) % 2])) for tl in observations
+            }
+        )
+        loop = loop_of(crossing, (), flipping, connection)
+        while loop.now < 200:
+            loop.step(min(200, loop.now + max_step_s))
+        runs.append((connection.sent, loop.counters.decisions))
+    assert runs[0] == runs[1] and len(runs[0][0]) > 20

@@ -23,6 +23,13 @@ def test_files_of_a_guard_that_ended_long_ago_are_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.json", "new.lock", "new.log"]
 
 
+def test_what_operators_have_set_is_kept_whatever_its_age(tmp_path):
+    (tmp_path / f"{files.OPERATOR_PREFIX}0123.json").write_text("{}")
+    age(tmp_path / f"{files.OPERATOR_PREFIX}0123.json", 10 * files.MAX_AGE_S)
+    files.remove_old(tmp_path)
+    assert len([*tmp_path.iterdir()]) == 1
+
+
 def test_files_of_a_running_guard_are_kept_whatever_their_age(tmp_path):
     (tmp_path / "running.log").write_text("")
     with files.locked(tmp_path / "starting.json"):

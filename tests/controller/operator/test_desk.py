@@ -245,6 +245,11 @@ def test_in_a_simulation_that_begins_anew_a_mode_has_its_whole_time(tmp_path):
     assert again.loop.modes()["SA101"] == "fixed" and again.desk.next_s == 70.0
 
 
+def test_a_run_without_commands_writes_no_file(tmp_path):
+    restarted(tmp_path / "operator.json")
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+
+
 def test_what_was_taken_back_does_not_come_back(tmp_path):
     path = tmp_path / "operator.json"
     seat = Seat(path, Pins())
@@ -301,6 +306,10 @@ def test_a_damaged_file_is_moved_aside_with_one_warning(tmp_path, caplog, conten
     assert str(aside) in warning.getMessage() and "\n" not in warning.getMessage()
     submit(seat, SetModes(("SA101",), FIXED, "ann"))
     assert json.loads(path.read_text())["modes"]["SA101"]["author"] == "ann"
+    seat.saved.close()
+    path.write_text("damaged again")
+    restarted(path)
+    assert len([*tmp_path.glob("*.damaged")]) == 2
 
 
 def test_two_controllers_of_one_file_do_not_share_it(tmp_path, caplog):

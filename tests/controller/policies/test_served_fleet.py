@@ -447,3 +447,35 @@ def test_update_that_ends_early_is_completed_by_the_next_one(city, monkeypatch):
     city.client.status = status
     city.fleet.update()
     assert city.fleet.coverage.tls == set(TLS)
+
+
+def test_a_pinned_tl_is_answered_by_its_own_model_until_the_pin_is_taken_back(city):
+    city.fleet.update()
+    city.policies.check_pin("SA103", 1)
+    city.policies.pin("SA103", 1)
+    answers, counts = city.count_calls(lambda: city.policies.ask(city.observations))
+    assert counts == {"city": 1, "SA103": 1} and answers["SA103"].model == "SA103" and answers["SA101"].model == "city"
+    city.policies.pin("SA103", None)
+    answers, counts = city.count_calls(lambda: city.policies.ask(city.observations))
+    assert counts == {"city": 1} and answers["SA103"].model == "city"
+
+
+def test_a_pinned_version_that_is_unloaded_is_not_answered_by_the_fleet(city):
+    city.fleet.update()
+    city.policies.pin("SA103", 7)
+    answers = city.policies.ask(city.observations)
+    assert isinstance(answers["SA103"], ModelNotFound)
+    assert not any(isinstance(answer, Exception) for tl, answer in answers.items() if tl != "SA103")
+
+
+def test_a_version_that_the_server_lacks_is_refused_in_words(city):
+    with pytest.raises(InputError, match=r"serves no version 7 of SA103 .*it serves version 1; pass a served one, or latest"):
+        city.policies.check_pin("SA103", 7)
+    assert city.policies.pins == {}
+
+
+def test_comparing_contracts_on_request_covers_every_tl(city):
+    city.policies.ask(city.observations)
+    compared = city.policies.compare_contracts()
+    assert (set(compared.same), compared.changed, compared.failed) == (set(TLS), (), ())
+    assert city.fleet.coverage.tls == set(TLS)

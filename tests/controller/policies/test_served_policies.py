@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from city.errors import InputError, ProgramFailed
 from controller.policies.served_policies import ServedPolicies
 from protos import policy_pb2
 from serving.client import Client, Prediction
@@ -210,3 +211,62 @@ def test_hanging_model_does_not_cause_a_new_connection():
     answering = ""
     ask("a", "a")
     assert reconnected == [18.0, 24.0], "so does its own after it has answered again"
+
+
+class Versions:
+    """A server with version 1 of the start, 2 with the same contract and 3 with another one; 1 is the newest and labelled."""
+
+    address = "there"
+
+    error = None
+
+    def contract(self, tl, version, timeout_s):
+        if self.error is not None:
+            raise self.error
+        contract = policy_pb2.PolicyContract()
+        contract.CopyFrom(KC)
+        contract.origin.model_number = version
+        contract.action.actionp = 0.9 if version == 3 else 0.0
+        return contract
+
+    def contracts(self, versions, timeout_s):
+        return {tl: self.contract(tl, version, timeout_s) for tl, version in versions.items()}
+
+    def predict_many(self, observations, versions, *_):
+        outputs = {"action": np.array([[0.5]], np.float32)}
+        return {tl: Prediction(outputs, versions[tl] if isinstance(versions[tl], int) else 1) for tl in observations}
+
+
+def test_a_pinned_tl_is_asked_by_number_and_the_others_as_before():
+    client = Versions()
+    policies = ServedPolicies(client, dict.fromkeys("ab", KC), "stable", 1.0)
+    policies.check_pin("a", 2)
+    policies.pin("a", 2)
+    answers = policies.ask(dict.fromkeys("ab", X))
+    assert {tl: answer.version for tl, answer in answers.items()} == {"a": 2, "b": 1} == policies.model_numbers
+    policies.pin("a", None)
+    assert policies.ask({"a": X})["a"].version == 1
+
+
+def test_a_pin_with_another_contract_is_refused_and_leaves_the_run_as_it_was():
+    policies = ServedPolicies(Versions(), {"a": KC}, None, 1.0)
+    with pytest.raises(InputError, match=r"version 3 of a has another contract .*--model-number 3"):
+        policies.check_pin("a", 3)
+    assert policies.contracts.is_unchanged("a") and policies.ask({"a": X})["a"].version == 1
+
+
+def test_a_pin_that_cannot_be_checked_now_is_told_apart_from_a_wrong_one():
+    client = Versions()
+    client.error = Unavailable("refused")
+    with pytest.raises(ProgramFailed, match=r"no contract can be read .*refused"):
+        ServedPolicies(client, {"a": KC}, None, 1.0).check_pin("a", 2)
+
+
+def test_comparing_all_contracts_tells_changed_and_failed_ones():
+    class Client(Versions):
+        def contracts(self, versions, timeout_s):
+            other = policy_pb2.PolicyContract(tl="b")
+            return {"a": KC, "b": other, "c": DeadlineExceeded("slow"), "d": ModelNotFound("in the fleet alone")}
+
+    policies = ServedPolicies(Client(), dict.fromkeys("abcd", KC), None, 1.0)
+    assert policies.compare_contracts() == (("a",), ("b",), ("c",))
