@@ -72,7 +72,7 @@ class Seat:
         if config.control is not None:
             self._server = self._bound(config, metrics)
         try:
-            saved = SavedModes(_path(config) if config.control is not None else None)
+            saved = SavedModes(_path(config) if config.control is not None or config.page is not None else None)
         except BaseException:
             self._closing.close()
             raise

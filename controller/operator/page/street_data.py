@@ -35,7 +35,7 @@ class StreetData:
         if len(feed.signals) > MAX_SIGNALS:
             raise ValueError(f"{len(feed.signals)} signals; a frame numbers at most {MAX_SIGNALS}")
         self.shapes, self.driver = shapes, driver
-        middles = _signal_middles(street, shapes)
+        middles, controlled = _signal_middles(street, shapes), set(feed.signals)
         bounds = shapes.bounds
         outside = (bounds[0], bounds[1])
         self.signal_at = np.array([middles.get(signal, outside) for signal in feed.signals], float).reshape(-1, 2)
@@ -63,7 +63,7 @@ class StreetData:
                 {"id": signal, "at": _rounded(at), "links": _links(street, signal, lane_index)}
                 for signal, at in zip(feed.signals, self.signal_at.tolist(), strict=True)
             ],
-            "uncontrolled": [_rounded(at) for signal, at in middles.items() if signal not in set(feed.signals)],
+            "uncontrolled": [_rounded(at) for signal, at in middles.items() if signal not in controlled],
             "tls": [self._tl(feed, contract) for contract in feed.contracts.values()],
         }
         self.compressed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), 6, mtime=0)

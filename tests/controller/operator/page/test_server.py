@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import socket
+import sys
 import time
 
 import aiohttp
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from city.errors import InputError
+from controller import daemon
 from controller.operator.page import server as server_module
 from controller.operator.page.server import MalformedRequest, listen, parse_request
 from signals.fallback.control_mode import ControlMode
@@ -406,6 +408,14 @@ def test_watchers_learn_that_the_run_has_ended(page):
             return await browser.frame()
 
     assert run(work).panel["city"]["has_ended"]
+
+
+def test_a_page_without_its_extra_is_an_input_error(monkeypatch):
+    for module in ("controller.operator.page.live", "controller.operator.page.server"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(InputError, match=r"--page needs aiohttp; install greenserve\[page\]"):
+        daemon._page(None, ("127.0.0.1", 0), {}, None, None)
 
 
 def test_the_end_of_the_run_waits_for_no_watcher(page):
