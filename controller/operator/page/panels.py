@@ -17,7 +17,7 @@ from signals.observation import Readings
 from signals.policy import Answer
 from signals.safety.conflicts import EXPLANATIONS
 
-RATE_S = 10.0
+RATE_S = 30.0
 """Wall time over which decisions a second are counted."""
 MAX_SENTENCES = 40
 """Decisions that are put into sentences for a TL that has just been selected."""

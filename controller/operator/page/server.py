@@ -295,7 +295,14 @@ class PageServer:
     ) -> None:
         """Answer a watcher's requests, one frame at a time, until its connection ends."""
         while True:
-            frame = await self._next_frame(watcher)
+            try:
+                frame = await self._next_frame(watcher)
+            except Exception:
+                log.exception("the live page: a frame could not be made; the watcher is disconnected")
+                await connection.close(
+                    code=WSCloseCode.INTERNAL_ERROR, message=b"a frame could not be made; see the controller's log"
+                )
+                return
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):
                     await connection.send_bytes(frame)

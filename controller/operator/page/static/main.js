@@ -4,14 +4,14 @@ import { decode } from "./frames.js";
 import { StreetMap } from "./map.js";
 import { $, CityPanel, TlPanel, clock, element, modeGlyph } from "./panels.js";
 
-const WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300, STEP_S = 1;
+const WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300, STEP_S = 1, SPEED_S = 10;
 
 const map = new StreetMap($("map"), $("street"), $("traffic"));
 const token = readToken();
 const shown = { sequence: -1, second: 0, hasFrame: false };
 let city = null, cityPanel = null, tlPanel = null, run = null, socket = null, retryMs = FIRST_RETRY_MS;
 let isAsked = false, isDrawing = false, heardAt = 0, isFresh = true, ended = false, frameCount = 0;
-const drawMs = [], steps = [];
+const drawMs = [], steps = [], times = [];
 
 function readToken() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -125,13 +125,22 @@ function takeRun(state) {
 function takeCity(panel) {
   ended = panel.has_ended;
   takeRun(panel.run);
-  cityPanel.update(panel);
+  cityPanel.update(panel, speed());
   const sorted = [...drawMs].sort((a, b) => a - b), skipped = steps.reduce((a, b) => a + b, 0);
   const rows = [["steps skipped", steps.length ? `${(100 * skipped / (skipped + steps.length)).toFixed(0)} %` : "–"],
     ["drawing, 95th percentile", sorted.length ? `${sorted[Math.floor(0.95 * (sorted.length - 1))].toFixed(1)} ms` : "–"],
     ["vehicles in view", map.vehicles ? map.vehicles.count : "–"], ["pages open", panel.watchers]];
   if (panel.collect_ms !== null) rows.push(["vehicles read in", `${panel.collect_ms.toFixed(1)} ms, each ${panel.collect_interval_s.toFixed(1)} s or rarer`]);
   $("self").replaceChildren(...rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
+}
+
+// Simulated seconds per wall second over the last SPEED_S.
+function speed() {
+  const now = performance.now() / 1000;
+  times.push([now, run.second]);
+  while (times.length > 2 && (times[0][0] < now - SPEED_S || times[0][1] > run.second)) times.shift();
+  const [wall, second] = times[0];
+  return now - wall > 1 ? (run.second - second) / (now - wall) : NaN;
 }
 
 function setStatus(text) {

@@ -256,7 +256,7 @@ export class StreetMap {
   }
 
   drawMarkers(context) {
-    const c = this.colours, names = this.city.modes, size = clamp(3 + 5 * Math.sqrt(this.scale), 3.5, 9), hasLabel = this.scale >= LABEL_SCALE;
+    const c = this.colours, names = this.city.modes, size = clamp(1.5 + 6.5 * Math.sqrt(this.scale), 2.5, 9), hasLabel = this.scale >= LABEL_SCALE;
     const groups = names.map(() => new Path2D());
     context.font = "600 12px system-ui, 'DejaVu Sans', sans-serif";
     context.textAlign = "center";
@@ -287,7 +287,7 @@ export class StreetMap {
     }
     names.forEach((name, mode) => {
       context.strokeStyle = c.mark;
-      context.lineWidth = 3;
+      context.lineWidth = Math.min(3, 0.5 * size);
       context.stroke(groups[mode]);
       context.fillStyle = c[name] ?? c.text;
       context.fill(groups[mode]);

@@ -58,9 +58,10 @@ export class CityPanel {
     });
   }
 
-  update(panel) {
+  update(panel, speed) {
     const run = panel.run;
     pairs($("figures"), [
+      ["simulation speed", Number.isFinite(speed) ? `${number(speed)} × real time` : "–"],
       ["decisions a second", number(panel.decisions_per_s)], ["decisions", number(panel.decisions, 0)],
       ["answers missing", number(panel.missing, 0)], ["late steps", number(run.late_steps, 0)], ["time lost to lateness", `${number(run.lost_s)} s`],
     ]);

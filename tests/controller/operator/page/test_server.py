@@ -410,6 +410,23 @@ def test_watchers_learn_that_the_run_has_ended(page):
     assert run(work).panel["city"]["has_ended"]
 
 
+def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(page, caplog, monkeypatch):
+    page.step(1)
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            with monkeypatch.context() as broken:
+                broken.setattr(page.server._street, "signals_in", lambda view: 1 / 0)
+                await browser.ask()
+                message = await browser.socket.receive(timeout=5)
+            assert (message.type, browser.socket.close_code) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.INTERNAL_ERROR)
+        async with Browser(session, page) as browser:
+            return await browser.frame()
+
+    assert run(work).at_s == 1
+    assert "a frame could not be made" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
 def test_a_page_without_its_extra_is_an_input_error(monkeypatch):
     for module in ("controller.operator.page.live", "controller.operator.page.server"):
         monkeypatch.delitem(sys.modules, module, raising=False)
