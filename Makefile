@@ -4,10 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
-.PHONY: demo test slow contract-tests lint docs commands-page protos constraints evaluate benchmarks clean
+.PHONY: demo live test slow contract-tests lint docs commands-page protos constraints evaluate benchmarks clean
 
 demo: $(VENV)/.ready
 	@$(BIN)/python examples/demo.py --out out/demo
+
+# The sample city in real time, in a browser: prints the page's address.
+live: $(VENV)/.ready
+	@$(BIN)/python examples/live.py --out out/live
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -m "not alone and not slow" --numprocesses 2 --dist loadfile
@@ -54,6 +58,7 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.bulk_export
 	$(BIN)/python -m benchmarks.large_city
 	$(BIN)/python -m benchmarks.training_speed
+	$(BIN)/python -m benchmarks.live_page
 
 protos: $(VENV)/.ready
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. protos/*.proto

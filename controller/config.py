@@ -66,6 +66,8 @@ class ControllerConfig:
     """Where operators reach this controller; None: nowhere."""
     speed: float = 0.0
     """Simulated seconds per wall second; 0: as fast as possible."""
+    page: tuple[str, int] | None = None
+    """(host, port) of the live page, on loopback; None: there is none."""
 
 
 def parser(prog: str) -> Parser:
@@ -127,6 +129,9 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     control_address.add_flags(parser)
     parser.add_argument(
+        "--page", metavar="HOST:PORT", help="serve the live page there, on loopback, such as 127.0.0.1:8080 (default: no page)"
+    )
+    parser.add_argument(
         "--speed", type=float, metavar="X",
         help="simulated seconds per wall second: 1 is real time, 0 as fast as possible (default: [controller] speed)",
     )  # fmt: skip
@@ -178,8 +183,20 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         policy=args.policy,
         record=record,
         control=control_address.from_flags(args, city),
+        page=_page(args.page) if args.page else None,
         speed=city.controller.speed if args.speed is None else args.speed,
     )
+
+
+def _page(text: str) -> tuple[str, int]:
+    """The address of the live page. Raises InputError."""
+    host, port = host_and_port(text, "--page", "127.0.0.1:8080")
+    if not control_address.is_loopback(host):
+        raise InputError(
+            f"--page {text}: any computer that reaches it would see the page; listen on 127.0.0.1, and let other computers "
+            f"in with ssh -L {port}:127.0.0.1:{port}"
+        )
+    return host, port
 
 
 def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:

@@ -45,6 +45,7 @@ from signals.policy import Policies
 from signals.policy_signals import describe_programs, of_contract
 
 if TYPE_CHECKING:
+    from controller.operator.page.live import LivePage
     from controller.operator.seat import Seat
 
 log = logging.getLogger("controller")
@@ -80,6 +81,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         else:
             contracts, policies = _served(config, metrics, alarms, closing)
         seat = _seat(config, contracts, policies, alarms, metrics, health, closing)
+        page = None if config.page is None or seat is None else _page(config, config.page, contracts, seat, closing)
         run_log = RunLog(metrics, health, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
         metrics.report_traffic(traffic)
@@ -87,6 +89,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         with _closed_if_control_does_not_begin(connection):
             begin = checked_start(connection, street, list(contracts.values()))
             subscribers: list[Subscriber] = [run_log, traffic, alarms, *([seat.state] if seat is not None else [])]
+            subscribers += [page.feed] if page is not None else []
             if config.record is not None:
                 recorder = _recorder(config, config.record, street, list(contracts.values()), begin, metrics.registry, alarms)
                 subscribers.append(recorder)
@@ -95,6 +98,9 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             end_s = control_end_s(config, connection)
             if seat is not None:
                 seat.begin(loop)
+            if page is not None and seat is not None:
+                page.begin(street, connection.lanes, loop.now)
+                seat.page = page
             # last, because the guard ends with a controller that has registered one
             connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.
@@ -221,7 +227,7 @@ def _served(
         fleet.updating.start()
         closing.callback(fleet.updating.stop)
     deadline_s = config.city.controller.deadline_ms / 1000
-    with_scores = config.record is not None
+    with_scores = config.record is not None or config.page is not None
     policies = ServedPolicies(client, contracts, config.version, deadline_s, fleet=fleet, with_scores=with_scores)
     metrics.report_model_numbers(lambda: policies.model_numbers)
     policies.contracts.updating.start()
@@ -239,7 +245,7 @@ def _seat(
     closing: contextlib.ExitStack,
 ) -> "Seat | None":
     """The operator's seat until `closing` ends; None if no setting asks for one. Raises InputError."""
-    if config.control is None and not config.speed:
+    if config.control is None and not config.speed and config.page is None:
         return None
     from controller.operator.seat import Seat
 
@@ -247,6 +253,23 @@ def _seat(
     seat = Seat(config, list(contracts.values()), pins, alarms, metrics, health)
     closing.callback(seat.close)
     return seat
+
+
+def _page(
+    config: ControllerConfig,
+    address: tuple[str, int],
+    contracts: Mapping[str, pb.PolicyContract],
+    seat: "Seat",
+    closing: contextlib.ExitStack,
+) -> "LivePage":
+    """The live page, which listens until `closing` ends. Raises InputError."""
+    try:
+        from controller.operator.page.live import LivePage
+    except ImportError as error:
+        raise InputError(f"--page needs {error.name}; install greenserve[page], or leave --page out") from None
+    page = LivePage(config, address, list(contracts.values()), seat)
+    closing.callback(page.close)
+    return page
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from controller.config import ControllerConfig
 from controller.decision_step import DecisionLoop
@@ -24,6 +25,9 @@ from controller.telemetry.health import Health
 from controller.telemetry.metrics import ControllerMetrics
 from protos import policy_pb2 as pb
 from serving.client.tls_files import ChangingTls
+
+if TYPE_CHECKING:  # the extra `page` is not installed everywhere
+    from controller.operator.page.live import LivePage
 
 log = logging.getLogger("controller")
 
@@ -59,7 +63,7 @@ class Seat:
             clock: wall time in s.
         """
         self._closing = contextlib.ExitStack()
-        self._health, self._clock, self._alarms = health, clock, alarms
+        self._health, self._clock, self.alarms = health, clock, alarms
         self._keep_alive_interval_s = min(KEEP_ALIVE_INTERVAL_S, config.city.controller.watchdog_s / 4)
         self.state = RunState(contracts, Watchers())
         self.pace = Pace(config.speed)
@@ -68,12 +72,14 @@ class Seat:
         if config.control is not None:
             self._server = self._bound(config, metrics)
         try:
-            saved = SavedModes(_path(config) if config.control is not None else None)
+            saved = SavedModes(_path(config) if config.control is not None or config.page is not None else None)
         except BaseException:
             self._closing.close()
             raise
         self._closing.callback(saved.close)
         self.desk = Desk(self.state, self.pace, alarms, saved, policies)
+        self.page: LivePage | None = None
+        """The live page, once it begins."""
         self._service = ControlService(self.state, self.desk, self.pace, alarms, policies, config.policy, config.attach)
 
     def _bound(self, config: ControllerConfig, metrics: ControllerMetrics) -> ControlServer:
@@ -83,11 +89,11 @@ class Seat:
         self._closing.callback(server.stop)
         if tls is not None:
             metrics.report_certificates(lambda: _expiries_s(tls))
-            self._alarms.note_certificates("control", _expiries_s(tls))
+            self.alarms.note_certificates("control", _expiries_s(tls))
             checking = PeriodicThread(
                 "the check of the control API's certificates",
                 CERTIFICATE_INTERVAL_S,
-                lambda: self._alarms.note_certificates("control", _expiries_s(tls)),
+                lambda: self.alarms.note_certificates("control", _expiries_s(tls)),
             )
             checking.start()
             self._closing.callback(checking.stop)
@@ -115,6 +121,7 @@ class Seat:
         waited_since_s: float | None = None
         while True:
             self.desk.apply(loop)
+            has_collected = self.page is not None and self.page.collect(connection, loop.now)
             wall_s = self._clock()
             wait_s = self.pace.wait_s(loop.now, wall_s)
             if wait_s <= 0.0 or stop.is_requested():
@@ -127,8 +134,8 @@ class Seat:
                 kept_alive_s = wall_s
             self.desk.wait(min(wait_s, WAIT_INTERVAL_S, self._keep_alive_interval_s))
         self.pace.begin_step(loop.now, self._clock())
-        self._alarms.note_pace(self.pace.state)
-        if waited_since_s is not None:
+        self.alarms.note_pace(self.pace.state)
+        if waited_since_s is not None or has_collected:
             loop.renew_readings()
         return min(end_s, self.pace.step_end_s(loop.now), self.desk.next_s)
 

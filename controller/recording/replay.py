@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.assembly import loop_from
@@ -167,6 +168,10 @@ class RecordedConnection:
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
         frozen = self._steps.current.step.frozen if self._steps.current is not None else ()
         return {signal: ONLINE if signal in frozen else "" for signal in signals}
+
+    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
+        """None: a record has no vehicles away from the lanes that were read."""
+        return np.zeros((0, 4))
 
     def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
         """Do nothing: no simulation runs."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from signals.observation import Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import SignalCommand
@@ -114,6 +115,13 @@ class SumoConnection(Protocol):
 
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
         """Request the programs that signals run, between a reading and the next commands. Raises the exceptions of `read`."""
+
+    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
+        """Read all vehicles around a junction, between a reading and the next commands: float64 [vehicles, 4].
+
+        The columns: x and y of the front in m, angle in degrees (0 is north, clockwise), speed in m/s. libsumo may return
+        vehicles further away. Raises the exceptions of `read`.
+        """
 
     def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
         """Mark signals as controlled by `owner` until this connection is closed; "" removes marks. Raises SumoConnectionLost."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes
@@ -119,6 +120,11 @@ class LibsumoConnection:
 
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
         return {signal: self.api.trafficlight.getProgram(signal) for signal in signals}
+
+    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
+        domain = self.api.vehicle
+        rows = [(*domain.getPosition(v), domain.getAngle(v), domain.getSpeed(v)) for v in domain.getIDList()]
+        return np.array(rows, np.float64).reshape(-1, 4)
 
     def _states(self) -> list[str]:
         return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in self._signals]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import traci
+from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.sumo import wire
@@ -266,6 +267,16 @@ class TraciConnection:
             return {signal: str(reader.value()) for signal in signals}
         except CommandRejected as error:
             raise CommandRejected(f"SUMO rejected a getter: {error}") from None
+        except MalformedMessage as error:
+            raise SumoConnectionLost(f"SUMO sent {error}") from None
+
+    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
+        self.shown()  # receives the answer that is due first
+        answer = self._request(wire.message([wire.vehicles_near(junction, radius_m)]))
+        try:
+            return wire.decode_vehicles_near(answer, junction)
+        except CommandRejected as error:
+            raise CommandRejected(f"SUMO rejected a subscription: {error}") from None
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
 

@@ -28,15 +28,17 @@ HANDOVER = 0xF7
 GUARDED = "behind a guard"
 """Suffix of SUMO's version text if a guard answers."""
 GET_LANE, GET_VEHICLE, GET_SIM, GET_TL = 0xA3, 0xA4, 0xAB, 0xA2
+JUNCTION_CONTEXT = 0x89
 SET_TL, SET_SIM, SIMSTEP, CLOSE = 0xC2, 0xCB, 0x02, 0x7F
 LAST_STEP_VEHICLE_NUMBER, LAST_STEP_VEHICLE_IDS = 0x10, 0x12
 LAST_STEP_HALTING, LAST_STEP_LENGTH = 0x14, 0x15
-LANE_POSITION, SPEED, WAITING_TIME = 0x56, 0x40, 0x7A
+LANE_POSITION, SPEED, WAITING_TIME, POSITION, ANGLE = 0x56, 0x40, 0x7A, 0x42, 0x43
 TIME, STATE, PROGRAM, PHASE, PHASE_DURATION = 0x66, 0x20, 0x23, 0x22, 0x24
 CURRENT_PROGRAM = 0x29
 """Getter of the program; PROGRAM is its setter."""
 PARAMETER = 0x7E
 TYPE_INT, TYPE_DOUBLE, TYPE_STRING, TYPE_STRING_LIST, TYPE_COMPOUND = 0x09, 0x0B, 0x0C, 0x0E, 0x0F
+TYPE_POSITION_2D = 0x01
 
 _STATUS_BYTES = 7  # length, command, result, an empty description's int32
 _VALUE_BYTES = {TYPE_INT: 4, TYPE_DOUBLE: 8}
@@ -318,6 +320,53 @@ class VehicleGetters:
             at = _skip_rejections(answer, at, len(_VEHICLE_VARIABLES))
             known.append(False)
         return np.array(values, np.float64).reshape(-1, len(_VEHICLE_VARIABLES)).T, np.array(known, np.bool_)
+
+
+_NEAR_VARIABLES = ((POSITION, TYPE_POSITION_2D), (ANGLE, TYPE_DOUBLE), (SPEED, TYPE_DOUBLE))
+_NEAR_VALUES = struct.Struct("!3sdd3sd3sd")
+"""The variables of a vehicle in a subscription's answer: id of the variable, status and type before each value."""
+_NEAR_HEADS = tuple(bytes((variable, 0, kind)) for variable, kind in _NEAR_VARIABLES)
+
+
+def vehicles_near(junction: str, radius_m: float) -> bytes:
+    """Encode a request for position, angle and speed of all vehicles around a junction; `decode_vehicles_near` decodes it.
+
+    A context subscription that ends in the same message: SUMO answers it at once, and sends nothing at later steps.
+    """
+    head = struct.pack("!dd", 0.0, 1e9) + _name(junction) + struct.pack("!Bd", GET_VEHICLE, radius_m)
+    variables = bytes((len(_NEAR_VARIABLES), *(variable for variable, _ in _NEAR_VARIABLES)))
+    return command(JUNCTION_CONTEXT, head + variables) + command(JUNCTION_CONTEXT, head + bytes(1))
+
+
+def decode_vehicles_near(answer: bytes, junction: str) -> NDArray[np.float64]:
+    """float64 [vehicles, 4]: x and y in m, angle in degrees, speed in m/s. Raises CommandRejected or MalformedMessage."""
+    reader = Reader(answer)
+    reader.status()
+    end = reader.value_end()
+    at = reader.at
+    head = bytes((JUNCTION_CONTEXT + 0x10,)) + _name(junction) + bytes((GET_VEHICLE, len(_NEAR_VARIABLES)))
+    if answer[at : at + len(head)] != head:
+        raise MalformedMessage("an answer whose layout does not match its subscription")
+    at += len(head)
+    (count,) = struct.unpack_from("!i", answer, at)
+    at += 4
+    position, angle, speed = _NEAR_HEADS
+    values = []
+    try:
+        while at < end:
+            at += 4 + int.from_bytes(answer[at : at + 4])
+            before_position, x, y, before_angle, deg, before_speed, mps = _NEAR_VALUES.unpack_from(answer, at)
+            if before_position != position or before_angle != angle or before_speed != speed:
+                raise MalformedMessage("an answer whose layout does not match its subscription")
+            values.append((x, y, deg, mps))
+            at += _NEAR_VALUES.size
+    except struct.error:
+        raise MalformedMessage(f"an answer that ends at byte {len(answer)}, inside a vehicle") from None
+    if at != end or len(values) != count:
+        raise MalformedMessage(f"{len(values)} vehicles that end at byte {at}, not {count} that end at {end}")
+    reader.at = end
+    reader.status()  # of the subscription's end
+    return np.array(values, np.float64).reshape(-1, 4)
 
 
 def _skip_rejections(answer: bytes, at: int, count: int) -> int:

@@ -130,6 +130,22 @@ def test_record_limit_is_at_least_a_gigabyte(write_city):
         parse(["--city", write_city("record_max_gb = 0.5")])
 
 
+def test_the_live_page_is_off_by_default_and_on_loopback_alone(write_city):
+    city = write_city()
+    assert parse(["--city", city]).page is None
+    for address, expected in (
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("localhost:8080", ("localhost", 8080)),
+        ("[::1]:1", ("::1", 1)),
+    ):
+        assert parse(["--city", city, "--page", address]).page == expected
+    for address in ("0.0.0.0:8080", "10.0.0.1:8080", "example.org:80"):
+        with pytest.raises(InputError, match=rf"--page {address}: any computer that reaches it .*; listen on 127.0.0.1, and let"):
+            parse(["--city", city, "--page", address])
+    with pytest.raises(InputError, match=r"--page '8080' must be HOST:PORT"):
+        parse(["--city", city, "--page", "8080"])
+
+
 def test_control_api_is_off_until_an_address_is_named(write_city):
     config = parse(["--city", write_city()])
     assert config.control is None and config.speed == 0.0

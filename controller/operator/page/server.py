@@ -1,0 +1,452 @@
+"""The page's HTTP and WebSocket side, in a thread of its own.
+
+GET  /            the page; /static/... its files
+GET  /city.json   what never changes (street_data), gzip
+GET  /live        WebSocket. The browser sends a request for each frame, a JSON text:
+                  {"view": [min x, min y, max x, max y], "tl": name or null, "fresh": true after a reconnect}
+                  A further request before the frame replaces the one before. The server sends one frame (frames) for it as
+                  soon as there is something new, or after IDLE_INTERVAL_S.
+POST /command     {"action": ..., "author": ..., ...} with the token: see controls.parse_command
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from typing import Any, NamedTuple
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from city.errors import InputError
+from controller.operator.page import frames, security
+from controller.operator.page.controls import ERRORS, Controls
+from controller.operator.page.feed import Feed
+from controller.operator.page.frames import View
+from controller.operator.page.panels import TlPanel, city_panel
+from controller.operator.page.street_data import StreetData
+from controller.operator.page.vehicles import VehicleCollector
+from controller.recording.messages import Encoder
+
+log = logging.getLogger("controller")
+
+MAX_WATCHERS = 200
+MAX_REQUEST_BYTES = 4096
+"""Of a watcher's message, and of a command without its list of TLs."""
+MAX_COMMAND_BYTES = 1 << 20
+MIN_FRAME_INTERVAL_S = 0.05
+"""Wall time between two frames of a watcher, at least."""
+FRAME_SHARE = 0.03
+"""Of a processor's time, what making frames for all watchers takes at most."""
+IDLE_INTERVAL_S = 1.0
+"""Wall time after which a watcher gets a frame without news: it shows that the connection lives."""
+CITY_INTERVAL_S = 1.0
+"""Wall time between two panels of the city in the frames of a watcher."""
+STALLED_S = 5.0
+"""Wall time after which a watcher that asks for nothing counts as absent: vehicles are not read for it."""
+SEND_TIMEOUT_S = 30.0
+"""Wall time after which a watcher that does not read is disconnected."""
+HEARTBEAT_S = 20.0
+COMMAND_THREADS = 4
+LAST_FRAME_S = 0.2
+"""Wall time in which watchers get the frame that says that the run has ended."""
+CLOSE_TIMEOUT_S = 0.5
+"""Wall time in which a watcher answers that its connection is closed."""
+STOP_TIMEOUT_S = 1.0
+"""Wall time in which requests in progress are finished at the end."""
+QUIET_LOG = logging.getLogger("controller.page.http")
+"""aiohttp's log, which would have a traceback for each malformed request."""
+QUIET_LOG.disabled = True
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class MalformedRequest(Exception):
+    """A watcher's message that is not a request for a frame."""
+
+
+class FrameRequest(NamedTuple):
+    view: View
+    tl: str | None
+    is_fresh: bool
+
+
+class Watcher:
+    """A browser that has the page open."""
+
+    def __init__(self, connection: web.WebSocketResponse) -> None:
+        self.connection = connection
+        self.changed = asyncio.Event()
+        """Set by a new request and by a new step."""
+        self.request: FrameRequest | None = None
+        """Not answered yet."""
+        self.view: View | None = None
+        self.asked_s = 0.0
+        """Wall time of the newest request."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what the browser has, so that the next frame has everything."""
+        self.sent_s = self.city_s = -math.inf
+        self.sequence = self.vehicles_number = -1
+        self.sent_view: View | None = None
+        self.states: dict[int, str] = {}
+        self.modes = b""
+        self.panel: TlPanel | None = None
+        self.command_number = -1
+
+
+class PageServer:
+    """Serves the page of one run."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        feed: Feed,
+        street: StreetData,
+        controls: Controls,
+        collector: VehicleCollector | None = None,
+        make_encoder: Callable[[], Encoder] | None = None,
+        token: str | None = None,
+    ) -> None:
+        """Prepare the page; `start` answers requests.
+
+        Args:
+            listener: a listening socket, see `listen`; this closes it.
+            feed, street, controls: of the run.
+            collector: reads vehicles; None: the feed gets them from elsewhere.
+            make_encoder: of the run's messages, for the sentences of a TL; None: there are no sentences.
+            token: of commands; None: a new one.
+        """
+        self._feed, self._street, self._controls = feed, street, controls
+        self._collector, self._make_encoder = collector, make_encoder
+        self._watchers: set[Watcher] = set()
+        self._made_s = 0.0
+        """Processor time of making a frame, smoothed."""
+        self._wake_lock = threading.Lock()
+        self._is_waking = False
+        self.token = token or security.new_token()
+        self._socket = listener
+        self.host, self.port = listener.getsockname()[:2]
+        self._gate = security.Gate(self.host, self.port, self.token)
+        self._files = {file.name: file.read_bytes() for file in _static_files()}
+        self._pool = ThreadPoolExecutor(COMMAND_THREADS, "page-command")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="page", daemon=True)
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        """The address with the token, for the operator."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/#token={self.token}"
+
+    @property
+    def watchers(self) -> int:
+        return len(self._watchers)
+
+    def start(self) -> None:
+        """Answer requests from now on."""
+        self._loop.run_until_complete(self._begin())
+        self._feed.wake = self._wake
+        self._thread.start()
+
+    async def _begin(self) -> None:
+        application = web.Application(middlewares=[self._guarded], client_max_size=MAX_COMMAND_BYTES)
+        application.router.add_get("/", self._index)
+        application.router.add_get("/static/{name}", self._file)
+        application.router.add_get("/city.json", self._city)
+        application.router.add_get("/live", self._live)
+        application.router.add_post("/command", self._command)
+        self._runner = web.AppRunner(application, access_log=None, logger=QUIET_LOG, shutdown_timeout=STOP_TIMEOUT_S)
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._socket).start()
+
+    def stop(self) -> None:
+        """Send every watcher a last frame if it waits for one, close, and end the thread."""
+        if not self._thread.is_alive():
+            self._socket.close()
+            return
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _close(self) -> None:
+        self._feed.wanted_view = None
+        if any(watcher.request is not None for watcher in self._watchers):
+            await asyncio.sleep(LAST_FRAME_S)
+        closing = [
+            watcher.connection.close(code=WSCloseCode.GOING_AWAY, message=b"the run has ended") for watcher in self._watchers
+        ]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), STOP_TIMEOUT_S)
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    # called by the thread of the decision loop
+
+    def _wake(self) -> None:
+        """Tell the watchers of a new step; one call to the page's loop at a time."""
+        with self._wake_lock:
+            if self._is_waking:
+                return
+            self._is_waking = True
+        with contextlib.suppress(RuntimeError):  # the loop has just ended
+            self._loop.call_soon_threadsafe(self._woken)
+
+    # called by the page's thread
+
+    def _woken(self) -> None:
+        with self._wake_lock:
+            self._is_waking = False
+        self._want()
+        for watcher in self._watchers:
+            watcher.changed.set()
+
+    @web.middleware
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse requests of other sites, and add the security headers to every answer."""
+        refusal = self._gate.refusal(request.headers, needs_origin=request.path in ("/live", "/command"))
+        if refusal:
+            return web.Response(status=403, text=f"{refusal}\n", headers=security.HEADERS)
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            return web.Response(status=error.status, text=f"{error.reason}\n", headers=security.HEADERS)
+        if not response.prepared:
+            response.headers.update(security.HEADERS)
+        return response
+
+    async def _index(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._files["index.html"], content_type="text/html", charset="utf-8")
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        kind = _TYPES.get(name.rpartition(".")[2])
+        if kind is None or name not in self._files:
+            raise web.HTTPNotFound
+        return web.Response(body=self._files[name], content_type=kind, charset="utf-8")
+
+    async def _city(self, request: web.Request) -> web.Response:
+        headers = {"Content-Encoding": "gzip"}
+        return web.Response(body=self._street.compressed, content_type="application/json", headers=headers)
+
+    async def _command(self, request: web.Request) -> web.Response:
+        if not self._gate.has_token(request.headers):
+            return _error(401, "commands need the token of the address that the controller has printed; open that address")
+        if request.content_type != "application/json":
+            return _error(415, "a command must be application/json")
+        try:
+            command = json.loads(await request.read())
+        except (ValueError, RecursionError):
+            return _error(400, "the command is not JSON")
+        try:
+            await self._loop.run_in_executor(self._pool, self._controls.apply, command)
+        except tuple(ERRORS) as error:
+            return _error(next(status for kind, status in ERRORS.items() if isinstance(error, kind)), str(error))
+        for watcher in self._watchers:
+            watcher.city_s = -math.inf  # all see the command at once
+            watcher.changed.set()
+        return web.json_response({"run": self._controls.run()})
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        if len(self._watchers) >= MAX_WATCHERS:
+            return web.Response(status=503, text=f"{MAX_WATCHERS} watchers are connected; close one\n")
+        connection = web.WebSocketResponse(
+            timeout=CLOSE_TIMEOUT_S, max_msg_size=MAX_REQUEST_BYTES, heartbeat=HEARTBEAT_S, compress=False
+        )
+        if not connection.can_prepare(request).ok:
+            return web.Response(status=426, text="this address is for the page's WebSocket\n")
+        await connection.prepare(request)
+        watcher = Watcher(connection)
+        self._watchers.add(watcher)
+        sending = asyncio.create_task(self._send_frames(connection, request.transport, watcher))
+        try:
+            async for message in connection:
+                if message.type is not WSMsgType.TEXT:
+                    await connection.close(code=WSCloseCode.UNSUPPORTED_DATA, message=b"requests are JSON texts")
+                    break
+                try:
+                    watcher.request = parse_request(message.data)
+                except MalformedRequest as error:
+                    await connection.close(code=WSCloseCode.INVALID_TEXT, message=str(error).encode()[:120])
+                    break
+                if watcher.request.is_fresh:
+                    watcher.forget()
+                watcher.view, watcher.asked_s = watcher.request.view, time.monotonic()
+                self._want()
+                watcher.changed.set()
+        finally:
+            sending.cancel()
+            self._watchers.discard(watcher)
+            self._want()
+        return connection
+
+    async def _send_frames(
+        self, connection: web.WebSocketResponse, transport: asyncio.Transport | None, watcher: Watcher
+    ) -> None:
+        """Answer a watcher's requests, one frame at a time, until its connection ends."""
+        while True:
+            try:
+                frame = await self._next_frame(watcher)
+            except Exception:
+                log.exception("the live page: a frame could not be made; the watcher is disconnected")
+                await connection.close(
+                    code=WSCloseCode.INTERNAL_ERROR, message=b"a frame could not be made; see the controller's log"
+                )
+                return
+            try:
+                async with asyncio.timeout(SEND_TIMEOUT_S):
+                    await connection.send_bytes(frame)
+            except TimeoutError:
+                log.info("the live page: a watcher has not read for %g s; it is disconnected", SEND_TIMEOUT_S)
+                if transport is not None:
+                    transport.abort()
+                return
+            except (ConnectionError, RuntimeError):
+                return  # it has gone
+            self._want()
+
+    async def _next_frame(self, watcher: Watcher) -> bytes:
+        """Wait until there is a request and something new, or the time is over, and make the frame."""
+        while True:
+            watcher.changed.clear()
+            wait_s = self._wait_s(watcher)
+            if wait_s <= 0:
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s if math.isfinite(wait_s) else None):
+                    await watcher.changed.wait()
+            # news come at once, but not faster than a watcher's interval
+            pause_s = watcher.sent_s + self._interval_s() - time.monotonic()
+            if pause_s > 0:
+                await asyncio.sleep(pause_s)
+        begin = time.thread_time()
+        frame = self._frame(watcher)
+        self._made_s += 0.2 * (time.thread_time() - begin - self._made_s)
+        return frame
+
+    def _wait_s(self, watcher: Watcher) -> float:
+        """Wall time for which a watcher waits for news; 0: there are some; inf: it has not asked."""
+        request = watcher.request
+        if request is None:
+            return math.inf
+        is_new = (
+            watcher.sequence != self._feed.newest.sequence
+            or watcher.vehicles_number != self._feed.collected.number
+            or watcher.sent_view != request.view
+            or watcher.city_s == -math.inf
+            or (watcher.panel.tl if watcher.panel else None) != self._known(request.tl)
+        )
+        return 0.0 if is_new else max(watcher.sent_s + IDLE_INTERVAL_S - time.monotonic(), 0.0)
+
+    def _interval_s(self) -> float:
+        """Wall time between two frames of a watcher: that of all watchers together stays below FRAME_SHARE."""
+        return max(MIN_FRAME_INTERVAL_S, self._made_s * len(self._watchers) / FRAME_SHARE)
+
+    def _want(self) -> None:
+        """Ask for the vehicles that the present watchers see."""
+        now_s = time.monotonic()
+        views = [watcher.view for watcher in self._watchers if watcher.view and now_s - watcher.asked_s < STALLED_S]
+        if not views:
+            self._feed.wanted_view = None
+            return
+        x0, y0, x1, y1 = zip(*views, strict=True)
+        self._feed.wanted_view = (min(x0), min(y0), max(x1), max(y1))
+
+    def _known(self, tl: str | None) -> str | None:
+        return tl if tl in self._feed.contracts else None
+
+    def _frame(self, watcher: Watcher) -> bytes:
+        """The frame of a watcher's request, with what is new to it."""
+        request, feed = watcher.request, self._feed
+        assert request is not None
+        newest, collected, now_s = feed.newest, feed.collected, time.monotonic()
+        is_new_view = watcher.sent_view != request.view
+        sections = []
+        if is_new_view or watcher.vehicles_number != collected.number:
+            sections.append(frames.vehicles_section(collected.vehicles, request.view))
+        if newest.shown and (is_new_view or watcher.sequence != newest.sequence):
+            states = {k: newest.shown[k] for k in self._street.signals_in(request.view)}
+            new = states if is_new_view else {k: state for k, state in states.items() if watcher.states.get(k) != state}
+            sections.append(frames.states_section(new))
+            watcher.states = states
+        if watcher.modes != newest.modes:
+            sections.append(frames.modes_section(newest.modes))
+        if is_new_view or watcher.sequence != newest.sequence:
+            rows = self._street.lanes_in(request.view)
+            sections.append(frames.queues_section(rows, newest.halting[rows]))
+        panel = self._panel(watcher, request, now_s)
+        if panel:
+            sections.append(frames.panel_section(panel))
+        watcher.request, watcher.sent_view, watcher.sent_s = None, request.view, now_s
+        watcher.sequence, watcher.vehicles_number, watcher.modes = newest.sequence, collected.number, newest.modes
+        return frames.encode(newest.sequence, newest.at_s, is_new_view, sections)
+
+    def _panel(self, watcher: Watcher, request: FrameRequest, now_s: float) -> dict[str, Any]:
+        panel: dict[str, Any] = {}
+        if now_s - watcher.city_s >= CITY_INTERVAL_S or self._feed.has_ended:
+            watcher.city_s = now_s
+            panel["city"] = {**city_panel(self._feed, self._controls, self._collector), "watchers": len(self._watchers)}
+        tl = self._known(request.tl)
+        if tl is None:
+            watcher.panel = None
+        else:
+            if watcher.panel is None or watcher.panel.tl != tl:
+                encoder = self._make_encoder() if self._make_encoder is not None else None
+                watcher.panel = TlPanel(self._feed, self._controls, tl, encoder, self._street.driver)
+            panel["tl"] = watcher.panel.update()
+        return panel
+
+
+def parse_request(text: str) -> FrameRequest:
+    """A watcher's message. Raises MalformedRequest."""
+    try:
+        message = json.loads(text)
+        view, tl = tuple(float(value) for value in message["view"]), message.get("tl")
+        x0, y0, x1, y1 = view
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise MalformedRequest("a request needs view: [min x, min y, max x, max y]") from None
+    if not all(abs(value) < 1e9 for value in view) or x0 >= x1 or y0 >= y1:  # NaN is not below either
+        raise MalformedRequest("view must be [min x, min y, max x, max y] in m")
+    if tl is not None and not isinstance(tl, str):
+        raise MalformedRequest("tl must be a name or null")
+    return FrameRequest((x0, y0, x1, y1), tl, message.get("fresh") is True)
+
+
+_TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml", "txt": "text/plain"}
+
+
+def _static_files() -> list[Any]:
+    folder = resources.files("controller.operator.page") / "static"
+    return [file for each in (folder, folder / "vendor") for file in each.iterdir() if file.is_file()]
+
+
+def _error(status: int, error: str) -> web.Response:
+    return web.json_response({"error": error}, status=status)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises InputError."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise InputError(f"--page {host}:{port}: cannot listen there ({error.strerror}); pass another port") from None
+    return listener

@@ -1,0 +1,360 @@
+// The page: one WebSocket that it asks for each frame, the map, the panels, and the operator's commands.
+
+import { decode } from "./frames.js";
+import { StreetMap } from "./map.js";
+import { $, CityPanel, TlPanel, clock, element, modeGlyph } from "./panels.js";
+
+const WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300, STEP_S = 1, SPEED_S = 10;
+
+const map = new StreetMap($("map"), $("street"), $("traffic"));
+const token = readToken();
+const shown = { sequence: -1, second: 0, hasFrame: false };
+let city = null, cityPanel = null, tlPanel = null, run = null, socket = null, retryMs = FIRST_RETRY_MS;
+let isAsked = false, isDrawing = false, heardAt = 0, isFresh = true, ended = false, frameCount = 0;
+const drawMs = [], steps = [], times = [];
+
+function readToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    sessionStorage.setItem("token", given);
+    history.replaceState(null, "", location.pathname);  // the address bar of a shared screen must not show it
+  }
+  return given ?? sessionStorage.getItem("token") ?? "";
+}
+
+// The connection
+
+async function connect() {
+  setStatus(city ? "lost" : "connecting");
+  try {
+    const response = await fetch("city.json");
+    if (!response.ok) throw new Error(await response.text());
+    const text = await response.text();
+    if (text !== connect.text) {
+      connect.text = text;
+      setCity(JSON.parse(text));
+    }
+    open();
+  } catch (error) {
+    lost(city ? "The controller does not answer. The page tries again." : String(error.message ?? error));
+  }
+}
+
+function open() {
+  socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live`);
+  socket.binaryType = "arraybuffer";
+  isFresh = true;
+  socket.onopen = () => { retryMs = FIRST_RETRY_MS; heardAt = performance.now(); ask(); };
+  socket.onmessage = (message) => { heardAt = performance.now(); isAsked = false; take(message.data); };
+  socket.onclose = (event) => { socket = null; isAsked = false; lost(event.reason || "The connection to the controller is lost. The page connects again."); };
+}
+
+function lost(text) {
+  if (ended) { setStatus("ended"); $("lost").textContent = "The run has ended. The page waits for the next one."; }
+  else { setStatus("lost"); $("lost").textContent = text; }
+  $("lost").hidden = false;
+  setTimeout(connect, retryMs);
+  retryMs = Math.min(2 * retryMs, MAX_RETRY_MS);
+}
+
+// One request, and so one frame, at a time. A hidden page asks for none.
+function ask() {
+  if (!socket || socket.readyState !== WebSocket.OPEN || document.hidden || !city) return;
+  socket.send(JSON.stringify({ view: map.view(), tl: tlPanel ? tlPanel.tl.tl : null, fresh: isFresh }));
+  isFresh = false;
+  isAsked = true;
+}
+
+function take(data) {
+  let frame;
+  try {
+    frame = decode(data);
+  } catch (error) {
+    console.error(error);
+    socket.close(4000, "a frame that cannot be read");
+    return;
+  }
+  $("lost").hidden = true;
+  if (shown.hasFrame && frame.sequence > shown.sequence) steps.push(frame.sequence - shown.sequence - 1);
+  if (steps.length > KEPT_FRAMES) steps.shift();
+  shown.sequence = frame.sequence; shown.second = frame.second; shown.hasFrame = true;
+  if (frame.vehicles) map.vehicles = frame.vehicles;
+  if (frame.queues) map.queues = frame.queues;
+  if (frame.allStates) map.states = new Map();
+  if (frame.states) for (const [signal, state] of frame.states) map.states.set(signal, state);
+  if (frame.modes) { map.modes = frame.modes; cityPanel.modes(frame.modes); }
+  $("clock").textContent = clock(frame.second);
+  if (frame.panel?.city) takeCity(frame.panel.city);
+  if (frame.panel?.tl && tlPanel?.tl.tl === frame.panel.tl.tl) {
+    tlPanel.shown = tlPanel.tl.signals.map((signal) => map.states.get(signal) ?? "");
+    tlPanel.update(frame.panel.tl, frame.second);
+    map.values = tlPanel.values ?? new Map();
+  }
+  frameCount++;
+  draw(ask);
+}
+
+function draw(then = () => {}) {
+  if (isDrawing) { draw.then = then; return; }
+  isDrawing = true;
+  requestAnimationFrame(() => {
+    const begin = performance.now();
+    map.drawTraffic();
+    drawMs.push(performance.now() - begin);
+    if (drawMs.length > KEPT_FRAMES) drawMs.shift();
+    isDrawing = false;
+    document.documentElement.dataset.frames = frameCount;
+    then();
+    if (draw.then) { const next = draw.then; draw.then = null; next(); }
+  });
+}
+
+// A command's answer has the run too, so that the next command starts from what this one has changed.
+function takeRun(state) {
+  run = state;
+  setStatus(ended ? "ended" : run.is_paused ? "paused" : "live");
+  $("pause").textContent = run.is_paused ? "Resume" : "Pause";
+  $("lateness").textContent = run.speed && run.lateness_s > 0.1 && !run.is_paused ? `${run.lateness_s.toFixed(1)} s late` : "";
+  if (document.activeElement !== $("speed")) {
+    const speed = String(run.speed);
+    if (![...$("speed").options].some((option) => option.value === speed)) $("speed").append(element("option", `${speed} ×`, { value: speed }));
+    $("speed").value = speed;
+  }
+}
+
+function takeCity(panel) {
+  ended = panel.has_ended;
+  takeRun(panel.run);
+  cityPanel.update(panel, speed());
+  const sorted = [...drawMs].sort((a, b) => a - b), skipped = steps.reduce((a, b) => a + b, 0);
+  const rows = [["steps skipped", steps.length ? `${(100 * skipped / (skipped + steps.length)).toFixed(0)} %` : "–"],
+    ["drawing, 95th percentile", sorted.length ? `${sorted[Math.floor(0.95 * (sorted.length - 1))].toFixed(1)} ms` : "–"],
+    ["vehicles in view", map.vehicles ? map.vehicles.count : "–"], ["pages open", panel.watchers]];
+  if (panel.collect_ms !== null) rows.push(["vehicles read in", `${panel.collect_ms.toFixed(1)} ms, each ${panel.collect_interval_s.toFixed(1)} s or rarer`]);
+  $("self").replaceChildren(...rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
+}
+
+// Simulated seconds per wall second over the last SPEED_S.
+function speed() {
+  const now = performance.now() / 1000;
+  times.push([now, run.second]);
+  while (times.length > 2 && (times[0][0] < now - SPEED_S || times[0][1] > run.second)) times.shift();
+  const [wall, second] = times[0];
+  return now - wall > 1 ? (run.second - second) / (now - wall) : NaN;
+}
+
+function setStatus(text) {
+  $("status").textContent = text;
+  $("status").className = `status ${text}`;
+}
+
+// A laptop that slept, or a line that broke without a word: the socket still looks open.
+setInterval(() => {
+  if (!socket || !isAsked) return;
+  const silent = (performance.now() - heardAt) / 1000;
+  if (silent > DEAD_S) socket.close();
+  else if (silent > WAITING_S) setStatus("waiting");
+}, 1000);
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  heardAt = performance.now();
+  ask();
+});
+
+// The city and the selected TL
+
+function setCity(data) {
+  const selected = tlPanel?.tl.tl;
+  city = data;
+  document.title = `${data.name} · greenserve`;
+  $("city").textContent = data.name;
+  $("names").replaceChildren(...data.tls.map((tl) => element("option", "", { value: tl.tl })),
+    ...data.signals.map((signal) => element("option", "", { value: signal.id })));
+  map.setCity(data);
+  cityPanel = new CityPanel(data, map.colours, { nextIn, command, canCommand: () => token !== "" });
+  drawLegend();
+  map.resize();
+  map.fit();
+  select(data.tls.findIndex((tl) => tl.tl === selected), false);
+}
+
+function select(index, moves = true) {
+  map.selected = index;
+  map.values = new Map();
+  $("tl-panel").hidden = index < 0;
+  $("city-panel").hidden = index >= 0;
+  if (index < 0) tlPanel = null;
+  else if (tlPanel?.index !== index || tlPanel.city !== city) {
+    tlPanel = new TlPanel(city, map.colours, index);
+    $("panel").scrollTop = 0;
+    if (moves) map.show(...city.tls[index].at, Math.max(map.scale, 2.2));
+  }
+  draw();
+  ask();
+}
+
+function next(step) {
+  if (city.tls.length) select((map.selected + step + city.tls.length) % city.tls.length);
+}
+
+function nextIn(mode) {
+  const wanted = city.modes.indexOf(mode), count = city.tls.length;
+  for (let k = 1; k <= count; k++) {
+    const index = (map.selected + k + count) % count;
+    if (map.modes[index] === wanted) { select(index); return; }
+  }
+}
+
+function find(text) {
+  const wanted = text.trim().toLowerCase();
+  if (!wanted) return;
+  const index = [
+    city.tls.findIndex((tl) => tl.tl.toLowerCase() === wanted),
+    city.tls.findIndex((tl) => tl.signals.some((signal) => city.signals[signal].id.toLowerCase() === wanted)),
+    city.tls.findIndex((tl) => tl.tl.toLowerCase().includes(wanted)),
+  ].find((found) => found >= 0);
+  if (index === undefined) toast(`No TL or signal is called ${text.trim()}.`);
+  else { select(index); $("search").value = ""; $("map").focus(); }
+}
+
+function drawLegend() {
+  const texts = { policy: city.driver || "policy", hold: "hold: keeps its green", fallback: "fallback: own plan, because answers are missing",
+    recovering: "recovering: own plan, the policy answers again", fixed: "fixed: own plan, set by an operator" };
+  const lines = city.modes.map((mode) => {
+    const line = element("div");
+    line.append(modeGlyph(mode, map.colours), element("span", texts[mode] ?? mode));
+    return line;
+  });
+  for (const text of ["Stop line: a bar across is red, a dashed bar is yellow, a line along the lane is green, a short one must yield.",
+    "Vehicles: outlined ones stand. The wide line back from a stop line is the queue at the TL's newest decision."]) lines.push(element("p", text, { class: "note" }));
+  $("legend").replaceChildren(...lines);
+}
+
+// Commands
+
+async function command(body) {
+  const author = $("author").value.trim() || "live page";
+  try {
+    const response = await fetch("command", {
+      method: "POST", headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` }, body: JSON.stringify({ ...body, author }),
+    });
+    const answer = await response.json().catch(() => ({ error: `the controller answered ${response.status}` }));
+    if (answer.error) toast(answer.error);
+    else { takeRun(answer.run); ask(); }
+  } catch {
+    toast("The controller does not answer; the command was not sent.");
+  }
+}
+
+function toast(text) {
+  $("toast").textContent = text;
+  $("toast").hidden = false;
+  clearTimeout(toast.timer);
+  toast.timer = setTimeout(() => { $("toast").hidden = true; }, 6000);
+}
+
+const pause = () => run && command({ action: run.is_paused ? "resume" : "pause" });
+// the next step begins at run.second; the map shows the one before
+const step = () => run && command({ action: "step", until_s: Math.floor(run.second + 1e-6) + STEP_S });
+$("pause").addEventListener("click", pause);
+$("step").addEventListener("click", step);
+$("speed").addEventListener("change", () => { command({ action: "speed", speed: Number($("speed").value) }); $("speed").blur(); });
+for (const button of document.querySelectorAll("[data-mode]")) {
+  button.addEventListener("click", () => {
+    if (!tlPanel) return;
+    const mode = button.dataset.mode, forS = mode === "policy" ? 0 : Number($("tl-for").value);
+    command({ action: "set-mode", tls: [tlPanel.tl.tl], mode, for_s: forS });
+  });
+}
+$("author").value = localStorage.getItem("author") ?? "";
+$("author").addEventListener("change", () => localStorage.setItem("author", $("author").value));
+if (!token) {
+  for (const control of document.querySelectorAll("[data-command]")) control.disabled = true;
+  $("no-token").hidden = false;
+}
+
+// The map: pointers, wheel, keys
+
+const pointers = new Map();
+let travelled = 0;
+$("map").addEventListener("pointerdown", (event) => {
+  if (event.target.closest("button")) return;
+  pointers.set(event.pointerId, [event.offsetX, event.offsetY]);
+  $("map").setPointerCapture(event.pointerId);
+  travelled = 0;
+});
+$("map").addEventListener("pointermove", (event) => {
+  const before = pointers.get(event.pointerId);
+  if (!before) return;
+  const box = $("map").getBoundingClientRect(), at = [event.clientX - box.left, event.clientY - box.top];
+  if (pointers.size === 2) {
+    const other = [...pointers].find(([id]) => id !== event.pointerId)[1], distance = (p) => Math.hypot(p[0] - other[0], p[1] - other[1]) || 1;
+    map.zoom(distance(at) / distance(before), (at[0] + other[0]) / 2, (at[1] + other[1]) / 2);
+    travelled = 100;
+  } else {
+    travelled += Math.abs(at[0] - before[0]) + Math.abs(at[1] - before[1]);
+    if (travelled > 5) map.pan(at[0] - before[0], at[1] - before[1]);
+  }
+  pointers.set(event.pointerId, at);
+});
+for (const name of ["pointerup", "pointercancel"]) {
+  $("map").addEventListener(name, (event) => {
+    if (!pointers.delete(event.pointerId) || name === "pointercancel" || travelled > 5) return;
+    const box = $("map").getBoundingClientRect(), found = map.tlAt(event.clientX - box.left, event.clientY - box.top);
+    if (found >= 0) select(found, false);
+  });
+}
+$("map").addEventListener("wheel", (event) => {
+  event.preventDefault();
+  const box = $("map").getBoundingClientRect();
+  map.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), event.clientX - box.left, event.clientY - box.top);
+}, { passive: false });
+map.onMove = () => {
+  draw();
+  clearTimeout(map.asking);
+  map.asking = setTimeout(ask, 80);  // the server answers the newest view
+  const metres = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000].find((m) => m * map.scale > 60) ?? 20000;
+  const bar = $("scale").firstElementChild;
+  bar.textContent = metres < 1000 ? `${metres} m` : `${metres / 1000} km`;
+  bar.style.width = `${metres * map.scale}px`;
+};
+$("zoom-in").addEventListener("click", () => map.zoom(1.5));
+$("zoom-out").addEventListener("click", () => map.zoom(1 / 1.5));
+$("zoom-fit").addEventListener("click", () => map.fit());
+$("tl-close").addEventListener("click", () => select(-1));
+$("find").addEventListener("submit", (event) => { event.preventDefault(); find($("search").value); });
+$("search").addEventListener("change", () => find($("search").value));
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || !city) return;
+  if (event.key === "Escape") { if (document.activeElement === $("search")) $("map").focus(); else select(-1); return; }
+  if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+  if (event.target.tagName === "BUTTON" && (event.key === " " || event.key === "Enter")) return;
+  const far = 80, action = {
+    ArrowLeft: () => map.pan(far, 0), ArrowRight: () => map.pan(-far, 0), ArrowUp: () => map.pan(0, far), ArrowDown: () => map.pan(0, -far),
+    "+": () => map.zoom(1.5), "=": () => map.zoom(1.5), "-": () => map.zoom(1 / 1.5), 0: () => map.fit(),
+    n: () => next(1), p: () => next(map.selected < 0 ? 0 : -1), "/": () => $("search").focus(),
+    " ": () => token && pause(), ".": () => token && step(),
+  }[event.key];
+  if (!action || (event.key.startsWith("Arrow") && event.target.closest("#panel"))) return;
+  event.preventDefault();
+  action();
+});
+
+new ResizeObserver(() => { if (city) { map.resize(); tlPanel?.resize(); } }).observe($("map"));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  map.readColours();
+  if (!city) return;
+  const index = map.selected, modes = map.modes;
+  cityPanel = new CityPanel(city, map.colours, { nextIn, command, canCommand: () => token !== "" });
+  cityPanel.modes(modes);
+  drawLegend();
+  map.drawStreet();
+  tlPanel = null;
+  isFresh = true;
+  select(index, false);
+});
+
+window.greenserve = { map, shown };  // for tests, and for a look from the browser's console
+connect();

@@ -1,0 +1,291 @@
+// The panels beside the map. Texts of the server become text nodes, never HTML.
+
+import { glyph } from "./map.js";
+
+const BAND_S = 180, ROW_PX = 13, HOUR_S = 3600, MAX_SENTENCES = 40, MAX_POINTS = 5000;
+const PLURAL = { policy: "policies decide", hold: "green kept", fallback: "own plan, no answer", recovering: "answers again", fixed: "own plan, by an operator" };
+
+export const $ = (id) => document.getElementById(id);
+
+export function element(tag, text = "", attributes = {}) {
+  const result = document.createElement(tag);
+  if (text !== "") result.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) result.setAttribute(key, value);
+  return result;
+}
+
+export function clock(second) {
+  const s = Math.max(0, Math.floor(second + 1e-6)), two = (value) => String(value).padStart(2, "0");
+  return `${two(Math.floor(s / 3600))}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
+}
+
+export function modeGlyph(mode, colours) {
+  const ratio = window.devicePixelRatio || 1, canvas = element("canvas", "", { class: "glyph", width: 16 * ratio, height: 16 * ratio, "aria-hidden": "true" });
+  const context = canvas.getContext("2d"), path = new Path2D();
+  glyph(path, mode, 8, 8, 5.5);
+  context.scale(ratio, ratio);
+  context.fillStyle = colours[mode] ?? colours.text;
+  context.fill(path);
+  return canvas;
+}
+
+function pairs(list, rows) {
+  list.replaceChildren(...rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
+}
+
+function number(value, digits = 1) {
+  return Number.isFinite(value) ? value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: 0 }) : "–";
+}
+
+export class CityPanel {
+  constructor(city, colours, actions) {
+    this.city = city; this.colours = colours; this.actions = actions; this.counts = "";
+    this.buttons = city.modes.map((mode) => {
+      const button = element("button", "", { type: "button", title: `Show the next TL in mode ${mode}: ${PLURAL[mode] ?? ""}` }), count = element("b", "0");
+      button.append(modeGlyph(mode, colours), count, element("small", mode === "policy" && city.driver ? city.driver : mode));
+      button.addEventListener("click", () => actions.nextIn(mode));
+      return { button, count };
+    });
+    $("modes").replaceChildren(...this.buttons.map(({ button }) => button));
+  }
+
+  modes(modes) {
+    const counts = new Array(this.buttons.length).fill(0);
+    for (const mode of modes) counts[mode]++;
+    this.buttons.forEach(({ button, count }, k) => {
+      count.textContent = counts[k];
+      button.disabled = counts[k] === 0;
+    });
+  }
+
+  update(panel, speed) {
+    const run = panel.run;
+    pairs($("figures"), [
+      ["simulation speed", Number.isFinite(speed) ? `${number(speed)} × real time` : "–"],
+      ["decisions a second", number(panel.decisions_per_s)], ["decisions", number(panel.decisions, 0)],
+      ["answers missing", number(panel.missing, 0)], ["late steps", number(run.late_steps, 0)], ["time lost to lateness", `${number(run.lost_s)} s`],
+    ]);
+    $("latency").tBodies[0].replaceChildren(...Object.entries(panel.latency_ms).map(([stage, values]) => {
+      const row = element("tr");
+      row.append(element("td", { sumo: "SUMO", observe: "observe", inference: "policies", apply: "apply" }[stage] ?? stage),
+        ...[0, 1].map((k) => element("td", values.length ? `${number(values[k], 2)} ms` : "–")));
+      return row;
+    }));
+    const alarms = panel.alarms.filter((alarm) => alarm.ended_s === null || alarm.ended_s > run.second - HOUR_S);
+    const key = JSON.stringify(alarms.map((alarm) => [alarm.id, alarm.count, alarm.ended_s, alarm.acknowledged_by, alarm.text]));
+    if (key !== this.alarmKey) {
+      this.alarmKey = key;
+      $("alarms").replaceChildren(...(alarms.length ? alarms.map((alarm) => this.alarm(alarm)) : [element("p", "no alarms", { class: "note" })]));
+    }
+    const newest = panel.commands.length ? panel.commands[panel.commands.length - 1].number : 0;
+    if (newest !== this.newest) {
+      this.newest = newest;
+      const recent = panel.commands.filter((command) => command.at_s > run.second - HOUR_S).reverse();
+      $("commands").replaceChildren(...(recent.length ? recent.map((command) => {
+        const what = { "set-mode": `${command.target} set to ${command.value}`, acknowledge: `alarm ${command.target} acknowledged` }[command.action]
+          ?? [command.action, command.target, command.value].filter(Boolean).join(" ");
+        return element("li", `${clock(command.at_s)} ${what}, by ${command.author}`);
+      }) : [element("p", "nothing changed", { class: "note" })]));
+    }
+  }
+
+  alarm(alarm) {
+    const ended = alarm.ended_s !== null, item = element("li", "", { class: ended ? "ended" : alarm.severity }), line = element("div");
+    const who = alarm.acknowledged_by ? `, acknowledged by ${alarm.acknowledged_by}` : "";
+    const when = ended ? `${clock(alarm.since_s)} to ${clock(alarm.ended_s)}` : `since ${clock(alarm.since_s)}`;
+    line.append(element("strong", alarm.name.replace(/^Greenserve/, "").replace(/([a-z])([A-Z])/g, "$1 $2")));
+    if (!ended && !alarm.acknowledged_by) {
+      const button = element("button", "Acknowledge", { type: "button", "data-command": "" });
+      button.addEventListener("click", () => this.actions.command({ action: "acknowledge", alarm: alarm.id }));
+      button.disabled = !this.actions.canCommand();
+      line.append(button);
+    }
+    item.append(line, element("div", alarm.text), element("p", `${alarm.severity}, ${when}, ${alarm.count} times${who}. ${alarm.runbook}`, { class: "note" }));
+    return item;
+  }
+}
+
+export class TlPanel {
+  constructor(city, colours, index) {
+    this.city = city; this.colours = colours; this.index = index; this.tl = city.tls[index]; this.band = []; this.queue = [];
+    this.laneIndex = new Map(city.lanes.id.map((id, k) => [id, k]));
+    $("tl-name").textContent = this.tl.tl;
+    for (const id of ["tl-mode", "tl-choice", "tl-overrides", "tl-sentences", "tl-chart", "tl-sees"]) $(id).replaceChildren();
+    $("tl-states").tBodies[0].replaceChildren();
+    $("tl-reason").textContent = $("tl-at").textContent = "";
+    this.overrides = []; this.chart = null;
+  }
+
+  update(panel, second) {
+    if (panel.is_first) { this.band = []; this.queue = []; this.overrides = []; $("tl-sentences").replaceChildren(); }
+    const now = panel.now, decision = panel.decision;
+    this.showMode(now);
+    this.band.push(...panel.band);
+    while (this.band.length && this.band[0][1] < second - BAND_S) this.band.shift();
+    if (panel.queue.length) {
+      this.queue.push(...panel.queue);
+      if (this.queue.length > MAX_POINTS) this.queue.splice(0, this.queue.length - MAX_POINTS);
+      this.drawChart();
+    }
+    this.requested = panel.states.requested?.[0];
+    if (decision.at_s !== undefined && decision.at_s !== this.decided) {
+      this.decided = decision.at_s;
+      this.showChoice(decision);
+      this.showFeatures(decision.observation);
+    }
+    this.showStates(panel.states);
+    if (panel.overrides.length || panel.is_first) {
+      this.overrides = [...panel.overrides.reverse(), ...this.overrides].slice(0, 3);
+      $("tl-overrides").replaceChildren(...this.overrides.map((o) => element("div",
+        `${clock(o.at_s)} override of ${o.signal}: requested ${o.requested}, permitted ${o.permitted}: ${o.reason}`, { class: "override" })));
+    }
+    if (panel.sentences.length) {
+      const list = $("tl-sentences");
+      list.prepend(...panel.sentences.reverse().map((text) => element("li", text)));
+      while (list.children.length > MAX_SENTENCES) list.lastChild.remove();
+    }
+    this.drawBand(second);
+  }
+
+  showMode(now) {
+    const until = now.until_s ? ` until ${clock(now.until_s)}` : "", by = now.set_by ? `, set by ${now.set_by}` : "";
+    const model = now.model ? `${now.model} version ${now.version}${now.pinned_version ? " (pinned)" : ""}` : this.city.driver || "no answer yet";
+    const key = [now.mode, now.since_s, until, by, model].join();
+    if (key !== this.modeKey) {
+      this.modeKey = key;
+      $("tl-mode").replaceChildren(modeGlyph(now.mode, this.colours), element("strong", now.mode === "policy" && this.city.driver ? this.city.driver : now.mode),
+        element("span", `since ${clock(now.since_s)}${until}${by}`));
+      this.model = now.model ? ` by ${model}` : "";
+      for (const button of document.querySelectorAll("[data-mode]")) {
+        const set = now.set_by ? now.mode : "policy";
+        button.setAttribute("aria-pressed", String(button.dataset.mode === set));
+      }
+      const origin = this.tl.origin;
+      pairs($("tl-model"), [["model", model], ["dialect", this.tl.dialect], ["action", this.tl.action], ["trained as", origin.model_number ?? "–"],
+        ["from", origin.file_name ?? "–"], ["format", origin.source_format ?? "–"], ["SHA-256", (origin.sha256 ?? "–").slice(0, 16)],
+        ["exported", origin.exported_at ?? "–"], ["exporter", origin.exporter_version ?? "–"]]);
+    }
+    $("tl-reason").textContent = now.reason;
+  }
+
+  showChoice(decision) {
+    $("tl-at").textContent = `at ${clock(decision.at_s)}${this.model}`;
+    const rows = [];
+    if (decision.failure) rows.push(element("p", `no valid answer: ${decision.failure}`, { class: "note" }));
+    const greens = this.tl.greens[0] ?? [];
+    if (this.tl.action === "categorical" && greens.length) {
+      const chosen = decision.action.length ? decision.action[0] : greens.indexOf(this.requested);
+      const low = Math.min(0, ...decision.scores), high = Math.max(this.tl.scores === "probabilities" ? 1 : 0, ...decision.scores, low + 1e-9);
+      greens.forEach((state, k) => {
+        const row = element("div", "", { class: k === chosen ? "choice chosen" : "choice" }), score = decision.scores[k];
+        const bar = score === undefined ? element("code", state) : element("meter", "", { min: low, max: high, value: score, title: state });
+        const current = decision.phases[0] === k ? ", shown" : "";
+        row.append(element("span", `green ${k}`, { title: state + current }), bar, element("span", score === undefined ? "" : number(score, 3)));
+        rows.push(row);
+      });
+    } else {
+      decision.action.forEach((value, k) => rows.push(element("p", `${this.tl.action} ${k + 1}: ${number(value, 3)}`)));
+    }
+    if (!decision.min_green_passed && this.tl.action === "categorical") rows.push(element("p", "min green has not passed", { class: "note" }));
+    $("tl-choice").replaceChildren(...rows);
+  }
+
+  // A table by lane, with the kinds of features as columns; on the map, lanes by their queue or density.
+  showFeatures(values) {
+    const kinds = [], lanes = new Map(), others = [];
+    this.values = new Map();
+    this.tl.features.forEach(([kind, signal, lane], k) => {
+      if (!lane) { others.push([`${kind.replaceAll("_", " ")} ${signal}`, values[k]]); return; }
+      if (!kinds.includes(kind)) kinds.push(kind);
+      if (!lanes.has(lane)) lanes.set(lane, new Map());
+      lanes.get(lane).set(kind, values[k]);
+      const index = this.laneIndex.get(lane), share = Math.min(Math.abs(values[k] ?? 0), 1);
+      if (index !== undefined && (kind === "queue" || kind === "density" || !this.values.has(index))) {
+        this.values.set(index, Math.max(share, this.values.get(index) ?? 0));
+      }
+    });
+    const table = element("table"), head = element("tr");
+    head.append(element("th", "lane"), ...kinds.map((kind) => element("th", kind.replaceAll("_", " "))));
+    table.append(head);
+    for (const [lane, by] of lanes) {
+      const row = element("tr");
+      row.append(element("td", lane), ...kinds.map((kind) => element("td", by.has(kind) ? number(by.get(kind), 2) : "")));
+      table.append(row);
+    }
+    const list = element("dl");
+    pairs(list, others.map(([name, value]) => [name, number(value, 2)]));
+    $("tl-sees").replaceChildren(table, list);
+  }
+
+  showStates(states) {
+    if (!states.permitted) return;
+    const shown = this.shown ?? [], rows = this.tl.signals.map((signal, k) => {
+      const row = element("tr");
+      row.append(...[this.city.signals[signal].id, shown[k] ?? "", states.requested[k] ?? "own program", states.requested.length ? states.permitted[k] : "–"].map((text) => element("td", text)));
+      return row;
+    });
+    $("tl-states").tBodies[0].replaceChildren(...rows);
+  }
+
+  // A row for each group of links that always show the same. Green is a full row, yellow half of it, red a line.
+  drawBand(second) {
+    const canvas = $("tl-band"), ratio = window.devicePixelRatio || 1, width = canvas.clientWidth || 300, rows = [];
+    this.tl.signals.forEach((signal, s) => {
+      const groups = new Map(), count = Math.max(0, ...this.band.map((part) => (part[2 + s] ?? "").length));
+      for (let link = 0; link < count; link++) {
+        const key = this.band.map((part) => part[2 + s]?.[link] ?? " ").join("");
+        if (!groups.has(key)) groups.set(key, []);
+        groups.get(key).push(link);
+      }
+      for (const links of groups.values()) rows.push([s, links]);
+    });
+    const height = Math.max(rows.length, 1) * ROW_PX + 16, label = 62;
+    canvas.width = width * ratio; canvas.height = height * ratio;
+    canvas.style.height = `${height}px`;
+    const context = canvas.getContext("2d"), c = this.colours, x = (t) => label + (width - label) * (1 - (second - t) / BAND_S);
+    context.scale(ratio, ratio);
+    context.font = "10px system-ui, 'DejaVu Sans', sans-serif";
+    context.textBaseline = "middle";
+    rows.forEach(([s, links], k) => {
+      const top = k * ROW_PX, name = links.length > 3 ? `${links[0]}–${links[links.length - 1]}` : links.join(" ");
+      context.fillStyle = c.dim;
+      context.fillText((this.tl.signals.length > 1 ? this.city.signals[this.tl.signals[s]].id + " " : "") + `link ${name}`, 0, top + ROW_PX / 2, label - 4);
+      for (const part of this.band) {
+        const letter = part[2 + s]?.[links[0]], from = Math.max(x(part[0]), label), to = Math.max(x(part[1]), label);
+        const [colour, share] = letter === "G" ? [c.green, 0.8] : letter === "g" ? [c.green, 0.6] : letter === "y" || letter === "u" ? [c.yellow, 0.45] : letter === "r" ? [c.red, 0.16] : [c.dark, 0.1];
+        context.fillStyle = colour;
+        context.fillRect(from, top + ROW_PX * (1 - share) / 2, Math.max(to - from, 0) + 0.3, ROW_PX * share);
+      }
+    });
+    context.fillStyle = c.dim;
+    for (let t = Math.max(Math.ceil((second - BAND_S) / 60) * 60, 0); t <= second; t += 60) {
+      context.fillRect(x(t), 0, 0.5, height - 14);
+      context.textAlign = x(t) > width - 24 ? "right" : "center";
+      context.fillText(clock(t).slice(0, 5), Math.max(x(t), label + 14), height - 7);
+    }
+    context.textAlign = "left";
+  }
+
+  // Stopped delay: vehicle seconds of the queue in each minute before the point.
+  drawChart() {
+    const times = this.queue.map(([t]) => t), queue = this.queue.map(([, q]) => q), delay = [];
+    let from = 0, sum = 0;
+    for (let k = 0; k < times.length; k++) {
+      if (k) sum += queue[k - 1] * (times[k] - times[k - 1]);
+      while (times[k] - times[from] > 60) { sum -= queue[from] * (times[from + 1] - times[from]); from++; }
+      delay.push(sum / 60);
+    }
+    const data = [times, queue, delay], holder = $("tl-chart");
+    if (this.chart) { this.chart.setData(data); return; }
+    const c = this.colours, axis = { stroke: c.dim, grid: { stroke: c.line, width: 1 }, ticks: { stroke: c.line, width: 1 }, font: "11px system-ui, 'DejaVu Sans', sans-serif" };
+    this.chart = new uPlot({
+      width: holder.clientWidth || 340, height: 150, scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(5, 1.1 * high)] } }, cursor: { y: false },
+      axes: [{ ...axis, size: 24, space: 64, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 34 }],
+      series: [{ label: "time", value: (_, t) => (t === null ? "–" : clock(t)) },
+        { label: "queue, vehicles", stroke: c.queue, width: 1.5, points: { show: false } },
+        { label: "mean of a minute", stroke: c.accent, width: 1.5, dash: [5, 3], points: { show: false } }],
+    }, data, holder);
+  }
+
+  resize() { if (this.chart) this.chart.setSize({ width: $("tl-chart").clientWidth || 340, height: 150 }); }
+}

@@ -1,0 +1,115 @@
+"""A page of the sample city without SUMO: events are made by hand, commands go to a real desk."""
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+
+import aiohttp
+import numpy as np
+
+from city import street_shapes
+from controller.assembly import Start
+from controller.operator.alarms import Alarms
+from controller.operator.desk import Desk
+from controller.operator.pace import Pace
+from controller.operator.page.controls import SeatControls
+from controller.operator.page.feed import Feed
+from controller.operator.page.frames import Vehicles, decode
+from controller.operator.page.server import PageServer, listen
+from controller.operator.page.street_data import StreetData
+from controller.operator.run_state import RunState
+from controller.operator.saved_modes import SavedModes
+from controller.operator.watchers import Watchers
+from controller.policies.no_policies import contracts_of_city
+from controller.recording.messages import Encoder
+from controller.recording.run_start import RunStart
+from signals.observation import Readings
+from tests.controller.decision_events import event
+from tests.controller.operator.seats import Loop
+
+VIEW = (-1000.0, -1000.0, 3000.0, 3000.0)
+"""Everything."""
+
+
+class Page:
+    """The parts of a page, wired as `live` wires them."""
+
+    def __init__(self, city, street):
+        self.contracts = list(contracts_of_city(city, tuple(city.tls), street).values())
+        tls = [contract.tl for contract in self.contracts]
+        self.loop = Loop(tls)
+        self.state, self.pace = RunState(self.contracts, Watchers()), Pace()
+        self.alarms = Alarms({s: c.tl for c in self.contracts for s in c.signal_ids}, len(tls), wall_clock=lambda: 1e9)
+        self.desk = Desk(self.state, self.pace, self.alarms, SavedModes(None))
+        self.feed = Feed(self.contracts)
+        run = RunStart(street, tuple(self.contracts), Start(0.0, 1.0, False, {}), city.safety, city.controller)
+        self.lanes = run.tracked_lanes().lanes
+        self.feed.track(self.lanes)
+        self.shapes = street_shapes.read(street.net_file)
+        data = StreetData(self.feed, street, self.shapes, "grid")
+        controls = SeatControls(self.state, self.desk, self.pace, self.alarms)
+        self.server = PageServer(listen("127.0.0.1", 0), self.feed, data, controls, make_encoder=lambda: Encoder(run))
+        self.server.start()
+        self.url = f"http://127.0.0.1:{self.server.port}"
+        self.token = {"Authorization": f"Bearer {self.server.token}"}
+
+    def states(self, letter="r"):
+        """A state for every signal."""
+        return tuple(letter * 12 for _ in self.feed.signals)
+
+    def step(self, at_s, letter="r", decisions=(), halting=None, **arguments):
+        """Publish an event in which every signal shows one letter."""
+        readings = Readings(np.zeros((2, len(self.lanes))), np.zeros(len(self.lanes)), np.zeros(len(self.lanes)))
+        if halting is not None:
+            readings.halting[:] = halting
+        made = event(at_s, decisions, states=[(at_s - 1, at_s, self.states(letter))], readings=readings, **arguments)
+        for subscriber in (self.state, self.feed):
+            subscriber.add(made)
+
+    def set_vehicles(self, count, at_s=0.0):
+        axis = np.linspace(0, 500, count).astype(np.float32)
+        self.feed.set_vehicles(at_s, Vehicles(axis, axis, np.zeros(count, np.float32), np.ones(count, np.float32)))
+
+    @contextlib.contextmanager
+    def applying(self):
+        """Apply commands as the decision loop does between two steps."""
+        seat = SimpleNamespace(desk=self.desk, loop=self.loop)
+        from tests.controller.operator.seats import Seat
+
+        with Seat.applying(seat):
+            yield
+
+    def close(self):
+        self.server.stop()
+
+
+class Browser:
+    """A watcher that asks for frames as the page does."""
+
+    def __init__(self, session, page):
+        self._session, self._page = session, page
+
+    async def __aenter__(self):
+        self.socket = await self._session.ws_connect(f"{self._page.url}/live", headers={"Origin": self._page.url})
+        return self
+
+    async def __aexit__(self, *_):
+        await self.socket.close()
+
+    async def ask(self, view=VIEW, tl=None, fresh=False):
+        await self.socket.send_json({"view": view, "tl": tl, "fresh": fresh})
+
+    async def frame(self, timeout_s=5.0, **request):
+        """Ask for a frame, and wait for it."""
+        await self.ask(**request)
+        return decode(await self.socket.receive_bytes(timeout=timeout_s))
+
+
+def run(work):
+    """Run a coroutine function with an HTTP session."""
+
+    async def main():
+        async with aiohttp.ClientSession() as session:
+            return await work(session)
+
+    return asyncio.run(main())

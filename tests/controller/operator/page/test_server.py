@@ -1,0 +1,459 @@
+"""The page over a real aiohttp client: pull, views, watchers that stop, commands, and what is refused."""
+
+import asyncio
+import gzip
+import json
+import socket
+import sys
+import time
+
+import aiohttp
+import numpy as np
+import pytest
+
+from city.errors import InputError
+from controller import daemon
+from controller.operator.page import server as server_module
+from controller.operator.page.server import MalformedRequest, listen, parse_request
+from signals.fallback.control_mode import ControlMode
+from signals.safety.conflicts import EXPLANATIONS, OverrideReason
+from signals.safety.signal_safety import Override
+from tests.controller.decision_events import decision
+from tests.controller.operator.page.pages import VIEW, Browser, Page, run
+
+NOBODY_S = 0.4
+"""Wall time in which nothing must happen."""
+
+
+@pytest.fixture
+def page(grid_city, grid_street):
+    made = Page(grid_city, grid_street)
+    yield made
+    made.close()
+
+
+def decided(page, tl, **arguments):
+    """A decision of a TL with an observation of its contract's size."""
+    made = decision(tl, **arguments)
+    return made._replace(observation=np.zeros(len(page.feed.contracts[tl].observation.features), np.float32))
+
+
+def test_the_page_its_files_and_the_city_are_served_with_security_headers(page):
+    async def work(session):
+        for path, kind in (("/", "text/html"), ("/static/main.js", "text/javascript"), ("/static/uPlot.min.css", "text/css")):
+            async with session.get(page.url + path) as response:
+                assert response.status == 200 and response.content_type == kind
+                assert "frame-ancestors 'none'" in response.headers["Content-Security-Policy"]
+                assert "unsafe" not in response.headers["Content-Security-Policy"]
+                assert response.headers["X-Frame-Options"] == "DENY"
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
+        async with session.get(page.url + "/") as response:
+            text = await response.text()
+        assert "<script>" not in text and "onclick" not in text and "style=" not in text and "://" not in text
+        async with session.get(page.url + "/city.json", auto_decompress=False) as response:
+            return json.loads(gzip.decompress(await response.read()))
+
+    city = run(work)
+    assert [tl["tl"] for tl in city["tls"]] == list(page.feed.contracts)
+    assert len(city["rows"]) == len(page.lanes) and min(city["rows"]) >= 0
+    signal = page.contracts[0].signals[0]
+    features = [feature for feature in city["tls"][0]["features"] if feature[2]]
+    assert {lane for _, _, lane in features} == set(signal.lane_ids)
+
+
+@pytest.mark.parametrize("path", ["/static/..%2fserver.py", "/static/uPlot.LICENSE", "/nothing", "/static/index.html.bak"])
+def test_other_files_are_not_served(page, path):
+    async def work(session):
+        async with session.get(page.url + path) as response:
+            return response.status, response.headers["X-Frame-Options"]
+
+    assert run(work) == (404, "DENY")
+
+
+def test_a_watcher_gets_what_signals_show_and_then_only_what_changed(page):
+    page.step(1, "r")
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            first = await browser.frame()
+            states = list(page.states("r"))
+            states[2] = "G" * 12
+            page.feed.add(page_event(2, states))
+            return first, await browser.frame()
+
+    def page_event(at_s, states):
+        from tests.controller.decision_events import event
+
+        return event(at_s, states=[(at_s - 1, at_s, tuple(states))])
+
+    first, second = run(work)
+    assert first.has_all_states and first.states == dict(enumerate(page.states("r"))) and first.at_s == 1
+    assert not second.has_all_states and second.states == {2: "G" * 12} and second.sequence == first.sequence + 1
+
+
+def test_only_what_is_in_view_is_sent(page):
+    page.step(1, decisions=[decided(page, "SA101")], halting=3.0)
+    page.set_vehicles(100)
+    x, y = page.server._street.signal_at[0]
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            near = await browser.frame(view=[x - 30, y - 30, x + 30, y + 30])
+            return near, await browser.frame(view=VIEW)
+
+    near, all_of_it = run(work)
+    assert list(near.states) == [0] and len(all_of_it.states) == len(page.feed.signals)
+    assert 0 < len(near.queues) < len(all_of_it.queues) == len(page.lanes)
+    assert len(near.vehicles.x) < 100 == len(all_of_it.vehicles.x)
+
+
+def test_a_watcher_has_one_frame_in_flight_and_skips_steps(page):
+    async def work(session):
+        async with Browser(session, page) as browser:
+            page.step(1)
+            first = await browser.frame()
+            for second in range(2, 12):  # the watcher draws meanwhile
+                page.step(second)
+            with pytest.raises(TimeoutError):
+                await browser.socket.receive_bytes(timeout=NOBODY_S)
+            return first, await browser.frame()
+
+    first, second = run(work)
+    assert second.sequence == first.sequence + 10 and second.at_s == 11
+
+
+def test_without_news_a_watcher_gets_a_frame_each_second(page):
+    page.step(1)
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            await browser.frame()
+            begin = time.monotonic()
+            frame = await browser.frame()
+            return frame, time.monotonic() - begin
+
+    frame, waited_s = run(work)
+    assert frame.states == {} and frame.vehicles is None and frame.queues is None
+    assert 0.5 < waited_s < 4
+
+
+def test_vehicles_are_wanted_only_while_somebody_asks(page):
+    assert page.feed.wanted_view is None
+
+    async def work(session):
+        async with Browser(session, page) as one, Browser(session, page) as other:
+            await one.ask(view=[0, 0, 10, 10])
+            await other.ask(view=[50, -5, 60, 5])
+            await asyncio.sleep(NOBODY_S)
+            return page.feed.wanted_view
+
+    assert run(work) == (0, -5, 60, 10)
+    wait_until(lambda: page.feed.wanted_view is None)
+    assert page.server.watchers == 0
+
+
+def test_a_watcher_that_is_silent_does_not_want_vehicles(page, monkeypatch):
+    monkeypatch.setattr(server_module, "STALLED_S", 0.2)
+    page.step(1)
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            await browser.frame()
+            await asyncio.sleep(NOBODY_S)
+            page.step(2)
+            await asyncio.sleep(0.1)
+            return page.feed.wanted_view
+
+    assert run(work) is None
+
+
+def test_a_hundred_watchers_see_each_step(page):
+    async def work(session):
+        browsers = [Browser(session, page) for _ in range(100)]
+        for browser in browsers:
+            await browser.__aenter__()
+        page.step(1)
+        first = await asyncio.gather(*(browser.frame(30) for browser in browsers))
+        asked = asyncio.gather(*(browser.frame(30) for browser in browsers))
+        page.step(2, "G")
+        second = await asked
+        for browser in browsers:
+            await browser.__aexit__()
+        return first, second
+
+    first, second = run(work)
+    assert all(frame.at_s == 1 for frame in first)
+    assert all(frame.at_s == 2 and set(frame.states.values()) == {"G" * 12} for frame in second)
+
+
+def test_watchers_beyond_the_limit_are_refused(page, monkeypatch):
+    monkeypatch.setattr(server_module, "MAX_WATCHERS", 1)
+
+    async def work(session):
+        async with Browser(session, page):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await Browser(session, page).__aenter__()
+            return refused.value.status
+
+    assert run(work) == 503
+
+
+def test_a_watcher_that_stops_reading_delays_nobody_and_is_disconnected(page, monkeypatch):
+    monkeypatch.setattr(server_module, "SEND_TIMEOUT_S", 1.0)
+    page.set_vehicles(2_000_000)  # 12 MB: more than the buffers between the two hold
+    stuck = socket.socket()
+    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    stuck.connect(("127.0.0.1", page.server.port))
+    stuck.sendall(
+        f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{page.server.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
+    )
+    assert b"101" in stuck.recv(1000)
+    text = json.dumps({"view": VIEW, "tl": None}).encode()
+    stuck.sendall(bytes((0x81, 0x80 | len(text), 0, 0, 0, 0)) + text)  # masked with zeros
+    wait_until(lambda: page.feed.wanted_view == VIEW)
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            begin = time.monotonic()
+            await browser.frame(view=[0, 0, 1, 1])
+            page.step(1)
+            await browser.frame(view=[0, 0, 1, 1])
+            return time.monotonic() - begin
+
+    assert run(work) < 2
+    wait_until(lambda: page.server.watchers == 0)
+    stuck.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "nonsense", "[]", "1", '{"view": [1, 2, 3]}',
+     '{"view": [1, 2, 0, 4]}', '{"view": [0, 0, NaN, 4]}', '{"view": [0, 0, 1e300, 4]}',
+     '{"view": "abcd"}', '{"view": [0, 0, 1, 1], "tl": 3}', '{"view": [0, 0, null, 1]}', "[" * 2000],
+)  # fmt: skip
+def test_a_malformed_request_ends_the_connection_with_its_reason(page, text):
+    with pytest.raises(MalformedRequest):
+        parse_request(text)
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            await browser.socket.send_str(text)
+            message = await browser.socket.receive(timeout=5)
+            return message.type, browser.socket.close_code
+
+    assert run(work) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.INVALID_TEXT)
+    wait_until(lambda: page.server.watchers == 0)
+
+
+def test_binary_and_oversized_messages_end_the_connection(page):
+    async def work(session):
+        codes = []
+        for message in (b"\0" * 8, "x" * 10_000):
+            async with Browser(session, page) as browser:
+                await (browser.socket.send_bytes(message) if isinstance(message, bytes) else browser.socket.send_str(message))
+                await browser.socket.receive(timeout=5)
+                codes.append(browser.socket.close_code)
+        return codes
+
+    assert run(work) == [aiohttp.WSCloseCode.UNSUPPORTED_DATA, aiohttp.WSCloseCode.MESSAGE_TOO_BIG]
+
+
+def test_a_tl_panel_has_its_history_and_then_what_is_new(page):
+    override = Override("A0", OverrideReason.CONFLICT, "GG", "rr")
+    page.step(1, decisions=[decided(page, "SA101")], overrides=[override], halting=2.0)
+    page.step(2, "G")
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            first = await browser.frame(tl="SA101")
+            page.step(3, "y", decisions=[decided(page, "SA101", failure="DeadlineExceeded: late", mode=ControlMode.HOLD)])
+            second = await browser.frame(tl="SA101")
+            return first, second, await browser.frame(tl="nobody")
+
+    first, second, unknown = run(work)
+    panel, later = first.panel["tl"], second.panel["tl"]
+    lanes = len(page.feed.lane_rows["SA101"])
+    assert panel["is_first"] and panel["queue"] == [[1, 2 * lanes]]
+    assert [part[:2] for part in panel["band"]] == [[0, 1], [1, 2]]
+    assert panel["overrides"][0]["reason"] == EXPLANATIONS[OverrideReason.CONFLICT]
+    assert len(panel["sentences"]) == 1 and panel["sentences"][0].startswith("00:00:01 SA101: saw ")
+    assert not later["is_first"] and [part[:2] for part in later["band"]] == [[2, 3]]
+    assert later["decision"]["failure"] == "DeadlineExceeded: late" and later["now"]["mode"] == "hold"
+    assert "DeadlineExceeded" in later["sentences"][0]
+    assert second.modes[0] == ControlMode.HOLD.value
+    assert "tl" not in (unknown.panel or {})
+
+
+def test_the_city_panel_counts_decisions_and_missing_answers(page):
+    page.step(1, decisions=[decided(page, "SA101"), decided(page, "SA102", failure="Unavailable: no server")])
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            return (await browser.frame()).panel["city"]
+
+    city = run(work)
+    assert (city["decisions"], city["missing"], city["watchers"]) == (1, 1, 1)
+    assert city["latency_ms"]["inference"] == [1.5, 1.5] and city["run"]["is_paused"] is False
+
+
+def command(page, body, **headers):
+    async def work(session):
+        data = body if isinstance(body, (bytes, str)) else json.dumps(body)
+        sent = {"Content-Type": "application/json", **page.token, **headers}
+        async with session.post(f"{page.url}/command", data=data, headers=sent) as response:
+            return response.status, (
+                await response.json() if response.content_type == "application/json" else await response.text()
+            )
+
+    return run(work)
+
+
+def test_a_command_sets_a_tl_to_fixed_and_back_and_names_its_author(page):
+    with page.applying():
+        for mode in ("fixed", "policy"):
+            status, answer = command(page, {"action": "set-mode", "tls": ["SA101"], "mode": mode, "author": "Ada"})
+            assert status == 200 and answer["run"]["is_paused"] is False
+            if mode == "fixed":
+                assert page.loop.modes()["SA101"] == "fixed" and page.desk.modes["SA101"].author == "Ada"
+        assert page.loop.modes()["SA101"] == "recovering" and not page.desk.modes
+        assert [(c.value, c.author) for c in page.state.commands()] == [("fixed", "Ada"), ("policy", "Ada")]
+
+
+def test_pause_step_and_speed_reach_the_pace(page):
+    with page.applying():
+        assert command(page, {"action": "pause"})[0] == 200 and page.pace.state.is_paused
+        assert command(page, {"action": "step", "until_s": 5})[0] == 200 and page.pace.state.step_until_s == 5
+        assert command(page, {"action": "speed", "speed": 2})[0] == 200 and page.pace.state.speed == 2
+        assert command(page, {"action": "resume"})[0] == 200 and not page.pace.state.is_paused
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"\xff", 400), ("{", 400), ("[" * 100_000, 400), ([], 400), ({}, 400), ({"action": "reboot"}, 400),
+        ({"action": "set-mode", "tls": ["SA101"], "mode": "off"}, 400),
+        ({"action": "set-mode", "tls": "SA101", "mode": "hold"}, 400),
+        ({"action": "set-mode", "tls": [], "mode": "hold"}, 400), ({"action": "set-mode", "tls": ["SA999"], "mode": "hold"}, 404),
+        ({"action": "set-mode", "tls": ["SA101"], "mode": "hold", "for_s": -1}, 400), ({"action": "speed", "speed": "fast"}, 400),
+        ({"action": "speed", "speed": 1e9}, 400), ({"action": "step", "until_s": True}, 400),
+        ({"action": "pause", "author": 3}, 400),
+        ({"action": "acknowledge", "alarm": "none"}, 404),
+    ],
+)  # fmt: skip
+def test_malformed_commands_and_unknown_tls_are_refused_and_change_nothing(page, body, status):
+    with page.applying():
+        found, answer = command(page, body)
+    assert found == status and answer["error"]
+    assert not page.state.commands() and not page.loop.commands
+
+
+def test_commands_need_the_token_json_and_a_run_that_goes_on(page):
+    pause = {"action": "pause"}
+    assert command(page, pause, Authorization="Bearer guess")[0] == 401
+    assert command(page, pause, Authorization="")[0] == 401
+    assert command(page, pause, **{"Content-Type": "text/plain"})[0] == 415
+    page.desk.close("the run ends")
+    assert command(page, pause) == (503, {"error": "the run ends"})
+    assert not page.pace.state.is_paused
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"}, {"Host": "evil.example:80"}, {"Host": "127.0.0.1:1"}, {"Origin": "http://evil.example"},
+        {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Sec-Fetch-Site": "cross-site"},
+    ],
+)  # fmt: skip
+def test_requests_of_other_sites_are_refused_even_with_the_token(page, headers):
+    with page.applying():
+        status, text = command(page, {"action": "pause"}, **headers)
+    assert status == 403 and "open the address" in text
+    assert not page.pace.state.is_paused
+
+    async def work(session):
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await session.ws_connect(f"{page.url}/live", headers=headers)
+        return refused.value.status
+
+    assert run(work) == 403
+
+
+def test_the_page_is_reached_by_any_name_of_this_machine(page):
+    async def work(session):
+        async with session.get(page.url, headers={"Host": f"localhost:{page.server.port}"}) as response:
+            return response.status
+
+    assert run(work) == 200
+
+
+def test_the_address_has_the_token_in_its_fragment(page):
+    address, _, fragment = page.server.url.partition("#")
+    assert address == f"{page.url}/" and fragment == f"token={page.server.token}"
+
+
+def test_a_port_in_use_is_an_input_error(page):
+    with pytest.raises(InputError, match=r"--page 127.0.0.1:\d+: cannot listen there \(Address already in use\)"):
+        listen("127.0.0.1", page.server.port)
+
+
+def test_watchers_learn_that_the_run_has_ended(page):
+    page.step(1)
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            await browser.frame()
+            await browser.ask()
+            page.feed.close()
+            return await browser.frame()
+
+    assert run(work).panel["city"]["has_ended"]
+
+
+def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(page, caplog, monkeypatch):
+    page.step(1)
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            with monkeypatch.context() as broken:
+                broken.setattr(page.server._street, "signals_in", lambda view: 1 / 0)
+                await browser.ask()
+                message = await browser.socket.receive(timeout=5)
+            assert (message.type, browser.socket.close_code) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.INTERNAL_ERROR)
+        async with Browser(session, page) as browser:
+            return await browser.frame()
+
+    assert run(work).at_s == 1
+    assert "a frame could not be made" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def test_a_page_without_its_extra_is_an_input_error(monkeypatch):
+    for module in ("controller.operator.page.live", "controller.operator.page.server"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(InputError, match=r"--page needs aiohttp; install greenserve\[page\]"):
+        daemon._page(None, ("127.0.0.1", 0), {}, None, None)
+
+
+def test_the_end_of_the_run_waits_for_no_watcher(page):
+    page.step(1)
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            await browser.frame()
+            begin = time.monotonic()
+            stopping = asyncio.get_running_loop().run_in_executor(None, page.server.stop)
+            message = await browser.socket.receive(timeout=5)
+            await stopping
+            return message.type, browser.socket.close_code, time.monotonic() - begin
+
+    kind, code, took_s = run(work)
+    assert (kind, code) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.GOING_AWAY)
+    assert took_s < 1
+
+
+def wait_until(condition, timeout_s=5.0):
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)

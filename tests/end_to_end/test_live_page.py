@@ -1,0 +1,214 @@
+"""The live page in a real browser: Debian's chromium, driven by playwright."""
+
+import contextlib
+import re
+import shutil
+import signal
+import threading
+import time
+
+import pytest
+
+from tests.end_to_end.programs import connect, controller, free_port, sumo
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian's package chromium)")
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+RUN = ["--policy", "max-pressure", "--speed", "5"]
+TIMEOUT_MS = 30_000
+SECONDS, CHANGES = 12, 4
+"""Simulated seconds, and different states of the city, that are compared at least."""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield made
+        made.close()
+
+
+@contextlib.contextmanager
+def opened(browser, url, width=1280, height=800, scheme="dark"):
+    """The page in a context of its own; a browser's error or a script's error fails the test."""
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page, errors = context.new_page(), []
+    page.set_default_timeout(TIMEOUT_MS)
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(url)
+    page.wait_for_selector("#status.live")
+    try:
+        yield page
+        # a connection that is lost is an error to the browser, but not of the page
+        assert [text for text in errors if not re.search(r"ERR_CONNECTION|ERR_EMPTY_RESPONSE|WebSocket connection", text)] == []
+    finally:
+        context.close()
+
+
+@contextlib.contextmanager
+def running(*arguments, address="127.0.0.1:0"):
+    """A controller with the page; yields (its address with the token, process)."""
+    with controller(*RUN, *arguments, "--page", address) as process:
+        for line in process.stderr:
+            if found := re.search(r"the live page: (http\S+)", line):
+                break
+        else:
+            raise AssertionError("the controller has ended without a page")
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # so that its pipe never fills
+        yield found[1], process
+
+
+@pytest.fixture(scope="module")
+def url():
+    with running() as (address, _):
+        yield address
+
+
+def eventually(check, timeout_s=30.0):
+    end_s = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
+def test_the_page_shows_the_states_that_sumo_shows(browser):
+    shown, ended = {}, threading.Event()
+    with sumo(2, "--seed", "1") as (port, _):
+
+        def follow():
+            client = connect(port, 0)  # before the controller's commands of the same second
+            signals = client.trafficlight.getIDList()
+            while not ended.is_set():
+                client.simulationStep()
+                states = {signal: client.trafficlight.getRedYellowGreenState(signal) for signal in signals}
+                shown[client.simulation.getTime()] = states
+            client.close(False)
+
+        following = threading.Thread(target=follow)
+        following.start()
+        try:
+            with running("--sumo", f"127.0.0.1:{port}", "--no-guard") as (address, _), opened(browser, address) as page:
+                seen = {}
+                ids = page.evaluate("greenserve.map.city.signals.map((signal) => signal.id)")
+                while len(seen) < SECONDS or len({tuple(states.items()) for states in seen.values()}) < CHANGES:
+                    second, states = page.evaluate("[greenserve.shown.second, [...greenserve.map.states]]")
+                    if second:
+                        seen[second] = {ids[signal]: state for signal, state in states}
+                    time.sleep(0.05)
+                ended.set()
+                following.join()
+        finally:
+            ended.set()
+    assert all(len(states) == len(ids) for states in seen.values())
+    assert seen == {second: {signal: shown[second][signal] for signal in ids} for second in seen}
+
+
+def test_a_click_sets_a_tl_to_fixed_and_back(browser, url):
+    with opened(browser, url) as page:
+        page.fill("#author", "Ada")
+        page.keyboard.press("Tab")
+        page.fill("#search", "sa102")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#tl-panel:visible")
+        assert page.inner_text("#tl-name") == "SA102"
+        page.click("[data-mode=fixed]")
+        page.wait_for_selector("[data-mode=fixed][aria-pressed=true]")
+        assert "set by Ada" in page.inner_text("#tl-mode")
+        names = page.evaluate("greenserve.map.city.tls.map((tl) => tl.tl)")
+        eventually(lambda: page.evaluate(f"greenserve.map.modes[{names.index('SA102')}]") == 4)
+        page.click("[data-mode=policy]")
+        page.wait_for_selector("[data-mode=policy][aria-pressed=true]")
+        eventually(lambda: page.evaluate(f"greenserve.map.modes[{names.index('SA102')}]") == 0)
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#city-panel:visible")
+        eventually(lambda: "SA102 set to policy, by Ada" in page.inner_text("#commands"))
+        assert "SA102 set to fixed, by Ada" in page.inner_text("#commands")
+
+
+def test_a_marker_is_clicked_and_keys_do_the_rest(browser, url):
+    with opened(browser, url) as page:
+        x, y = page.evaluate("greenserve.map.screen(...greenserve.map.city.tls[2].at)")
+        box = page.locator("#map").bounding_box()
+        page.mouse.click(box["x"] + x, box["y"] + y)
+        page.wait_for_selector("#tl-panel:visible")
+        names = page.evaluate("greenserve.map.city.tls.map((tl) => tl.tl)")
+        assert page.inner_text("#tl-name") == names[2]
+        page.focus("#map")
+        page.keyboard.press("n")
+        assert page.inner_text("#tl-name") == names[3]
+        scale = page.evaluate("greenserve.map.scale")
+        page.keyboard.press("+")
+        assert page.evaluate("greenserve.map.scale") > scale
+        page.keyboard.press("Escape")
+        page.keyboard.press(" ")
+        page.wait_for_selector("#status.paused")
+        second = page.evaluate("greenserve.shown.second")
+        page.keyboard.press(".")
+        eventually(lambda: page.evaluate("greenserve.shown.second") > second)
+        page.wait_for_selector("#status.paused")
+        page.keyboard.press(" ")
+        page.wait_for_selector("#status.live")
+
+
+def test_without_the_token_the_page_only_shows(browser, url):
+    with opened(browser, url.partition("#")[0]) as page:
+        assert page.locator("#pause").is_disabled() and page.locator("#no-token").is_visible()
+        assert page.locator("#zoom-in").is_enabled()
+
+
+def test_the_address_bar_does_not_show_the_token(browser, url):
+    with opened(browser, url) as page:
+        assert "token" not in page.url
+        page.reload()
+        page.wait_for_selector("#status.live")
+        assert page.locator("#pause").is_enabled()
+
+
+def test_the_page_survives_a_restart_of_the_controller_and_stays_in_command(browser):
+    address = f"127.0.0.1:{free_port()}"
+    with running(address=address) as (url, process):
+        context = opened(browser, url)
+        page = context.__enter__()
+        process.send_signal(signal.SIGTERM)
+        page.wait_for_selector("#lost:visible")
+        assert process.wait(30) == 0
+    with running(address=address):
+        page.wait_for_selector("#status.live")
+        assert not page.locator("#lost").is_visible()
+        page.click("#pause")
+        page.wait_for_selector("#status.paused")
+        context.__exit__(None, None, None)
+
+
+def test_a_controller_that_is_silent_is_waited_for(browser):
+    with running() as (url, process), opened(browser, url) as page:
+        process.send_signal(signal.SIGSTOP)
+        page.wait_for_selector("#status.waiting")
+        process.send_signal(signal.SIGCONT)
+        page.wait_for_selector("#status.live")
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "scheme"), [(1280, 800, "dark"), (1280, 800, "light"), (390, 844, "dark"), (390, 844, "light")]
+)
+def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, width, height, scheme):
+    with opened(browser, url, width, height, scheme) as page:
+        page.fill("#search", "SA101")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#tl-chart canvas")
+        page.screenshot(path=tmp_path / "page.png")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("#map").bounding_box()["height"] > 0.4 * height
+        back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert back == ("rgb(17, 22, 28)" if scheme == "dark" else "rgb(244, 246, 248)")
+        drawn = """(id) => {
+            const canvas = document.getElementById(id);
+            const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            return new Set(new Uint32Array(image.data.buffer)).size;
+        }"""
+        assert page.evaluate(drawn, "street") > 2 and page.evaluate(drawn, "traffic") > 5
