@@ -70,7 +70,7 @@ def controlled(sumocfg: Path, seconds: float, case: str, transport: str, folder:
     if case == REAL_TIME:
         recorder.FLUSH_INTERVAL_S = 0.0
     street = network.of_sumocfg(sumocfg)
-    contracts = contracts_of(street)
+    contracts = contracts_of(street, "sumo-rl")
     connection = open_connection(transport, sumocfg)
     check_connection(connection, transport)
     start = checked_start(connection, street, contracts)
@@ -98,7 +98,7 @@ def controlled(sumocfg: Path, seconds: float, case: str, transport: str, folder:
 def measure(name: str, sumocfg: Path, seconds: float, rounds: int, transport: str) -> None:
     """Run and print the cases of a street."""
     street = network.of_sumocfg(sumocfg)
-    tls = len(contracts_of(street))
+    tls = len(contracts_of(street, "sumo-rl"))
     times: dict[str, list[float]] = {case: [] for case in CASES}
     sizes: dict[str, int] = {}
     for _ in range(rounds):

@@ -32,11 +32,11 @@ from training.phase_competition.networks import StreetLayout
 from training.phase_competition.street_learning import StreetLearning
 from training.ppo_config import PpoConfig, StreetPpo
 from training.progress import Progress, progress_file
-from training.statistics import NAMES, Rollouts, UpdateStatistics, cell, combined, summary
+from training.statistics import IN_CURVES, Rollouts, UpdateStatistics, cell, combined, summary
 
 HELD_OUT_SEED = 1_000_003
 """First part of the seeds of held-out demand, which no training episode uses."""
-CURVE = ("episode", "delay_s", "finished", "total", "overrides", "held_out_delay_s", *NAMES)
+CURVE = ("episode", "delay_s", "finished", "total", "overrides", "held_out_delay_s", *IN_CURVES)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Trainer:
         }
         learning = self._rollouts.statistics(transitions) | combined(list(statistics.values()))
         row = [count, *(round(value, 2) for value in values.values()), "" if held_out_s is None else round(held_out_s, 2)]
-        row += [cell(learning.get(name)) for name in NAMES]
+        row += [cell(learning.get(name)) for name in IN_CURVES]
         self._rows.append(",".join(map(str, row)))
         whole_files.write(self._curve, "\n".join([",".join(CURVE), *self._rows]) + "\n")
         if held_out_s is not None:

@@ -64,7 +64,8 @@ def test_sumo_rl_over_another_transport_is_an_error(fake_sumo_rl, transport, var
 
 @pytest.mark.parametrize("transport", ["traci", "guard", "libsumo"])
 def test_the_controller_runs_over_the_transport_of_its_case(transport):
-    command = Command(("-m", "benchmarks.control_loop", "--case", "controlled", str(SUMOCFG), str(SECONDS), transport, "", ""))
+    arguments = ("controlled", str(SUMOCFG), str(SECONDS), transport, "", "", "sumo-rl")
+    command = Command(("-m", "benchmarks.control_loop", "--case", *arguments))
     assert len(take_turns({transport: command}, [SECONDS])[transport]) == 1
 
 

@@ -183,10 +183,10 @@ def test_a_model_that_fails_the_parity_check_is_not_published(city, capsys, monk
 def test_ctrl_c_leaves_complete_versions_only(city, capsys, monkeypatch):
     real = verify.compare_with_checkpoint
 
-    def interrupted(folder, actor, contract, reference_model):
+    def interrupted(folder, actor, contract, *others):
         if contract.tl == "SA103":
             raise KeyboardInterrupt
-        return real(folder, actor, contract, reference_model)
+        return real(folder, actor, contract, *others)
 
     monkeypatch.setattr(verify, "compare_with_checkpoint", interrupted)
     assert export(city, "--tl", "SA101,SA103,SA104") == 1

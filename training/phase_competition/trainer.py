@@ -26,7 +26,7 @@ from training.phase_competition.street_learning import policy_file, save
 from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
 from training.ppo_config import StreetPpo
 from training.progress import Progress, network_progress_file, networks_folder, progress_file
-from training.statistics import Rollouts, cell, combined, summary
+from training.statistics import FPS, Rollouts, cell, combined, summary
 from training.transitions import Float32s
 
 FIRST_VEHICLES_PER_LANE_H = 180.0
@@ -190,8 +190,9 @@ class StreetsTrainer:
         )
 
     def _log(self, values: dict[str, float]) -> None:
-        self._rows = self._rows or [",".join(values)]
-        self._rows.append(",".join(cell(value) for value in values.values()))
+        columns = {name: value for name, value in values.items() if name != FPS}
+        self._rows = self._rows or [",".join(columns)]
+        self._rows.append(",".join(cell(value) for value in columns.values()))
         whole_files.write(self._settings.out / f"{self._settings.label}_curve.csv", "\n".join(self._rows) + "\n")
         for name, value in values.items():
             tf.summary.scalar(name, value, step=self._update)
