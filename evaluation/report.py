@@ -16,13 +16,14 @@ from matplotlib.figure import Figure
 
 from city import whole_files
 from evaluation import level_of_service, report_figures
-from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, SERVED, WITH_FAULTS, Arm
+from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVED, WITH_FAULTS, Arm
 from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
 from evaluation.simulation import WINDOW_S
 from evaluation.statistics import paired
 
 MEANINGS = {
     SERVED: "trained policies, through the controller and its safety rules",
+    POLICY: "one policy for any junction, through the controller and its safety rules",
     FIXED: "the signals' own programs",
     ACTUATED: "SUMO's actuated control, with the phases of the signals' own programs",
     MAX_PRESSURE: "the green with the largest difference of vehicles before and behind the signal, through the "

@@ -155,3 +155,11 @@ def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, mo
     assert "report: results/report.html" in out
     assert err.count("left on its own program: ") == 8, "the signals at the town's edge"
     assert "Fixed is worse than max-pressure" in (tmp_path / "results" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["served", "served:3", "pretrained", "policy:a.policy", *arms.BASELINES])
+def test_report_tells_what_each_arm_is(tmp_path, name):
+    compared = arms.with_faults(arms.parse(name))
+    results = {arm.name: [replace(ZERO, arm=arm.name, delay_s=30.0, delay_quantiles_s=(30.0,) * 101)] for arm in compared}
+    page = report.write(tmp_path, compared, results, {"city": "city.toml", "tls": [], "models": {}}).read_text()
+    assert all(f"<li><b>{arm.name}</b>: " in page for arm in compared)
