@@ -253,6 +253,8 @@ def _lines(conditions: Mapping[str, Any]) -> str:
     for name, value in conditions.items():
         if name == "models":
             lines += [f"{arm} {tl}: {path}" for arm, versions in value.items() for tl, path in versions.items()]
+        elif name == "policies":
+            lines += [f"{arm}: {path}, SHA-256 {digest}" for arm, (path, digest) in value.items()]
         elif isinstance(value, Mapping):
             lines.append(f"{name}: {', '.join(f'{key} {share:g}' for key, share in value.items())}")
         elif value is not None:

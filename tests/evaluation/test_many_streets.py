@@ -72,5 +72,5 @@ def test_the_pretrained_policy_is_an_arm_of_a_city_of_any_dialect(tmp_path, monk
     (tmp_path / "city.toml").write_text(
         f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{signal}"]\ndialect = "sumo-rl"\n'
     )
-    assert main(["evaluate", "--arms", "pretrained,fixed", "--seeds", "1", "--seconds", "120"]) == 0
-    assert "pretrained" in capsys.readouterr().out
+    assert main(["evaluate", "--arms", "pretrained,fixed", "--seeds", "1", "--seconds", "120", "--out", "out"]) == 0
+    assert "pretrained" in capsys.readouterr().out and "SHA-256" in (tmp_path / "out" / "report.html").read_text()

@@ -161,5 +161,8 @@ def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, mo
 def test_report_tells_what_each_arm_is(tmp_path, name):
     compared = arms.with_faults(arms.parse(name))
     results = {arm.name: [replace(ZERO, arm=arm.name, delay_s=30.0, delay_quantiles_s=(30.0,) * 101)] for arm in compared}
-    page = report.write(tmp_path, compared, results, {"city": "city.toml", "tls": [], "models": {}}).read_text()
+    policies = {arm.name: [str(arm.policy), "0" * 64] for arm in compared if arm.policy is not None}
+    conditions = {"city": "city.toml", "tls": [], "models": {}, "policies": policies}
+    page = report.write(tmp_path, compared, results, conditions).read_text()
     assert all(f"<li><b>{arm.name}</b>: " in page for arm in compared)
+    assert all(f"{arm}: {path}, SHA-256 {'0' * 64}" in page for arm, (path, _) in policies.items())
