@@ -11,7 +11,7 @@ from typing import Any
 
 from city import config as city_config
 from city import names, program, text_table
-from city.arguments import Parser
+from city.arguments import Parser, host_and_port
 from city.errors import InputError
 from city.printable import printable
 from controller.operator.control_client import ControlClient
@@ -22,6 +22,8 @@ from serving.client.tls_files import TlsFiles
 
 DEFAULT_ADDRESS = "127.0.0.1:9110"
 MAX_TIMEOUT_S = 3600.0
+MAX_STEP_S = 1e6
+"""Simulated seconds of one `step`."""
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 """Units of --for."""
 CLEAR = "\x1b[H\x1b[J"
@@ -152,6 +154,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.operat
 
 def _address(args: argparse.Namespace) -> str:
     if args.address is not None:
+        host_and_port(args.address, "--address", DEFAULT_ADDRESS)
         return str(args.address)
     path = args.city or Path("city.toml")
     if args.city is None and not path.exists():
@@ -172,15 +175,17 @@ def _call(client: ControlClient, args: argparse.Namespace) -> Any:
     author = "" if args.command in ("tls", "alarms") else args.author or _user()
     match args.command:
         case "tls":
-            return client.call("ListTls", pb.ListTlsRequest(tls=args.tls))
+            return client.call("ListTls", pb.ListTlsRequest(tls=_listed(args.tls)))
         case "set":
+            if args.for_s and args.mode == "policy":
+                raise InputError("--for is for the modes hold and fixed; leave it out")
             request = pb.SetModeRequest(tls=_listed(args.tls), mode=args.mode, author=author, for_seconds=args.for_s)
             return client.call("SetMode", request)
         case "pin":
             return client.call("PinModel", pb.PinModelRequest(tl=args.tl, version=args.version, author=author))
         case "step":
-            if not 0 < args.seconds <= 1e6:
-                raise InputError(f"{args.seconds:g} must be a time in s above 0, such as 1")
+            if not 0 < args.seconds <= MAX_STEP_S:
+                raise InputError(f"S {args.seconds:g} must be greater than 0 and at most {MAX_STEP_S:g}")
             second = client.call("Pause", pb.PauseRequest(author=author)).second
             return client.call("Step", pb.StepRequest(until_s=second + args.seconds, author=author))
         case "speed":
@@ -266,7 +271,8 @@ def describe(answer: Any) -> str:
     if isinstance(answer, pb.Alarms):
         return "\n".join([_header(answer.run), _alarms(answer.alarms, width)])
     if isinstance(answer, pb.ReloadContractsResponse):
-        lines = [_header(answer.run), f"{answer.compared} contracts compared"]
+        unknown = "" if answer.compared or answer.failed else ": no TL's own model has answered since the server was reached last"
+        lines = [_header(answer.run), f"{answer.compared} contracts compared{unknown}"]
         for text, tls in (("changed, not followed", answer.changed), ("not readable", answer.failed)):
             lines += [f"{text}: {names.listed(tls, 20)}"] if tls else []
         return "\n".join(lines)
