@@ -12,7 +12,7 @@ from typing import Any
 from city import config as city_config
 from city import names, program, text_table
 from city.arguments import Parser, host_and_port
-from city.errors import InputError
+from city.errors import InputError, ProgramFailed
 from city.printable import printable
 from controller.operator.control_client import ControlClient
 from controller.operator.control_messages import METHODS
@@ -206,6 +206,7 @@ def _watch(client: ControlClient, args: argparse.Namespace) -> int:
     listed = pb.ListTlsRequest(tls=_listed(args.tls))
     first = client.call("ListTls", listed)  # an unknown TL is an error before the first update
     selected = {state.tl for state in first.tls}
+    unread: ProgramFailed | None = None
     for decisions in client.watch(args.interval_s):
         if args.json:
             if args.tls:
@@ -214,7 +215,13 @@ def _watch(client: ControlClient, args: argparse.Namespace) -> int:
                 decisions.decisions.extend(kept)
             print(_json(decisions), flush=True)
         else:
-            state = client.call("ListTls", listed)
+            if unread is not None:
+                raise unread
+            try:
+                state = client.call("ListTls", listed)
+            except ProgramFailed as error:
+                unread = error  # after the last step the controller ends, and so does the stream
+                continue
             alarms = ", ".join(decisions.active_alarms) or "none"
             print(f"{CLEAR if sys.stdout.isatty() else ''}{describe(state)}\nalarms: {alarms}", flush=True)
     print("the run has ended", file=sys.stderr)

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from city.errors import ProgramFailed
+from controller.operator.control_client import ControlClient
 from controller.operator.ctl import main
 from controller.policies.served_contracts import ComparedContracts
 from signals.safety.monitor import Alarm, MonitorRule
@@ -83,6 +84,28 @@ def test_watch_shows_the_table_again(seat, address, capsys):
     threading.Timer(0.5, seat.state.close).start()
     assert ctl(address, "watch", "--interval-s", "0.1") == 0
     assert capsys.readouterr().out.count("alarms: none") >= 1
+
+
+def test_watch_ends_with_the_run_although_the_last_table_is_missing(seat, address, capsys, monkeypatch):
+    answers = iter([ControlClient.call, no_answer])
+    monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
+    threading.Timer(0.5, seat.state.close).start()
+    seat.state.add(event(10, [decision("SA101")]))
+    assert ctl(address, "watch", "--interval-s", "60") == 0
+    assert "the run has ended" in capsys.readouterr().err
+
+
+def test_watch_fails_if_the_tables_cannot_be_read_while_the_run_goes_on(seat, address, capsys, monkeypatch):
+    answers = iter([ControlClient.call, no_answer])
+    monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
+    seat.state.add(event(10, [decision("SA101")]))
+    threading.Timer(0.5, seat.state.add, [event(11, [decision("SA101")])]).start()
+    assert ctl(address, "watch", "--interval-s", "0.1") == 1
+    assert "no answer" in capsys.readouterr().err
+
+
+def no_answer(*_):
+    raise ProgramFailed("no answer")
 
 
 @pytest.mark.parametrize(
