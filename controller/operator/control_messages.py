@@ -28,7 +28,7 @@ METHODS = {
 """By name of a method with one answer: its request and its answer."""
 WATCH = "WatchDecisions"
 ANSWERED = "greenserve-answered"
-"""Trailing metadata of a controller's own errors, which tells UNAVAILABLE from a lost connection."""
+"""Trailing metadata of a controller's own errors: it distinguishes their UNAVAILABLE from that of a lost connection."""
 
 
 def run_message(second: float, pace: PaceState, policy: str, sumo: str) -> pb.Run:
