@@ -321,7 +321,7 @@ def _alarms(alarms: Sequence[pb.Alarm], width: int | None) -> str:
         more = alarm.subject_count - len(alarm.subjects)
         subjects = ", ".join(alarm.subjects) + (f" and {more} more" if more > 0 else "")
         row = (alarm.id, alarm.severity, began, str(alarm.count), alarm.acknowledged_by or "-")
-        rows.append((*row, "; ".join(filter(None, (subjects, alarm.text, f"see {alarm.runbook}")))))
+        rows.append((*row, "; ".join(filter(None, (subjects, alarm.text, alarm.remedy, f"see {alarm.runbook}")))))
     return text_table.render(("ALARM", "SEVERITY", "SINCE", "COUNT", "ACKNOWLEDGED", "WHAT"), rows, width)
 
 

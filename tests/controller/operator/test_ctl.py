@@ -68,6 +68,9 @@ def test_alarms_say_what_to_do(seat, address, capsys):
     assert ctl(address, "alarms") == 0
     text = capsys.readouterr().out
     assert "GreenserveMonitorAlarm/conflict" in text and "see docs/runbook.md#greenservemonitoralarm" in text
+    assert "greenserve ctl set fixed TL" in text
+    (alarm,) = printed(capsys, address, "alarms")["alarms"]
+    assert alarm["remedy"] in text
 
 
 def test_watch_prints_a_line_for_each_new_step_and_ends_with_the_run(seat, address, capsys):
