@@ -5,6 +5,7 @@ there, and ends at the next moment at which a target TL decides, or at the end o
 """
 
 import contextlib
+import numbers
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
@@ -127,6 +128,8 @@ class Episodes:
             raise ClosedEnvironmentError("the environment is closed; make another one")
         self._end_episode()
         if seed is not None:
+            if not isinstance(seed, numbers.Integral):
+                raise InputError(f"seed = {seed!r} must be an integer")
             if seed < 0:
                 raise InputError(f"seed = {seed} must not be negative")
             self._seed, self._episode = int(seed), -1

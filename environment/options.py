@@ -1,6 +1,7 @@
 """The arguments of an environment, and the checks of what they name."""
 
 import math
+import numbers
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -84,8 +85,16 @@ def _check_values(options: Options) -> None:
             raise InputError(f"{name} = {value!r} must be one of {', '.join(map(str, choices))}")
     if not callable(options.reward) and options.reward not in rewards.names():
         raise InputError(f"reward = {options.reward!r} must be a function, or one of {', '.join(rewards.names())}")
-    if options.seconds is not None and not 1 <= options.seconds < math.inf:
-        raise InputError(f"seconds = {options.seconds:g} must be at least 1")
+    if options.seconds is not None:
+        if not isinstance(options.seconds, numbers.Real):
+            raise InputError(f"seconds = {options.seconds!r} must be a number")
+        if not 1 <= options.seconds < math.inf:
+            raise InputError(f"seconds = {options.seconds:g} must be at least 1")
+    if options.infer_model_number is not None and not isinstance(options.infer_model_number, numbers.Integral):
+        raise InputError(f"infer_model_number = {options.infer_model_number!r} must be an integer")
+    # SUMO over libsumo cannot start again in this process after an output file that it could not create
+    if options.tripinfo is not None and not (folder := Path(options.tripinfo).absolute().parent).is_dir():
+        raise InputError(f"tripinfo: {folder}: no such folder; create it, or pass another path")
     check_demand(options.demand)
 
 

@@ -18,6 +18,7 @@ from simulation import model_files
 from simulation.model_files import Versions
 from simulation.model_server import model_server
 from simulation.street_simulation import street_with_demand
+from simulation.streets import SYNTHETIC
 from training import flags
 from training.progress import interrupted, lock_file, progress_files
 
@@ -63,7 +64,10 @@ def parser(prog: str) -> Parser:
         "--streets", metavar="DIR", help="train one policy for any junction on the streets of a folder, or on synthetic ones"
     )
     parser.add_argument(
-        "--street-count", type=int, default=120, metavar="N", help="with --streets synthetic: number of streets (default: 120)"
+        "--street-count",
+        type=int,
+        metavar="N",
+        help=f"with --streets synthetic: number of streets (default: {flags.DEFAULT_STREET_COUNT})",
     )
     parser.add_argument(
         "--networks", type=int, default=1, metavar="N",
@@ -76,7 +80,9 @@ def parser(prog: str) -> Parser:
         "--select", action="append", default=[], metavar="FILE,...",
         help="train nothing: make one policy of the best of these .policy files at the gate",
     )  # fmt: skip
-    parser.add_argument("--gate-streets", type=int, default=60, metavar="N", help="held-out streets of the gate (default: 60)")
+    parser.add_argument(
+        "--gate-streets", type=int, metavar="N", help=f"held-out streets of the gate (default: {flags.DEFAULT_GATE_STREETS})"
+    )
     parser.add_argument(
         "--start-from", metavar="FILE", help="TLs of dialect street: policy to start from, or pretrained (default: a new one)"
     )
@@ -102,10 +108,14 @@ def parser(prog: str) -> Parser:
 def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     args = parser(prog).parse_args(argv)
     flags.check(args)
-    for name in ("street_count", "networks", "gate_streets"):
-        flags.check_count(args, name, 1)
-    if args.keep is not None:
-        flags.check_count(args, "keep", 1)
+    flags.check_count(args, "networks", 1)
+    for name in ("street_count", "gate_streets", "keep"):
+        if getattr(args, name) is not None:
+            flags.check_count(args, name, 1)
+    if args.street_count is not None and args.streets != SYNTHETIC:
+        raise InputError("--street-count is for --streets synthetic; leave it out")
+    if args.gate_streets is not None and args.streets is None and not args.select:
+        raise InputError("--gate-streets is for a training on many streets; pass --streets synthetic, or leave it out")
     if args.streets is None and not args.select and (args.networks > 1 or args.keep is not None):
         raise InputError("--networks and --keep are for a training on many streets; pass --streets synthetic, or leave them out")
     if args.select and args.networks > 1:

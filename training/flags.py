@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_COUNT = 1_000_000
 HIDDEN_SIZES = (64, 64)
+DEFAULT_STREET_COUNT, DEFAULT_GATE_STREETS = 120, 60
 STREET = street_dialect.DIALECT.name
 FIXED_NETWORKS = "the networks of the dialect street have fixed sizes"
 

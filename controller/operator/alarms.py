@@ -29,6 +29,20 @@ SEVERITIES = {
     REJECTIONS: WARNING, CERTIFICATE: WARNING, RECORD: WARNING, LATE: WARNING,
 }  # fmt: skip
 """By name, the severity of its alert."""
+REMEDIES = {
+    MONITOR: "unexpected_state: stop the other client that sets the signal; any other rule: greenserve ctl set fixed TL, and "
+    "keep the log",
+    MANY_FALLBACKS: "find the reasons in controller_missing_answers_total; start the model server, or roll the publication back",
+    SERVER: "greenserve status --server HOST:PORT; restart the server if it does not run, else look at its certificates",
+    FALLBACK: "its fallback plan runs; find the reason in controller_missing_answers_total",
+    DEADLINE: "find the slow stage in controller_stage_seconds; use a fleet, more cores or districts, or raise deadline_ms",
+    OVERRIDES: "compare [safety] with the contract's timing (greenserve describe), and train with the street's times",
+    REJECTIONS: "compare the models and the network files with what SUMO loads (greenserve check)",
+    CERTIFICATE: "replace its file or Secret; it is read again without a restart",
+    RECORD: "make room, or lower [controller] record_max_gb, and restart the controller; control goes on without the record",
+    LATE: "lower the speed (greenserve ctl speed X), or find what slows SUMO in controller_stage_seconds",
+}
+"""By name, what to do, in one line; docs/runbook.md has more."""
 QUIET_S = {MONITOR: 300.0, REJECTIONS: 300.0, SERVER: 10.0, LATE: 60.0}
 """By name of an alarm of single occurrences: simulated time without another one after which it ends."""
 WINDOW_S = 300.0
@@ -74,6 +88,11 @@ class ListedAlarm:
     def runbook(self) -> str:
         """The page and anchor of what to do."""
         return f"docs/runbook.md#{self.name.lower()}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do, in one line."""
+        return REMEDIES[self.name]
 
 
 @dataclass

@@ -45,6 +45,8 @@ def from_flags(args: argparse.Namespace, city: City) -> ControlAddress | None:
     settings = city.controller
     written = args.control_address or settings.control_address
     if not written:
+        if passed := [name for name in TLS_FLAGS if getattr(args, f"control_tls_{name}")]:
+            raise InputError(f"--control-tls-{passed[0]} is for the control API; pass --control-address, or leave it out")
         return None
     flag = "--control-address" if args.control_address else f"{city.path}: [controller] control_address"
     address = host_and_port(written, flag, "127.0.0.1:9110")

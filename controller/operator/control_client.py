@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 
 from city.errors import InputError, ProgramFailed
-from controller.operator.control_messages import METHODS, SERVICE, WATCH
+from controller.operator.control_messages import ANSWERED, METHODS, SERVICE, WATCH
 from protos import control_pb2 as pb
 from serving.client import Tls
 from serving.client.channel import open_channel
@@ -59,7 +59,9 @@ class ControlClient:
             return InputError(details)
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return InputError(f"{self.address} is not the control API of a controller; pass its --control-address")
-        hint = "" if code is not grpc.StatusCode.UNAVAILABLE else "; check --address, the TLS files and that it runs"
+        has_answered = any(key == ANSWERED for key, _ in error.trailing_metadata() or ())
+        is_unreached = code is grpc.StatusCode.UNAVAILABLE and not has_answered
+        hint = "; check --address, the TLS files and that it runs" if is_unreached else ""
         return ProgramFailed(f"{self.address}: {code.name}: {details[:MAX_DETAILS_CHARS]}{hint}")
 
     def close(self) -> None:

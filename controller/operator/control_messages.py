@@ -27,6 +27,8 @@ METHODS = {
 }
 """By name of a method with one answer: its request and its answer."""
 WATCH = "WatchDecisions"
+ANSWERED = "greenserve-answered"
+"""Trailing metadata of a controller's own errors: it distinguishes their UNAVAILABLE from that of a lost connection."""
 
 
 def run_message(second: float, pace: PaceState, policy: str, sumo: str) -> pb.Run:
@@ -73,7 +75,7 @@ def alarm_messages(alarms: Iterable[ListedAlarm]) -> list[pb.Alarm]:
             id=alarm.id, name=alarm.name, severity=alarm.severity, since_s=alarm.since_s, since_unix_s=alarm.since_unix_s,
             last_s=alarm.last_s, count=alarm.count, subjects=alarm.subjects, subject_count=alarm.subject_count,
             text=alarm.text, runbook=alarm.runbook, is_active=alarm.ended_s is None, ended_s=alarm.ended_s or 0.0,
-            acknowledged_by=alarm.acknowledged_by, acknowledged_s=alarm.acknowledged_s,
+            acknowledged_by=alarm.acknowledged_by, acknowledged_s=alarm.acknowledged_s, remedy=alarm.remedy,
         )
         for alarm in alarms
     ]  # fmt: skip

@@ -187,7 +187,7 @@ class ControlService:
             self._submit(Acknowledge(request.id, author(request, context)), context)
         except UnknownAlarm:
             active = [alarm.id for alarm in self._alarms.current()]
-            remedy = f"the active ones are {names.listed(active, MAX_NAMED_TLS)}" if active else "there is none"
+            remedy = f"the active ones are {names.listed(active, MAX_NAMED_TLS)}" if active else "no alarm is active"
             raise UnknownAlarm(f"{_shown(request.id)}: no active alarm has this id; {remedy}") from None
         return self._list_alarms()
 
@@ -320,6 +320,7 @@ def _method(function: Callable[[Any, grpc.ServicerContext], Any], request_type: 
         except DecodeError:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {request_type.DESCRIPTOR.full_name}")
         except tuple(STATUS) as error:
+            context.set_trailing_metadata(((messages.ANSWERED, "1"),))
             context.abort(STATUS[type(error)], str(error))
 
     return call

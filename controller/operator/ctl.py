@@ -11,8 +11,8 @@ from typing import Any
 
 from city import config as city_config
 from city import names, program, text_table
-from city.arguments import Parser
-from city.errors import InputError
+from city.arguments import Parser, host_and_port
+from city.errors import InputError, ProgramFailed
 from city.printable import printable
 from controller.operator.control_client import ControlClient
 from controller.operator.control_messages import METHODS
@@ -22,6 +22,8 @@ from serving.client.tls_files import TlsFiles
 
 DEFAULT_ADDRESS = "127.0.0.1:9110"
 MAX_TIMEOUT_S = 3600.0
+MAX_STEP_S = 1e6
+"""Simulated seconds of one `step`."""
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 """Units of --for."""
 CLEAR = "\x1b[H\x1b[J"
@@ -152,6 +154,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.operat
 
 def _address(args: argparse.Namespace) -> str:
     if args.address is not None:
+        host_and_port(args.address, "--address", DEFAULT_ADDRESS)
         return str(args.address)
     path = args.city or Path("city.toml")
     if args.city is None and not path.exists():
@@ -172,15 +175,17 @@ def _call(client: ControlClient, args: argparse.Namespace) -> Any:
     author = "" if args.command in ("tls", "alarms") else args.author or _user()
     match args.command:
         case "tls":
-            return client.call("ListTls", pb.ListTlsRequest(tls=args.tls))
+            return client.call("ListTls", pb.ListTlsRequest(tls=_listed(args.tls)))
         case "set":
+            if args.for_s and args.mode == "policy":
+                raise InputError("--for is for the modes hold and fixed; leave it out")
             request = pb.SetModeRequest(tls=_listed(args.tls), mode=args.mode, author=author, for_seconds=args.for_s)
             return client.call("SetMode", request)
         case "pin":
             return client.call("PinModel", pb.PinModelRequest(tl=args.tl, version=args.version, author=author))
         case "step":
-            if not 0 < args.seconds <= 1e6:
-                raise InputError(f"{args.seconds:g} must be a time in s above 0, such as 1")
+            if not 0 < args.seconds <= MAX_STEP_S:
+                raise InputError(f"S {args.seconds:g} must be greater than 0 and at most {MAX_STEP_S:g}")
             second = client.call("Pause", pb.PauseRequest(author=author)).second
             return client.call("Step", pb.StepRequest(until_s=second + args.seconds, author=author))
         case "speed":
@@ -201,6 +206,7 @@ def _watch(client: ControlClient, args: argparse.Namespace) -> int:
     listed = pb.ListTlsRequest(tls=_listed(args.tls))
     first = client.call("ListTls", listed)  # an unknown TL is an error before the first update
     selected = {state.tl for state in first.tls}
+    unread: ProgramFailed | None = None
     for decisions in client.watch(args.interval_s):
         if args.json:
             if args.tls:
@@ -209,7 +215,13 @@ def _watch(client: ControlClient, args: argparse.Namespace) -> int:
                 decisions.decisions.extend(kept)
             print(_json(decisions), flush=True)
         else:
-            state = client.call("ListTls", listed)
+            if unread is not None:
+                raise unread
+            try:
+                state = client.call("ListTls", listed)
+            except ProgramFailed as error:
+                unread = error  # after the last step the controller ends, and so does the stream
+                continue
             alarms = ", ".join(decisions.active_alarms) or "none"
             print(f"{CLEAR if sys.stdout.isatty() else ''}{describe(state)}\nalarms: {alarms}", flush=True)
     print("the run has ended", file=sys.stderr)
@@ -266,7 +278,8 @@ def describe(answer: Any) -> str:
     if isinstance(answer, pb.Alarms):
         return "\n".join([_header(answer.run), _alarms(answer.alarms, width)])
     if isinstance(answer, pb.ReloadContractsResponse):
-        lines = [_header(answer.run), f"{answer.compared} contracts compared"]
+        unknown = "" if answer.compared or answer.failed else ": no TL's own model has answered since the server was reached last"
+        lines = [_header(answer.run), f"{answer.compared} contracts compared{unknown}"]
         for text, tls in (("changed, not followed", answer.changed), ("not readable", answer.failed)):
             lines += [f"{text}: {names.listed(tls, 20)}"] if tls else []
         return "\n".join(lines)
@@ -308,7 +321,7 @@ def _alarms(alarms: Sequence[pb.Alarm], width: int | None) -> str:
         more = alarm.subject_count - len(alarm.subjects)
         subjects = ", ".join(alarm.subjects) + (f" and {more} more" if more > 0 else "")
         row = (alarm.id, alarm.severity, began, str(alarm.count), alarm.acknowledged_by or "-")
-        rows.append((*row, "; ".join(filter(None, (subjects, alarm.text, f"see {alarm.runbook}")))))
+        rows.append((*row, "; ".join(filter(None, (subjects, alarm.text, alarm.remedy, f"see {alarm.runbook}")))))
     return text_table.render(("ALARM", "SEVERITY", "SINCE", "COUNT", "ACKNOWLEDGED", "WHAT"), rows, width)
 
 

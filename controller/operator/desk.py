@@ -201,7 +201,7 @@ class Desk:
         for tl, mode in saved.modes.items():
             if tl not in known:
                 continue
-            if now < mode.at_s:  # the simulation has begun anew
+            if now < mode.at_s:  # the simulation was restarted
                 mode = mode._replace(at_s=now, until_s=now + mode.until_s - mode.at_s)
             if now >= mode.until_s:
                 log.info("%s: the time of the mode %s that %s set is over", tl, mode.mode, mode.author)

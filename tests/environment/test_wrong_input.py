@@ -25,6 +25,9 @@ ARGUMENTS = [
     ({"transport": "pigeon"}, "transport = 'pigeon' must be one of libsumo, traci"),
     ({"render_mode": "human"}, "render_mode = 'human' must be one of None, rgb_array"),
     ({"seconds": 0}, "seconds = 0 must be at least 1"),
+    ({"seconds": "60"}, "seconds = '60' must be a number"),
+    ({"infer_tls": "SA102", "infer_model_number": "1"}, "infer_model_number = '1' must be an integer"),
+    ({"tripinfo": "/nowhere/trips.xml"}, "tripinfo: /nowhere: no such folder; create it, or pass another path"),
     ({"demand": "nothing.rou.xml"}, r"demand: nothing.rou.xml: no such file; pass varied or city"),
     ({"demand": 7}, "demand = 7 must be varied or city, a route file, or a Demand"),
 ]
@@ -101,3 +104,9 @@ def test_action_out_of_its_space_is_refused_and_the_episode_goes_on(actions, mes
 def test_negative_seed_is_refused(parallel):
     with pytest.raises(InputError, match="seed = -1 must not be negative"):
         parallel(["SA101"], seconds=60).reset(seed=-1)
+
+
+def test_seed_that_is_not_an_integer_is_refused(parallel):
+    env = parallel(["SA101"], seconds=60)
+    with pytest.raises(InputError, match=r"seed = 1\.5 must be an integer"):
+        env.reset(seed=1.5)

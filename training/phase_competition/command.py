@@ -44,7 +44,7 @@ def train(args: argparse.Namespace) -> int:
         resume=args.resume,
     )
     if args.streets == SYNTHETIC:
-        found = synthetic(args.out / "streets", range(args.street_count))
+        found = synthetic(args.out / "streets", range(args.street_count or flags.DEFAULT_STREET_COUNT))
     else:
         found, left_out = of_folder(Path(args.streets), "--streets")
         for reason in left_out:
@@ -113,7 +113,7 @@ def _selection(args: argparse.Namespace, networks: int) -> Selection:
         args.out,
         args.model_number,
         keep=keep,
-        street_count=args.gate_streets,
+        street_count=args.gate_streets or flags.DEFAULT_GATE_STREETS,
         seconds=args.seconds or StreetsSettings(args.out, ()).seconds,
         workers=args.workers,
         resume=args.resume,

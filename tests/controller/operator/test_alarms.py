@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.events import OperatorCommand
 from controller.operator import alarms as alarms_module
-from controller.operator.alarms import SEVERITIES, Alarms, UnknownAlarm
+from controller.operator.alarms import REMEDIES, SEVERITIES, Alarms, UnknownAlarm
 from controller.operator.pace import PaceState
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.safety.conflicts import OverrideReason
@@ -190,3 +190,4 @@ def test_names_severities_and_anchors_are_those_of_the_alert_rules():
     assert {name: rules[name]["labels"]["severity"] for name in SEVERITIES} == SEVERITIES
     sections = re.findall(r"^### (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.M)
     assert SEVERITIES.keys() <= set(sections)
+    assert REMEDIES.keys() == SEVERITIES.keys()

@@ -65,7 +65,12 @@ def test_list_tls_shows_mode_author_model_and_reason():
         ("SetSpeed", pb.SetSpeedRequest(factor=-1), InputError, r"factor -1 must lie between 0 and 1000"),
         ("SetSpeed", pb.SetSpeedRequest(factor=float("inf")), InputError, r"factor inf must lie"),
         ("Step", pb.StepRequest(until_s=float("nan")), InputError, r"until_s nan must lie"),
-        ("AcknowledgeAlarm", pb.AcknowledgeAlarmRequest(id="x"), InputError, r"x: no active alarm has this id; there is none"),
+        (
+            "AcknowledgeAlarm",
+            pb.AcknowledgeAlarmRequest(id="x"),
+            InputError,
+            r"x: no active alarm has this id; no alarm is active",
+        ),
     ],
 )
 def test_wrong_requests_are_refused_in_words_and_change_nothing(method, request_, code, message):

@@ -5,7 +5,10 @@ import threading
 
 import pytest
 
+from city.errors import ProgramFailed
+from controller.operator.control_client import ControlClient
 from controller.operator.ctl import main
+from controller.policies.served_contracts import ComparedContracts
 from signals.safety.monitor import Alarm, MonitorRule
 from tests.controller.decision_events import decision, event
 from tests.controller.operator.seats import TLS, Pins, Seat
@@ -65,6 +68,9 @@ def test_alarms_say_what_to_do(seat, address, capsys):
     assert ctl(address, "alarms") == 0
     text = capsys.readouterr().out
     assert "GreenserveMonitorAlarm/conflict" in text and "see docs/runbook.md#greenservemonitoralarm" in text
+    assert "greenserve ctl set fixed TL" in text
+    (alarm,) = printed(capsys, address, "alarms")["alarms"]
+    assert alarm["remedy"] in text
 
 
 def test_watch_prints_a_line_for_each_new_step_and_ends_with_the_run(seat, address, capsys):
@@ -83,18 +89,41 @@ def test_watch_shows_the_table_again(seat, address, capsys):
     assert capsys.readouterr().out.count("alarms: none") >= 1
 
 
+def test_watch_ends_with_the_run_although_the_last_table_is_missing(seat, address, capsys, monkeypatch):
+    answers = iter([ControlClient.call, no_answer])
+    monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
+    threading.Timer(0.5, seat.state.close).start()
+    seat.state.add(event(10, [decision("SA101")]))
+    assert ctl(address, "watch", "--interval-s", "60") == 0
+    assert "the run has ended" in capsys.readouterr().err
+
+
+def test_watch_fails_if_the_tables_cannot_be_read_while_the_run_goes_on(seat, address, capsys, monkeypatch):
+    answers = iter([ControlClient.call, no_answer])
+    monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
+    seat.state.add(event(10, [decision("SA101")]))
+    threading.Timer(0.5, seat.state.add, [event(11, [decision("SA101")])]).start()
+    assert ctl(address, "watch", "--interval-s", "0.1") == 1
+    assert "no answer" in capsys.readouterr().err
+
+
+def no_answer(*_):
+    raise ProgramFailed("no answer")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["set", "fixed", "SA11"], 2, "SA11 is not a TL of this controller; did you mean SA101"),
         (["watch", "SA11"], 2, "SA11 is not a TL"),
+        (["set", "policy", "SA101", "--for", "5m"], 2, "--for is for the modes hold and fixed; leave it out"),
         (["set", "off", "SA101"], 2, "invalid choice: 'off'"),
         (["set", "fixed", "SA101", "--for", "soon"], 2, "'soon' is not a time; write 90, 90s, 30m or 2h"),
         (["set", "fixed", "SA101", "--for", "-5"], 2, "'-5' is not a time"),
-        (["step", "-1"], 2, "-1 must be a time in s above 0"),
-        (["step", "nan"], 2, "nan must be a time in s above 0"),
+        (["step", "-1"], 2, "S -1 must be greater than 0 and at most 1e+06"),
+        (["step", "nan"], 2, "S nan must be greater than 0 and at most 1e+06"),
         (["speed", "2000"], 2, "factor 2000 must lie between 0 and 1000"),
-        (["ack", "x"], 2, "no active alarm has this id"),
+        (["ack", "x"], 2, "x: no active alarm has this id; no alarm is active"),
         (["tls", "--timeout-s", "0"], 2, "--timeout-s 0 must be above 0"),
         (["watch", "--interval-s", "0"], 2, "--interval-s 0 must be above 0"),
         (["pause", "--tls-key", "x"], 2, "--tls-certificate and --tls-key belong together"),
@@ -119,3 +148,24 @@ def test_the_address_is_that_of_city_toml(seat, address, capsys, tmp_path):
     (tmp_path / "city.toml").write_text(f'[controller]\ncontrol_address = "{address}"\n')
     assert main(["tls", "--json"], "greenserve ctl") == 0
     assert len(json.loads(capsys.readouterr().out)["tls"]) == len(TLS)
+
+
+def test_address_without_a_port_names_the_flag(capsys):
+    assert main(["tls", "--address", "localhost"], "greenserve ctl") == 2
+    assert "--address 'localhost' must be HOST:PORT with a port below 65536, such as 127.0.0.1:9110" in capsys.readouterr().err
+
+
+def test_listed_tls_may_be_separated_by_commas(address, capsys):
+    assert [tl["tl"] for tl in printed(capsys, address, "tls", "SA101,SA103")["tls"]] == ["SA101", "SA103"]
+
+
+def test_pin_without_an_answer_of_the_model_server_does_not_blame_the_address(seat, address, capsys):
+    seat.pins.refusal = ProgramFailed("127.0.0.1:8500: no contract can be read; try again")
+    assert ctl(address, "pin", "SA101", "3") == 1
+    assert capsys.readouterr().err.strip().endswith("no contract can be read; try again")
+
+
+def test_reload_without_an_answered_contract_tells_why(seat, address, capsys, monkeypatch):
+    monkeypatch.setattr(seat.pins, "compare_contracts", lambda: ComparedContracts((), (), ()), raising=False)
+    assert ctl(address, "reload") == 0
+    assert "0 contracts compared: no TL's own model has answered" in capsys.readouterr().out
