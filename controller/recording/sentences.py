@@ -55,6 +55,19 @@ def rejection_sentence(rejection: record.Rejection, at_s: float) -> str:
     return printable(f"{time_text(at_s)} signal {rejection.signal}: SUMO rejected a command: {rejection.reason}")
 
 
+def command_sentence(command: record.OperatorCommand, at_s: float) -> str:
+    """An operator's command to a TL."""
+    before, after = mode_name(command.mode_before), mode_name(command.mode)
+    change = f"{before} -> {after}" if before != after else f"it stays in {after}"
+    return printable(f"{time_text(at_s)} {command.tl}: {command.author} set it to {command.wanted}: {change}")
+
+
+def action_sentence(action: record.OperatorAction, at_s: float) -> str:
+    """An operator's command that sets no mode."""
+    what = " ".join(filter(None, (action.action, action.target, action.value)))
+    return printable(f"{time_text(at_s)} {action.author}: {what}")
+
+
 def mode_name(value: int) -> str:
     """A control mode's name; the number of one that this version does not know."""
     return _enum_name(record.TlStep.ControlMode, value)

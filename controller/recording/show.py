@@ -16,7 +16,7 @@ from city.errors import InputError
 from controller.recording.info import add_record, open_record
 from controller.recording.record_file import RecordedStep
 from controller.recording.run_files import RunReader
-from controller.recording.sentences import alarm_sentence, rejection_sentence, sentence
+from controller.recording.sentences import action_sentence, alarm_sentence, command_sentence, rejection_sentence, sentence
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 
@@ -93,6 +93,13 @@ def _entries_of(
     for rejection in step.rejections:
         if rejection.signal in signals:
             yield {"sentence": rejection_sentence(rejection, step.at_s), "rejection": _as_dict(rejection)}
+    for command in step.commands:
+        if command.tl in contracts:
+            yield {"sentence": command_sentence(command, step.at_s), "command": _as_dict(command)}
+    for action in step.actions:
+        # of the run, or of a TL that is shown
+        if not action.target or action.target in contracts:
+            yield {"sentence": action_sentence(action, step.at_s), "action": _as_dict(action)}
     for tl, tl_step in recorded.tls.items():
         if tl in contracts and _is_worth_showing(tl_step):
             yield {"sentence": sentence(contracts[tl], tl_step, driver), "tl": tl, "step": _as_dict(tl_step)}

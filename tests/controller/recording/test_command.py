@@ -128,6 +128,22 @@ def test_show_has_alarms_and_rejections_of_the_tls_signals(recorded_city, tmp_pa
     assert len(lines) == 3 and lines[2].startswith("00:00:00 SA101: saw")
 
 
+def test_show_has_operators_commands_with_their_author(recorded_city, tmp_path, run):
+    (step, tl_steps, publish_ns), *_ = recorded_city.steps
+    step = record.Step.FromString(step.SerializeToString())
+    for tl in ("SA101", "SA102"):
+        step.commands.add(tl=tl, wanted="fixed", author="ada\x1b[2J", mode_before=record.TlStep.POLICY, mode=record.TlStep.FIXED)
+    step.actions.add(action="pin", target="SA101", value="3", author="ada")
+    step.actions.add(action="pin", target="SA102", value="3", author="ada")
+    step.actions.add(action="speed", value="2", author="bo")
+    path = type(recorded_city)(recorded_city.start, [(step, tl_steps, publish_ns)]).write(tmp_path / "x.mcap")
+    assert run("show", path, "--tl", "SA101").splitlines()[:3] == [
+        "00:00:00 SA101: ada\ufffd[2J set it to fixed: policy -> fixed",
+        "00:00:00 ada: pin SA101 3",
+        "00:00:00 bo: speed 2",
+    ]
+
+
 def test_show_names_what_is_missing_on_stderr(killed, capsys):
     assert main(["show", str(killed), "--tl", "SA101"], PROG) == 0
     assert capsys.readouterr().err.startswith("missing: killed.mcap: cut off after byte ")
