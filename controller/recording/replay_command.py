@@ -38,6 +38,9 @@ def parser(prog: str) -> Parser:
         "files", nargs="+", type=Path, metavar="FILE", help="files of one run in any order, or a folder with them"
     )
     parser.add_argument(
+        "--run", metavar="RUN", help="of a folder with several runs: the beginning of a run's id (default: the only run)"
+    )
+    parser.add_argument(
         "--tl", action="append", metavar="TL", help="TLs to compare, separated by commas or repeated (default: all)"
     )
     parser.add_argument(
@@ -76,7 +79,7 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    run = RecordedRun(args.files)
+    run = RecordedRun(args.files, args.run)
     contracts = run.start.contracts
     tl_of_signal = {signal: contract.tl for contract in contracts for signal in contract.signal_ids}
     tls = names.select(args.tl or ["all"], [contract.tl for contract in contracts], "--tl", tl_of_signal)
@@ -105,6 +108,11 @@ def _with_shadow(
     served_fleet = ServedFleet(client, names.canonical(fleet), contracts, version) if fleet else None
     if served_fleet is not None:
         served_fleet.update()
+        if served_fleet.coverage is None:
+            raise InputError(
+                f"{client.address}: fleet {served_fleet.name} is not served, or answers for none of the TLs; "
+                "build it (greenserve fleet), or leave out --fleet"
+            )
     deadline_s = run.start.control.deadline_ms / 1000
     served = ServedPolicies(client, contracts, version, deadline_s, fleet=served_fleet, with_scores=True)
     shadows: list[ShadowPolicies] = []
@@ -120,6 +128,8 @@ def _with_shadow(
 
 
 def _print_comparison(run: RecordedRun, replay: Replay, tls: Sequence[str]) -> None:
+    for text in run.unreadable:
+        print(f"missing: {text}", file=sys.stderr)
     if run.ended:
         print(f"the record is not whole: {run.ended}", file=sys.stderr)
     span = f"{replay.replayed_steps} steps of {len(tls)} TLs, from second {run.city.begin_s:g} to {replay.replayed_to_s:g}"
