@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
-from mcap.records import Attachment, Channel, Header, Schema
+from mcap.records import Attachment, Channel, Header, Metadata, Schema
 from mcap.records import Message as McapMessage
 from mcap.writer import Writer
 
@@ -26,6 +26,9 @@ SUFFIX = ".mcap"
 PROFILE = "greenserve"
 CITY, STEP, TL = "/city", "/step", "/tl/"
 """Topics; a TL's name follows the last one."""
+REPAIRED, LOST = "greenserve.repaired", "lost"
+"""The metadata of a repaired file, and its key: what the damaged file had lost."""
+MAX_LOST_CHARACTERS = 2000
 MAX_NAMES = 5
 """TLs that a text names."""
 REMEDY = "name a file that greenserve control --record wrote"
@@ -247,6 +250,9 @@ class RecordReader:
                     self.attachments[item.name] = item.data
                 else:
                     self._losses.add(f"attachment {item.name} is not read: all have more than {MAX_RECORD_BYTES:,} bytes")
+            elif isinstance(item, Metadata):
+                if item.name == REPAIRED:
+                    self._losses.add(f"repaired: {item.metadata.get(LOST, '')[:MAX_LOST_CHARACTERS]}")
             elif isinstance(item, Header):
                 self.library = item.library
                 if item.profile != PROFILE:
