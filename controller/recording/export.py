@@ -63,7 +63,7 @@ TABLES: dict[str, dict[str, str]] = {
     "alarms": {"number": INT, "at_s": FLOAT, "signal": TEXT, "rule": TEXT, "message": TEXT},
 }
 """Columns and types of each table."""
-REMEDY = "make room there, or name another folder"
+REMEDY = "name another folder"
 Row = Sequence[Any]
 
 

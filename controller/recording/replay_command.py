@@ -24,7 +24,7 @@ DIFFERENT = 3
 """Exit code if a decision is not the recorded one."""
 MAX_COUNTED_FIELDS = 20
 """Rows of the table of further differences."""
-REMEDY = "make room there, or pass another file"
+REMEDY = "pass another file"
 
 
 def parser(prog: str) -> Parser:
