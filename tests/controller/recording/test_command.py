@@ -299,6 +299,14 @@ def test_repair_into_a_folder_that_is_missing_is_one_line(killed, tmp_path, run)
     assert "cannot be written: No such file" in run("repair", killed, "--out", tmp_path / "none" / "x.mcap", code=2)
 
 
+def test_files_for_models_need_no_first_file_of_the_run(recorded_city, tmp_path, run):
+    recorded_city.write(tmp_path / "b.mcap", 10, 20, file_number=1)
+    out = run("export", tmp_path, "--observations", tmp_path / "observations")
+    assert out.splitlines()[1] == "missing: file 0 is missing before b.mcap"
+    assert (tmp_path / "observations" / "SA101.npy").exists()
+    assert "wrote warm-up records of" in run("export", tmp_path, "--warmup", tmp_path / "warm-up")
+
+
 def test_repair_of_a_folder_asks_for_a_file(tmp_path, run):
     assert run("repair", tmp_path, code=2) == f"error: {tmp_path}: is a folder; name one of its files"
 
