@@ -1,4 +1,4 @@
-"""The records of an MCAP file, read in one direction: a file that was cut off, damaged, or written by somebody else.
+"""The records of an MCAP file, read in one direction: a file that was cut off, damaged, or written by another program.
 
 A killed writer leaves no footer, so the index that MCAP's own reader begins with is missing. This reader needs none: it
 skips what is damaged, names it in `losses`, and stops where the file ends. Nothing in a file makes it read, or unpack, more
@@ -41,7 +41,7 @@ _KINDS: dict[int, Any] = {
     Opcode.METADATA: Metadata,
 }
 _MALFORMED = (McapError, struct.error, zstandard.ZstdError, ValueError, RuntimeError, OverflowError, MemoryError, EOFError)
-"""What the parsers of records and the decompressors raise for bytes that nobody wrote."""
+"""What the parsers of records and the decompressors raise for invalid bytes."""
 
 
 class Losses:
@@ -151,13 +151,13 @@ def _records_in(data: bytes) -> Iterator[McapRecord]:
 
 
 def _unpacked(chunk: Chunk) -> bytes:
-    """The content of a chunk. Raises ValueError if it is not what the chunk says, without unpacking more than that."""
+    """The content of a chunk. Raises ValueError if its size or checksum is not the stated one."""
     size = chunk.uncompressed_size
     if size > MAX_CHUNK_BYTES:
         raise ValueError(f"a chunk of {size:,} bytes, more than the limit of {MAX_CHUNK_BYTES:,}")
-    # one byte more than promised shows that there is more
+    # one byte more than stated shows that there is more
     if chunk.compression == "zstd":
-        # not zstandard.decompress: it allocates what the frame promises, whatever limit it gets
+        # not zstandard.decompress: it allocates the size that the frame states, whatever its limit
         data: bytes = zstandard.ZstdDecompressor().stream_reader(chunk.data).read(size + 1)
     elif chunk.compression == "lz4":
         data = lz4.frame.LZ4FrameDecompressor().decompress(chunk.data, max_length=size + 1)
@@ -166,7 +166,7 @@ def _unpacked(chunk: Chunk) -> bytes:
     else:
         raise ValueError(f"compression {chunk.compression[:20]!r} is unknown")
     if len(data) != size:
-        raise ValueError("a chunk has another size than it says")
+        raise ValueError("a chunk does not have its stated size")
     _check(data, chunk.uncompressed_crc)
     return data
 

@@ -1,7 +1,7 @@
 """One file of a record: MCAP with the messages of protos/record.proto.
 
 log_time is simulated time, publish_time the wall clock, both in ns. The network's files are
-attachments, gzipped. Readers take a file as it is: cut off, damaged, or of somebody else.
+attachments, gzipped. The reader accepts any file: cut off, damaged, or written by another program.
 """
 
 import gzip

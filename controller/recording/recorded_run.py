@@ -119,7 +119,7 @@ def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) ->
                 raise ValueError("its signals are not those of its contracts")
             lanes = start.tracked_lanes().lanes
         except InputError as error:
-            # the unpacked file's name means nothing to the reader
+            # the user does not know the unpacked file's name
             raise InputError(f"{path}: {str(error).replace(folder, 'its attachments')}") from None
         except MALFORMED as error:
             raise InputError(

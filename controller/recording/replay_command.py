@@ -1,4 +1,4 @@
-"""`greenserve replay`: decide a recorded run again, without SUMO, and ask other models what they would have decided."""
+"""`greenserve replay`: decide a recorded run again, without SUMO, and query other models for what they would have decided."""
 
 import argparse
 import json
@@ -44,11 +44,13 @@ def parser(prog: str) -> Parser:
         "--tl", action="append", metavar="TL", help="TLs to compare, separated by commas or repeated (default: all)"
     )
     parser.add_argument(
-        "--server", metavar="HOST:PORT", help="ask this model server too, or unix:PATH, what its models would have decided"
+        "--server",
+        metavar="HOST:PORT",
+        help="model server, or unix:PATH, that is also queried for what its models would have decided",
     )
-    parser.add_argument("--model-number", type=int, metavar="N", help="version to ask of the models (default: the newest served)")
-    parser.add_argument("--version-label", metavar="LABEL", help="ask the version of this label, such as stable")
-    parser.add_argument("--fleet", metavar="NAME", default="", help="fleet to ask for all TLs at once (default: none)")
+    parser.add_argument("--model-number", type=int, metavar="N", help="version to request (default: the newest served)")
+    parser.add_argument("--version-label", metavar="LABEL", help="request the version of this label, such as stable")
+    parser.add_argument("--fleet", metavar="NAME", default="", help="fleet to query for all TLs at once (default: none)")
     tls_files.add_flags(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the differences and the server's figures to this file")
     return parser

@@ -50,7 +50,7 @@ AFTER_HOLE_S = 0.001
 """Control mode lost lasts so much longer than a hole, because why the greens in it ended is not known."""
 MAX_GAP_S = 60.0
 """A longer time between two readings of single vehicles is not counted as flow."""
-NO_DETECTORS = "the record has no entries and exits of detectors, so there are no detector events"
+NO_DETECTORS = "records do not hold entries and exits of detectors yet, so there are no detector events"
 
 
 @dataclass(frozen=True)
