@@ -7,6 +7,7 @@ attachments, gzipped. The reader accepts any file: cut off, damaged, or written 
 import gzip
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -295,3 +296,11 @@ def missing_steps(expected: int, number: int) -> str:
     if number == expected + 1:
         return f"step {expected} is missing"
     return f"steps {expected} to {number - 1} are missing"
+
+
+def wall_text(ns: int) -> str:
+    """RFC 3339, UTC. A time beyond datetime's range is shown as it is."""
+    try:
+        return datetime.fromtimestamp(ns / NS, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{ns} ns"

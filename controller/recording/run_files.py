@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from city.errors import InputError
-from controller.recording.record_file import SUFFIX, RecordedStep, RecordReader, missing_steps
+from controller.recording.record_file import SUFFIX, RecordedStep, RecordReader, missing_steps, wall_text
 from protos import record_pb2 as record
 
 REPAIRED_SUFFIX = ".repaired" + SUFFIX
@@ -85,7 +85,7 @@ def files_of_run(folder: Path, run: str | None = None) -> tuple[list[RunFile], l
     files, unreadable = _files_in(folder)
     if not files:
         raise InputError(unreadable[0] if unreadable else f"{folder}: has no files *{SUFFIX}; name a folder of control --record")
-    runs = sorted({file.city.run for file in files})
+    runs = {file.city.run: file.city.begin_unix_ns for file in files}
     matching = [each for each in runs if each.startswith(run or "")]
     if len(matching) != 1:
         if run is None:
@@ -94,7 +94,9 @@ def files_of_run(folder: Path, run: str | None = None) -> tuple[list[RunFile], l
             remedy = f"several of them begin with {run}: pass more of the id"
         else:
             remedy = f"none of them begins with {run}"
-        raise InputError(f"{folder}: has files of the runs {', '.join(runs)}; {remedy}")
+        in_order = sorted(runs, key=lambda each: (runs[each], each))
+        found = ", ".join(f"{each} (begun {wall_text(runs[each])})" for each in in_order)
+        raise InputError(f"{folder}: has files of the runs {found}; {remedy}")
     chosen = [file for file in files if file.city.run == matching[0]]
     return sorted(chosen, key=lambda file: file.city.file_number), unreadable
 
