@@ -32,6 +32,8 @@ MAX_LOSSES = 20
 _HEAD = struct.Struct("<BQ")
 _MESSAGE = struct.Struct("<HIQQ")
 _CRC = struct.Struct("<I")
+_FOOTER = struct.Struct("<BQQQI")
+"""Opcode, length, begin of the index, begin of its own index, checksum; MAGIC follows."""
 _KINDS: dict[int, Any] = {
     Opcode.HEADER: Header,
     Opcode.SCHEMA: Schema,
@@ -73,6 +75,7 @@ class McapStream:
         self._stream = stream
         self._size = os.fstat(stream.fileno()).st_size
         self._losses = losses
+        self._has_read_index = False
 
     def records(self) -> Iterator[McapRecord]:
         """Header, attachments, metadata, and the schemas, channels and messages inside and outside of chunks, in order."""
@@ -106,7 +109,31 @@ class McapStream:
                     yield from self._parsed(opcode, self._stream.read(length))
                 except _MALFORMED as error:
                     self._losses.add(f"bytes {begin:,} to {end:,} are damaged ({_reason(error)})")
+                    # the damaged part may have had the names of channels, which the index repeats
+                    yield from self._indexed_names()
                     self._stream.seek(end)
+
+    def _indexed_names(self) -> Iterator[McapRecord]:
+        """The schemas and channels of the index, once; none if the file has no index."""
+        if self._has_read_index or self._size < _FOOTER.size + len(MAGIC):
+            return
+        self._has_read_index = True
+        self._stream.seek(self._size - _FOOTER.size - len(MAGIC))
+        opcode, _, position, _, _ = _FOOTER.unpack(self._stream.read(_FOOTER.size))
+        if opcode != Opcode.FOOTER or self._stream.read(len(MAGIC)) != MAGIC or position == 0:
+            return
+        while position < self._size:
+            self._stream.seek(position)
+            head = self._stream.read(_HEAD.size)
+            opcode, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (Opcode.FOOTER, 0)
+            position += _HEAD.size + length
+            if opcode == Opcode.FOOTER or position > self._size:
+                return
+            if opcode in (Opcode.SCHEMA, Opcode.CHANNEL) and length <= MAX_CHUNK_BYTES:
+                try:
+                    yield _record(opcode, self._stream.read(length))
+                except _MALFORMED:
+                    return  # the damage is reported already; without names, the loss of their messages is reported too
 
     def _lose_end(self, begin: int, in_index: bool) -> None:
         self._losses.add(f"cut off after byte {begin:,}{', in its index: no step is lost by that' if in_index else ''}")
