@@ -66,7 +66,7 @@ class ScoredPolicies:
 
 
 def controlled(sumocfg: Path, seconds: float, case: str, transport: str, folder: str) -> Iterator[float]:
-    """The controller's decision steps on a street, recorded into `folder` if the case says so."""
+    """The controller's decision steps on a street, recorded into `folder` if the case records."""
     if case == REAL_TIME:
         recorder.FLUSH_INTERVAL_S = 0.0
     street = network.of_sumocfg(sumocfg)

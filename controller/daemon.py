@@ -185,7 +185,8 @@ def _recorder(
     from controller.recording.run_start import RunStart
 
     city = config.city
-    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, _driver(config))
+    phases = {name: tl.phases for name, tl in city.tls.items() if name in config.infer_tls and tl.phases}
+    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, _driver(config), phases)
     files = RecordFolder(folder, int(city.controller.record_max_gb * 1e9))
     return Recorder(files, run, RecordMetrics(registry), on_end_by_error=alarms.note_record)
 

@@ -114,7 +114,7 @@ def parser(prog: str) -> Parser:
         "--observations",
         type=Path,
         metavar="DIR",
-        help="compare actions on the recorded observations in DIR/TL.npy too (greenserve replay --write-observations DIR)",
+        help="compare actions on the recorded observations in DIR/TL.npy too (greenserve record export --observations DIR)",
     )
     existing = parser.add_mutually_exclusive_group()
     existing.add_argument("--overwrite", action="store_true", help="replace a version that exists")

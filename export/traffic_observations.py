@@ -10,7 +10,7 @@ from city.errors import InputError
 
 MAX_OBSERVATIONS = 10_000
 """Of a TL: the evaluation in float64 takes some milliseconds for each 1,000."""
-REMEDY = "write it again (greenserve replay --write-observations DIR)"
+REMEDY = "write it again (greenserve record export --observations DIR)"
 
 
 def check_folder(folder: Path, tls: Sequence[str]) -> Path:

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class City(_message.Message):
-    __slots__ = ("greenserve_version", "run", "file_number", "begin_unix_ns", "begin_s", "sumo_step_s", "has_traffic", "driver", "safety", "controller", "contracts", "signals", "lanes", "network_begin_s", "network_files")
+    __slots__ = ("greenserve_version", "run", "file_number", "begin_unix_ns", "begin_s", "sumo_step_s", "has_traffic", "driver", "safety", "controller", "contracts", "signals", "lanes", "network_begin_s", "network_files", "phases")
     GREENSERVE_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     FILE_NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class City(_message.Message):
     LANES_FIELD_NUMBER: _ClassVar[int]
     NETWORK_BEGIN_S_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FILES_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
     greenserve_version: str
     run: str
     file_number: int
@@ -40,7 +41,8 @@ class City(_message.Message):
     lanes: _containers.RepeatedScalarFieldContainer[str]
     network_begin_s: float
     network_files: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, greenserve_version: _Optional[str] = ..., run: _Optional[str] = ..., file_number: _Optional[int] = ..., begin_unix_ns: _Optional[int] = ..., begin_s: _Optional[float] = ..., sumo_step_s: _Optional[float] = ..., has_traffic: _Optional[bool] = ..., driver: _Optional[str] = ..., safety: _Optional[str] = ..., controller: _Optional[str] = ..., contracts: _Optional[_Iterable[_Union[_policy_pb2.PolicyContract, _Mapping]]] = ..., signals: _Optional[_Iterable[_Union[RunningSignal, _Mapping]]] = ..., lanes: _Optional[_Iterable[str]] = ..., network_begin_s: _Optional[float] = ..., network_files: _Optional[_Iterable[str]] = ...) -> None: ...
+    phases: str
+    def __init__(self, greenserve_version: _Optional[str] = ..., run: _Optional[str] = ..., file_number: _Optional[int] = ..., begin_unix_ns: _Optional[int] = ..., begin_s: _Optional[float] = ..., sumo_step_s: _Optional[float] = ..., has_traffic: _Optional[bool] = ..., driver: _Optional[str] = ..., safety: _Optional[str] = ..., controller: _Optional[str] = ..., contracts: _Optional[_Iterable[_Union[_policy_pb2.PolicyContract, _Mapping]]] = ..., signals: _Optional[_Iterable[_Union[RunningSignal, _Mapping]]] = ..., lanes: _Optional[_Iterable[str]] = ..., network_begin_s: _Optional[float] = ..., network_files: _Optional[_Iterable[str]] = ..., phases: _Optional[str] = ...) -> None: ...
 
 class RunningSignal(_message.Message):
     __slots__ = ("id", "shown", "fallback_program", "programs")

@@ -102,7 +102,7 @@ class SavedModes:
         if self._path is None:
             return
         try:
-            whole_files.write(self._path, json.dumps(_content(saved)), "make room there; a restart forgets the modes")
+            whole_files.write(self._path, json.dumps(_content(saved)), "a restart forgets the modes")
         except InputError as error:
             if str(error) != self._last_error:
                 log.warning("%s", error)

@@ -12,7 +12,10 @@ from city.config import City
 def add(parser: Parser, prefix: str = "") -> None:
     """Add --city and --zero; `prefix` begins their help texts."""
     parser.add_argument(
-        "--city", type=Path, metavar="FILE", help=f"{prefix}city.toml whose phase numbers (phases) count (default: by the rule)"
+        "--city",
+        type=Path,
+        metavar="FILE",
+        help=f"{prefix}city.toml whose phase numbers (phases) count (default: the recorded ones)",
     )
     parser.add_argument(
         "--zero",

@@ -1,4 +1,4 @@
-"""`greenserve record`: read, draw, export and repair the records of `greenserve control --record`."""
+"""`greenserve record`: read, draw, export and repair the records of `greenserve control --record`. `greenserve replay`."""
 
 import importlib.util
 import sys
@@ -20,10 +20,21 @@ SUBCOMMANDS = {
 def main(argv: list[str] | None = None, prog: str = "python -m controller.recording.command") -> int:
     """Run a subcommand and return its exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    if arguments and arguments[0] in SUBCOMMANDS and importlib.util.find_spec("mcap") is None:
+    if arguments and arguments[0] in SUBCOMMANDS and _lacks_extra():
         return program.run(_without_extra)
     modules = {name: module for name, (module, _) in SUBCOMMANDS.items()}
     return program.run_subcommand(arguments, prog, modules, _no_subcommand)
+
+
+def replay(argv: list[str], prog: str) -> int:
+    """Run `greenserve replay` and return its exit code."""
+    if _lacks_extra():
+        return program.run(_without_extra)
+    return program.load("controller.recording.replay_command")(argv, prog)
+
+
+def _lacks_extra() -> bool:
+    return importlib.util.find_spec("mcap") is None
 
 
 def _without_extra() -> int:

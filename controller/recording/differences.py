@@ -28,7 +28,7 @@ class Difference(NamedTuple):
     path: str
     """Of the field, such as observation[3]."""
     meaning: str
-    """Of the value, such as "density of lane A0_1"; "" if the path says it."""
+    """Of the value, such as "density of lane A0_1"; "" if the path names it."""
     recorded: str
     new: str
 

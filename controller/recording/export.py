@@ -63,7 +63,7 @@ TABLES: dict[str, dict[str, str]] = {
     "alarms": {"number": INT, "at_s": FLOAT, "signal": TEXT, "rule": TEXT, "message": TEXT},
 }
 """Columns and types of each table."""
-REMEDY = "make room there, or name another folder"
+REMEDY = "name another folder"
 Row = Sequence[Any]
 
 
@@ -113,8 +113,10 @@ def main(argv: list[str], prog: str) -> int:
             return 0
         if args.city is not None or args.zero is not None:
             raise InputError("--city and --zero belong to --atspm; leave them out")
-        if args.csv is None and args.parquet is None:
-            return _export_files(RecordedRun([file.path for file in reader.files]), args)
+        if args.sumo is not None:
+            return _export_sumo(reader, args.sumo)
+        if args.warmup is not None or args.observations is not None:
+            return _export_observations(reader, args)
         folder, kind = (args.csv, "csv") if args.csv is not None else (args.parquet, "parquet")
         counts = write(reader, folder, kind)
         for name, count in counts.items():
@@ -159,21 +161,28 @@ def export_atspm(reader: RunReader, folder: Path, city: City | None = None, zero
     return files.write(folder, recorded.timeline, events, recorded.phases, notes=recorded.notes)
 
 
-def _export_files(run: RecordedRun, args: argparse.Namespace) -> int:
-    """Write the files that need the run from its beginning on. Raises InputError."""
-    contracts = run.start.contracts
-    if args.sumo is not None:
-        for note in sumo_programs.write(args.sumo, run.start, run.steps()):
-            print(f"note: {note}", file=sys.stderr)
-        print(f"wrote the programs of the recorded lights to {args.sumo}")
-    elif args.warmup is not None:
-        count = observation_files.write_warm_up(args.warmup, contracts, run.steps())
-        print(f"wrote warm-up records of {count} TLs to {args.warmup}")
-    else:
-        count = observation_files.write_arrays(args.observations, contracts, run.steps())
-        print(f"wrote the observations of {count} TLs to {args.observations}")
+def _export_sumo(reader: RunReader, path: Path) -> int:
+    """Write the SUMO programs, which need the run from its beginning on. Raises InputError."""
+    run = RecordedRun([file.path for file in reader.files])
+    for note in sumo_programs.write(path, run.start, run.steps()):
+        print(f"note: {note}", file=sys.stderr)
+    print(f"wrote the programs of the recorded lights to {path}")
     if run.ended:
         print(f"missing: {run.ended}")
+    return 0
+
+
+def _export_observations(reader: RunReader, args: argparse.Namespace) -> int:
+    """Write the files for models. Raises InputError."""
+    contracts = reader.city.contracts
+    if args.warmup is not None:
+        count = observation_files.write_warm_up(args.warmup, contracts, reader.steps())
+        print(f"wrote warm-up records of {count} TLs to {args.warmup}")
+    else:
+        count = observation_files.write_arrays(args.observations, contracts, reader.steps())
+        print(f"wrote the observations of {count} TLs to {args.observations}")
+    for text in reader.missing:
+        print(f"missing: {text}")
     return 0
 
 

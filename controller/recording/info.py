@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from city import names, program, text_table
 from city.arguments import Parser
 from city.printable import printable
 from city.sumo_files import time_text
-from controller.recording.record_file import NS, RecordedStep
+from controller.recording.record_file import RecordedStep, wall_text
 from controller.recording.run_files import RunReader, open_run
 from controller.recording.sentences import mode_name, reason_name
 
@@ -130,8 +129,8 @@ def summarise(reader: RunReader) -> dict[str, Any]:
         "signals": len(city.signals),
         "first_s": _number(totals.first_s),
         "last_s": _number(totals.last_s),
-        "first_wall": _wall(totals.first_ns) if totals.steps else None,
-        "last_wall": _wall(totals.last_ns) if totals.steps else None,
+        "first_wall": wall_text(totals.first_ns) if totals.steps else None,
+        "last_wall": wall_text(totals.last_ns) if totals.steps else None,
         "steps": totals.steps,
         "decisions": totals.decisions,
         "without_valid_answer": totals.without_answer,
@@ -157,14 +156,6 @@ def summarise(reader: RunReader) -> dict[str, Any]:
 def _number(value: float) -> float | None:
     """A number that JSON has."""
     return value if math.isfinite(value) else None
-
-
-def _wall(ns: int) -> str:
-    """RFC 3339, UTC. A time beyond datetime's range is shown as it is."""
-    try:
-        return datetime.fromtimestamp(ns / NS, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (OverflowError, ValueError, OSError):
-        return f"{ns} ns"
 
 
 def _text(summary: Mapping[str, Any]) -> str:

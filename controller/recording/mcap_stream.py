@@ -1,13 +1,16 @@
-"""The records of an MCAP file, read in one direction: a file that was cut off, damaged, or written by somebody else.
+"""The records of an MCAP file, read in one direction: a file that was cut off, damaged, or written by another program.
 
 A killed writer leaves no footer, so the index that MCAP's own reader begins with is missing. This reader needs none: it
-skips what is damaged, names it in `losses`, and stops where the file ends. Nothing in a file makes it read, or unpack, more
+skips what is damaged, names it in `losses`, and stops at the file's end. If there is an index, it finds the next chunk and the
+names of channels after a damaged part. Nothing in a file makes it read, or unpack, more
 than its limits.
 """
 
 import os
 import struct
 import zlib
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from io import BytesIO
 from typing import IO, Any
@@ -32,6 +35,10 @@ MAX_LOSSES = 20
 _HEAD = struct.Struct("<BQ")
 _MESSAGE = struct.Struct("<HIQQ")
 _CRC = struct.Struct("<I")
+_CHUNK_INDEX = struct.Struct("<QQQ")
+"""How a chunk's entry of the index begins: its first and last log_time, and where it begins."""
+_FOOTER = struct.Struct("<BQQQI")
+"""Opcode, length, begin of the index, begin of its own index, checksum; MAGIC follows."""
 _KINDS: dict[int, Any] = {
     Opcode.HEADER: Header,
     Opcode.SCHEMA: Schema,
@@ -41,7 +48,7 @@ _KINDS: dict[int, Any] = {
     Opcode.METADATA: Metadata,
 }
 _MALFORMED = (McapError, struct.error, zstandard.ZstdError, ValueError, RuntimeError, OverflowError, MemoryError, EOFError)
-"""What the parsers of records and the decompressors raise for bytes that nobody wrote."""
+"""What the parsers of records and the decompressors raise for invalid bytes."""
 
 
 class Losses:
@@ -73,6 +80,9 @@ class McapStream:
         self._stream = stream
         self._size = os.fstat(stream.fileno()).st_size
         self._losses = losses
+        self._has_read_names = False
+        self._chunk_begins: array[int] | None = None
+        """Where the chunks of the index begin, sorted; None before it is needed."""
 
     def records(self) -> Iterator[McapRecord]:
         """Header, attachments, metadata, and the schemas, channels and messages inside and outside of chunks, in order."""
@@ -85,6 +95,12 @@ class McapStream:
             head = self._stream.read(_HEAD.size)
             opcode, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (None, 0)
             if opcode == 0 or (length > MAX_RECORD_BYTES and begin + length > self._size):
+                following = self._indexed_chunk_after(begin)
+                if following is not None:
+                    self._losses.add(f"bytes {begin:,} to {following:,} are damaged (not a valid record)")
+                    yield from self._indexed_names()
+                    self._stream.seek(following)
+                    continue
                 self._losses.add(f"damaged after byte {begin:,}, so that the rest cannot be read")
                 return
             end = begin + _HEAD.size + length
@@ -106,7 +122,49 @@ class McapStream:
                     yield from self._parsed(opcode, self._stream.read(length))
                 except _MALFORMED as error:
                     self._losses.add(f"bytes {begin:,} to {end:,} are damaged ({_reason(error)})")
+                    # the damaged part may have had the names of channels, which the index repeats
+                    yield from self._indexed_names()
                     self._stream.seek(end)
+
+    def _indexed_names(self) -> Iterator[McapRecord]:
+        """The schemas and channels of the index, once; none if the file has no index."""
+        if self._has_read_names:
+            return
+        self._has_read_names = True
+        for opcode, content in self._index(Opcode.SCHEMA, Opcode.CHANNEL):
+            try:
+                yield _record(opcode, content)
+            except _MALFORMED:
+                return  # the loss that made the index necessary is reported already
+
+    def _indexed_chunk_after(self, position: int) -> int | None:
+        """Where the next chunk begins after a position; None if the index does not have it."""
+        if self._chunk_begins is None:
+            begins = array("Q")
+            for _, content in self._index(Opcode.CHUNK_INDEX):
+                if len(content) >= _CHUNK_INDEX.size:
+                    begins.append(_CHUNK_INDEX.unpack_from(content)[2])
+            self._chunk_begins = array("Q", sorted(begins))
+        k = bisect_right(self._chunk_begins, position)
+        return self._chunk_begins[k] if k < len(self._chunk_begins) and self._chunk_begins[k] < self._size else None
+
+    def _index(self, *opcodes: int) -> Iterator[tuple[int, bytes]]:
+        """(opcode, content) of the index's records of these kinds; none if the file has no index. Moves the stream."""
+        if self._size < _FOOTER.size + len(MAGIC):
+            return
+        self._stream.seek(self._size - _FOOTER.size - len(MAGIC))
+        opcode, _, position, _, _ = _FOOTER.unpack(self._stream.read(_FOOTER.size))
+        if opcode != Opcode.FOOTER or self._stream.read(len(MAGIC)) != MAGIC or position == 0:
+            return
+        while position < self._size:
+            self._stream.seek(position)
+            head = self._stream.read(_HEAD.size)
+            opcode, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (Opcode.FOOTER, 0)
+            position += _HEAD.size + length
+            if opcode == Opcode.FOOTER or position > self._size:
+                return
+            if opcode in opcodes and length <= MAX_CHUNK_BYTES:
+                yield opcode, self._stream.read(length)
 
     def _lose_end(self, begin: int, in_index: bool) -> None:
         self._losses.add(f"cut off after byte {begin:,}{', in its index: no step is lost by that' if in_index else ''}")
@@ -151,13 +209,13 @@ def _records_in(data: bytes) -> Iterator[McapRecord]:
 
 
 def _unpacked(chunk: Chunk) -> bytes:
-    """The content of a chunk. Raises ValueError if it is not what the chunk says, without unpacking more than that."""
+    """The content of a chunk. Raises ValueError if its size or checksum is not the stated one."""
     size = chunk.uncompressed_size
     if size > MAX_CHUNK_BYTES:
         raise ValueError(f"a chunk of {size:,} bytes, more than the limit of {MAX_CHUNK_BYTES:,}")
-    # one byte more than promised shows that there is more
+    # one byte more than stated shows that there is more
     if chunk.compression == "zstd":
-        # not zstandard.decompress: it allocates what the frame promises, whatever limit it gets
+        # not zstandard.decompress: it allocates the size that the frame states, whatever its limit
         data: bytes = zstandard.ZstdDecompressor().stream_reader(chunk.data).read(size + 1)
     elif chunk.compression == "lz4":
         data = lz4.frame.LZ4FrameDecompressor().decompress(chunk.data, max_length=size + 1)
@@ -166,7 +224,7 @@ def _unpacked(chunk: Chunk) -> bytes:
     else:
         raise ValueError(f"compression {chunk.compression[:20]!r} is unknown")
     if len(data) != size:
-        raise ValueError("a chunk has another size than it says")
+        raise ValueError("a chunk does not have its stated size")
     _check(data, chunk.uncompressed_crc)
     return data
 

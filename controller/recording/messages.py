@@ -157,7 +157,7 @@ def _decision(decision: TlDecision) -> dict[str, Any]:
 
 
 def _values(action: object) -> list[float]:
-    """An action's values; [] if they are not numbers: `failure` says so."""
+    """An action's values; [] if they are not numbers: `failure` has the reason."""
     if isinstance(action, np.ndarray | np.generic) and action.dtype.kind in "iuf":
         usual: list[float] = action.ravel().tolist()
         return usual

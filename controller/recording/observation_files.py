@@ -21,7 +21,7 @@ MAX_WARM_UP_RECORDS = 1000
 """Records that TensorFlow Serving accepts in a file."""
 MAX_OBSERVATIONS = 10_000
 """Observations of a TL in a file for the parity check."""
-REMEDY = "make room there, or pass another folder"
+REMEDY = "pass another folder"
 
 
 class _Spread:

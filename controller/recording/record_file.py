@@ -1,18 +1,19 @@
 """One file of a record: MCAP with the messages of protos/record.proto.
 
 log_time is simulated time, publish_time the wall clock, both in ns. The network's files are
-attachments, gzipped. Readers take a file as it is: cut off, damaged, or of somebody else.
+attachments, gzipped. The reader accepts any file: cut off, damaged, or written by another program.
 """
 
 import gzip
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
-from mcap.records import Attachment, Channel, Header, Schema
+from mcap.records import Attachment, Channel, Header, Metadata, Schema
 from mcap.records import Message as McapMessage
 from mcap.writer import Writer
 
@@ -26,6 +27,9 @@ SUFFIX = ".mcap"
 PROFILE = "greenserve"
 CITY, STEP, TL = "/city", "/step", "/tl/"
 """Topics; a TL's name follows the last one."""
+REPAIRED, LOST = "greenserve.repaired", "lost"
+"""The metadata of a repaired file, and its key: what the damaged file had lost."""
+MAX_LOST_CHARACTERS = 2000
 MAX_NAMES = 5
 """TLs that a text names."""
 REMEDY = "name a file that greenserve control --record wrote"
@@ -247,6 +251,9 @@ class RecordReader:
                     self.attachments[item.name] = item.data
                 else:
                     self._losses.add(f"attachment {item.name} is not read: all have more than {MAX_RECORD_BYTES:,} bytes")
+            elif isinstance(item, Metadata):
+                if item.name == REPAIRED:
+                    self._losses.add(f"repaired: {item.metadata.get(LOST, '')[:MAX_LOST_CHARACTERS]}")
             elif isinstance(item, Header):
                 self.library = item.library
                 if item.profile != PROFILE:
@@ -289,3 +296,11 @@ def missing_steps(expected: int, number: int) -> str:
     if number == expected + 1:
         return f"step {expected} is missing"
     return f"steps {expected} to {number - 1} are missing"
+
+
+def wall_text(ns: int) -> str:
+    """RFC 3339, UTC. A time beyond datetime's range is shown as it is."""
+    try:
+        return datetime.fromtimestamp(ns / NS, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{ns} ns"

@@ -10,7 +10,8 @@ from pathlib import Path
 from city.errors import InputError
 from city.version import VERSION
 from controller.recording import run_start
-from controller.recording.record_file import SUFFIX, RecordedStep, RecordReader
+from controller.recording.record_file import RecordedStep, RecordReader
+from controller.recording.run_files import files_of_run
 from controller.recording.run_start import RunStart
 from controller.sumo.network import check_contract_matches_network
 from protos import record_pb2 as record
@@ -25,13 +26,18 @@ MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, Arithm
 class RecordedRun:
     """The files of one run, its start, and its steps as far as they are without a hole."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], run: str | None = None) -> None:
         """Read the run's start from its first file.
 
-        `paths`: files of the run in any order, or folders of them.
+        Args:
+            paths: files of the run in any order, or folders of them.
+            run: of folders with several runs, the beginning of its id.
+
         Raises InputError if they are not one run from its beginning, or this version cannot read it.
         """
-        self._files = _in_order(paths)
+        self.unreadable: list[str] = []
+        """Why other files of the folders cannot be read."""
+        self._files = _in_order(paths, run, self.unreadable)
         self.path = self._files[0][1]
         """The run's first file."""
         with RecordReader(self.path) as reader:
@@ -68,14 +74,19 @@ class RecordedRun:
                     yield kept
 
 
-def _in_order(paths: Sequence[Path]) -> list[tuple[int, Path]]:
-    """(number, file) of a run's files. Raises InputError unless they are one run with its first file."""
+def _in_order(paths: Sequence[Path], run: str | None, unreadable: list[str]) -> list[tuple[int, Path]]:
+    """(number, file) of a run's files. Raises InputError unless they are one run with its first file.
+
+    `unreadable`: gets why other files of folders cannot be read.
+    """
     files: list[Path] = []
     for path in paths:
-        in_folder = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
-        if not in_folder:
-            raise InputError(f"{path}: holds no record (*{SUFFIX}); name a file or folder of greenserve control --record")
-        files += in_folder
+        if path.is_dir():
+            in_folder, others = files_of_run(path, run)
+            files += [file.path for file in in_folder]
+            unreadable += others
+        else:
+            files.append(path)
     runs: dict[str, dict[int, Path]] = {}
     for file in dict.fromkeys(files):
         with RecordReader(file) as reader:
@@ -108,7 +119,7 @@ def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) ->
                 raise ValueError("its signals are not those of its contracts")
             lanes = start.tracked_lanes().lanes
         except InputError as error:
-            # the unpacked file's name means nothing to the reader
+            # the user does not know the unpacked file's name
             raise InputError(f"{path}: {str(error).replace(folder, 'its attachments')}") from None
         except MALFORMED as error:
             raise InputError(

@@ -250,7 +250,7 @@ class _Files:
         """Finish the last file. Raises OSError."""
         if self._open is not None:
             self._finish_file()
-        log.info("recorded %d steps in %d files, %.1f MB", self._steps, self._number, self._bytes / 1e6)
+        log.info("recorded %d steps; files: %d, %.1f MB", self._steps, self._number, self._bytes / 1e6)
 
     def close(self) -> None:
         """Close the file, also after an error."""

@@ -12,7 +12,7 @@ from city import program, whole_files
 from city.arguments import Parser
 from city.errors import InputError
 from controller.recording.mcap_stream import Losses, McapStream
-from controller.recording.record_file import PROFILE, SUFFIX, RecordReader
+from controller.recording.record_file import LOST, PROFILE, REPAIRED, SUFFIX, RecordReader
 from controller.recording.run_files import REPAIRED_SUFFIX
 
 
@@ -37,6 +37,8 @@ def main(argv: list[str], prog: str) -> int:
 
     def repair() -> int:
         args = parser(prog).parse_args(argv)
+        if args.file.is_dir():
+            raise InputError(f"{args.file}: is a folder; name one of its files")
         out = args.out or args.file.with_name(args.file.name.removesuffix(SUFFIX) + REPAIRED_SUFFIX)
         with RecordReader(args.file) as reader:
             steps = sum(1 for _ in reader.steps())
@@ -59,7 +61,11 @@ def write(path: Path, out: Path) -> None:
         raise InputError(f"{out}: exists already and is not overwritten; pass another --out")
     with whole_files.replacing(out) as draft:
         with path.open("rb") as source, draft.open("xb") as target:
-            _copy(McapStream(source, Losses()), Writer(target))
+            losses = Losses()
+            writer: Any = Writer(target)  # its methods have no types
+            _copy(McapStream(source, losses), writer)
+            writer.add_metadata(REPAIRED, {LOST: str(losses)})
+            writer.finish()
             target.flush()
             os.fsync(target.fileno())
         if out.exists():
@@ -87,4 +93,3 @@ def _copy(source: McapStream, writer: Any) -> None:
         elif isinstance(item, Message) and item.channel_id in channels:
             channel = channels[item.channel_id]
             writer.add_message(channel, item.log_time, item.data, item.publish_time, item.sequence)
-    writer.finish()

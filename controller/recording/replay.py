@@ -183,7 +183,7 @@ class RecordedConnection:
         """Do nothing: no simulation runs."""
 
     def keep_alive(self) -> None:
-        """Do nothing: nobody watches a replay."""
+        """Do nothing: a replay has no guard."""
 
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
         """Do nothing: no simulation runs."""

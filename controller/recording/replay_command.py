@@ -1,4 +1,4 @@
-"""`greenserve replay`: decide a recorded run again, without SUMO, and ask other models what they would have decided."""
+"""`greenserve replay`: decide a recorded run again, without SUMO, and query other models for what they would have decided."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ DIFFERENT = 3
 """Exit code if a decision is not the recorded one."""
 MAX_COUNTED_FIELDS = 20
 """Rows of the table of further differences."""
-REMEDY = "make room there, or pass another file"
+REMEDY = "pass another file"
 
 
 def parser(prog: str) -> Parser:
@@ -38,14 +38,19 @@ def parser(prog: str) -> Parser:
         "files", nargs="+", type=Path, metavar="FILE", help="files of one run in any order, or a folder with them"
     )
     parser.add_argument(
+        "--run", metavar="RUN", help="of a folder with several runs: the beginning of a run's id (default: the only run)"
+    )
+    parser.add_argument(
         "--tl", action="append", metavar="TL", help="TLs to compare, separated by commas or repeated (default: all)"
     )
     parser.add_argument(
-        "--server", metavar="HOST:PORT", help="ask this model server too, or unix:PATH, what its models would have decided"
+        "--server",
+        metavar="HOST:PORT",
+        help="model server, or unix:PATH, that is also queried for what its models would have decided",
     )
-    parser.add_argument("--model-number", type=int, metavar="N", help="version to ask of the models (default: the newest served)")
-    parser.add_argument("--version-label", metavar="LABEL", help="ask the version of this label, such as stable")
-    parser.add_argument("--fleet", metavar="NAME", default="", help="fleet to ask for all TLs at once (default: none)")
+    parser.add_argument("--model-number", type=int, metavar="N", help="version to request (default: the newest served)")
+    parser.add_argument("--version-label", metavar="LABEL", help="request the version of this label, such as stable")
+    parser.add_argument("--fleet", metavar="NAME", default="", help="fleet to query for all TLs at once (default: none)")
     tls_files.add_flags(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the differences and the server's figures to this file")
     return parser
@@ -76,7 +81,7 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    run = RecordedRun(args.files)
+    run = RecordedRun(args.files, args.run)
     contracts = run.start.contracts
     tl_of_signal = {signal: contract.tl for contract in contracts for signal in contract.signal_ids}
     tls = names.select(args.tl or ["all"], [contract.tl for contract in contracts], "--tl", tl_of_signal)
@@ -105,6 +110,11 @@ def _with_shadow(
     served_fleet = ServedFleet(client, names.canonical(fleet), contracts, version) if fleet else None
     if served_fleet is not None:
         served_fleet.update()
+        if served_fleet.coverage is None:
+            raise InputError(
+                f"{client.address}: fleet {served_fleet.name} is not served, or answers for none of the TLs; "
+                "build it (greenserve fleet), or leave out --fleet"
+            )
     deadline_s = run.start.control.deadline_ms / 1000
     served = ServedPolicies(client, contracts, version, deadline_s, fleet=served_fleet, with_scores=True)
     shadows: list[ShadowPolicies] = []
@@ -120,6 +130,8 @@ def _with_shadow(
 
 
 def _print_comparison(run: RecordedRun, replay: Replay, tls: Sequence[str]) -> None:
+    for text in run.unreadable:
+        print(f"missing: {text}", file=sys.stderr)
     if run.ended:
         print(f"the record is not whole: {run.ended}", file=sys.stderr)
     span = f"{replay.replayed_steps} steps of {len(tls)} TLs, from second {run.city.begin_s:g} to {replay.replayed_to_s:g}"

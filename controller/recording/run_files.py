@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from city.errors import InputError
-from controller.recording.record_file import SUFFIX, RecordedStep, RecordReader, missing_steps
+from controller.recording.record_file import SUFFIX, RecordedStep, RecordReader, missing_steps, wall_text
 from protos import record_pb2 as record
 
 REPAIRED_SUFFIX = ".repaired" + SUFFIX
@@ -76,16 +76,29 @@ def open_run(path: Path, run: str | None = None) -> RunReader:
         if run is not None and not files[0].city.run.startswith(run):
             raise InputError(f"{path}: is a file of run {files[0].city.run}, not {run}; leave --run out")
         return RunReader(files)
-    files, unreadable = _files_in(path)
+    files, unreadable = files_of_run(path, run)
+    return RunReader(files, [*unreadable, *_missing_files(files)])
+
+
+def files_of_run(folder: Path, run: str | None = None) -> tuple[list[RunFile], list[str]]:
+    """A run's files in a folder, in their order, and why others cannot be read. Arguments and errors are those of `open_run`."""
+    files, unreadable = _files_in(folder)
     if not files:
-        raise InputError(unreadable[0] if unreadable else f"{path}: has no files *{SUFFIX}; name a folder of control --record")
-    runs = sorted({file.city.run for file in files if file.city.run.startswith(run or "")})
-    if len(runs) != 1:
-        found = ", ".join(sorted({file.city.run for file in files}))
-        remedy = "pass --run with one of them" if run is None else f"none or several begin with {run}"
-        raise InputError(f"{path}: has files of the runs {found}; {remedy}")
-    chosen = sorted((file for file in files if file.city.run == runs[0]), key=lambda file: file.city.file_number)
-    return RunReader(chosen, [*unreadable, *_missing_files(chosen)])
+        raise InputError(unreadable[0] if unreadable else f"{folder}: has no files *{SUFFIX}; name a folder of control --record")
+    runs = {file.city.run: file.city.begin_unix_ns for file in files}
+    matching = [each for each in runs if each.startswith(run or "")]
+    if len(matching) != 1:
+        if run is None:
+            remedy = "pass --run with one of them"
+        elif matching:
+            remedy = f"several of them begin with {run}: pass more of the id"
+        else:
+            remedy = f"none of them begins with {run}"
+        in_order = sorted(runs, key=lambda each: (runs[each], each))
+        found = ", ".join(f"{each} (begun {wall_text(runs[each])})" for each in in_order)
+        raise InputError(f"{folder}: has files of the runs {found}; {remedy}")
+    chosen = [file for file in files if file.city.run == matching[0]]
+    return sorted(chosen, key=lambda file: file.city.file_number), unreadable
 
 
 def _files_in(folder: Path) -> tuple[list[RunFile], list[str]]:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ class RunStart:
     safety: city_config.Safety
     control: city_config.Controller
     driver: str | None = None
+    phases: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By TL, the phase numbers of city.toml by movement."""
 
     @cached_property
     def to_read(self) -> LanesToRead:
@@ -65,6 +67,7 @@ def encode(run: RunStart, run_id: str, begin_unix_ns: int, file_number: int) -> 
         lanes=run.tracked_lanes().lanes,
         network_begin_s=run.street.begin_s,
         network_files=network_file_names(run.network_files),
+        phases=json.dumps(run.phases) if run.phases else "",
     )
 
 
@@ -90,6 +93,7 @@ def decode(city: record.City, network_files: Mapping[str, Path]) -> RunStart:
         city_config.Safety(**_settings(city.safety, city_config.Safety)),
         city_config.Controller(**_settings(city.controller, city_config.Controller)),
         city.driver or None,
+        _phases(city.phases),
     )
 
 
@@ -100,6 +104,16 @@ def _settings(text: str, kind: Any) -> dict[str, Any]:
     if not isinstance(values, dict) or values.keys() - known:
         raise ValueError(f"it has settings that this version does not know: {text:.100}")
     return values
+
+
+def _phases(text: str) -> dict[str, dict[str, int]]:
+    """By TL, phase numbers by movement. ValueError, TypeError or AttributeError for anything else."""
+    phases: dict[str, dict[str, int]] = json.loads(text) if text else {}
+    for tl, numbers in phases.items():
+        for name, number in numbers.items():
+            if not (isinstance(number, int) and 1 <= number <= city_config.MAX_PHASE):
+                raise ValueError(f"{tl} has phases {name} = {number!r:.40}, which is not a phase number")
+    return phases
 
 
 def _encode_signal(signal: str, running: RunningSignal) -> record.RunningSignal:

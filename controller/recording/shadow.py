@@ -1,6 +1,6 @@
 """Shadow evaluation: what other models would have decided in a recorded run.
 
-The models are asked for the recorded observations, while the replay follows the recorded
+The models get requests with the recorded observations, while the replay follows the recorded
 answers. So each decision is compared in the situation in which it was really taken, and
 what the other decision would have led to later is not simulated.
 """
@@ -99,13 +99,13 @@ def served_contracts(
         path, before, after = next(differing_fields(*copies), ("contract", "?", "?"))
         raise InputError(
             f"{client.address}: model {contract.tl} has another contract than the record: {path} is {after}, recorded {before}; "
-            "ask a model of the same contract (--model-number), or leave this TL out with --tl"
+            "request a version of the same contract (--model-number), or leave this TL out with --tl"
         )
     return contracts
 
 
 class ShadowPolicies:
-    """`Policies` that give the recorded answers, and ask other policies beside."""
+    """`Policies` that return the recorded answers, and query other policies too."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class ShadowPolicies:
         contracts: Mapping[str, pb.PolicyContract],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`contracts`: by TL that is asked."""
+        """`contracts`: of the TLs whose models are queried."""
         self._recorded, self._steps, self._served, self._clock = recorded, steps, served, clock
         self._spaces = {tl: ActionSpace(contract) for tl, contract in contracts.items()}
         self._has_probabilities = {tl for tl, contract in contracts.items() if scores_name(contract) == PROBABILITIES}

@@ -27,7 +27,7 @@ DAY_S = 86_400.0
 LAST_STATE_S = 1_000_000
 """How long a signal that was not released keeps its last state."""
 TOLERANCE_S = 1e-6
-REMEDY = "make room there, or pass another file"
+REMEDY = "pass another file"
 
 
 @dataclass

@@ -1,5 +1,7 @@
 """Whole files, folders of models, tables, PEM files."""
 
+import errno
+
 import pytest
 
 from city import model_folders, pem, text_table, whole_files
@@ -13,8 +15,13 @@ def test_failed_write_keeps_the_older_file_and_no_draft(tmp_path):
         draft.write_text("half")
         raise RuntimeError("killed")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
-    with pytest.raises(InputError, match=r"a\.json: cannot be written: .*; make room there, or pass another --out"):
+    with pytest.raises(InputError, match=r"a\.json: cannot be written: No such file or directory; pass another --out"):
         whole_files.write(tmp_path / "none" / "a.json", "x")
+    with (
+        pytest.raises(InputError, match=r"a\.json: cannot be written: .*; make room there, or pass another --out"),
+        whole_files.replacing(path),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
     whole_files.write(path, "new")
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
 

@@ -1,7 +1,9 @@
 """Runs of the real programs that are recorded: killed, on a full disk, two in one folder, with scores of a model server."""
 
+import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from controller.recording.record_file import RecordReader
-from tests.conftest import ROOT
+from tests.conftest import GRID, ROOT
 from tests.end_to_end.programs import CITY
 
 MAX_LOST_S = 1.0
@@ -101,6 +103,19 @@ def test_two_controllers_record_into_one_folder(tmp_path):
     (first, steps, missing), (second, *others) = (read(path) for path in sorted(tmp_path.iterdir()))
     assert first.run != second.run and not missing and not others[1]
     assert [each.step.number for each in steps] == [each.step.number for each in others[0]] == list(range(61))
+
+
+def test_record_has_the_phase_numbers_of_city_toml(tmp_path):
+    for file in GRID.glob("*.*"):
+        shutil.copy(file, tmp_path)
+    described = (GRID / "city.toml").read_text()
+    (tmp_path / "city.toml").write_text(described.replace("[tl.SA101]", '[tl.SA101]\nphases = { "A1A0.70.00:left" = 11 }'))
+    record = tmp_path / "record"
+    process = control("--policy", "max-pressure", "--end", 10, "--city", tmp_path / "city.toml", "--record", record)
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 0, log
+    (path,) = record.iterdir()
+    assert json.loads(read(path)[0].phases) == {"SA101": {"A1A0.70.00:left": 11}}
 
 
 @pytest.mark.alone

@@ -24,7 +24,7 @@ from controller.recording.atspm.events import SignalEvents
 from controller.recording.atspm.phase_numbers import PhaseNumbers
 from controller.recording.atspm.timeline import Timeline
 
-REMEDY = "make room there, or pass another folder"
+REMEDY = "pass another folder"
 NO_NOTES = "All rules of readers hold.\n"
 
 

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from city.config import City
 from city.errors import InputError
@@ -50,7 +51,7 @@ AFTER_HOLE_S = 0.001
 """Control mode lost lasts so much longer than a hole, because why the greens in it ended is not known."""
 MAX_GAP_S = 60.0
 """A longer time between two readings of single vehicles is not counted as flow."""
-NO_DETECTORS = "the record has no entries and exits of detectors, so there are no detector events"
+NO_DETECTORS = "records do not hold entries and exits of detectors yet, so there are no detector events"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def read(
 
     Args:
         reader: the record.
-        city: its phase numbers take precedence; a record does not have them.
+        city: whose phase numbers count; None: those with which the run was recorded.
         zero: local date and time of simulated second 0; None: midnight of the day (UTC) on which the run began.
         tls: those to read; None: all.
         from_s: first simulated second; None: the record's first.
@@ -96,14 +97,7 @@ def read(
     with RecordReader(path) as file:
         run = start_of(path, file.city, file.attachments)
     street = run.street
-    phases = (
-        phase_numbers.of_city(city, street)
-        if city is not None
-        else {
-            name: phase_numbers.number_phases(signal, {}, f"{path}: signal {name}")
-            for name, signal in sorted(street.signals.items())
-        }
-    )
+    phases = phase_numbers.of_city(city, street) if city is not None else _recorded_phases(path, run)
     if zero is None:
         zero = datetime.fromtimestamp(reader.city.begin_unix_ns / NS, UTC).replace(
             hour=0, minute=0, second=0, microsecond=0, tzinfo=None
@@ -179,6 +173,15 @@ class _Signal:
 
     def timeline(self) -> SignalTimeline:
         return SignalTimeline(self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), tuple(self.green_ends))
+
+
+def _recorded_phases(path: Path, run: RunStart) -> dict[str, PhaseNumbers]:
+    """The phases of every signal, with the recorded numbers. Raises InputError."""
+    signals = {contract.tl: [run.street.signals[signal] for signal in contract.signal_ids] for contract in run.contracts}
+    try:
+        return phase_numbers.of_tls(run.street, signals, run.phases, str(path))
+    except InputError as error:
+        raise InputError(f"{error}, in a city.toml that --city names") from None
 
 
 class _Steps:

@@ -73,27 +73,47 @@ class _Approach:
 
 def of_city(city: City, street: StreetNetwork) -> dict[str, PhaseNumbers]:
     """The phases of every signal of a network, with the numbers of city.toml. Raises InputError."""
-    stated: dict[str, dict[str, int]] = {}
-    for tl in city.tls.values():
-        if not tl.phases:
-            continue
-        where = f"{city.path}: [tl.{tl.name}] phases"
-        roads = {signal.id: _names(signal) for signal in signals_of(city, tl, street)}
-        for name, number in tl.phases.items():
-            owners = [signal for signal, names in roads.items() if name in names]
-            if not owners:
-                known = ", ".join(sorted({name for names in roads.values() for name in names}))
-                raise InputError(f"{where}: {name} is not a movement of its signals; write one of {known}")
-            for signal in owners:
-                stated.setdefault(signal, {})[name] = number
-    return {
-        name: number_phases(signal, stated.get(name, {}), _where(city, name)) for name, signal in sorted(street.signals.items())
+    signals = {
+        name: signals_of(city, tl, street) if tl.phases else [street.signals[id] for id in tl.signals if id in street.signals]
+        for name, tl in city.tls.items()
     }
+    stated = {name: tl.phases for name, tl in city.tls.items()}
+    return of_tls(street, signals, stated, str(city.path))
 
 
-def _where(city: City, signal: str) -> str:
-    tl = city.tl_of_signal.get(signal)
-    return f"{city.path}: signal {signal}: [tl.{tl or 'NAME'}] phases"
+def of_tls(
+    street: StreetNetwork,
+    signals_of_tl: Mapping[str, Sequence[SignalNetwork]],
+    stated: Mapping[str, Mapping[str, int]],
+    where: str,
+) -> dict[str, PhaseNumbers]:
+    """The phases of every signal of a network, by the rule and with stated numbers.
+
+    Args:
+        street: the network.
+        signals_of_tl: by TL, its signals.
+        stated: by TL, numbers that take precedence, as in `number_phases`.
+        where: the file that states them, at the beginning of an error line.
+
+    Raises InputError.
+    """
+    of_signal: dict[str, dict[str, int]] = {}
+    tl_of_signal = {signal.id: tl for tl, signals in signals_of_tl.items() for signal in signals}
+    for tl, numbers in stated.items():
+        names_of = {signal.id: _names(signal) for signal in signals_of_tl.get(tl, ())}
+        for name, number in numbers.items():
+            owners = [signal for signal, names in names_of.items() if name in names]
+            if not owners:
+                known = ", ".join(sorted({name for names in names_of.values() for name in names}))
+                raise InputError(f"{where}: [tl.{tl}] phases: {name} is not a movement of its signals; write one of {known}")
+            for signal in owners:
+                of_signal.setdefault(signal, {})[name] = number
+    return {
+        name: number_phases(
+            signal, of_signal.get(name, {}), f"{where}: signal {name}: [tl.{tl_of_signal.get(name, 'NAME')}] phases"
+        )
+        for name, signal in sorted(street.signals.items())
+    }
 
 
 def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}, where: str = "phases") -> PhaseNumbers:

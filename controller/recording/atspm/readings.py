@@ -19,7 +19,7 @@ class LaneReading(NamedTuple):
 
 
 class VehicleReading(NamedTuple):
-    """A vehicle at one moment. Vehicles are not told apart."""
+    """A vehicle at one moment. Vehicles are not identified."""
 
     time_s: float
     lane: str

@@ -45,7 +45,7 @@ class ProgramChange:
 
 @dataclass(frozen=True)
 class GreenEnd:
-    """Why the greens that ended at a moment did so, where more is known than `events` can tell from mode and program."""
+    """Why the greens that ended at a moment did so, if more is known than `events` can derive from mode and program."""
 
     time_s: float
     cause: str
@@ -54,7 +54,7 @@ class GreenEnd:
 
 @dataclass(frozen=True)
 class PedestrianCall:
-    """A pedestrian who asked for a walk."""
+    """A pedestrian's call for a walk."""
 
     time_s: float
     link: int

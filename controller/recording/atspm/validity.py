@@ -1,4 +1,4 @@
-"""Rules of readers about the events of a signal: where one does not hold, a note says so and why.
+"""Rules of readers about the events of a signal: if one does not hold, a note names it and the reason.
 
 The package `atspm` of Oregon DOT marks a yellow or a red clearance of more than 10 s invalid, and leaves a cycle without
 yellow out of split failures (its queries timeline.sql and split_failures.sql). A signal without any event for two minutes by

@@ -255,7 +255,6 @@ def test_repaired_file_is_whole_for_mcaps_own_reader(killed, run):
     out = run("repair", killed)
     repaired = killed.with_name("killed.repaired.mcap")
     assert re.fullmatch(rf"{re.escape(str(repaired))}: 15 steps\nlost: cut off after byte [\d,]+\n", out)
-    assert json.loads(run("info", repaired, "--json"))["missing"] == []
     with repaired.open("rb") as file:
         reader = make_reader(file, validate_crcs=True)
         statistics = reader.get_summary().statistics
@@ -314,6 +313,26 @@ def test_repair_keeps_one_channel_if_a_file_repeats_it(recorded_city, tmp_path, 
 
 def test_repair_into_a_folder_that_is_missing_is_one_line(killed, tmp_path, run):
     assert "cannot be written: No such file" in run("repair", killed, "--out", tmp_path / "none" / "x.mcap", code=2)
+
+
+def test_files_for_models_need_no_first_file_of_the_run(recorded_city, tmp_path, run):
+    recorded_city.write(tmp_path / "b.mcap", 10, 20, file_number=1)
+    out = run("export", tmp_path, "--observations", tmp_path / "observations")
+    assert out.splitlines()[1] == "missing: file 0 is missing before b.mcap"
+    assert (tmp_path / "observations" / "SA101.npy").exists()
+    assert "wrote warm-up records of" in run("export", tmp_path, "--warmup", tmp_path / "warm-up")
+
+
+def test_repair_of_a_folder_asks_for_a_file(tmp_path, run):
+    assert run("repair", tmp_path, code=2) == f"error: {tmp_path}: is a folder; name one of its files"
+
+
+def test_record_says_what_its_repaired_file_has_lost(killed, run):
+    lost = run("repair", killed).splitlines()[1].removeprefix("lost: ")
+    repaired = killed.with_name("killed.repaired.mcap")
+    summary = json.loads(run("info", killed.parent, "--json"))
+    assert (summary["whole"], summary["missing"]) == (False, [f"{repaired.name}: repaired: {lost}"])
+    assert "is not damaged" in run("repair", repaired)
 
 
 def test_file_without_a_city_cannot_be_repaired(tmp_path, run):

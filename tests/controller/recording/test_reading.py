@@ -116,10 +116,30 @@ def test_damaged_chunk_is_skipped_and_its_steps_are_named(whole, tmp_path):
     assert missing.endswith("; steps 4 to 5 are missing")
 
 
-def test_names_of_channels_that_are_lost_are_named(whole, tmp_path):
+def test_names_of_channels_in_a_damaged_chunk_are_those_of_the_index(whole, tmp_path):
     data = whole.read_bytes()
     damaged = mcap_bytes.chunks(data)[1]
     steps, missing = read(written(tmp_path / "damaged.mcap", mcap_bytes.flipped(data, damaged.end - 20)))
+    assert [s.step.number for s in steps] == list(range(2, STEPS))
+    assert missing.startswith(f"bytes {damaged.begin:,} to {damaged.end:,} are damaged (")
+    assert missing.endswith("; steps 0 to 1 are missing")
+
+
+def test_zeros_inside_a_file_lose_the_chunks_under_them_alone(whole, tmp_path):
+    data = whole.read_bytes()
+    zeroed, after = mcap_bytes.chunks(data)[3:5]
+    steps, missing = read(written(tmp_path / "zeros.mcap", data[: zeroed.begin] + bytes(200) + data[zeroed.begin + 200 :]))
+    assert [s.step.number for s in steps] == [0, 1, 2, 3, *range(6, STEPS)]
+    lost = f"bytes {zeroed.begin:,} to {after.begin:,} are damaged (not a valid record)"
+    assert missing == f"{lost}; steps 4 to 5 are missing"
+
+
+def test_names_of_channels_that_are_lost_are_named(whole, tmp_path):
+    data = whole.read_bytes()
+    _, damaged, *_, last = mcap_bytes.chunks(data)
+    # a killed controller leaves no index
+    killed = mcap_bytes.flipped(data, damaged.end - 20)[: last.end]
+    steps, missing = read(written(tmp_path / "damaged.mcap", killed))
     assert steps == [] and "the name of channel 2 is lost, and its messages with it" in missing
 
 

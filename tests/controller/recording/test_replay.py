@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+import sys
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from controller.recording.record_file import RecordReader, RecordWriter
 from controller.recording.recorded_run import RecordedRun
 from controller.recording.replay import Replay
 from controller.recording.replay_command import main
+from greenserve.__main__ import main as greenserve
 from protos import record_pb2 as record
 from signals import green_phases, observation
 from signals.fallback.control_mode import OperatorMode
@@ -314,6 +316,33 @@ def test_files_of_different_runs_are_refused(sample, three_files, tmp_path, caps
     other = rewrite(sample, tmp_path / "other.mcap", city=lambda city: setattr(city, "run", "other"))
     assert main([str(three_files), str(other)]) == 2
     assert "are files of different runs" in capsys.readouterr().err
+
+
+def test_run_of_a_folder_with_several_runs_is_replayed(sample, three_files, capsys):
+    rewrite(sample, three_files / "other.mcap", city=lambda city: setattr(city, "run", "other"))
+    assert main([str(three_files)]) == 2
+    assert "pass --run with one of them" in capsys.readouterr().err
+    assert main([str(three_files), "--run", "other"]) == 0
+    assert "bit for bit the same" in capsys.readouterr().out
+
+
+def test_repaired_file_of_a_folder_is_replayed_in_the_place_of_the_damaged_one(sample, three_files, capsys):
+    damaged = three_files / "8.mcap"
+    shutil.copy(damaged, three_files / "8.repaired.mcap")
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    (three_files / "x.mcap").write_bytes(b"no record")
+    assert main([str(sample)]) == 0
+    whole = capsys.readouterr().out
+    assert main([str(three_files)]) == 0
+    output = capsys.readouterr()
+    assert output.out == whole
+    assert "x.mcap: cannot be read as a record" in output.err
+
+
+def test_replay_without_the_extra_names_it(sample, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "mcap", None)
+    assert greenserve(["replay", str(sample)]) == 2
+    assert capsys.readouterr().err == "error: records need the package mcap; install greenserve[record]\n"
 
 
 def refused(sample, tmp_path, **changes):

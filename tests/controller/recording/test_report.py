@@ -29,7 +29,7 @@ def run(capsys):
 def test_report_is_one_page_with_every_picture(path, run, tmp_path):
     out = tmp_path / "page.html"
     printed = run("report", path, "--out", out, "--tl", "SA101,SA102,SA103", "--zero", "2026-03-02T07:00")
-    assert printed.splitlines()[0] == str(out) and "note: the record has no entries and exits of detectors" in printed
+    assert printed.splitlines()[0] == str(out) and "note: records do not hold entries and exits of detectors yet" in printed
     root = ET.fromstring(out.read_text("utf-8").removeprefix("<!DOCTYPE html>\n"))
     titles = {next(svg.iter(f"{SVG}text")).text.partition(",")[0] for svg in root.iter(f"{SVG}svg")}
     assert titles == {
@@ -78,7 +78,7 @@ def test_export_writes_files_for_atspm_tools(path, run, tmp_path):
     assert {row["TimeStamp"][:13] for row in rows} == {"2026-03-02 07"}
     assert {"1", "7", "8", "9", "10", "11", "6", "176"} <= {row["EventId"] for row in rows}
     assert not {row["EventId"] for row in rows} & {"81", "82", "4"}
-    assert (folder / "notes.txt").read_text().startswith("the record has no entries and exits of detectors")
+    assert (folder / "notes.txt").read_text().startswith("records do not hold entries and exits of detectors yet")
 
 
 def test_export_of_tables_takes_no_flags_of_atspm(path, run, tmp_path):

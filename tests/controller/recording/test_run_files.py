@@ -80,11 +80,14 @@ def test_drafts_and_other_files_of_the_folder_are_not_read(recorded_city, tmp_pa
 def test_folder_with_several_runs_asks_which(recorded_city, tmp_path):
     recorded_city.write(tmp_path / "x.mcap", 0, 3, run="aa1")
     recorded_city.write(tmp_path / "y.mcap", 0, 4, run="ab2")
-    with pytest.raises(InputError, match="has files of the runs aa1, ab2; pass --run with one of them"):
+    begun = r"\(begun 20\d\d-\d\d-\d\dT[\d:.]+Z\)"
+    both = rf"aa1 {begun}, ab2 {begun}"
+    with pytest.raises(InputError, match=rf"has files of the runs {both}; pass --run with one of them"):
         open_run(tmp_path)
-    for run in ("a", "c"):
-        with pytest.raises(InputError, match="none or several begin with"):
-            open_run(tmp_path, run)
+    with pytest.raises(InputError, match=rf"has files of the runs {both}; several of them begin with a: pass more of the id"):
+        open_run(tmp_path, "a")
+    with pytest.raises(InputError, match=rf"has files of the runs {both}; none of them begins with c"):
+        open_run(tmp_path, "c")
     assert open_run(tmp_path, "ab").city.run == "ab2"
 
 

@@ -165,3 +165,5 @@ def test_server_without_the_model_or_with_another_contract_is_one_line(served, g
     assert len(error.splitlines()) == 1
     assert main([str(served), "--server", "127.0.0.1:1"]) == 2
     assert "no model server answers at 127.0.0.1:1" in capsys.readouterr().err
+    assert main([str(served), "--server", grid_server, "--fleet", "nowhere"]) == 2
+    assert "fleet nowhere is not served" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""An SVG drawing with axes. Data is cut at the axes before it is drawn, so that nothing lies outside of them.
+"""An SVG drawing with axes. Data is clipped at the axes before it is drawn, so that nothing lies outside of them.
 
 title
 subtitle
@@ -20,7 +20,7 @@ from city.printable import printable
 from controller.recording.atspm.timeline import Timeline
 
 BLUE, GREEN, ORANGE, YELLOW, PINK, LIGHT_BLUE, RED = "#0072B2", "#009E73", "#E69F00", "#D9C400", "#CC79A7", "#56B4E9", "#D55E00"
-"""The colours of UDOT's ATSPM 5, which are told apart with colour-blind eyes; its yellow is too light for paper."""
+"""The colours of UDOT's ATSPM 5, which colour-blind readers can distinguish; its yellow is too light for paper."""
 BLACK, GREY = "#222222", "#888888"
 WIDTH, HALF_WIDTH = 720, 352
 """Widths in px; a page of A4 has WIDTH."""

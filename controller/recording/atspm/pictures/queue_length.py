@@ -29,7 +29,7 @@ def draw(view: SignalView, phase: int) -> str:
     longest = _longest([(reading.time_s, float(reading.longest)) for reading in readings])
     canvas = Canvas(
         title,
-        f"at most {max(reading.longest for reading in readings)} vehicles on one lane",
+        f"longest queue on one lane: {max(reading.longest for reading in readings)}",
         time_axis(view.timeline, HALF_WIDTH),
         number_axis("Halting Vehicles", max(value for _, value in total), min_step=1),
         legend=[Entry("All Lanes", LIGHT_BLUE, width=2.4), Entry("Longest Lane", BLUE, width=1)],

@@ -66,7 +66,7 @@ def draw(view: SignalView, phase: int) -> str:
     """The picture of a phase as SVG, or a sentence without presence detectors or a complete cycle."""
     title = f"{TITLE}, phase {phase}"
     if not view.has_detectors(phase, PRESENCE):
-        return sentence(title, "needs presence detectors, of which there are no events (greenserve detectors).")
+        return sentence(title, "needs presence detectors, of which there are no events.")
     found = occupancies(view, phase)
     if not found:
         return sentence(title, "there was no complete cycle.")

@@ -1,6 +1,6 @@
 """Time-space diagram of a corridor: what its signals showed, the green bands at the speed limit, and vehicles.
 
-Readings do not tell vehicles apart. Vehicles of a lane do not overtake, so that those of two readings that follow one another
+Readings do not identify vehicles. Vehicles of a lane do not overtake, so that those of two readings that follow one another
 are joined in their order, in the way that fits positions and speeds best. A vehicle that leaves its lane goes on with its speed
 until the next reading.
 """

@@ -1,4 +1,4 @@
-"""A run of the sample city's own programs over libsumo: what it tells every step, and the timeline that follows from it."""
+"""A run of the sample city's own programs over libsumo: its readings of every step, and the timeline that follows from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ ZERO = datetime(2026, 3, 2, 7)
 
 @dataclass
 class Readings:
-    """What libsumo told."""
+    """The readings of libsumo."""
 
     seconds: int
     states: dict[str, list[str]] = field(default_factory=dict)
@@ -39,25 +39,25 @@ def run(additional: Sequence[Path], loops: Sequence[Loop], seconds: int) -> Read
     connection = start_libsumo(options)
     api = connection.api
     signals = api.trafficlight.getIDList()
-    told = Readings(seconds, {s: [] for s in signals}, {s: [] for s in signals}, passages={loop.id: {} for loop in loops})
+    readings = Readings(seconds, {s: [] for s in signals}, {s: [] for s in signals}, passages={loop.id: {} for loop in loops})
     for signal in signals:
-        told.program[signal] = api.trafficlight.getProgram(signal)
+        readings.program[signal] = api.trafficlight.getProgram(signal)
         logics = {logic.programID: logic for logic in api.trafficlight.getAllProgramLogics(signal)}
-        told.max_s[signal] = [phase.maxDur for phase in logics[told.program[signal]].phases]
+        readings.max_s[signal] = [phase.maxDur for phase in logics[readings.program[signal]].phases]
         index = {ends[0][:2]: k for k, ends in enumerate(api.trafficlight.getControlledLinks(signal)) if ends}
         for lane in dict.fromkeys(api.trafficlight.getControlledLanes(signal)):
             links = sorted(api.lane.getLinks(lane), key=lambda link: "slr".index(link[6]))
-            told.link_of_lane[lane] = signal, index[lane, links[0][0]]
+            readings.link_of_lane[lane] = signal, index[lane, links[0][0]]
     for _ in range(seconds):
         api.simulationStep()
         for signal in signals:
-            told.states[signal].append(api.trafficlight.getRedYellowGreenState(signal))
-            told.phase[signal].append(api.trafficlight.getPhase(signal))
-        for loop, passages in told.passages.items():
+            readings.states[signal].append(api.trafficlight.getRedYellowGreenState(signal))
+            readings.phase[signal].append(api.trafficlight.getPhase(signal))
+        for loop, passages in readings.passages.items():
             for vehicle, _, entry_s, exit_s, _ in api.inductionloop.getVehicleData(loop):
                 passages[vehicle, entry_s] = exit_s
     connection.close()
-    return told
+    return readings
 
 
 def occupied(passages: Mapping[tuple[str, float], float], end_s: float) -> list[tuple[int, int]]:
@@ -72,18 +72,18 @@ def occupied(passages: Mapping[tuple[str, float], float], end_s: float) -> list[
     return intervals
 
 
-def timeline(told: Readings) -> Timeline:
+def timeline(readings: Readings) -> Timeline:
     """The timeline of a run."""
     signals = []
-    for signal, states in told.states.items():
+    for signal, states in readings.states.items():
         changes = [k for k, state in enumerate(states) if not k or state != states[k - 1]]
         shown = tuple(ShownState(float(k), states[k]) for k in changes)
-        signals.append(SignalTimeline(signal, shown, programs=(ProgramChange(0.0, told.program[signal]),)))
+        signals.append(SignalTimeline(signal, shown, programs=(ProgramChange(0.0, readings.program[signal]),)))
     detections = [
         Detection(loop, ms / 1000, is_on)
-        for loop, passages in told.passages.items()
-        for interval in occupied(passages, told.seconds)
+        for loop, passages in readings.passages.items()
+        for interval in occupied(passages, readings.seconds)
         for ms, is_on in zip(interval, (True, False), strict=True)
-        if ms < 1000 * told.seconds
+        if ms < 1000 * readings.seconds
     ]
-    return Timeline(0.0, float(told.seconds), ZERO, tuple(signals), tuple(detections))
+    return Timeline(0.0, float(readings.seconds), ZERO, tuple(signals), tuple(detections))

@@ -197,6 +197,19 @@ def test_phase_numbers_of_city_toml_count(path, tmp_path):
     assert {phase.number for phase in found.phases["A0"].phases} == {2, 3, 4, 5, 6, 7, 8, 11}
 
 
+def test_phase_numbers_of_the_recorded_city_count(recorded_city, tmp_path):
+    def recorded_with(**phases):
+        changed = RecordedCity(replace(recorded_city.start, phases={"SA101": phases}), recorded_city.steps)
+        return open_run(changed.write(tmp_path / "changed.mcap"))
+
+    found = from_record.read(recorded_with(**{"A1A0.70.00:left": 11}))
+    assert {phase.number for phase in found.phases["A0"].phases} == {2, 3, 4, 5, 6, 7, 8, 11}
+    with pytest.raises(InputError, match=r"changed\.mcap: \[tl\.SA101\] phases: B9 is not a movement .* that --city names"):
+        from_record.read(recorded_with(B9=2))
+    with pytest.raises(InputError, match="SA101 has phases B9 = 17, which is not a phase number"):
+        from_record.read(recorded_with(B9=17))
+
+
 def test_program_that_no_file_defines_counts_as_coordinated(recorded_city):
     start = recorded_city.start
     running = start.start.signals["A0"]

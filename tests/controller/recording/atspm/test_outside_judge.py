@@ -1,4 +1,4 @@
-"""Oregon DOT's package atspm reads our files, and its measures are those of the run that libsumo told of."""
+"""Oregon DOT's package atspm reads our files, and its measures are those of libsumo's readings of the run."""
 
 import json
 import subprocess
@@ -45,9 +45,9 @@ print(json.dumps(tables))
 
 @dataclass
 class Judged:
-    """A run, what it tells us, and what atspm makes of our files."""
+    """A run, its readings, and what atspm computes from our files."""
 
-    told: Readings
+    readings: Readings
     loops: list[detectors.Loop]
     phases: dict[str, phase_numbers.PhaseNumbers]
     tables: dict[str, list[dict]]
@@ -65,8 +65,8 @@ class Judged:
         return self.phases[loop.signal].phase_of_lane[loop.stop_lane]
 
     def greens(self, signal, link):
-        """(begin, end of green, begin of red) of a link in each cycle, in s, as libsumo told; None after the end."""
-        states = [state[link].lower() for state in self.told.states[signal]]
+        """(begin, end of green, begin of red) of a link in each cycle, in s, as libsumo reported; None after the end."""
+        states = [state[link].lower() for state in self.readings.states[signal]]
         changes = [k for k in range(SECONDS) if k == 0 or states[k] != states[k - 1]]
         found = []
         for k in changes:
@@ -129,12 +129,12 @@ def judged(request, atspm, tmp_path_factory):
     if request.param == "actuated":
         additional.append(actuated.write(folder / "actuated.add.xml", list(street.signals.values())))
     street = network.read(street.net_file, [GRID / "fixed_time.add.xml", *additional])
-    told = run(additional, loops, SECONDS)
+    readings = run(additional, loops, SECONDS)
     phases = {name: phase_numbers.number_phases(signal) for name, signal in street.signals.items()}
     programs = {name: signal.programs for name, signal in street.signals.items()}
-    made = timeline(told)
+    made = timeline(readings)
     written = files.write(folder / "atspm", made, signal_events(made, phases, loops, programs), phases, loops)
-    return Judged(told, loops, phases, read_by_atspm(atspm, folder / "atspm"), written.notes)
+    return Judged(readings, loops, phases, read_by_atspm(atspm, folder / "atspm"), written.notes)
 
 
 def test_every_bin_has_data_and_every_interval_is_valid(judged):
@@ -156,7 +156,7 @@ def test_detector_counts_agree(judged):
     numbers = detectors.numbers(judged.loops)
     expected = Counter()
     for loop in judged.loops:
-        for begin_ms, _ in occupied(judged.told.passages[loop.id], SECONDS):
+        for begin_ms, _ in occupied(judged.readings.passages[loop.id], SECONDS):
             expected[judged.device[loop.signal], begin_ms // 1000 // BIN_S, numbers[loop.id]] += 1
     assert sum(expected.values()) > 10_000
     assert {key: row["Total"] for key, row in judged.table("actuations", "Detector").items()} == expected
@@ -164,7 +164,7 @@ def test_detector_counts_agree(judged):
     by_loop = Counter((row["DeviceId"], row["Detector"]) for row in judged.tables["actuations"] for _ in range(row["Total"]))
     for loop in judged.loops:
         if not loop.length_m:
-            assert by_loop[judged.device[loop.signal], numbers[loop.id]] == len(judged.told.passages[loop.id])
+            assert by_loop[judged.device[loop.signal], numbers[loop.id]] == len(judged.readings.passages[loop.id])
 
 
 def test_arrivals_on_green_agree(judged):
@@ -172,12 +172,12 @@ def test_arrivals_on_green_agree(judged):
     for loop in judged.loops:
         if loop.function != ADVANCE:
             continue
-        signal, link = judged.told.link_of_lane[loop.stop_lane]
-        for _, entry_s in judged.told.passages[loop.id]:
+        signal, link = judged.readings.link_of_lane[loop.stop_lane]
+        for _, entry_s in judged.readings.passages[loop.id]:
             second = round(entry_s * 1000) // 1000
             key = judged.device[signal], second // BIN_S, judged.phase_of(loop)
             total[key] += 1
-            green[key] += judged.told.states[signal][second][link] in "gG"
+            green[key] += judged.readings.states[signal][second][link] in "gG"
     found = judged.table("arrival_on_green", "Phase")
     assert found.keys() == {key for key in total if green[key]} and len(found) > 200
     for key, row in found.items():
@@ -191,8 +191,8 @@ def test_split_failures_agree(judged):
         for phase in own.phases:
             loops = [loop for loop in judged.loops if loop.signal == signal and loop.function == PRESENCE]
             loops = [loop for loop in loops if judged.phase_of(loop) == phase.number]
-            merged = union([interval for loop in loops for interval in occupied(judged.told.passages[loop.id], SECONDS)])
-            greens = judged.greens(signal, judged.told.link_of_lane[loops[0].stop_lane][1])
+            merged = union([interval for loop in loops for interval in occupied(judged.readings.passages[loop.id], SECONDS)])
+            greens = judged.greens(signal, judged.readings.link_of_lane[loops[0].stop_lane][1])
             for k, (begin, end, red) in enumerate(greens):
                 follows = greens[k + 1][0] if k + 1 < len(greens) else SECONDS
                 has_reading = bool(merged) and merged[0][0] <= begin * 1000
@@ -214,24 +214,24 @@ def test_split_failures_agree(judged):
 def test_terminations_agree(judged):
     expected = Counter()
     for signal, own in judged.phases.items():
-        indices = judged.told.phase[signal]
+        indices = judged.readings.phase[signal]
         for phase in own.phases:
             for _, end, _ in judged.greens(signal, phase.links[0]):
                 if end is None:
                     continue
                 index = indices[end - 1]
                 begin = next(k for k in range(end, -1, -1) if k == 0 or (indices[k - 1] != index and k < end))
-                if judged.told.program[signal] != actuated.PROGRAM:
+                if judged.readings.program[signal] != actuated.PROGRAM:
                     cause = "ForceOff"
                 elif begin == 0:
                     continue  # the first phase has begun before the run
                 else:
-                    cause = "MaxOut" if end - begin >= judged.told.max_s[signal][index] else "GapOut"
+                    cause = "MaxOut" if end - begin >= judged.readings.max_s[signal][index] else "GapOut"
                 expected[judged.device[signal], end // BIN_S, phase.number, cause] += 1
     found = judged.table("terminations", "Phase", "PerformanceMeasure")
     assert {key: row["Total"] for key, row in found.items()} == expected
     kinds = {cause for *_, cause in expected}
-    assert kinds == ({"MaxOut", "GapOut"} if actuated.PROGRAM in judged.told.program.values() else {"ForceOff"})
+    assert kinds == ({"MaxOut", "GapOut"} if actuated.PROGRAM in judged.readings.program.values() else {"ForceOff"})
 
 
 def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
