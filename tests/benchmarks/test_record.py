@@ -5,6 +5,8 @@ import pytest
 from benchmarks.record import CASES, PLAIN, Command, steps_bytes, take_turns
 from tests.conftest import GRID
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("transport", ["traci", "libsumo"])
 def test_recorded_cases_write_whole_files_and_the_other_none(tmp_path, transport):

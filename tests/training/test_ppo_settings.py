@@ -17,6 +17,8 @@ from training.progress import Progress, progress_file
 from training.statistics import IN_CURVES, TRAIN
 from training.trainer import CURVE
 
+pytestmark = pytest.mark.slow
+
 TRAINING = ("--seconds", "100", "--episodes", "2", "--episodes-per-update", "1", "--held-out", "1", "--evaluate-every", "2")
 OTHER = {
     "learning_rate": 0.01, "learning_rate_schedule": "constant", "gamma": 0.5, "gae_lambda": 0.1, "clip": 0.001, "entropy": 0.5,

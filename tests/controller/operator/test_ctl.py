@@ -94,7 +94,7 @@ def test_watch_ends_with_the_run_although_the_last_table_is_missing(seat, addres
     monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
     threading.Timer(0.5, seat.state.close).start()
     seat.state.add(event(10, [decision("SA101")]))
-    assert ctl(address, "watch", "--interval-s", "60") == 0
+    assert ctl(address, "watch", "--interval-s", "1") == 0
     assert "the run has ended" in capsys.readouterr().err
 
 

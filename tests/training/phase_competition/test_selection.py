@@ -15,6 +15,8 @@ from training.phase_competition.networks import CRITIC_SHAPES, initial_arrays
 from training.phase_competition.trainer import StreetsTrainer
 from training.ppo import NotFinite
 
+pytestmark = pytest.mark.slow
+
 TRAINING = ["--episodes", "2", "--episodes-per-update", "1", "--seconds", "60"]
 GATE = ["--gate-streets", "2"]
 NETWORKS = ["--networks", "2", "--seed", "5"]
@@ -74,13 +76,15 @@ def any_network_passes(monkeypatch):
 
 
 def write_parts(folder):
-    """The networks of the pretrained policy, each in a file, and the first one with its scores negated."""
-    actors, critics = phase_networks.load(pretrained.policy(), CRITIC_SHAPES)
-    for k, name in enumerate(("good", "better")):
-        parts = [{name: array[k : k + 1] for name, array in arrays.items()} for arrays in (actors, critics)]
-        phase_networks.save(folder / f"{name}.policy", *parts, {"training": [{"--seed": k}]})
-    bad = {name: array[:1] * (-1 if name.startswith("score") and name.endswith("2") else 1) for name, array in actors.items()}
-    phase_networks.save(folder / "bad.policy", bad, {name: array[:1] for name, array in critics.items()}, {})
+    """The first network of the pretrained policy, one that differs a little from it, and one with its scores negated."""
+    actors, critics = (
+        {name: array[:1] for name, array in arrays.items()} for arrays in phase_networks.load(pretrained.policy(), CRITIC_SHAPES)
+    )
+    for k, (name, factor) in enumerate((("good", 1.0), ("other", 1.02))):
+        scaled = {array: np.float32(factor) * values for array, values in actors.items()}
+        phase_networks.save(folder / f"{name}.policy", scaled, critics, {"training": [{"--seed": k}]})
+    bad = {name: array * (-1 if name.startswith("score") and name.endswith("2") else 1) for name, array in actors.items()}
+    phase_networks.save(folder / "bad.policy", bad, critics, {})
 
 
 def files(folder):
@@ -183,7 +187,7 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
         "--select",
         "good.policy,bad.policy",
         "--select",
-        "better.policy",
+        "other.policy",
         *GATE,
         "--seconds",
         "300",
@@ -195,7 +199,7 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
     assert "warning: bad.policy is dropped: " in output.err and "2 of 3 networks pass the gate, fewer than --keep 3" in output.err
     assert not (tmp_path / "out" / "street_trial_1.policy").exists()
     rows = list(csv.DictReader((tmp_path / "out" / "trial_1_gate.csv").open()))
-    assert {row["network"] for row in rows} == {"good.policy", "bad.policy", "better.policy", "max-pressure"}
+    assert {row["network"] for row in rows} == {"good.policy", "bad.policy", "other.policy", "max-pressure"}
 
     simulated = []
     simulate = selection.gate.GateSimulation.__call__
@@ -207,7 +211,7 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
     description = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")
     assert [training["--seed"] for training in description["training"]] == [0, 1]
     assert [(n["name"], n["is_kept"], bool(n["failure"])) for n in description["gate"]["networks"]] == [
-        ("good.policy", True, False), ("bad.policy", False, True), ("better.policy", True, False)
+        ("good.policy", True, False), ("bad.policy", False, True), ("other.policy", True, False)
     ]  # fmt: skip
     capsys.readouterr()
     assert main([*command, "--gate-streets", "1", "--resume"]) == 2
