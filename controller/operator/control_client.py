@@ -19,11 +19,15 @@ MAX_DETAILS_CHARS = 300
 
 
 class ControlClient:
-    """Calls the control API of one controller. Errors are InputError (a wrong request) or ProgramFailed (no answer)."""
+    """Calls the control API of one controller.
+
+    Errors are InputError (a wrong request, or a controller that has never answered) or ProgramFailed (no answer any more).
+    """
 
     def __init__(self, address: str, tls: Tls | None = None, timeout_s: float = 15.0) -> None:
         """`address`: HOST:PORT. Raises InputError."""
         self.address, self._timeout_s = address, timeout_s
+        self._has_answered = False
         try:
             self._channel = open_channel(address, tls)
         except ValueError as error:
@@ -36,7 +40,9 @@ class ControlClient:
             f"/{SERVICE}/{method}", request_serializer=_serialized, response_deserializer=answer_type.FromString
         )
         try:
-            return stub(request, timeout=self._timeout_s)
+            answer = stub(request, timeout=self._timeout_s)
+            self._has_answered = True
+            return answer
         except grpc.RpcError as error:
             raise self._error(error) from None
 
@@ -47,7 +53,9 @@ class ControlClient:
         )
         stream = stub(pb.WatchDecisionsRequest(min_interval_s=min_interval_s))
         try:
-            yield from stream
+            for decisions in stream:
+                self._has_answered = True
+                yield decisions
         except grpc.RpcError as error:
             raise self._error(error) from None
         finally:
@@ -59,10 +67,14 @@ class ControlClient:
             return InputError(details)
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return InputError(f"{self.address} is not the control API of a controller; pass its --control-address")
-        has_answered = any(key == ANSWERED for key, _ in error.trailing_metadata() or ())
-        is_unreached = code is grpc.StatusCode.UNAVAILABLE and not has_answered
-        hint = "; check --address, the TLS files and that it runs" if is_unreached else ""
-        return ProgramFailed(f"{self.address}: {code.name}: {details[:MAX_DETAILS_CHARS]}{hint}")
+        details = details[:MAX_DETAILS_CHARS]
+        has_answered = self._has_answered or any(key == ANSWERED for key, _ in error.trailing_metadata() or ())
+        if code is grpc.StatusCode.UNAVAILABLE and not has_answered:
+            return InputError(
+                f"no controller answers at {self.address} ({details}); start one with --control-address, or check --address and "
+                "the TLS files"
+            )
+        return ProgramFailed(f"{self.address}: {code.name}: {details}")
 
     def close(self) -> None:
         self._channel.close()

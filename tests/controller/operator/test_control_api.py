@@ -329,7 +329,8 @@ def test_another_server_is_named():
             client.call("ListTls", pb.ListTlsRequest())
     finally:
         server.stop(None)
-    with ControlClient(f"127.0.0.1:{port}", timeout_s=2) as client, pytest.raises(ProgramFailed, match="check --address"):
+    nobody = pytest.raises(InputError, match=r"no controller answers at .*check --address")
+    with ControlClient(f"127.0.0.1:{port}", timeout_s=2) as client, nobody:
         client.call("ListTls", pb.ListTlsRequest())
 
 
@@ -382,7 +383,7 @@ def test_clients_without_a_certificate_of_the_authority_reach_nothing(certificat
         seat.applying(),
         seat.served(files) as address,
         ControlClient(address, tls, timeout_s=3) as client,
-        pytest.raises(ProgramFailed),
+        pytest.raises(InputError),
     ):
         client.call("Pause", pb.PauseRequest(author="x"))
     assert seat.state.commands() == []
@@ -397,3 +398,12 @@ def test_a_request_of_another_type_is_read_as_its_fields_or_refused():
             stub(empty_pb2.Empty(), timeout=5)
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert seat.loop.commands == []
+
+
+def test_a_controller_that_has_answered_and_is_gone_is_no_wrong_input():
+    seat = Seat()
+    with seat.served() as address:
+        client = ControlClient(address, timeout_s=2)
+        client.call("ListTls", pb.ListTlsRequest())
+    with client, pytest.raises(ProgramFailed, match="UNAVAILABLE"):
+        client.call("ListTls", pb.ListTlsRequest())

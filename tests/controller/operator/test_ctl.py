@@ -138,10 +138,10 @@ def test_wrong_input_is_one_line(address, capsys, arguments, code, message):
     assert line.startswith("error: ") and message in line
 
 
-def test_without_a_controller_it_is_one_line_and_exit_code_1(capsys):
-    assert ctl("127.0.0.1:9", "tls", "--timeout-s", "2") == 1
+def test_without_a_controller_it_is_one_line_and_exit_code_2(capsys):
+    assert ctl("127.0.0.1:9", "tls", "--timeout-s", "2") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: 127.0.0.1:9: ")
+    assert line.startswith("error: no controller answers at 127.0.0.1:9 (") and "start one with --control-address" in line
 
 
 def test_the_address_is_that_of_city_toml(seat, address, capsys, tmp_path):
