@@ -31,7 +31,8 @@ def connected(process, port):
         try:
             client.call("ListTls", pb.ListTlsRequest())
             return client
-        except ProgramFailed:
+        except InputError as error:
+            assert "no controller answers" in str(error)
             assert process.poll() is None and time.monotonic() < end_s, process.stderr.read()
             time.sleep(0.1)
 
