@@ -21,9 +21,13 @@ from serving.client.messages import Version
 from serving.client.tls_files import FLAGS as TLS_FLAGS
 from serving.client.tls_files import TlsFiles
 from signals import dialects
+from signals.fallback.greedy import Greedy
+from signals.fallback.max_pressure import MaxPressure
 
 MAX_INT32 = (1 << 31) - 1
-SERVED, MAX_PRESSURE = "served", "max-pressure"
+SERVED = "served"
+BASELINES = (MaxPressure.name, Greedy.name)
+"""What controls the TLs without a model."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class ControllerConfig:
     strict: bool = False
     """Whether a TL that must be left on its own program is an error."""
     policy: str = SERVED
-    """What controls the TLs: `served` policies of the model server, or `max-pressure`, without one."""
+    """What controls the TLs: `served` policies of the model server, or one of BASELINES, without a server."""
     record: Path | None = None
     """Folder of the run's record."""
     control: ControlAddress | None = None
@@ -69,12 +73,17 @@ class ControllerConfig:
     page: tuple[str, int] | None = None
     """(host, port) of the live page, on loopback; None: there is none."""
 
+    @property
+    def driver(self) -> str | None:
+        """The baseline that controls in the place of served policies; None with these."""
+        return None if self.policy == SERVED else self.policy
+
 
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Control a city's signals with served policies, or by max-pressure.",
+        description="Control a city's signals with served policies, or by a baseline without a model.",
         epilog="Arguments after -- are passed to the SUMO that is started.",
     )
     parser.add_argument(
@@ -84,9 +93,9 @@ def parser(prog: str) -> Parser:
         "--infer-tl", action="append", metavar="TL", help="TLs to control, separated by commas or repeated (default: all)"
     )
     parser.add_argument(
-        "--policy", choices=(SERVED, MAX_PRESSURE), default=SERVED,
-        help="what controls the TLs: models of the server, or max-pressure, which needs neither server nor models; "
-        "if the city's description has no TL, max-pressure controls every signal with two greens or more (default: served)",
+        "--policy", choices=(SERVED, *BASELINES), default=SERVED,
+        help="what controls the TLs: models of the server; or max-pressure or greedy, which need neither server nor models "
+        "and control every signal with two greens or more if the city's description has no TL (default: served)",
     )  # fmt: skip
     model_settings.add_flags(parser)
     parser.add_argument(
@@ -148,8 +157,8 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     flags, sumo_options = split_arguments(argv)
     args = parser(prog).parse_args(flags)
     _check_flags(args, sumo_options)
-    by_pressure = args.policy == MAX_PRESSURE
-    models = model_settings.read(args, _city(args, by_pressure), needs_district=args.server is None and not by_pressure)
+    is_served = args.policy == SERVED
+    models = model_settings.read(args, _city(args), needs_district=args.server is None and is_served)
     city = models.city
     has_clients = args.sumo is not None or args.clients > 1
     if has_clients:
@@ -225,12 +234,12 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
 
 
 def _check_policy(args: argparse.Namespace) -> None:
-    """Raise InputError if a flag about served policies is combined with max-pressure."""
+    """Raise InputError if a flag about served policies is combined with a baseline."""
     of_server = ("server", "fleet", "model_number", "version_label", "deadline_ms", *TLS_FLAGS)
     passed = [name for name in of_server if getattr(args, name) is not None]
-    if args.policy == MAX_PRESSURE and passed:
+    if args.policy != SERVED and passed:
         flag = f"--{passed[0].replace('_', '-')}"
-        raise InputError(f"{flag} is for served policies; leave it out, or leave --policy {MAX_PRESSURE} out")
+        raise InputError(f"{flag} is for served policies; leave it out, or leave --policy {args.policy} out")
 
 
 def _check_ranges(args: argparse.Namespace) -> None:
@@ -246,13 +255,13 @@ def _check_ranges(args: argparse.Namespace) -> None:
             raise InputError(f"{flag} {text} must {rule}")
 
 
-def _city(args: argparse.Namespace, by_pressure: bool) -> City:
+def _city(args: argparse.Namespace) -> City:
     """The city with the deadline of --deadline-ms, if it is passed. Raises InputError.
 
-    `by_pressure`: if no TL is described, every signal is one.
+    For a baseline, every signal is a TL if none is described.
     """
     city = city_config.load(args.city)
-    if by_pressure:
+    if args.policy != SERVED:
         city = no_policies.with_tls(city)
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")

@@ -15,7 +15,7 @@ from city import network
 from city.errors import InputError
 from city.network import StreetNetwork
 from controller.assembly import Start, checked_start, loop_from, take_over
-from controller.config import MAX_PRESSURE, ControllerConfig
+from controller.config import ControllerConfig
 from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
 from controller.guard import handover
@@ -76,7 +76,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         tl_of_signal = config.city.tl_of_signal
         alarms = Alarms({s: tl for s, tl in tl_of_signal.items() if tl in config.infer_tls}, len(config.infer_tls))
         metrics.report_alarms(alarms)
-        if config.policy == MAX_PRESSURE:
+        if config.driver is not None:
             contracts = contracts_of_city(config.city, config.infer_tls, street)
         else:
             contracts, policies = _served(config, metrics, alarms, closing)
@@ -146,27 +146,21 @@ def _assembled(
 
     Raises InputError.
     """
-    city, by_pressure = config.city, config.policy == MAX_PRESSURE
-    driver = _driver(config)
+    city, driver = config.city, config.driver
     loop = loop_from(begin, connection, street, contracts, policies, city.safety, city.controller, subscribers, driver)
     take_over(connection, street, begin)
     information, warning = describe_programs((contract.tl, of_contract(contract, street)) for contract in contracts)
     if information:
         log.info("%s", information)
-    how = ", by max-pressure, without models" if by_pressure else ""
+    how = "" if driver is None else f", by {driver}, without models"
     log.info("controlling %s from second %g%s", ", ".join(loop.intersections), loop.now, how)
     times = [change_times(intersection.contract, intersection.safeties) for intersection in loop.intersections.values()]
     floors = "[safety] floors = dialect: the street's floors are off; yellow, all-red and min green are the contracts'"
-    slow = [] if by_pressure else describe_longer(times, slow_only=True)
+    slow = [] if driver is not None else describe_longer(times, slow_only=True)
     for line in (warning, *slow, "" if city.safety.floors == "street" else floors):
         if line:
             log.warning("%s", line)
     return loop
-
-
-def _driver(config: ControllerConfig) -> str | None:
-    """What controls in the place of the policies."""
-    return MAX_PRESSURE if config.policy == MAX_PRESSURE else None
 
 
 def _recorder(
@@ -186,7 +180,7 @@ def _recorder(
 
     city = config.city
     phases = {name: tl.phases for name, tl in city.tls.items() if name in config.infer_tls and tl.phases}
-    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, _driver(config), phases)
+    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, config.driver, phases)
     files = RecordFolder(folder, int(city.controller.record_max_gb * 1e9))
     return Recorder(files, run, RecordMetrics(registry), on_end_by_error=alarms.note_record)
 

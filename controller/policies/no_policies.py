@@ -14,7 +14,7 @@ from signals.policy import Answer
 
 
 class NoPolicies:
-    """`Policies` without a model. No TL is asked about, because max-pressure chooses."""
+    """`Policies` without a model. No TL is asked about, because a baseline chooses."""
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
         """Return no answer."""

@@ -19,15 +19,16 @@ def network_only(tmp_path):
     return str(tmp_path / "city.toml")
 
 
-def test_max_pressure_drives_all_tls_without_a_server(tmp_path, caplog, grid_city):
+@pytest.mark.parametrize("policy", ["max-pressure", "greedy"])
+def test_a_baseline_drives_all_tls_without_a_server(policy, tmp_path, caplog, grid_city):
     caplog.set_level(logging.INFO, "controller")
-    flags = ["--policy", "max-pressure", "--end", "00:05:00", "--summary", str(tmp_path / "s.json"), "--http", "127.0.0.1:0"]
+    flags = ["--policy", policy, "--end", "00:05:00", "--summary", str(tmp_path / "s.json"), "--http", "127.0.0.1:0"]
     assert main(["--city", CITY, *flags]) == 0
     log = [record.getMessage() for record in caplog.records]
-    assert f"controlling {', '.join(grid_city.tls)} from second 0, by max-pressure, without models" in log
-    assert any("second 300: 8 MAX-PRESSURE; " in line for line in log)
+    assert f"controlling {', '.join(grid_city.tls)} from second 0, by {policy}, without models" in log
+    assert any(f"second 300: 8 {policy.upper()}; " in line for line in log)
     summary = json.loads((tmp_path / "s.json").read_text())
-    assert summary["policy"] == "max-pressure" and summary["second"] == 300
+    assert summary["policy"] == policy and summary["second"] == 300
     assert summary["decisions"] == 8 * 60
     assert summary["missing_answers"] == summary["fallbacks"] == summary["alarms"] == summary["rejections"] == 0
 
