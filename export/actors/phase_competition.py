@@ -9,8 +9,15 @@ features of green p:
     c       = [e of the current green | mean_p e_p | max_p e_p | sum_i f_i / 4]         the junction
     score_p = W5 ReLU(W4 [e_p | c] + b4) + b5
 
-The logits are the sum of the networks' log-probabilities, if there are several. A lane with halting vehicles that has had
-no green for MAX_RED_S leaves only the greens that serve it. Lanes and greens are of any number: a fleet pads both.
+The logits are the sum of the networks' log-probabilities, if there are several. Two rules come after the networks:
+
+- Exits of a lane are full if all of them are blocked and hardly have room. A green whose vehicles near the stop line would
+  all enter full exits is not chosen while another green has vehicles near with room ahead: it would fill the junction, or a
+  roundabout, and move nothing.
+- A lane with halting vehicles and exits that are not full, which has had no green for MAX_RED_S, leaves only the greens that
+  serve it.
+
+Lanes and greens are of any number: a fleet pads both.
 
 Phase competition: Zheng et al., Learning Phase Competition for Traffic Signal Control (CIKM 2019).
 """
@@ -35,6 +42,8 @@ Array = NDArray[Any]
 
 MAX_RED_S = 120.0
 """Time without green after which a lane with halting vehicles is served next."""
+MIN_BLOCKED_SHARE, FULL_OCCUPANCY = 0.99, 0.8
+"""Exits are full if more than this share of them is blocked, and their occupancy is higher than this."""
 MIN_LOG_PROBABILITY = -30.0
 """Of a network's log-probabilities, so that no network of several forbids a green."""
 MASKED_BELOW = 30.0
@@ -49,7 +58,8 @@ _SCALES: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 SCALES = np.array([_SCALES[name][0] for name in FEATURES])
 CAPS = np.array([_SCALES[name][1] for name in FEATURES])
-HALTING, RED, TOTAL_WAIT = (FEATURES.index(name) for name in ("halting", "red", "total_wait"))
+HALTING, NEAR, RED, TOTAL_WAIT = (FEATURES.index(name) for name in ("halting", "vehicles_near", "red", "total_wait"))
+EXIT_BLOCKED, EXIT_OCCUPANCY = (FEATURES.index(name) for name in ("exit_blocked", "exit_occupancy"))
 GREEN_TIME_SCALE_S, GREEN_TIME_CAP, CHANGE_SCALE_S, GREENS_SCALE, INTERVAL_SCALE_S = 60.0, 3.0, 5.0, 4.0, 5.0
 LIMIT_SCALE_MPS, LANES_SCALE = 15.0, 4.0
 
@@ -195,7 +205,7 @@ class PhaseCompetition(Step):
         for k in range(self.count):
             network = [self.networks[name][k].astype(np.float64) for name in SHAPES]
             log_p += np.maximum(log_softmax(scores(network, junction, lane_x, green_x)), MIN_LOG_PROBABILITY)
-        return served_first(log_p, junction, features)
+        return masked(log_p, junction, features)
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         from export.actors import phase_competition_graph
@@ -314,17 +324,23 @@ def log_softmax(y: Array) -> Array:
     return result
 
 
-def served_first(log_p: Array, junction: Padded, features: Array) -> Array:
-    """Lower the logits of greens that do not serve the lane that has waited too long for its green, if there is one."""
-    allowed, is_late = greens_allowed(junction, features)
-    masked = log_p.min(1, keepdims=True) - MASKED_BELOW
-    return np.where(is_late[:, None] & ~allowed, masked, log_p)
+def masked(log_p: Array, junction: Padded, features: Array) -> Array:
+    """Lower the logits of the greens that must not be chosen."""
+    allowed, _ = greens_allowed(junction, features)
+    return np.where(allowed, log_p, log_p.min(1, keepdims=True) - MASKED_BELOW)
 
 
 def greens_allowed(junction: Padded, features: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """([n, P] whether a green serves the lane that waits longest, [n] whether that lane has waited too long)."""
+    """([n, P] whether a green may be chosen, [n] whether a rule forbids greens)."""
     serves = junction.protected + junction.permissive > 0
-    waiting_s = np.where((features[..., HALTING] > 0) & serves.any(1), features[..., RED], 0.0)
+    is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
+    waiting_s = np.where((features[..., HALTING] > 0) & serves.any(1) & ~is_full, features[..., RED], 0.0)
     longest = waiting_s.argmax(1)
     rows = np.arange(len(longest))
-    return serves[rows, :, longest], waiting_s[rows, longest] >= MAX_RED_S
+    is_late = waiting_s[rows, longest] >= MAX_RED_S
+    is_near = features[..., NEAR] > 0
+    moves = (serves & (is_near & ~is_full)[:, None]).any(-1)
+    only_fills = (serves & (is_near & is_full)[:, None]).any(-1) & ~moves
+    is_restricted = only_fills.any(1) & moves.any(1)
+    allowed = np.where(is_late[:, None], serves[rows, :, longest], ~only_fills | ~is_restricted[:, None])
+    return allowed, is_late | is_restricted

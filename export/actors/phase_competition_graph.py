@@ -8,6 +8,9 @@ import tensorflow as tf
 
 from export.actors.phase_competition import (
     CAPS,
+    EXIT_BLOCKED,
+    EXIT_OCCUPANCY,
+    FULL_OCCUPANCY,
     GREEN_TIME_CAP,
     GREEN_TIME_SCALE_S,
     GREEN_UNITS,
@@ -18,7 +21,9 @@ from export.actors.phase_competition import (
     LANES_SCALE,
     MASKED_BELOW,
     MAX_RED_S,
+    MIN_BLOCKED_SHARE,
     MIN_LOG_PROBABILITY,
+    NEAR,
     RED,
     SCALES,
     SHAPES,
@@ -54,7 +59,7 @@ def logits(x: Any, weights: Mapping[str, Any], networks: int) -> Any:
     for k in range(networks):
         y = scores([shared[name][k] for name in SHAPES], junction, lane_x, green_x)
         log_p += tf.maximum(tf.nn.log_softmax(y, 1), MIN_LOG_PROBABILITY)
-    result = tf.transpose(_served_first(log_p, junction, features), [0, 2, 1])
+    result = tf.transpose(_masked(log_p, junction, features), [0, 2, 1])
     return result[0] if is_single else result
 
 
@@ -124,16 +129,23 @@ def _dense(x: Any, kernel: Any, bias: Any, is_last: bool = False) -> Any:
     return tf.reshape(y if is_last else tf.nn.relu(y), tf.concat([tf.shape(x)[:-1], [kernel.shape[1]]], 0))
 
 
-def _served_first(log_p: Any, junction: Junction, features: Any) -> Any:
-    """As `phase_competition.served_first`."""
+def _masked(log_p: Any, junction: Junction, features: Any) -> Any:
+    """As `phase_competition.masked`."""
     serves = tf.cast(junction["protected"] + junction["permissive"] > 0, tf.float32)
-    is_halting = tf.cast(features[..., HALTING] > 0, tf.float32)
-    waiting_s = features[..., RED] * is_halting * tf.reduce_max(serves, 1)[..., None]
+    is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
+    waits = tf.cast((features[..., HALTING] > 0) & ~is_full, tf.float32)
+    waiting_s = features[..., RED] * waits * tf.reduce_max(serves, 1)[..., None]
     longest = tf.one_hot(tf.argmax(waiting_s, 1), waiting_s.shape[1], axis=1)
     is_late = tf.reduce_max(waiting_s, 1, keepdims=True) >= MAX_RED_S
-    serves_longest = tf.linalg.matmul(serves, longest) > 0
-    masked = tf.reduce_min(log_p, 1, keepdims=True) - MASKED_BELOW
-    return tf.where(is_late & ~serves_longest, _repeated(masked, log_p), log_p)
+    is_near = features[..., NEAR] > 0
+    serves_longest, moves, fills = (
+        tf.linalg.matmul(serves, lanes) > 0
+        for lanes in (longest, tf.cast(is_near & ~is_full, tf.float32), tf.cast(is_near & is_full, tf.float32))
+    )
+    only_fills = fills & ~moves & tf.reduce_any(moves, 1, keepdims=True)
+    allowed = (is_late & serves_longest) | (~is_late & ~only_fills)
+    lowered = tf.reduce_min(log_p, 1, keepdims=True) - MASKED_BELOW
+    return tf.where(allowed, log_p, _repeated(lowered, log_p))
 
 
 def _repeated(values: Any, like: Any) -> Any:

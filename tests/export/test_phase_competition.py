@@ -1,4 +1,4 @@
-"""Phase competition: TensorFlow against NumPy, the rule for lanes that wait too long, its JSON, its fleets."""
+"""Phase competition: TensorFlow against NumPy, the rules for long waits and full exits, its JSON, its fleets."""
 
 import concurrent.futures
 import json
@@ -19,7 +19,8 @@ from export.saved_model.meta_graph import Variables
 from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations, random_policy
 
-HALTING, RED = FEATURES.index("halting"), FEATURES.index("red")
+HALTING, RED, NEAR = (FEATURES.index(name) for name in ("halting", "red", "vehicles_near"))
+EXIT_BLOCKED, EXIT_OCCUPANCY = FEATURES.index("exit_blocked"), FEATURES.index("exit_occupancy")
 
 sizes = st.tuples(st.integers(1, 12), st.integers(1, 40))
 seeds = st.integers(0, 2**32 - 1)
@@ -74,15 +75,16 @@ def test_no_network_of_several_forbids_a_green():
 # lanes that have waited for too long
 
 
-def waiting(rng, served, halting, red_s):
-    """(policy of a junction whose greens serve the lanes of `served`, an observation of lanes that wait)."""
+def waiting(rng, served, halting, red_s, near=0, full=0):
+    """(policy of a junction whose greens serve the lanes of `served`, observations of lanes that wait)."""
     protected = np.array(served, np.float32)
     greens, lanes = protected.shape
     junction = random_junction(rng, greens, lanes)
     junction = Junction(**{**vars(junction), "protected": protected, "permissive": np.zeros_like(protected)})
     x = random_observations(rng, greens, lanes, 30)
     features = x[:, greens + 2 :].reshape(30, lanes, -1)
-    features[..., HALTING], features[..., RED] = halting, red_s
+    features[..., HALTING], features[..., RED], features[..., NEAR] = halting, red_s, near
+    features[..., EXIT_BLOCKED] = features[..., EXIT_OCCUPANCY] = full
     return Actor("phase-competition", (PhaseCompetition(random_networks(rng), junction),)), x
 
 
@@ -106,6 +108,39 @@ def test_a_lane_that_has_waited_two_minutes_is_served_next(evaluate, halting, re
         actor, x = waiting(np.random.default_rng(seed), [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]], halting, red_s)
         found |= set(evaluate(actor, x).argmax(1).tolist())
     assert found == chosen
+
+
+@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
+@pytest.mark.parametrize(
+    ("near", "full", "red_s", "chosen"),
+    [
+        # all vehicles of the first green would enter full exits
+        ([3, 1, 0], [1, 0, 0], [0, 0, 0], {1, 2, 3}),
+        ([3, 1, 0], [0.9, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
+        # no green moves anything
+        ([3, 1, 0], [1, 1, 0], [0, 0, 0], {0, 1, 2, 3}),
+        ([3, 0, 0], [1, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
+        # no green serves the lane that has room ahead
+        ([3, 0, 2], [1, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
+        # a lane that waits for long, but for full exits
+        ([3, 1, 0], [1, 0, 0], [900, 0, 0], {1, 2, 3}),
+        ([3, 1, 0], [1, 1, 0], [900, 0, 0], {0, 1, 2, 3}),
+        ([3, 1, 0], [0, 1, 0], [900, 950, 0], {0}),
+    ],
+)
+def test_no_green_fills_full_exits_while_another_one_moves_vehicles(evaluate, near, full, red_s, chosen):
+    found = set()
+    for seed in range(20):
+        served = [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]]
+        actor, x = waiting(np.random.default_rng(seed), served, near, red_s, near, full)
+        found |= set(evaluate(actor, x).argmax(1).tolist())
+    assert found == chosen
+
+
+def test_a_green_with_room_ahead_of_one_of_its_lanes_is_allowed():
+    actor, x = waiting(np.random.default_rng(3), [[1, 0], [0, 1], [1, 1]], [1, 1], [0, 0], [2, 2], [1, 0])
+    allowed, is_restricted = greens_allowed(Padded.of([actor.steps[0].junction] * len(x)), x[:, 5:].reshape(len(x), 2, -1))
+    assert is_restricted.all() and (allowed == [False, True, True]).all()
 
 
 def test_the_best_green_that_serves_the_lane_is_chosen():

@@ -26,9 +26,12 @@ def random_arrays(networks):
 
 
 def observations(rows, max_red_s=119.0):
-    """By TL, float32 [rows, O]."""
+    """By TL, float32 [rows, O]; no exit is blocked."""
     rng = np.random.default_rng(7)
-    return {tl: random_observations(rng, *size, rows, max_red_s) for tl, size in SIZES.items()}
+    x = {tl: random_observations(rng, *size, rows, max_red_s) for tl, size in SIZES.items()}
+    for tl, (greens, _) in SIZES.items():
+        x[tl][:, greens + 2 :].reshape(rows, -1, len(FEATURES))[..., FEATURES.index("exit_blocked")] = 0
+    return x
 
 
 def decided(networks, x, act):
