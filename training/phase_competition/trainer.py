@@ -34,8 +34,6 @@ MIN_FACTOR, MAX_FACTOR = 0.55, 1.1
 """Bounds of an episode's demand, relative to the rate that its street has reached."""
 MIN_HEAVY, MAX_HEAVY = 1.2, 1.7
 """The same for saturated episodes."""
-MIN_LIGHT, MAX_LIGHT = 0.1, 0.5
-"""The same for episodes with little traffic."""
 CLONING_STEPS, SOFTENING = 250, 0.25
 SAVE_EVERY = 5
 """Updates between two saved states."""
@@ -54,10 +52,8 @@ class StreetsSettings:
     updates: int = 45
     episodes_per_update: int = 16
     seconds: float = 1200.0
-    heavy: float = 0.3
+    heavy: float = 0.35
     """Share of the episodes that are saturated."""
-    light: float = 0.2
-    """Share of the episodes with little traffic."""
     cloning_episodes: int = 16
     """Episodes of the heuristic that the actor is first cloned from."""
     seed: int = 1
@@ -91,7 +87,7 @@ class StreetsSettings:
         return {
             "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
             "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
-            "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy, "light": self.light,
+            "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy,
         }  # fmt: skip
 
     def refuse_existing(self) -> None:
@@ -212,10 +208,8 @@ class StreetsTrainer:
         jobs, drawn = [], []
         for _ in range(count):
             k = int(rng.integers(len(settings.streets)))
-            share = rng.random()
-            is_usual = share >= settings.heavy + settings.light
-            bounds = (MIN_HEAVY, MAX_HEAVY) if share < settings.heavy else (MIN_LIGHT, MAX_LIGHT)
-            factor = float(rng.uniform(*((MIN_FACTOR, MAX_FACTOR) if is_usual else bounds)))
+            is_usual = rng.random() >= settings.heavy
+            factor = float(rng.uniform(*((MIN_FACTOR, MAX_FACTOR) if is_usual else (MIN_HEAVY, MAX_HEAVY))))
             seed = int(rng.integers(1, 1 << 30))
             rate = self._rates[k] * factor
             jobs.append((settings.streets[k], arrays, rate, seed, True, sharpness))

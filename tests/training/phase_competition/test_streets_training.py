@@ -113,11 +113,9 @@ def test_wrong_flags_are_one_line(flags, text, tmp_path, monkeypatch, capsys):
     assert text in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("shares", "moves"), [({"heavy": 0, "light": 0}, True), ({"heavy": 1}, False), ({"heavy": 0, "light": 1}, False)]
-)
-def test_only_usual_demands_adapt_the_rate_of_a_street(shares, moves, streets, tmp_path, monkeypatch):
-    prepared = StreetsTrainer(settings(streets[:1], tmp_path, **shares), lambda line: None)
+@pytest.mark.parametrize(("heavy", "moves"), [(0, True), (1, False)])
+def test_only_usual_demands_adapt_the_rate_of_a_street(heavy, moves, streets, tmp_path, monkeypatch):
+    prepared = StreetsTrainer(settings(streets[:1], tmp_path, heavy=heavy), lambda line: None)
     trips = Trips(1, 1, 100.0, 0, 0, 0, {}, ())
     monkeypatch.setattr(prepared._executor, "run", lambda simulate, jobs: enumerate(StreetEpisode((), (), trips) for _ in jobs))
     prepared._episodes(np.random.default_rng(0), 1, [])
