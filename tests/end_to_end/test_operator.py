@@ -1,4 +1,4 @@
-"""The operator's seat on a real simulation: commands, a restart, a pause behind a guard, SUMO's end while it is watched."""
+"""Operators' commands on a real simulation: commands, a restart, a pause behind a guard, SUMO's end while it is watched."""
 
 import contextlib
 import signal

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from city.config import MAX_SPEED
 from city.errors import InputError
 from controller.operator.alarms import Alarms, UnknownAlarm
-from controller.operator.desk import (
+from controller.operator.command_queue import (
     Acknowledge,
-    Desk,
-    DeskClosed,
-    DeskFull,
+    CommandQueue,
+    QueueClosed,
+    QueueFull,
     NotYetApplied,
     PauseRun,
     Request,
@@ -60,25 +60,25 @@ ERRORS: dict[type[Exception], int] = {
     InputError: 400,
     UnknownTl: 404,
     UnknownAlarm: 404,
-    DeskFull: 429,
-    DeskClosed: 503,
+    QueueFull: 429,
+    QueueClosed: 503,
     NotYetApplied: 504,
 }
 """The HTTP status of each error of a command."""
 
 
-class SeatControls:
+class LiveControls:
     """The controls of a running controller."""
 
-    def __init__(self, state: RunState, desk: Desk, pace: Pace, alarms: Alarms) -> None:
-        self._state, self._desk, self._pace, self._alarms = state, desk, pace, alarms
+    def __init__(self, state: RunState, queue: CommandQueue, pace: Pace, alarms: Alarms) -> None:
+        self._state, self._queue, self._pace, self._alarms = state, queue, pace, alarms
 
     def run(self) -> dict[str, Any]:
         return {"second": self._state.second, **self._pace.state._asdict()}
 
     def tl(self, tl: str) -> dict[str, Any]:
         (state,) = self._state.states([tl])
-        mode, pin = self._desk.modes.get(tl), self._desk.pinned.get(tl)
+        mode, pin = self._queue.modes.get(tl), self._queue.pinned.get(tl)
         return {
             "mode": state.mode.name.lower(),
             "since_s": state.since_s,
@@ -98,11 +98,11 @@ class SeatControls:
         return [command._asdict() for command in self._state.commands()]
 
     def apply(self, command: Mapping[str, Any]) -> None:
-        self._desk.submit(parse_command(command, self._state.tls), APPLY_TIMEOUT_S)
+        self._queue.submit(parse_command(command, self._state.tls), APPLY_TIMEOUT_S)
 
 
 def parse_command(command: Mapping[str, Any], tls: Any) -> Request:
-    """A command of the page as one of the desk's. Raises InputError, UnknownTl."""
+    """A command of the page as one of the queue's. Raises InputError, UnknownTl."""
     if not isinstance(command, dict):
         raise InputError("a command must be a JSON object with an action")
     author = author_of(_text(command, "author"))

@@ -13,7 +13,7 @@ from controller.assembly import Start
 from controller.config import SERVED, ControllerConfig
 from controller.operator import saved_modes
 from controller.operator.page import security
-from controller.operator.page.controls import SeatControls
+from controller.operator.page.controls import LiveControls
 from controller.operator.page.feed import Feed
 from controller.operator.page.server import PageServer, listen
 from controller.operator.page.street_data import StreetData
@@ -23,7 +23,7 @@ from controller.recording.run_start import RunStart
 from protos import policy_pb2 as pb
 
 if TYPE_CHECKING:
-    from controller.operator.seat import Seat
+    from controller.operator.operator_interface import OperatorInterface
 
 log = logging.getLogger("controller")
 
@@ -32,13 +32,13 @@ class LivePage:
     """What the daemon has of the page."""
 
     def __init__(
-        self, config: ControllerConfig, address: tuple[str, int], contracts: Sequence[pb.PolicyContract], seat: "Seat"
+        self, config: ControllerConfig, address: tuple[str, int], contracts: Sequence[pb.PolicyContract], interface: "OperatorInterface"
     ) -> None:
         """Listen on the address. Raises InputError if it cannot be used."""
         self.feed = Feed(contracts)
         """The subscriber of the decision event."""
         self._config, self._contracts = config, tuple(contracts)
-        self._controls = SeatControls(seat.state, seat.desk, seat.pace, seat.alarms)
+        self._controls = LiveControls(interface.state, interface.queue, interface.pace, interface.alarms)
         self._socket = listen(*address)
         self._collector: VehicleCollector | None = None
         self._server: PageServer | None = None

@@ -1,8 +1,6 @@
-"""A page of the sample city without SUMO: events are made by hand, commands go to a real desk."""
+"""A page of the sample city without SUMO: events are made by hand, commands go to a real command queue."""
 
 import asyncio
-import contextlib
-from types import SimpleNamespace
 
 import aiohttp
 import numpy as np
@@ -10,9 +8,9 @@ import numpy as np
 from city import street_shapes
 from controller.assembly import Start
 from controller.operator.alarms import Alarms
-from controller.operator.desk import Desk
+from controller.operator.command_queue import CommandQueue
 from controller.operator.pace import Pace
-from controller.operator.page.controls import SeatControls
+from controller.operator.page.controls import LiveControls
 from controller.operator.page.feed import Feed
 from controller.operator.page.frames import Vehicles, decode
 from controller.operator.page.server import PageServer, listen
@@ -25,7 +23,7 @@ from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart
 from signals.observation import Readings
 from tests.controller.decision_events import event
-from tests.controller.operator.seats import Loop
+from tests.controller.operator.operated_runs import Loop, applying
 
 VIEW = (-1000.0, -1000.0, 3000.0, 3000.0)
 """Everything."""
@@ -40,14 +38,14 @@ class Page:
         self.loop = Loop(tls)
         self.state, self.pace = RunState(self.contracts, Watchers()), Pace()
         self.alarms = Alarms({s: c.tl for c in self.contracts for s in c.signal_ids}, len(tls), wall_clock=lambda: 1e9)
-        self.desk = Desk(self.state, self.pace, self.alarms, SavedModes(None))
+        self.queue = CommandQueue(self.state, self.pace, self.alarms, SavedModes(None))
         self.feed = Feed(self.contracts)
         run = RunStart(street, tuple(self.contracts), Start(0.0, 1.0, False, {}), city.safety, city.controller)
         self.lanes = run.tracked_lanes().lanes
         self.feed.track(self.lanes)
         self.shapes = street_shapes.read(street.net_file)
         data = StreetData(self.feed, street, self.shapes, "grid")
-        controls = SeatControls(self.state, self.desk, self.pace, self.alarms)
+        controls = LiveControls(self.state, self.queue, self.pace, self.alarms)
         self.server = PageServer(listen("127.0.0.1", 0), self.feed, data, controls, make_encoder=lambda: Encoder(run))
         self.server.start()
         self.url = f"http://127.0.0.1:{self.server.port}"
@@ -70,14 +68,8 @@ class Page:
         axis = np.linspace(0, 500, count).astype(np.float32)
         self.feed.set_vehicles(at_s, Vehicles(axis, axis, np.zeros(count, np.float32), np.ones(count, np.float32)))
 
-    @contextlib.contextmanager
     def applying(self):
-        """Apply commands as the decision loop does between two steps."""
-        seat = SimpleNamespace(desk=self.desk, loop=self.loop)
-        from tests.controller.operator.seats import Seat
-
-        with Seat.applying(seat):
-            yield
+        return applying(self.queue, self.loop)
 
     def close(self):
         self.server.stop()

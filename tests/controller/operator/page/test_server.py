@@ -315,8 +315,8 @@ def test_a_command_sets_a_tl_to_fixed_and_back_and_names_its_author(page):
             status, answer = command(page, {"action": "set-mode", "tls": ["SA101"], "mode": mode, "author": "Ada"})
             assert status == 200 and answer["run"]["is_paused"] is False
             if mode == "fixed":
-                assert page.loop.modes()["SA101"] == "fixed" and page.desk.modes["SA101"].author == "Ada"
-        assert page.loop.modes()["SA101"] == "recovering" and not page.desk.modes
+                assert page.loop.modes()["SA101"] == "fixed" and page.queue.modes["SA101"].author == "Ada"
+        assert page.loop.modes()["SA101"] == "recovering" and not page.queue.modes
         assert [(c.value, c.author) for c in page.state.commands()] == [("fixed", "Ada"), ("policy", "Ada")]
 
 
@@ -353,7 +353,7 @@ def test_commands_need_the_token_json_and_a_run_that_goes_on(page):
     assert command(page, pause, Authorization="Bearer guess")[0] == 401
     assert command(page, pause, Authorization="")[0] == 401
     assert command(page, pause, **{"Content-Type": "text/plain"})[0] == 415
-    page.desk.close("the run ends")
+    page.queue.close("the run ends")
     assert command(page, pause) == (503, {"error": "the run ends"})
     assert not page.pace.state.is_paused
 
