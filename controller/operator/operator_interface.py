@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from controller.config import ControllerConfig
 from controller.decision_step import DecisionLoop
 from controller.operator.alarms import Alarms
+from controller.operator.command_queue import CommandQueue
 from controller.operator.control_server import ControlServer
 from controller.operator.control_service import ControlService
-from controller.operator.command_queue import CommandQueue
 from controller.operator.pace import Pace
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes, path_of
@@ -63,7 +63,7 @@ class OperatorInterface:
             clock: wall time in s.
         """
         self._closing = contextlib.ExitStack()
-        self._health, self._clock, self.alarms = health, clock, alarms
+        self._health, self._clock, self.alarms, self.policies = health, clock, alarms, policies
         self._keep_alive_interval_s = min(KEEP_ALIVE_INTERVAL_S, config.city.controller.watchdog_s / 4)
         self.state = RunState(contracts, Watchers())
         self.pace = Pace(config.speed)
@@ -129,6 +129,7 @@ class OperatorInterface:
             if waited_since_s is None:
                 waited_since_s = kept_alive_s = wall_s
             self._health.beat()
+            connection.check_open()
             if wall_s - kept_alive_s >= self._keep_alive_interval_s:
                 connection.keep_alive()
                 kept_alive_s = wall_s

@@ -22,7 +22,7 @@ class Recorder(SimpleNamespace):
     """A loop, health and connection that count."""
 
     def __init__(self):
-        super().__init__(beats=0, kept_alive=[], renewed=0, error=None)
+        super().__init__(beats=0, kept_alive=[], renewed=0, error=None, closed=None)
         self.loop = Loop()
         self.loop.renew_readings = self.renew
 
@@ -36,6 +36,10 @@ class Recorder(SimpleNamespace):
         self.kept_alive.append(time.monotonic())
         if self.error is not None:
             raise self.error
+
+    def check_open(self):
+        if self.closed is not None:
+            raise self.closed
 
 
 @pytest.fixture
@@ -130,6 +134,17 @@ def test_a_guard_that_is_lost_during_a_pause_ends_the_run(recorder, stop, tmp_pa
     recorder.error = SumoConnectionLost("the guard has ended")
     with pytest.raises(SumoConnectionLost):
         interface.before_step(recorder.loop, 500.0, recorder, stop)
+    interface.close()
+
+
+def test_the_end_of_sumo_is_noticed_while_the_run_is_paused(recorder, stop):
+    interface = interface_of(recorder)
+    interface.pace.pause()
+    threading.Timer(0.3, setattr, [recorder, "closed", SumoConnectionLost("SUMO has closed the connection")]).start()
+    begin_s = time.monotonic()
+    with pytest.raises(SumoConnectionLost):
+        interface.before_step(recorder.loop, 500.0, recorder, stop)
+    assert time.monotonic() - begin_s < 2
     interface.close()
 
 
