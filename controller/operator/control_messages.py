@@ -76,6 +76,7 @@ def alarm_messages(alarms: Iterable[ListedAlarm]) -> list[pb.Alarm]:
             last_s=alarm.last_s, count=alarm.count, subjects=alarm.subjects, subject_count=alarm.subject_count,
             text=alarm.text, runbook=alarm.runbook, is_active=alarm.ended_s is None, ended_s=alarm.ended_s or 0.0,
             acknowledged_by=alarm.acknowledged_by, acknowledged_s=alarm.acknowledged_s, remedy=alarm.remedy,
+            instructions=alarm.instructions,
         )
         for alarm in alarms
     ]  # fmt: skip

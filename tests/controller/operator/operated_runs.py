@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 from controller.events import OperatorCommand
 from controller.operator.alarms import Alarms
+from controller.operator.command_queue import CommandQueue
 from controller.operator.control_address import ControlAddress
 from controller.operator.control_client import ControlClient
 from controller.operator.control_server import ControlServer
 from controller.operator.control_service import ControlService
-from controller.operator.command_queue import CommandQueue
 from controller.operator.pace import Pace
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes

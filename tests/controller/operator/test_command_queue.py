@@ -9,16 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from city.errors import InputError
-from controller.operator import command_queue
-from controller.operator import saved_modes
+from controller.operator import command_queue, saved_modes
 from controller.operator.alarms import UnknownAlarm
 from controller.operator.command_queue import (
     Acknowledge,
-    QueueClosed,
-    QueueFull,
     NotYetApplied,
     PauseRun,
     PinModel,
+    QueueClosed,
+    QueueFull,
     ResumeRun,
     SetModes,
     SetSpeed,
@@ -26,7 +25,7 @@ from controller.operator.command_queue import (
     author_of,
 )
 from signals.fallback.control_mode import OperatorMode
-from tests.controller.operator.operated_runs import TLS, Loop, Pins, OperatedRun
+from tests.controller.operator.operated_runs import TLS, Loop, OperatedRun, Pins
 
 POLICY, HOLD, FIXED = OperatorMode.POLICY, OperatorMode.HOLD, OperatorMode.FIXED
 
@@ -70,9 +69,21 @@ def test_a_repeated_command_changes_and_records_nothing():
     ]
     for request in requests:
         submit(operated, request)
-        before = (operated.loop.modes(), operated.state.commands(), operated.pace.state, operated.queue.modes, operated.queue.pinned)
+        before = (
+            operated.loop.modes(),
+            operated.state.commands(),
+            operated.pace.state,
+            operated.queue.modes,
+            operated.queue.pinned,
+        )
         submit(operated, request)
-        assert (operated.loop.modes(), operated.state.commands(), operated.pace.state, operated.queue.modes, operated.queue.pinned) == before
+        assert (
+            operated.loop.modes(),
+            operated.state.commands(),
+            operated.pace.state,
+            operated.queue.modes,
+            operated.queue.pinned,
+        ) == before
     assert len(operated.state.commands()) == len(requests)
 
 
@@ -205,7 +216,9 @@ def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
         assert modes[tl] in expected
         assert (operated.queue.modes[tl].until_s if tl in operated.queue.modes else math.inf) == until[tl]
     assert {tl: pin.version for tl, pin in operated.queue.pinned.items()} == {tl: v for tl, v in pinned.items() if v is not None}
-    assert {tl: v for tl, v in operated.pins.pinned.items() if v is not None} == {tl: v for tl, v in pinned.items() if v is not None}
+    assert {tl: v for tl, v in operated.pins.pinned.items() if v is not None} == {
+        tl: v for tl, v in pinned.items() if v is not None
+    }
 
 
 def restarted(path, now=0.0, tls=TLS, pins=None):
@@ -218,7 +231,9 @@ def test_modes_and_pins_survive_a_restart_and_are_named(tmp_path, caplog):
     path = tmp_path / "operator.json"
     operated = OperatedRun(path, Pins())
     operated.loop.now = 100.0
-    submit(operated, SetModes(("SA101", "SA102"), FIXED, "ann", 60.0), SetModes(("SA102",), HOLD, "bob"), PinModel("SA103", 7, "bob"))
+    submit(
+        operated, SetModes(("SA101", "SA102"), FIXED, "ann", 60.0), SetModes(("SA102",), HOLD, "bob"), PinModel("SA103", 7, "bob")
+    )
     operated.saved.close()
     again = restarted(path, 130.0, pins=Pins())
     assert again.loop.modes() == {"SA101": "fixed", "SA102": "hold", "SA103": "policy"}

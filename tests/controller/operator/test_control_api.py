@@ -12,17 +12,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from city.errors import InputError, ProgramFailed
 from controller.operator import control_service
+from controller.operator.command_queue import author_of
 from controller.operator.control_client import ControlClient
 from controller.operator.control_messages import METHODS, SERVICE
 from controller.operator.control_server import ControlServer
-from controller.operator.command_queue import author_of
 from controller.policies.served_contracts import ComparedContracts
 from protos import control_pb2 as pb
 from serving.client import Tls
 from serving.client.tls_files import TlsFiles
 from signals.safety.monitor import Alarm, MonitorRule
 from tests.controller.decision_events import decision, event
-from tests.controller.operator.operated_runs import TLS, Pins, OperatedRun
+from tests.controller.operator.operated_runs import TLS, OperatedRun, Pins
 from tests.serving.certificates import pair
 
 
@@ -313,11 +313,12 @@ def test_health_is_served_beside_the_api():
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_a_port_in_use_is_one_line():
+def test_a_port_in_use_is_one_line(capfd):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=rf"127.0.0.1:{port}: it is in use .*choose another --control-address"):
+        with pytest.raises(InputError, match=rf"127.0.0.1:{port} \(Address already in use\); choose another --control-address"):
             ControlServer(("127.0.0.1", port), None)
+    assert capfd.readouterr().err == ""
 
 
 def test_another_server_is_named():

@@ -11,7 +11,7 @@ from controller.operator.ctl import main
 from controller.policies.served_contracts import ComparedContracts
 from signals.safety.monitor import Alarm, MonitorRule
 from tests.controller.decision_events import decision, event
-from tests.controller.operator.operated_runs import TLS, Pins, OperatedRun
+from tests.controller.operator.operated_runs import TLS, OperatedRun, Pins
 
 
 @pytest.fixture
@@ -67,10 +67,39 @@ def test_alarms_say_what_to_do(operated, address, capsys):
     operated.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
     assert ctl(address, "alarms") == 0
     text = capsys.readouterr().out
-    assert "GreenserveMonitorAlarm/conflict" in text and "see docs/runbook.md#greenservemonitoralarm" in text
-    assert "greenserve ctl set fixed TL" in text
+    assert "GreenserveMonitorAlarm/conflict" in text and "greenserve ctl set fixed TL" in text
+    assert text.endswith("the runbook: greenserve ctl alarms ALARM\n") and "docs/" not in text
     (alarm,) = printed(capsys, address, "alarms")["alarms"]
     assert alarm["remedy"] in text
+
+
+def test_an_alarm_that_is_named_has_the_whole_runbook(operated, address, capsys):
+    operated.alarms.add(event(10, [decision("SA101", "Unavailable: x")], alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "y")]))
+    for name in ("GreenserveMonitorAlarm/conflict", "GreenserveMonitorAlarm"):
+        assert ctl(address, "alarms", name) == 0
+        text = capsys.readouterr().out
+        assert "This is a defect to be found before the TL is controlled again." in text
+        assert "GreenserveServerDown" not in text and "](" not in text
+    assert [alarm["name"] for alarm in printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"]] == [
+        "GreenserveServerDown"
+    ]
+    assert "Its TLs hold their states" in printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"][0]["instructions"]
+    assert ctl(address, "alarms", "GreenserveOverrides") == 2
+    listed = "GreenserveMonitorAlarm/conflict, GreenserveServerDown"
+    message = f"GreenserveOverrides: no listed alarm has this id or name; pass one of {listed}"
+    assert message in capsys.readouterr().err
+
+
+def test_shared_flags_may_stand_before_the_command_too(operated, address, capsys):
+    for arguments in (
+        ["--address", address, "--json", "--author", "ann", "set", "hold", "SA101"],
+        [f"--address={address}", "--author=ann", "set", "--json", "hold", "SA101"],
+    ):
+        assert main(arguments, "greenserve ctl") == 0
+        (tl,) = json.loads(capsys.readouterr().out)["tls"]
+        assert (tl["tl"], tl["mode"], tl["set_by"]) == ("SA101", "hold", "ann")
+    assert main(["--address", "127.0.0.1:1", "tls", "--address", address, "SA102"], "greenserve ctl") == 0
+    assert "SA102" in capsys.readouterr().out
 
 
 def test_watch_prints_a_line_for_each_new_step_and_ends_with_the_run(operated, address, capsys):
@@ -128,6 +157,9 @@ def no_answer(*_):
         (["watch", "--interval-s", "0"], 2, "--interval-s 0 must be above 0"),
         (["pause", "--tls-key", "x"], 2, "--tls-certificate and --tls-key belong together"),
         (["fly"], 2, "invalid choice: 'fly'"),
+        (["--author", "ann", "tls"], 2, "unrecognized arguments: --author"),
+        (["--nothing", "tls"], 2, "--nothing"),
+        (["--json"], 2, "COMMAND"),
         ([], 2, "COMMAND"),
     ],
 )
