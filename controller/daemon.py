@@ -45,8 +45,8 @@ from signals.policy import Policies
 from signals.policy_signals import describe_programs, of_contract
 
 if TYPE_CHECKING:
-    from controller.operator.page.live import LivePage
     from controller.operator.operator_interface import OperatorInterface
+    from controller.operator.page.live import LivePage
 
 log = logging.getLogger("controller")
 
@@ -99,7 +99,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             if interface is not None:
                 interface.begin(loop)
             if page is not None and interface is not None:
-                page.begin(street, connection.lanes, loop.now)
+                page.begin(street, connection.lanes, connection.api.trafficlight.getIDList(), loop.now)
                 interface.page = page
             # last, because the guard ends with a controller that has registered one
             connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))

@@ -12,10 +12,10 @@ from controller.operator.alarms import Alarms, UnknownAlarm
 from controller.operator.command_queue import (
     Acknowledge,
     CommandQueue,
-    QueueClosed,
-    QueueFull,
     NotYetApplied,
     PauseRun,
+    QueueClosed,
+    QueueFull,
     Request,
     ResumeRun,
     SetModes,
@@ -24,6 +24,7 @@ from controller.operator.command_queue import (
     author_of,
 )
 from controller.operator.pace import Pace
+from controller.operator.page.exports import Exports
 from controller.operator.run_state import RunState
 from signals.fallback.control_mode import OperatorMode
 
@@ -44,7 +45,9 @@ class Controls(Protocol):
         """is_paused, speed, step_until_s, lateness_s, late_steps and lost_s of PaceState."""
 
     def tl(self, tl: str) -> dict[str, Any]:
-        """mode, since_s, set_by, until_s, model, version, pinned_version, reason. Raises KeyError."""
+        """mode, since_s, set_by, until_s, model, version, pinned_version, reason, decided_s, and export if it is known: see
+        Exports.of. Raises KeyError.
+        """
 
     def alarms(self) -> list[dict[str, Any]]:
         """Active alarms, then those that ended."""
@@ -70,8 +73,8 @@ ERRORS: dict[type[Exception], int] = {
 class LiveControls:
     """The controls of a running controller."""
 
-    def __init__(self, state: RunState, queue: CommandQueue, pace: Pace, alarms: Alarms) -> None:
-        self._state, self._queue, self._pace, self._alarms = state, queue, pace, alarms
+    def __init__(self, state: RunState, queue: CommandQueue, pace: Pace, alarms: Alarms, exports: Exports) -> None:
+        self._state, self._queue, self._pace, self._alarms, self._exports = state, queue, pace, alarms, exports
 
     def run(self) -> dict[str, Any]:
         return {"second": self._state.second, **self._pace.state._asdict()}
@@ -89,10 +92,11 @@ class LiveControls:
             "pinned_version": pin.version if pin else 0,
             "reason": state.reason,
             "decided_s": state.decided_s,
+            "export": self._exports.of(tl, state.model, state.version),
         }
 
     def alarms(self) -> list[dict[str, Any]]:
-        return [{**dataclasses.asdict(alarm), "runbook": alarm.runbook} for alarm in self._alarms.current(with_ended=True)]
+        return [dataclasses.asdict(alarm) for alarm in self._alarms.current(with_ended=True)]
 
     def commands(self) -> list[dict[str, Any]]:
         return [command._asdict() for command in self._state.commands()]
