@@ -121,7 +121,8 @@ def _number(where: str, value: Any, folder: Path) -> int | float:
     """The number as it is written: an integer of hundreds of digits is no float."""
     if type(value) not in (int, float):
         raise InputError(f"{where} = {value!r} must be a number")
-    return value
+    number: int | float = value
+    return number
 
 
 def _time(where: str, value: Any, folder: Path) -> SimulationTime:

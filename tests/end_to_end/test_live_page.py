@@ -227,7 +227,7 @@ def test_a_laptop_that_sleeps_connects_again(browser, url):
     assert len(connections) == 1
     page.clock.fast_forward("01:00:00")
     second = page.evaluate("greenserve.shown.second")
-    page.wait_for_function(f"greenserve.shown.second > {second}")
+    eventually(lambda: page.evaluate("greenserve.shown.second") > second)
     assert len(connections) == 2 and not page.locator("#lost").is_visible()
     context.close()
 

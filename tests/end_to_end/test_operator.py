@@ -171,7 +171,8 @@ def test_the_end_of_sumo_is_noticed_while_the_run_is_paused(guard_flags):
             assert process.wait(30) == 1
             assert time.monotonic() - begin_s < 5
             log = process.stderr.read()
-            assert "Traceback" not in log and "SUMO" in log.splitlines()[-1]
+            (error,) = [line for line in log.splitlines() if " ERROR " in line]
+            assert "Traceback" not in log and "at second" in error, log
 
 
 @pytest.mark.parametrize("case", ["in use", "not loopback", "half of TLS"])

@@ -4,7 +4,7 @@ import { decode } from "./frames.js";
 import { StreetMap } from "./map.js";
 import { $, CityPanel, TlPanel, clock, element, modeGlyph } from "./panels.js";
 
-const WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300, STEP_S = 1, SPEED_S = 10;
+const GOING_AWAY = 1001, WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300, STEP_S = 1, SPEED_S = 10;
 
 const map = new StreetMap($("map"), $("street"), $("traffic"));
 const token = readToken();
@@ -25,7 +25,7 @@ function readToken() {
 // The connection
 
 async function connect() {
-  setStatus(city ? "lost" : "connecting");
+  setStatus(ended ? "ended" : city ? "lost" : "connecting");
   try {
     const response = await fetch("city.json");
     if (!response.ok) throw new Error(await response.text());
@@ -46,7 +46,12 @@ function open() {
   isFresh = true;
   socket.onopen = () => { retryMs = FIRST_RETRY_MS; heardAt = performance.now(); ask(); };
   socket.onmessage = (message) => { heardAt = performance.now(); isAsked = false; take(message.data); };
-  socket.onclose = (event) => { socket = null; isAsked = false; lost(event.reason || "The connection to the controller is lost. The page connects again."); };
+  socket.onclose = (event) => {
+    socket = null;
+    isAsked = false;
+    ended ||= event.code === GOING_AWAY && event.reason !== "";  // the last frame may not have come
+    lost(event.reason || "The connection to the controller is lost. The page connects again.");
+  };
 }
 
 function lost(text) {
