@@ -35,7 +35,18 @@ def records(data: bytes) -> list[Record]:
 
 
 def chunks(data: bytes) -> list[Record]:
-    return [each for each in records(data) if each.opcode == Opcode.CHUNK]
+    """The head and the steps: the chunks that have an index behind them, and one that is cut off there."""
+    found = records(data)
+    following = [*found[1:], None]
+    return [
+        each
+        for each, after in zip(found, following, strict=True)
+        if each.opcode == Opcode.CHUNK and (after is None or after.opcode == Opcode.MESSAGE_INDEX)
+    ]
+
+
+def head_copies(data: bytes) -> list[Record]:
+    return [each for each in records(data) if each.opcode == Opcode.CHUNK and each not in chunks(data)]
 
 
 def record(opcode: int, content: bytes) -> bytes:
