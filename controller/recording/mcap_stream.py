@@ -100,7 +100,9 @@ class McapStream:
 
     def skip_before(self, log_ns: int) -> bool:
         """Let `records` go on at the chunk of this log_time; whether there is an index that has it. log_time must not fall."""
+        position = self._stream.tell()
         chunks = self._indexed_chunks()
+        self._stream.seek(position)
         if len(chunks):
             is_wanted = chunks[:, 1] >= log_ns
             self._target = int(chunks[is_wanted.argmax() if is_wanted.any() else -1, 0])
@@ -132,7 +134,7 @@ class McapStream:
             # bytes that are read from a wrong place on often look like an end
             is_false_end = (opcode == Opcode.FOOTER and not in_index) or (opcode == Opcode.DATA_END and length != _CRC.size)
             if opcode == 0 or end > self._size or is_false_end:
-                following = self._next_chunk()
+                following = self._next_chunk(begin)
                 if following is None:
                     if opcode == 0 or length > MAX_RECORD_BYTES:
                         self._losses.add(f"damaged after byte {begin:,}, so that the rest cannot be read")
@@ -210,8 +212,11 @@ class McapStream:
         opcode, length = _HEAD.unpack(head)
         return Opcode.HEADER <= opcode <= Opcode.DATA_END and position + length <= self._size
 
-    def _next_chunk(self) -> int | None:
-        """Where the next chunk begins: by the index, or without one by how chunks begin. Moves the stream."""
+    def _next_chunk(self, damaged: int = -1) -> int | None:
+        """Where the next chunk begins: by the index, or without one by how chunks begin. Moves the stream.
+
+        `damaged`: not here.
+        """
         begins = self._indexed_chunks()[:, 0]
         if len(begins):
             k = int(np.searchsorted(begins, self._search_from))
@@ -220,7 +225,7 @@ class McapStream:
             following = self._searched_chunk()
         if following is not None:
             self._search_from = following + 1
-        return following
+        return self._next_chunk() if following == damaged else following
 
     def _searched_chunk(self) -> int | None:
         """Where the next bytes are that begin and end like a chunk."""

@@ -113,7 +113,7 @@ class Recorder:
             return
         try:
             state = self._state_for_new_file(event)
-        except Exception as error:  # noqa: BLE001 - as in the thread
+        except Exception as error:  # noqa: BLE001 - as in the thread, which still writes what is queued
             self._stop(error)
             return
         self._added_steps += 1
@@ -182,6 +182,9 @@ class Recorder:
             files.finish()
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the record and not the run
             self._stop(error)
+            with contextlib.suppress(queue.Empty):  # nothing will take these
+                while True:
+                    self._queue.get_nowait()
         finally:
             files.close()
 
@@ -207,9 +210,6 @@ class Recorder:
         )
         self._on_end_by_error(f"{self._files.path}: {reason}")
         log.debug("the record's error", exc_info=error)
-        with contextlib.suppress(queue.Empty):  # nothing will take these
-            while True:
-                self._queue.get_nowait()
 
 
 class _Queued(NamedTuple):

@@ -78,25 +78,24 @@ def test_file_has_the_steps_that_were_written(whole, recorded_city):
     assert [(s.step, s.tls, s.publish_ns) for s in steps] == recorded_city.steps[:STEPS]
 
 
-def test_file_cut_at_every_byte_of_its_last_chunk_keeps_all_steps_before(killed, tmp_path):
-    data = killed.read_bytes()
-    last = mcap_bytes.chunks(data)[-1]
-    path = written(tmp_path / "cut.mcap", data)
+def test_file_cut_at_every_byte_of_its_last_chunk_keeps_all_steps_before(recorded_city, tmp_path):
+    path = recorded_city.write(tmp_path / "cut.mcap", 0, 4, flush_every=2, is_finished=False)
+    last = mcap_bytes.chunks(path.read_bytes())[-1]
     for size in reversed(range(last.begin, last.end)):
         os.truncate(path, size)
         steps, missing = read(path)
-        assert len(steps) == STEPS - 2
+        assert len(steps) == 2
         assert missing == f"cut off after byte {last.begin:,}"
 
 
-def test_file_cut_in_its_index_loses_no_step(whole, tmp_path):
-    data = whole.read_bytes()
+def test_file_cut_in_its_index_loses_no_step(recorded_city, tmp_path):
+    path = recorded_city.write(tmp_path / "cut.mcap", 0, 4, flush_every=2)
+    data = path.read_bytes()
     end = next(each.end for each in mcap_bytes.records(data) if each.opcode == Opcode.DATA_END)
-    path = written(tmp_path / "cut.mcap", data)
     for size in sorted({*range(end, len(data), 17), *range(len(data) - 30, len(data))}, reverse=True):
         os.truncate(path, size)
         steps, missing = read(path)
-        assert len(steps) == STEPS
+        assert len(steps) == 4
         assert missing.startswith("cut off after byte ") and missing.endswith("in its index: no step is lost by that")
 
 

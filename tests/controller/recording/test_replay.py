@@ -19,13 +19,13 @@ from controller.recording.replay_command import main
 from controller.recording.run_files import files_of_run
 from greenserve.__main__ import main as greenserve
 from protos import record_pb2 as record
-from protos.loop_state_pb2 import LoopState
+from protos.loop_state_pb2 import LoopState, TlState
 from signals import green_phases, observation
 from signals.fallback.control_mode import OperatorMode
 from signals.safety import signal_safety
 from tests.conftest import GRID
 from tests.controller.recording.replayed_city import BEGIN_UNIX_NS, record_run
-from tests.controller.recording.update import RECORDS, decide_again, path
+from tests.controller.recording.update import RECORDS, decide_again, path, street_city
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +109,37 @@ def operated(loop):
         loop.note_action(OperatorAction("pin", "SA104", "3", "ada"))
 
 
+def check_files_together_and_alone(folder):
+    """Replay a run at once, and each file from the state with which it begins to the one with which the next begins."""
+    run = RecordedRun([folder])
+    replay = Replay(run)
+    replay.run()
+    assert str(replay.differences.first) == "None"
+    assert replay.replayed_steps == sum(1 for _ in run.steps())
+    files = [file.path for file in files_of_run(folder)[0]]
+    assert len(files) > 2
+    steps = 0
+    for k, file in enumerate(files):
+        alone = replayed(file)
+        assert (file.name, str(alone.differences.first)) == (file.name, "None")
+        steps += alone.replayed_steps
+        if k + 1 < len(files):
+            with RecordReader(files[k + 1]) as following:
+                assert alone.loop._save() == following.state
+    assert steps == replay.replayed_steps
+    return run
+
+
+def test_files_of_street_tls_with_max_pressure_as_the_fallback_are_replayed_alone(tmp_path):
+    record_run(tmp_path / "run.mcap", street_city(), 150, steps_a_file=10)
+    check_files_together_and_alone(tmp_path)
+    sources = set()
+    for path in tmp_path.iterdir():
+        with RecordReader(path) as reader:
+            sources |= {tl.source for tl in reader.state.tls} if reader.state is not None else set()
+    assert sources == {TlState.POLICY, TlState.MAX_PRESSURE}
+
+
 @pytest.mark.parametrize(
     ("changes", "options", "arguments"),
     [
@@ -137,24 +168,8 @@ def operated(loop):
     ],
 )
 def test_runs_of_every_kind_are_decided_again_bit_for_bit(tmp_path, grid_city, changes, options, arguments):
-    record_run(tmp_path / "run.mcap", replace(grid_city, **changes), 200, *options, **arguments, steps_a_file=25)
-    run = RecordedRun([tmp_path])
-    replay = Replay(run)
-    replay.run()
-    assert str(replay.differences.first) == "None"
-    assert replay.replayed_steps == sum(1 for _ in run.steps())
-    # each file alone, from the state with which it begins to the one with which the next begins
-    files = [file.path for file in files_of_run(tmp_path)[0]]
-    assert len(files) > 2
-    steps = 0
-    for k, file in enumerate(files):
-        alone = replayed(file)
-        assert (file.name, str(alone.differences.first)) == (file.name, "None")
-        steps += alone.replayed_steps
-        if k + 1 < len(files):
-            with RecordReader(files[k + 1]) as following:
-                assert alone.loop._save() == following.state
-    assert steps == replay.replayed_steps
+    record_run(tmp_path / "run.mcap", replace(grid_city, **changes), 200, *options, **arguments, steps_a_file=10)
+    run = check_files_together_and_alone(tmp_path)
     if "disturb" in arguments:
         assert any(step.step.frozen for step in run.steps()), "a released signal was set by the other client"
     if "operate" in arguments:
@@ -488,7 +503,7 @@ def test_malformed_readings_are_refused_in_one_line(sample, tmp_path):
             step.step.readings.vehicles.pop()
         return step
 
-    assert "its contracts, settings or readings are malformed" in refused(sample, tmp_path, change=shorter)
+    assert "its contracts, settings, state or readings are malformed" in refused(sample, tmp_path, change=shorter)
 
 
 def test_file_that_is_no_record_is_refused(tmp_path, capsys):
