@@ -5,6 +5,7 @@ Everything that a decision step does to a TL goes through `Intersection`.
 
 import math
 from collections.abc import Container, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from city.config import Controller as ControllerSettings
@@ -401,9 +402,15 @@ class Intersection:
 
     def _parts(self, state: loop_state.TlState) -> list[tuple[SavesState, Any]]:
         """The parts with a state of their own, and their messages in the TL's."""
-        parts: list[tuple[object, Any]] = [(self.observer, state.observer), (self._policy_sequencer, state.sequencer)]
+        parts: list[tuple[Any, Any]] = [(self.observer, state.observer), (self._policy_sequencer, state.sequencer)]
         parts += [(self._max_pressure, state.max_pressure), (self._driver, state.driver)]
-        return [(part, message) for part, message in parts if isinstance(part, SavesState)]
+        return [(part, message) for part, message in parts if _saves_state(type(part))]
+
+
+@cache
+def _saves_state(kind: type) -> bool:
+    """Whether a class is a `SavesState`; isinstance with a Protocol would look at all of its methods at each call."""
+    return hasattr(kind, "save_state") and hasattr(kind, "restore_state")
 
 
 def _next_recovery_s(now: float) -> float:
