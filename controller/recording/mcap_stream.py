@@ -181,6 +181,22 @@ class McapStream:
             yield record
 
 
+def records_of_chunk(content: bytes) -> Iterator[McapRecord]:
+    """The schemas, channels and messages of a chunk, by its content. Raises ValueError at the first damaged one."""
+    try:
+        yield from _records_in(_unpacked(_record(Opcode.CHUNK, content)))
+    except _MALFORMED as error:
+        raise ValueError(_reason(error)) from None
+
+
+def records_of_names(data: bytes) -> Iterator[McapRecord]:
+    """Schemas and channels that follow one another, as in an index. Raises ValueError at the first damaged one."""
+    try:
+        yield from _records_in(data)
+    except _MALFORMED as error:
+        raise ValueError(_reason(error)) from None
+
+
 def _reason(error: Exception) -> str:
     """Why bytes cannot be read, without the names of a library's internals."""
     return str(error) if type(error) is ValueError else "not a valid record"

@@ -15,7 +15,8 @@ from controller.operator import saved_modes
 from controller.operator.page import security
 from controller.operator.page.controls import SeatControls
 from controller.operator.page.feed import Feed
-from controller.operator.page.server import PageServer, listen
+from controller.operator.page.server import PageServer
+from controller.operator.page.site import listen
 from controller.operator.page.street_data import StreetData
 from controller.operator.page.vehicles import VehicleCollector, VehicleSource
 from controller.recording.messages import Encoder

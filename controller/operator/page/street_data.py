@@ -23,7 +23,15 @@ CENTIMETRES = 100
 class StreetData:
     """The static data, and where signals and lanes are."""
 
-    def __init__(self, feed: Feed, street: StreetNetwork, shapes: StreetShapes, name: str, driver: str = "") -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        street: StreetNetwork,
+        shapes: StreetShapes,
+        name: str,
+        driver: str = "",
+        record: Mapping[str, Any] | None = None,
+    ) -> None:
         """Prepare the data.
 
         Args:
@@ -31,6 +39,7 @@ class StreetData:
             street, shapes: of the same network file.
             name: of the city.
             driver: what decides in the place of the policies; "" for policies.
+            record: what the page says of a record that it plays; None: the run is live.
         """
         if len(feed.signals) > MAX_SIGNALS:
             raise ValueError(f"{len(feed.signals)} signals; a frame numbers at most {MAX_SIGNALS}")
@@ -49,6 +58,7 @@ class StreetData:
             "version": VERSION,
             "name": name,
             "driver": driver,
+            "record": record,
             "modes": [mode.name.lower() for mode in ControlMode],
             "bounds": bounds,
             "lanes": {
