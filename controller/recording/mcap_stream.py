@@ -184,7 +184,8 @@ class McapStream:
 def records_of_chunk(content: bytes) -> Iterator[McapRecord]:
     """The schemas, channels and messages of a chunk, by its content. Raises ValueError at the first damaged one."""
     try:
-        yield from _records_in(_unpacked(_record(Opcode.CHUNK, content)))
+        chunk: Chunk = Chunk.read(ReadDataStream(BytesIO(content)))
+        yield from _records_in(_unpacked(chunk))
     except _MALFORMED as error:
         raise ValueError(_reason(error)) from None
 

@@ -63,7 +63,7 @@ def parser(prog: str) -> Parser:
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.recording.replay_command") -> int:
-    """Replay a record, or play it in a browser. Exit code: 0 if it is the same or was played; 3 if it differs; 2 for wrong input."""
+    """Replay a record, or play it. Exit code: 0 if it is the same, or was played; 3 if it differs; 2 if the input is wrong."""
     return program.run(lambda: _replay(_parse(sys.argv[1:] if argv is None else argv, prog)))
 
 

@@ -1,6 +1,7 @@
 """The page of a record in a real browser: Debian's chromium, driven by playwright."""
 
 import contextlib
+import itertools
 import re
 import shutil
 import signal
@@ -103,7 +104,9 @@ def eventually(check, timeout_s=20.0):
 
 def seek(page, at_s):
     """Move the slider, as a pointer does, and wait for the frame."""
-    page.evaluate(f"(() => {{ const p = document.getElementById('position'); p.value = {at_s}; p.dispatchEvent(new Event('input')); }})()")
+    page.evaluate(
+        f"(() => {{ const p = document.getElementById('position'); p.value = {at_s}; p.dispatchEvent(new Event('input')); }})()"
+    )
     eventually(lambda: second(page) == at_s)
 
 
@@ -207,7 +210,7 @@ def test_a_link_leads_to_a_second_of_a_tl(browser, url):
 
 def test_a_missing_file_is_named_on_the_map_and_in_the_panel(browser, url, folder):
     recorded = [each.step for each in open_files([folder]).steps()]
-    before, after = next((a, b) for a, b in zip(recorded, recorded[1:], strict=False) if b.number > a.number + 1)
+    before, after = next((a, b) for a, b in itertools.pairwise(recorded) if b.number > a.number + 1)
     with opened(browser, url) as page:
         seek(page, int(before.at_s) + 1)
         page.wait_for_selector("#hole:visible")
@@ -232,7 +235,7 @@ def test_a_record_without_vehicles_says_so(browser):
         assert page.evaluate("greenserve.map.vehicles.count") == 0
 
 
-def test_the_page_says_that_the_command_has_ended_and_comes_back(browser, folder):
+def test_the_page_says_that_the_command_has_ended(browser, folder):
     with contextlib.ExitStack() as stack:
         address, process = stack.enter_context(playing(folder))
         page = stack.enter_context(opened(browser, address))

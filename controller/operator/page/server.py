@@ -376,5 +376,3 @@ def parse_request(text: str) -> FrameRequest:
 
 def _error(status: int, error: str) -> web.Response:
     return web.json_response({"error": error}, status=status)
-
-

@@ -119,10 +119,13 @@ def alarm_event(recorded: RecordedStep) -> DecisionEvent:
         times=None,
         commands=tuple(
             OperatorCommand(
-                c.tl, OperatorMode(c.wanted), c.author,
-                MODES.get(c.mode_before, ControlMode.POLICY), MODES.get(c.mode, ControlMode.POLICY),
+                c.tl,
+                OperatorMode(c.wanted),
+                c.author,
+                MODES.get(c.mode_before, ControlMode.POLICY),
+                MODES.get(c.mode, ControlMode.POLICY),
             )
             for c in step.commands
             if c.wanted in _WANTED
-        ),  # fmt: skip
-    )
+        ),
+    )  # fmt: skip

@@ -77,7 +77,8 @@ def _of_records(stream: IO[bytes], file: int, size: int) -> FileIndex:
     channels: set[int] = set()
     for opcode, at, length in _heads(stream, len(MAGIC), size):
         if opcode == Opcode.CHUNK and _TIMES.size < length <= MAX_RECORD_BYTES:
-            places.append(Place(*_TIMES.unpack(_read(stream, at, _TIMES.size)), file, at, length))
+            first_ns, last_ns = _TIMES.unpack(_read(stream, at, _TIMES.size))
+            places.append(Place(first_ns, last_ns, file, at, length))
         elif opcode == Opcode.MESSAGE_INDEX and places and length >= _CHANNEL.size:
             (channel,) = _CHANNEL.unpack(_read(stream, at, _CHANNEL.size))
             if channel not in channels:

@@ -65,6 +65,11 @@ class Chunks:
         return len(self._places)
 
     @property
+    def path(self) -> Path:
+        """The first file."""
+        return self._paths[0]
+
+    @property
     def span_ns(self) -> tuple[int, int]:
         """The first and the last log_time."""
         return self._first_ns[0], self._reach_ns[-1]

@@ -61,8 +61,8 @@ class MomentPanels:
         band_from_s, from_s = (at_s - BAND_S, at_s - HISTORY_S) if since_s is None else (since_s, since_s)
         contract = self._feed.contracts[tl]
         tl_steps = self._timeline.tl_steps(tl, min(from_s, at_s - LOOK_BACK_S), at_s)
-        new = [step for step in tl_steps if step.at_s > from_s]
         decided = [step for step in tl_steps if step.HasField("decision")]
+        new = [step for step in decided if step.at_s > from_s]
         newest = decided[-1] if decided else None
         return {
             "tl": tl,
@@ -73,14 +73,10 @@ class MomentPanels:
             "band": self._band(tl, band_from_s, at_s),
             "queue": self._queue(tl, from_s, at_s),
             "overrides": _overrides(tl_steps, from_s, at_s),
-            "sentences": [
-                sentence(contract, step, self._driver) for step in new if step.HasField("decision")
-            ][-MAX_SENTENCES:],
+            "sentences": [sentence(contract, step, self._driver) for step in new[-MAX_SENTENCES:]],
         }  # fmt: skip
 
-    def _now(
-        self, tl: str, moment: Moment, newest: record.TlStep | None, tl_steps: Sequence[record.TlStep]
-    ) -> dict[str, Any]:
+    def _now(self, tl: str, moment: Moment, newest: record.TlStep | None, tl_steps: Sequence[record.TlStep]) -> dict[str, Any]:
         history = self._overview.tl(tl, moment.at_s)
         reason = ""
         if newest is not None:

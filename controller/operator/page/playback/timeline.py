@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from city.errors import InputError
 from controller.operator.page.playback.chunks import Chunk, Chunks, Entry
 from controller.recording.record_file import NS, STEP, TL
 from protos import record_pb2 as record
@@ -16,9 +17,13 @@ class Timeline:
     """Steps and the TLs' parts of them, in simulated seconds. Used by one thread at a time."""
 
     def __init__(self, chunks: Chunks) -> None:
+        """Find the first and the last step. Raises InputError if there is none."""
         self.chunks = chunks
         first_ns, last_ns = chunks.span_ns
-        self.first_s, self.last_s = first_ns / NS, last_ns / NS
+        first, last = self.step_since(first_ns / NS), self.step_before(last_ns / NS)
+        if first is None or last is None:
+            raise InputError(f"{chunks.path}: has no step that can be read; name another record")
+        self.first_s, self.last_s = first.at_s, last[0].at_s
         """The simulated time of the record."""
 
     def steps(self, from_s: float, to_s: float) -> list[record.Step]:
@@ -83,5 +88,5 @@ def _is_before(chunk: Chunk, at_ns: int) -> bool:
 
 
 def _ns(seconds: float) -> int:
-    """As the record's log_time; a time before 0 is 0."""
-    return max(round(seconds * NS), 0)
+    """As the record's log_time."""
+    return round(seconds * NS)

@@ -15,9 +15,9 @@ def played(recorded_city, tmp_path_factory):
 
 
 def seconds(played):
-    """Seconds and half seconds of the record."""
+    """Seconds of the record, and half seconds."""
     timeline = played.page.moments.timeline
-    return np.arange(timeline.first_s, timeline.last_s + 0.1, 0.5).tolist()
+    return np.arange(timeline.first_s, timeline.last_s + 0.1, 1.5).tolist()
 
 
 def test_signals_show_at_each_second_what_sumo_showed(played):
