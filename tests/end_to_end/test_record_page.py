@@ -250,7 +250,7 @@ def test_the_page_says_that_the_command_has_ended(browser, folder):
 )
 def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, width, height, scheme):
     with opened(browser, url, width, height, scheme) as page:
-        seek(page, 150)
+        seek(page, 250)
         page.wait_for_selector("#next-mark:enabled")
         page.screenshot(path=tmp_path / "city.png")
         page.fill("#search", SILENT_TL)

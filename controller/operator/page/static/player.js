@@ -2,7 +2,8 @@
 
 import { $, clock, element } from "./panels.js";
 
-const POLL_MS = 1000, MARK_PX = 3, NAMES = { critical: "critical alarm", warning: "alarm", command: "command", missing: "missing" };
+const POLL_MS = 1000, MARK_PX = 3, MAX_LISTED = 200, THUMB_PX = 16,  // the middle of the slider's thumb stops half of it before an end
+  NAMES = { critical: "critical alarm", warning: "alarm", command: "command", missing: "missing" };
 
 export class Player {
   // `ask`: asks for the frame of `second`. `changed`: is told that it plays or has stopped.
@@ -126,13 +127,13 @@ export class Player {
     marks.sort((a, b) => a[0] - b[0]);
     $("read-to").textContent = is_complete ? "" : `alarms and commands are read up to ${read_to_s === null ? "–" : clock(read_to_s)}`;
     $("missing").replaceChildren(...(missing.length ? missing.map((text) => element("li", text)) : [element("li", is_complete ? "nothing is missing" : "")]));
-    $("marks-list").replaceChildren(...marks.slice(0, 200).map(([at, kind, text]) => {
+    $("marks-list").replaceChildren(...marks.slice(0, MAX_LISTED).map(([at, kind, text]) => {
       const item = element("li"), button = element("button", clock(at), { type: "button", title: "Show this second" });
       button.addEventListener("click", () => this.seek(at));
       item.append(button, element("span", `${NAMES[kind] ?? kind}: ${text}`));
       return item;
     }));
-    const more = Math.max(marks.length - 200, 0) + unshown_marks;
+    const more = Math.max(marks.length - MAX_LISTED, 0) + unshown_marks;
     $("marks-more").textContent = marks.length ? (more ? `and ${more} more` : "") : (is_complete ? "nothing happened" : "");
     for (const id of ["previous-mark", "next-mark"]) $(id).disabled = marks.length === 0;
     this.drawMarks();
@@ -144,7 +145,7 @@ export class Player {
     if (!width) return;
     canvas.width = width * ratio; canvas.height = height * ratio;
     const context = canvas.getContext("2d"), c = this.colours(), { first_s, last_s } = this.record;
-    const x = (at) => (width - MARK_PX) * (at - first_s) / Math.max(last_s - first_s, 1e-9);
+    const x = (at) => (THUMB_PX - MARK_PX) / 2 + (width - THUMB_PX) * (at - first_s) / Math.max(last_s - first_s, 1e-9);
     context.scale(ratio, ratio);
     if (!this.overview.is_complete) {
       context.fillStyle = c.line;
