@@ -97,6 +97,8 @@ def _text(where: str, value: Any, folder: Path) -> str:
 def _path(where: str, value: Any, folder: Path) -> Path:
     if not isinstance(value, str):
         raise InputError(f"{where} = {value!r} must be a path in quotes")
+    if not value.strip():
+        raise InputError(f"{where} is empty; write a path, or leave the key out")
     return folder / value
 
 

@@ -31,6 +31,34 @@ def replacing(path: Path, remedy: str = PASS_ANOTHER) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
+def check_writable(flag: str, path: Path) -> None:
+    """Raise InputError if a file that is written at the end of a run could not be written."""
+    path = Path(os.path.realpath(path))
+    if path.is_symlink():
+        raise InputError(f"{flag} {path}: is a symbolic link to itself; name a file")
+    if not path.parent.is_dir():
+        raise InputError(f"{flag} {path}: there is no folder {path.parent}; create it")
+    if path.is_dir():
+        raise InputError(f"{flag} {path}: is a folder; name a file in it")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"{flag} {path}: is not writable; name another file")
+
+
+def sync_folder(folder: Path) -> None:
+    """Write a folder's names to the disk, so that a file created or renamed in it is there after a power failure.
+
+    Some network file systems cannot do that for a folder; they are left to their server. Raises OSError.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def write(path: Path, text: str, remedy: str = PASS_ANOTHER) -> None:
     """Replace a text file. Raises InputError like `replacing`."""
     with replacing(path, remedy) as draft:

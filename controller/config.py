@@ -2,14 +2,13 @@
 
 import argparse
 import importlib.util
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city import config as city_config
-from city import names
+from city import names, whole_files
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.config import MAX_DEADLINE_MS, MAX_SPEED, City
 from city.errors import InputError
@@ -124,7 +123,7 @@ def parser(prog: str) -> Parser:
         "--http", metavar="HOST:PORT", help="serve /metrics, /healthz and /livez there (default: [controller] http_address)"
     )
     parser.add_argument(
-        "--record", type=Path, metavar="FOLDER",
+        "--record", type=_folder, metavar="FOLDER",
         help="record every decision in MCAP files there (default: [controller] record)",
     )  # fmt: skip
     control_address.add_flags(parser)
@@ -221,7 +220,7 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
     model_settings.check_version(args)
     for flag, path in (("--summary", args.summary), ("--tripinfo", args.tripinfo)):
         if path is not None:
-            _check_output(flag, path)
+            whole_files.check_writable(flag, path)
 
 
 def _check_policy(args: argparse.Namespace) -> None:
@@ -284,17 +283,11 @@ def check_client_flags(clients: int, order: int | None, sumo_port: int) -> None:
         raise InputError(f"--sumo-port {sumo_port} must lie between 0 and 65535")
 
 
-def _check_output(flag: str, path: Path) -> None:
-    """Raise InputError if a file could not be written at the end of the run."""
-    path = Path(os.path.realpath(path))
-    if path.is_symlink():
-        raise InputError(f"{flag} {path}: is a symbolic link to itself; name a file")
-    if not path.parent.is_dir():
-        raise InputError(f"{flag} {path}: there is no folder {path.parent}; create it")
-    if path.is_dir():
-        raise InputError(f"{flag} {path}: is a folder; name a file in it")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"{flag} {path}: is not writable; name another file")
+def _folder(text: str) -> Path:
+    """A folder's name; an empty one, such as an unset variable of a script, is not the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the folder has no name; pass one such as records")
+    return Path(text)
 
 
 def _check_record(where: str, folder: Path) -> None:

@@ -44,9 +44,11 @@ from controller.events import (
     Subscriber,
     TlDecision,
     TlStates,
+    Unpublished,
 )
 from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
+from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
 from signals.observation import MAX_CACHED_BATCHES, Observation, ObservationBatch, PhaseState, shares_of
@@ -61,26 +63,6 @@ MAX_SEGMENTS = 64
 """Segments of one exchange; bounded, so that a stop request need not wait long."""
 COUNTING_INTERVAL_S = 1.0
 """Simulated time between two samples of the lanes with counted outflow."""
-
-
-class _Unpublished:
-    """What has happened since the last event."""
-
-    def __init__(self) -> None:
-        self.decisions: list[TlDecision] = []
-        self.sent: list[Sent] = []
-        self.shown: list[Shown] = []
-        self.alarms: list[Alarm] = []
-        self.rejected: dict[str, str] = {}
-        self.frozen: list[str] = []
-        self.commands: list[OperatorCommand] = []
-        self.actions: list[OperatorAction] = []
-        self.times: StepTimes | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        reported = (self.decisions, self.sent, self.shown, self.alarms, self.rejected, self.commands, self.actions)
-        return not any(reported)
 
 
 class MissingAnswer(Exception):
@@ -123,7 +105,7 @@ class DecisionLoop:
         self._connection, self._policies = connection, policies
         self._subscribers = list(subscribers)
         self._length_m = np.array([street.lane_length_m[lane] for lane in connection.lanes])
-        self._counts_outflow = counts_outflow
+        self._counts_outflow, self._is_releasing = counts_outflow, False
         self._due_s = {intersection.tl: -math.inf for intersection in intersections}
         self.now = self._begin_s = now
         self._sumo_step_s = sumo_step_s
@@ -149,7 +131,7 @@ class DecisionLoop:
         """How long the observations took, and when they were ready (time.perf_counter)."""
         self._number = 0
         """Events so far."""
-        self._unpublished = _Unpublished()
+        self._unpublished = Unpublished()
 
     def step(self, end_s: float) -> None:
         """Run a decision step: decide for the TLs that are due now, then simulate to the next decision, at most to end_s."""
@@ -195,8 +177,34 @@ class DecisionLoop:
             next_due = [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= time_s]
             if next_due or time_s >= end_s:
                 break
-        self._publish()
+        self._publish(self._save)
         self._read(next_due)
+
+    def resume(self, state: LoopState, until_s: float) -> None:
+        """Go on after the step whose event returned this state; the next reading is that of second until_s.
+
+        Raises ValueError or KeyError for a state that is not one of this loop.
+        """
+        self.now, self._number, self._is_releasing = state.now_s, state.next_number, state.is_releasing
+        self._counts_outflow = self._counts_outflow and not state.is_releasing
+        self._unmonitored, self._released_at_s = (self.now, (), {}), dict(state.released_at_s)
+        for intersection, saved in zip(self.intersections.values(), state.tls, strict=True):
+            intersection.restore_state(saved)
+            self._due_s[intersection.tl] = saved.due_s
+        for monitor, shown in zip(self._monitors, state.monitors, strict=True):
+            monitor.restore_state(shown)
+        self._read([intersection for intersection in self.intersections.values() if intersection.next_decision_s <= until_s])
+
+    def _save(self) -> LoopState:
+        """The state between a step's event and the next reading: nothing is unmonitored or unpublished."""
+        state = LoopState(next_number=self._number, now_s=self.now, is_releasing=self._is_releasing)
+        state.released_at_s.update(self._released_at_s)
+        for intersection in self.intersections.values():
+            saved = state.tls.add(due_s=self._due_s[intersection.tl])
+            intersection.save_state(saved)
+        for monitor in self._monitors:
+            monitor.save_state(state.monitors.add())
+        return state
 
     def set_mode(self, tl: str, wanted: OperatorMode, author: str) -> OperatorCommand:
         """Follow an operator's command to a TL from the next step on; return what it changes.
@@ -287,9 +295,9 @@ class DecisionLoop:
             self.counters.overrides[override.reason.value] += 1
         self._unpublished.sent.append(sent)
 
-    def _publish(self) -> None:
+    def _publish(self, save_state: Callable[[], LoopState] | None = None) -> None:
         """Hand an event to the subscribers. An error in one ends its subscription, not the run."""
-        unpublished, self._unpublished = self._unpublished, _Unpublished()
+        unpublished, self._unpublished = self._unpublished, Unpublished()
         if not self._subscribers:
             return
         event = DecisionEvent(
@@ -306,6 +314,7 @@ class DecisionLoop:
             unpublished.times,
             tuple(unpublished.commands),
             tuple(unpublished.actions),
+            save_state,
         )
         self._number += 1
         for subscriber in tuple(self._subscribers):
@@ -433,7 +442,7 @@ class DecisionLoop:
         for intersection in self.intersections.values():
             intersection.release()
             self._due_s[intersection.tl] = -math.inf
-        self._counts_outflow = False
+        self._is_releasing, self._counts_outflow = True, False
         while (
             self.now < end_s
             and not abort_requested()

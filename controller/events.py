@@ -4,10 +4,11 @@ The decision loop hands one event a step to its subscribers, while SUMO simulate
 subscribers, no event is built.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.observation import Observation, PhaseState, Readings
 from signals.policy import Answer
@@ -133,11 +134,34 @@ class DecisionEvent:
     """Of operators, before the decisions of this step."""
     actions: tuple[OperatorAction, ...] = ()
     """Of operators too: the commands that do not set a TL's mode."""
+    save_state: Callable[[], LoopState] | None = None
+    """Returns the loop's state after this step, from which a run can be replayed; only while a subscriber gets the event. None
+    if no reading follows."""
 
     @property
     def tls(self) -> tuple[str, ...]:
         """The TLs that were due."""
         return tuple(decision.tl for decision in self.decisions)
+
+
+class Unpublished:
+    """What has happened since the last event."""
+
+    def __init__(self) -> None:
+        self.decisions: list[TlDecision] = []
+        self.sent: list[Sent] = []
+        self.shown: list[Shown] = []
+        self.alarms: list[Alarm] = []
+        self.rejected: dict[str, str] = {}
+        self.frozen: list[str] = []
+        self.commands: list[OperatorCommand] = []
+        self.actions: list[OperatorAction] = []
+        self.times: StepTimes | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        reported = (self.decisions, self.sent, self.shown, self.alarms, self.rejected, self.commands, self.actions)
+        return not any(reported)
 
 
 class Subscriber(Protocol):

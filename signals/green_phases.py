@@ -8,6 +8,7 @@ https://github.com/LucasAlegre/sumo-rl (sumo_rl/environment/traffic_signal.py).
 import math
 from collections.abc import Sequence
 
+from protos import loop_state_pb2 as loop_state
 from signals.observation import PhaseState
 from signals.simulation_time import next_multiple_s, round_to_ms
 
@@ -84,6 +85,25 @@ class GreenPhaseSequencer:
 
     def decides_at(self, now: float) -> bool:
         return True
+
+    def save_state(self, state: loop_state.SequencerState) -> None:
+        """Write the state that later requests depend on."""
+        saved = state.green_phases
+        saved.begin_s, saved.green = self._begin_s, self._green
+        if self._yellow is not None:
+            saved.yellow = self._yellow[0]
+        saved.yellow_end_s, saved.green_from_s = self._yellow_end_s, self._green_from_s
+        saved.awaits_green_until_s, saved.change_allowed_s = self._awaits_green_until_s, self._change_allowed_s
+
+    def restore_state(self, state: loop_state.SequencerState) -> None:
+        """Go on from a saved state. Raises ValueError if it is not one of these greens."""
+        saved = state.green_phases
+        if saved.green >= len(self._greens):
+            raise ValueError(f"its state has green {saved.green} of {len(self._greens)}")
+        self._begin_s, self._green = saved.begin_s, saved.green
+        self._yellow = (saved.yellow,) if saved.HasField("yellow") else None
+        self._yellow_end_s, self._green_from_s = saved.yellow_end_s, saved.green_from_s
+        self._awaits_green_until_s, self._change_allowed_s = saved.awaits_green_until_s, saved.change_allowed_s
 
 
 def yellow_between(green: str, following: str) -> str:

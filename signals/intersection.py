@@ -5,10 +5,13 @@ Everything that a decision step does to a TL goes through `Intersection`.
 
 import math
 from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 from city.config import Controller as ControllerSettings
+from protos import loop_state_pb2 as loop_state
 from protos import policy_pb2 as pb
-from signals.dialects import PhaseSequencer
+from protos import record_pb2 as record
+from signals.dialects import PhaseSequencer, SavesState
 from signals.fallback.control_mode import ControlMode, ModeState, OperatorMode, next_mode, operator_mode
 from signals.fallback.plan import FallbackSchedule, PlanTransition
 from signals.fallback.scored_greens import ScoredGreens
@@ -342,6 +345,63 @@ class Intersection:
             if safety.bound_exceeded_at_s < due_s:
                 due_s = max(safety.bound_exceeded_at_s, round_to_ms(now + RECHECK_INTERVAL_S))
         return due_s
+
+    def save_state(self, state: loop_state.TlState) -> None:
+        """Write what later commands depend on, after those of a step: each state that was sent is the permitted one.
+
+        A sequencer or observer of the user's own, which does not save its state, is left out.
+        """
+        mode = self.mode_state
+        state.mode = record.TlStep.ControlMode.Value(mode.mode.name)
+        state.mode_since_s, state.good_answers, state.by_operator = mode.since_s, mode.good_answers, mode.by_operator
+        state.next_decision_s = self.next_decision_s
+        state.source = next(value for value, source in self._sources().items() if source is self._phase_sequencer)
+        state.requested.extend(self._requested)
+        state.is_on_fallback_plan = self._transitions is not None
+        if self._enter_plan_by_s is not None:
+            state.enter_plan_by_s = self._enter_plan_by_s
+        for part, message in self._parts(state):
+            part.save_state(message)
+        for k, safety in enumerate(self.safeties):
+            signal = state.signals.add()
+            safety.save_state(signal)
+            signal.is_sent = self._sent[k] is not None
+            if self._transitions is not None:
+                self._transitions[k].save_state(signal)
+
+    def restore_state(self, state: loop_state.TlState) -> None:
+        """Go on from a saved state. Raises ValueError or KeyError if it is not one of this TL."""
+        mode = ControlMode[record.TlStep.ControlMode.Name(state.mode)]
+        self.mode_state = ModeState(mode, state.mode_since_s, state.good_answers, state.by_operator)
+        self.next_decision_s = state.next_decision_s
+        self._phase_sequencer = self._sources()[state.source]
+        self._requested = tuple(state.requested)
+        self._enter_plan_by_s = state.enter_plan_by_s if state.HasField("enter_plan_by_s") else None
+        for part, message in self._parts(state):
+            part.restore_state(message)
+        for safety, signal in zip(self.safeties, state.signals, strict=True):
+            safety.restore_state(signal)
+        self._sent = [s.permitted if signal.is_sent else None for s, signal in zip(self.safeties, state.signals, strict=True)]
+        self._transitions = None
+        if state.is_on_fallback_plan:
+            self._enter_plan()
+            for transition, signal in zip(self._transitions or (), state.signals, strict=True):
+                transition.restore_state(signal)
+
+    def _sources(self) -> dict[int, PhaseSequencer | ScoredGreens]:
+        """What can be the source of the requested states."""
+        sources: dict[int, PhaseSequencer | ScoredGreens] = {loop_state.TlState.POLICY: self._policy_sequencer}
+        if self._max_pressure is not None:
+            sources[loop_state.TlState.MAX_PRESSURE] = self._max_pressure
+        if self._driver is not None:
+            sources[loop_state.TlState.DRIVER] = self._driver
+        return sources
+
+    def _parts(self, state: loop_state.TlState) -> list[tuple[SavesState, Any]]:
+        """The parts with a state of their own, and their messages in the TL's."""
+        parts: list[tuple[object, Any]] = [(self.observer, state.observer), (self._policy_sequencer, state.sequencer)]
+        parts += [(self._max_pressure, state.max_pressure), (self._driver, state.driver)]
+        return [(part, message) for part, message in parts if isinstance(part, SavesState)]
 
 
 def _next_recovery_s(now: float) -> float:

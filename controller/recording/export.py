@@ -164,6 +164,8 @@ def export_atspm(reader: RunReader, folder: Path, city: City | None = None, zero
 def _export_sumo(reader: RunReader, path: Path) -> int:
     """Write the SUMO programs, which need the run from its beginning on. Raises InputError."""
     run = RecordedRun([file.path for file in reader.files])
+    if run.state is not None:
+        raise InputError(f"{run.path}: the run's first file is missing; SUMO's programs begin with the run: name that file too")
     for note in sumo_programs.write(path, run.start, run.steps()):
         print(f"note: {note}", file=sys.stderr)
     print(f"wrote the programs of the recorded lights to {path}")

@@ -13,6 +13,7 @@ import numpy as np
 from controller.events import DecisionEvent, Sent, TlDecision
 from controller.recording.run_start import RunStart
 from protos import record_pb2 as record
+from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode
 from signals.observation import MAX_CACHED_BATCHES, Readings, Rows
 from signals.policy import Answer
@@ -35,12 +36,16 @@ def snapshot(event: DecisionEvent) -> DecisionEvent:
 class Encoder:
     """Encodes the events of a run, in their order."""
 
-    def __init__(self, run: RunStart) -> None:
+    def __init__(self, run: RunStart, state: LoopState | None = None) -> None:
+        """`state`: that of the step before the first one, if it is not the run's first."""
         self._lanes = run.tracked_lanes()
         self._index = {contract.tl: k for k, contract in enumerate(run.contracts)}
         self._tl_of = {signal: contract.tl for contract in run.contracts for signal in contract.signal_ids}
         self._outflow_rows = [self._lanes.row[lane] for lane in self._lanes.outflow_lanes]
         self._modes: dict[str, ControlMode] = dict.fromkeys(self._index, ControlMode.POLICY)
+        if state is not None:
+            modes = {value: mode for mode, value in MODES.items()}
+            self._modes = {tl: modes[saved.mode] for tl, saved in zip(self._index, state.tls, strict=True)}
         self._rows: dict[tuple[str, ...], slice | Rows] = {}
         """By TLs, the rows of their lanes in the readings."""
 

@@ -2,9 +2,16 @@
 
 log_time is simulated time, publish_time the wall clock, both in ns. The network's files are
 attachments, gzipped. The reader accepts any file: cut off, damaged, or written by another program.
+
+    header | network's files | head | copy of head | steps | ... | copy of head | steps | ... | index
+
+The head has what the steps cannot be read without: schemas, names of channels, the city, and the state of the decision
+loop if it is not the run's first file. Its copies are chunks that the index does not list: a viewer sees one head, and
+this reader, which reads in one direction, finds the next copy after a damaged one.
 """
 
 import gzip
+import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,20 +20,23 @@ from typing import IO, Any, NamedTuple
 
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
-from mcap.records import Attachment, Channel, Header, Metadata, Schema
+from mcap.records import Attachment, Channel, Header, McapRecord, Metadata, Schema
 from mcap.records import Message as McapMessage
 from mcap.writer import Writer
 
 from city import names
 from city.errors import InputError
 from city.version import VERSION
-from controller.recording.mcap_stream import MAX_RECORD_BYTES, Losses, McapStream
+from controller.recording.mcap_stream import MAX_RECORD_BYTES, Losses, McapStream, chunk_of
 from protos import record_pb2 as record
+from protos.loop_state_pb2 import LoopState
 
 SUFFIX = ".mcap"
 PROFILE = "greenserve"
-CITY, STEP, TL = "/city", "/step", "/tl/"
+CITY, STATE, STEP, TL = "/city", "/state", "/step", "/tl/"
 """Topics; a TL's name follows the last one."""
+COPIES_AFTER = (1, 8, 64, 512, 4096)
+"""Flushes after which a copy of the head is written: mostly the first seconds, minutes and hours of a file."""
 REPAIRED, LOST = "greenserve.repaired", "lost"
 """The metadata of a repaired file, and its key: what the damaged file had lost."""
 MAX_LOST_CHARACTERS = 2000
@@ -48,8 +58,9 @@ class RecordWriter:
         network_files: Mapping[str, Path | bytes],
         publish_ns: int,
         at_s: float | None = None,
+        state: LoopState | None = None,
     ) -> None:
-        """Write the header, the network's files and the city. Raises OSError.
+        """Write the header, the network's files and the head. Raises OSError.
 
         Args:
             stream: the file, at its beginning.
@@ -57,7 +68,9 @@ class RecordWriter:
             network_files: by name in `city.network_files` a file, or its gzipped content.
             publish_ns: wall clock at the file's first step.
             at_s: simulated second of the file's first step (default: the run's first).
+            state: that of the decision loop after the step before, if it is not the run's first file.
         """
+        self._stream = stream
         self._writer: Any = Writer(stream, CHUNK_BYTES)  # its methods have no types
         self._writer.start(PROFILE, f"greenserve {VERSION}")
         log_ns = _ns(city.begin_s if at_s is None else at_s)
@@ -65,11 +78,20 @@ class RecordWriter:
             self._writer.add_attachment(publish_ns, log_ns, name, "application/gzip", gzipped(file))
         self._schemas: dict[str, int] = {}
         self._channels: dict[str, int] = {}
+        self._head: list[McapRecord] = []
         self._chunk_channels: set[int] = set()
         """Channels with messages since the last flush."""
+        self._flushes = 0
         self.index_entries = 0
         """Entries of the index, one per chunk and channel, which stay in memory (about 100 bytes each) until `finish`."""
-        self._add(CITY, city, log_ns, publish_ns, 0)
+        # a TL that needs no commands has no messages, but its name is in every copy of the head
+        for topic in (CITY, *([STATE] if state is not None else []), STEP, *(TL + contract.tl for contract in city.contracts)):
+            self._register(topic)
+        if state is not None:
+            self._add(STATE, state, log_ns, publish_ns, 0, self._head)
+        self._add(CITY, city, log_ns, publish_ns, 0, self._head)
+        self._head_chunk = chunk_of(self._head)
+        """The head as bytes of a chunk, compressed."""
 
     def add(self, step: record.Step, tl_steps: Mapping[str, record.TlStep], publish_ns: int) -> None:
         """Add a step with its TLs. Raises OSError."""
@@ -90,26 +112,45 @@ class RecordWriter:
         self._writer.flush()
         self.index_entries += len(self._chunk_channels)
         self._chunk_channels.clear()
+        self._flushes += 1
+        if self._flushes in COPIES_AFTER:
+            # the writer asks the stream where it is, so its index stays right
+            self._stream.write(self._head_chunk)
+            self._stream.flush()
 
     def finish(self) -> None:
         """Write the index. The stream is not closed. Raises OSError."""
         self._writer.finish()
 
-    def _add(self, topic: str, message: Message, log_ns: int, publish_ns: int, sequence: int) -> None:
-        channel = self._channels.get(topic)
-        if channel is None:
-            channel = self._channels[topic] = self._writer.register_channel(topic, "protobuf", self._schema(message))
+    def _add(
+        self,
+        topic: str,
+        message: Message,
+        log_ns: int,
+        publish_ns: int,
+        sequence: int,
+        head: list[McapRecord] | None = None,
+    ) -> None:
+        """Add a message, also to the head if it is given."""
+        channel, sequence = self._channels[topic], sequence & 0xFFFFFFFF
         self._chunk_channels.add(channel)
-        self._writer.add_message(channel, log_ns, message.SerializeToString(), publish_ns, sequence & 0xFFFFFFFF)
+        data = message.SerializeToString()
+        self._writer.add_message(channel, log_ns, data, publish_ns, sequence)
+        if head is not None:
+            head.append(McapMessage(channel, log_ns, data, publish_ns, sequence))
 
-    def _schema(self, message: Message) -> int:
-        name = message.DESCRIPTOR.full_name
+    def _register(self, topic: str) -> None:
+        """Add a channel to the file and its head, and its schema before it."""
+        descriptor = _kind_of(topic).DESCRIPTOR
+        name = descriptor.full_name
         if name not in self._schemas:
             files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
-            _add_file(message.DESCRIPTOR.file, files)
+            _add_file(descriptor.file, files)
             data = descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString()
             self._schemas[name] = self._writer.register_schema(name, "protobuf", data)
-        return self._schemas[name]
+            self._head.append(Schema(self._schemas[name], data, "protobuf", name))
+        self._channels[topic] = self._writer.register_channel(topic, "protobuf", self._schemas[name])
+        self._head.append(Channel(self._channels[topic], topic, "protobuf", {}, self._schemas[name]))
 
 
 def gzipped(file: Path | bytes) -> bytes:
@@ -160,17 +201,36 @@ class RecordReader:
         try:
             self._stream = path.open("rb")
         except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+            raise InputError(f"{path}: cannot be read: {error.strerror}; {REMEDY}") from None
+        self.state: LoopState | None = None
+        """State of the decision loop before the file's first step; None in the run's first file."""
         try:
-            self._mcap = McapStream(self._stream, self._damage)
-            self._messages = self._read()
-            _, message, _ = next(self._messages, ("", None, 0))
-            if not isinstance(message, record.City):
-                raise InputError(f"{path}: cannot be read as a record: {self.missing or 'it has no city'}; {REMEDY}")
+            self.city = self._read_city()
         except BaseException:
             self.close()
             raise
-        self.city: record.City = message
+
+    def _read_city(self) -> record.City:
+        """Read up to the city, from the beginning on. Raises InputError."""
+        self._begin()
+        has_steps = False
+        for _, message, _ in self._messages:
+            if isinstance(message, LoopState):
+                self.state = message
+            elif isinstance(message, record.City):
+                if has_steps:  # every copy of the head before them is damaged
+                    self._begin()
+                return message
+            else:
+                has_steps = True
+        raise InputError(f"{self.path}: cannot be read as a record: {self.missing or 'it has no city'}; {REMEDY}")
+
+    def _begin(self) -> None:
+        """Read from the beginning of the file on."""
+        self._stream.seek(0)
+        self._damage, self._losses = Losses(), Losses()
+        self._mcap = McapStream(self._stream, self._damage)
+        self._messages = self._read()
 
     @property
     def missing(self) -> str:
@@ -182,20 +242,27 @@ class RecordReader:
         """Whether the file is cut off or damaged, known once it has been read; without that it may still lack steps."""
         return bool(self._damage)
 
-    def steps(self, tls: Container[str] | None = None) -> Iterator[RecordedStep]:
+    def steps(self, tls: Container[str] | None = None, from_s: float = -math.inf) -> Iterator[RecordedStep]:
         """The steps, once, in their order. Steps around a damaged part may lack TLs: `missing` names them.
 
-        `tls`: read these alone.
+        Args:
+            tls: read these alone.
+            from_s: simulated second from which on steps are read. The index, if there is one, says where that is.
         """
         self._tls = tls
         due_tls = [contract.tl for contract in self.city.contracts]
-        expected = 0 if self.city.file_number == 0 else None
+        expected = 0 if self.city.file_number == 0 else self.state.next_number if self.state is not None else None
+        if from_s > -math.inf and self._mcap.skip_before(_ns(from_s)):
+            expected = None
         current: RecordedStep | None = None
         for topic, message, publish_ns in self._messages:
             if isinstance(message, record.Step):
                 if current is not None:
                     self._check_tls(current, due_tls)
                     yield current
+                if message.at_s < from_s:
+                    current, expected = None, message.number + 1
+                    continue
                 if expected is not None and message.number != expected:
                     self._losses.add(missing_steps(expected, message.number))
                 expected = message.number + 1
@@ -262,12 +329,10 @@ class RecordReader:
 
     def _topic(self, name: str, schema: str) -> "_Topic | None":
         """What a channel has; None for one of another program. Raises InputError if the city is of another version."""
-        kind: type[Message] | None = _KINDS.get(name)
         tl = name.removeprefix(TL) if name.startswith(TL) else None
-        if tl is not None:
-            kind = record.TlStep
-        if kind is None:
+        if tl is None and name not in _KINDS:
             return None
+        kind = _kind_of(name)
         expected = kind.DESCRIPTOR.full_name
         if schema != expected:
             reason = f"{name} has messages of {schema[:80] or 'an unknown kind'}, not {expected}, so it is of another version"
@@ -286,7 +351,12 @@ class _Topic(NamedTuple):
     """None: not the channel of a TL."""
 
 
-_KINDS: dict[str, type[Message]] = {CITY: record.City, STEP: record.Step}
+_KINDS: dict[str, type[Message]] = {CITY: record.City, STATE: LoopState, STEP: record.Step}
+
+
+def _kind_of(topic: str) -> type[Message]:
+    """The message of one of our topics."""
+    return _KINDS.get(topic, record.TlStep)
 
 
 def missing_steps(expected: int, number: int) -> str:

@@ -14,6 +14,7 @@ import struct
 from pathlib import Path
 from typing import IO
 
+from city import whole_files
 from controller.recording.record_file import PROFILE, SUFFIX
 
 log = logging.getLogger("controller")
@@ -40,10 +41,11 @@ class RecordFolder:
         """Files that could not be deleted, and were reported."""
 
     def create(self, name: str) -> IO[bytes]:
-        """Create and lock a file. Raises OSError."""
+        """Create and lock a file whose name is on the disk. Raises OSError."""
         stream = (self.path / name).open("xb")
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            whole_files.sync_folder(self.path)
         except OSError:
             stream.close()
             raise

@@ -16,6 +16,7 @@ from controller.recording.run_files import files_of_run
 from controller.recording.run_start import RunStart
 from controller.sumo.network import check_contract_matches_network
 from protos import record_pb2 as record
+from protos.loop_state_pb2 import LoopState
 
 MAX_UNPACKED_BYTES = 1 << 30
 """Largest size of all network files of a record, unpacked."""
@@ -34,27 +35,40 @@ class RecordedRun:
             paths: files of the run in any order, or folders of them.
             run: of folders with several runs, the beginning of its id.
 
-        Raises InputError if they are not one run from its beginning, or this version cannot read it.
+        Raises InputError if they are not one run from its beginning or from a file with a state on, or this version cannot
+        read it.
         """
         self.unreadable: list[str] = []
         """Why other files of the folders cannot be read."""
         self._files = _in_order(paths, run, self.unreadable)
-        self.path = self._files[0][1]
-        """The run's first file."""
+        first, self.path = self._files[0]
+        """The first of the files."""
         with RecordReader(self.path) as reader:
             self.city = reader.city
             self.start = start_of(self.path, reader.city, reader.attachments)
+            self.state: LoopState | None = reader.state if first > 0 else None
+            """State of the decision loop before the first step; None at the run's beginning."""
+        if first > 0 and self.state is None:
+            raise InputError(
+                f"{self.path}: is file {first} of its run, the run's first file (0) is missing, and this one does not have the "
+                "state of the decisions before it, as files of earlier versions: name the first file too, or the run's folder"
+            )
+        self.first_number = self.state.next_number if self.state is not None else 0
+        """Of its first step in the run."""
+        self.begin_s = self.state.now_s if self.state is not None else self.city.begin_s
+        """Simulated second at which its steps begin."""
         self.ended = ""
         """Why the steps ended before the run did, after `steps` has ended; "" if they did not."""
 
     def steps(self) -> Iterator[RecordedStep]:
-        """The steps from the run's first one, up to the run's end or the first hole. Can be read several times."""
+        """The steps from the first one, up to the run's end or the first hole. Can be read several times."""
         self.ended = ""
-        following = 0
-        at_s = self.city.begin_s
-        for expected, (number, path) in enumerate(self._files):
+        following, at_s = self.first_number, self.begin_s
+        for expected, (number, path) in enumerate(self._files, self._files[0][0]):
             if number != expected:
-                self.ended = f"file {expected} of the run is missing, so it ends at second {at_s:g}"
+                self.ended = (
+                    f"file {expected} of the run is missing, so it ends at second {at_s:g}; replay the files after it alone"
+                )
                 return
             with RecordReader(path) as reader:
                 # one step is kept back, because the last one of a file that is cut off may lack TLs
@@ -76,7 +90,7 @@ class RecordedRun:
 
 
 def _in_order(paths: Sequence[Path], run: str | None, unreadable: list[str]) -> list[tuple[int, Path]]:
-    """(number, file) of a run's files. Raises InputError unless they are one run with its first file.
+    """(number, file) of a run's files. Raises InputError unless they are of one run.
 
     `unreadable`: gets why other files of folders cannot be read.
     """
@@ -99,13 +113,7 @@ def _in_order(paths: Sequence[Path], run: str | None, unreadable: list[str]) -> 
         first, second = (min(numbers.values()) for numbers in list(runs.values())[:2])
         raise InputError(f"{first} and {second} are files of different runs; name the files of one run")
     (numbers,) = runs.values()
-    in_order = sorted(numbers.items())
-    if in_order[0][0] != 0:
-        raise InputError(
-            f"{in_order[0][1]}: is file {in_order[0][0]} of its run, and the run's first file (0) is missing; "
-            "a run can only be replayed from its beginning: name the first file too, or the run's folder"
-        )
-    return in_order
+    return sorted(numbers.items())
 
 
 def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> RunStart:

@@ -7,8 +7,12 @@
 
 What is where, and when:
 - A chunk goes to the kernel every FLUSH_INTERVAL_S: a process that is killed loses that time at most.
-- A file that is finished, because of its size, a new hour or the end of the run, is on the disk (fsync). Before that,
-  a power failure may take what the kernel has not written yet, usually half a minute.
+- A file that is finished, because of its size, a new hour or the end of the run, is on the disk (fsync of the file, and of
+  the folder when it was created). Before that, a power failure may take what the kernel has not written yet, usually
+  half a minute.
+- A new file begins with the state of the decision loop, so that it can be replayed alone. Only the decision loop can give
+  it, after a step: `add` asks for it once the hour is over or the thread has found the file complete, and the file ends
+  with that step.
 - `log_time` is simulated time. `publish_time` is the wall clock when the recorder is made plus time.monotonic since then,
   so that it never goes back.
 """
@@ -22,7 +26,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import IO
+from typing import IO, NamedTuple
 
 from controller.events import DecisionEvent
 from controller.recording import run_start
@@ -31,6 +35,7 @@ from controller.recording.record_file import NS, RecordWriter, gzipped
 from controller.recording.record_folder import RecordFolder, file_name, is_in_place
 from controller.recording.run_start import RunStart
 from controller.telemetry.metrics import RecordMetrics
+from protos.loop_state_pb2 import LoopState
 
 log = logging.getLogger("controller")
 
@@ -84,8 +89,12 @@ class Recorder:
         self._folder, self._metrics, self._on_end_by_error = folder, metrics, on_end_by_error
         max_file_bytes = min(max_file_bytes, int(MAX_FILE_SHARE * folder.max_bytes))
         self._files = _Files(folder, run, metrics, max_file_bytes, wall_clock_ns() - round(clock() * NS))
-        self._queue: queue.SimpleQueue[tuple[DecisionEvent, int] | None] = queue.SimpleQueue()
-        """(step, its memory in bytes); None: the run has ended."""
+        self._queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
+        """None: the run has ended."""
+        self._hour = 0
+        """Of the file to which the newest step belongs; 0 before the first one."""
+        self._states = 0
+        """States of the decision loop that were asked for: each ends a file."""
         # each count has one writer: the decision loop counts what it adds, the thread what it takes
         self._added_steps = self._added_bytes = self._taken_steps = self._taken_bytes = 0
         self._dropped_steps = 0
@@ -102,11 +111,28 @@ class Recorder:
         if is_full and queued_steps:
             self._drop(event, queued_steps)
             return
+        try:
+            state = self._state_for_new_file(event)
+        except Exception as error:  # noqa: BLE001 - as in the thread, which still writes what is queued
+            self._stop(error)
+            return
         self._added_steps += 1
         self._added_bytes += memory
-        self._queue.put((snapshot(event), memory))
+        self._queue.put(_Queued(snapshot(event), memory, state))
         if self._thread is None:
             self._start()
+
+    def _state_for_new_file(self, event: DecisionEvent) -> LoopState | None:
+        """The decision loop's state if a new file is due after this step."""
+        hour = self._files.publish_ns(event) // (FILE_INTERVAL_S * NS)
+        self._hour = self._hour or hour
+        # a complete file stays complete until the thread has begun the next one
+        is_complete = self._files.is_complete and self._states < self._files.number
+        if event.save_state is None or (hour == self._hour and not is_complete):
+            return None
+        self._hour = hour
+        self._states += 1
+        return event.save_state()
 
     def close(self) -> None:
         """Write what is queued and finish the file, within CLOSE_TIMEOUT_S."""
@@ -149,28 +175,29 @@ class Recorder:
         """The thread."""
         files = self._files
         try:
-            while (event := self._next(files.flush_in_s())) is not None:
-                if isinstance(event, DecisionEvent):
-                    files.add(event)
+            while (queued := self._next(files.flush_in_s())) is not None:
+                if isinstance(queued, _Queued):
+                    files.add(queued.event, queued.state)
                 files.flush_if_due()
             files.finish()
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the record and not the run
             self._stop(error)
+            with contextlib.suppress(queue.Empty):  # nothing will take these
+                while True:
+                    self._queue.get_nowait()
         finally:
             files.close()
 
-    def _next(self, timeout_s: float) -> DecisionEvent | str | None:
-        """The next event; "" if there is none within timeout_s, None at the end of the run."""
+    def _next(self, timeout_s: float) -> "_Queued | str | None":
+        """The next step; "" if there is none within timeout_s, None at the end of the run."""
         try:
-            item = self._queue.get(timeout=None if math.isinf(timeout_s) else timeout_s)
+            queued = self._queue.get(timeout=None if math.isinf(timeout_s) else timeout_s)
         except queue.Empty:
             return ""
-        if item is None:
-            return None
-        event, memory = item
-        self._taken_steps += 1
-        self._taken_bytes += memory
-        return event
+        if queued is not None:
+            self._taken_steps += 1
+            self._taken_bytes += queued.memory
+        return queued
 
     def _stop(self, error: Exception) -> None:
         self._has_stopped = True
@@ -183,9 +210,16 @@ class Recorder:
         )
         self._on_end_by_error(f"{self._files.path}: {reason}")
         log.debug("the record's error", exc_info=error)
-        with contextlib.suppress(queue.Empty):  # nothing will take these
-            while True:
-                self._queue.get_nowait()
+
+
+class _Queued(NamedTuple):
+    """A step on its way to the file."""
+
+    event: DecisionEvent
+    memory: int
+    """In bytes, as `_memory` estimates it."""
+    state: LoopState | None
+    """Of the decision loop after the step, if a new file begins there."""
 
 
 class _Files:
@@ -205,21 +239,27 @@ class _Files:
         self._network_files = {name: gzipped(path) for name, path in zip(names, run.network_files, strict=True)}
         self.path = folder.path
         """The newest file, or the folder before there is one."""
-        self._number = 0
+        self.number = 0
+        """Files that were begun."""
+        self.is_complete = False
+        """Whether the file is large enough that a new one should begin."""
+        self._state: LoopState | None = None
+        """Of the decision loop before the next file."""
         self._steps = self._bytes = 0
         self._open: tuple[IO[bytes], RecordWriter] | None = None
-        self._hour = 0
         self._unflushed_steps, self._flushed_bytes = 0, 0
         self._flush_due_s = self._room_due_s = math.inf
 
-    def add(self, event: DecisionEvent) -> None:
-        """Write a step, in a new file if it is time for one. Raises OSError."""
-        publish_ns = self._wall_clock_offset_ns + round(event.monotonic_s * NS)
-        if self._open is not None and self._is_file_complete(*self._open, publish_ns):
-            self._finish_file()
+    def publish_ns(self, event: DecisionEvent) -> int:
+        """The wall clock of a step, in ns since 1970."""
+        return self._wall_clock_offset_ns + round(event.monotonic_s * NS)
+
+    def add(self, event: DecisionEvent, state: LoopState | None = None) -> None:
+        """Write a step. With the state of the decision loop after it, the next one is in a new file. Raises OSError."""
+        publish_ns = self.publish_ns(event)
         if self._open is None:
             self._open = self._begin_file(event, publish_ns)
-        _, writer = self._open
+        stream, writer = self._open
         pause_at_s = time.perf_counter() + SLICE_S
         writer.add_step(self._encoder.step(event), publish_ns)
         for tl, tl_step in self._encoder.tl_steps(event):
@@ -229,6 +269,11 @@ class _Files:
                 pause_at_s = time.perf_counter() + SLICE_S
         self._unflushed_steps += 1
         self._flush_due_s = min(self._flush_due_s, time.monotonic() + FLUSH_INTERVAL_S)
+        if state is not None:
+            self._finish_file()
+            self._state = state
+        else:
+            self.is_complete = stream.tell() >= self._max_file_bytes or writer.index_entries >= MAX_INDEX_ENTRIES
 
     def flush_in_s(self) -> float:
         """Wall time until a chunk is due; inf: nothing is written since the last one."""
@@ -250,7 +295,7 @@ class _Files:
         """Finish the last file. Raises OSError."""
         if self._open is not None:
             self._finish_file()
-        log.info("recorded %d steps; files: %d, %.1f MB", self._steps, self._number, self._bytes / 1e6)
+        log.info("recorded %d steps; files: %d, %.1f MB", self._steps, self.number, self._bytes / 1e6)
 
     def close(self) -> None:
         """Close the file, also after an error."""
@@ -259,27 +304,23 @@ class _Files:
             with contextlib.suppress(OSError):  # it is the error that ended the record
                 stream.close()
 
-    def _is_file_complete(self, stream: IO[bytes], writer: RecordWriter, publish_ns: int) -> bool:
-        is_large = stream.tell() >= self._max_file_bytes or writer.index_entries >= MAX_INDEX_ENTRIES
-        return is_large or publish_ns // (FILE_INTERVAL_S * NS) != self._hour
-
     def _begin_file(self, event: DecisionEvent, publish_ns: int) -> tuple[IO[bytes], RecordWriter]:
-        if self._number == 0:
+        if self.number == 0:
             self._city.begin_unix_ns = publish_ns
-        self._city.file_number = self._number
-        name = file_name(publish_ns, self._run_id, self._number)
+        self._city.file_number = self.number
+        name = file_name(publish_ns, self._run_id, self.number)
         self.path = self._folder.path / name
         self._make_room()
         stream = self._folder.create(name)
         try:
-            writer = RecordWriter(stream, self._city, self._network_files, publish_ns, event.at_s)
+            writer = RecordWriter(stream, self._city, self._network_files, publish_ns, event.at_s, self._state)
             writer.flush()
         except BaseException:
             stream.close()
             raise
         log.info("recording into %s", self.path)
-        self._number += 1
-        self._hour = publish_ns // (FILE_INTERVAL_S * NS)
+        self.is_complete = False
+        self.number += 1
         self._flushed_bytes = 0
         return stream, writer
 

@@ -12,7 +12,7 @@ from city import program, whole_files
 from city.arguments import Parser
 from city.errors import InputError
 from controller.recording.mcap_stream import Losses, McapStream
-from controller.recording.record_file import LOST, PROFILE, REPAIRED, SUFFIX, RecordReader
+from controller.recording.record_file import CITY, LOST, PROFILE, REPAIRED, STATE, SUFFIX, RecordReader
 from controller.recording.run_files import REPAIRED_SUFFIX
 
 
@@ -70,12 +70,16 @@ def write(path: Path, out: Path) -> None:
             os.fsync(target.fileno())
         if out.exists():
             raise InputError(f"{out}: another program has written it meanwhile, and it is not overwritten; pass another --out")
+    whole_files.sync_folder(out.parent)
 
 
 def _copy(source: McapStream, writer: Any) -> None:
     """Copy records as they are, with new numbers for schemas and channels."""
     schemas: dict[int, int] = {}
     channels: dict[int, int] = {}
+    # the file's head has copies, of which one is enough
+    of_head: set[int] = set()
+    copied: set[int] = set()
     records = source.records()
     first = next(records)
     header = first if isinstance(first, Header) else Header(PROFILE, "")
@@ -90,6 +94,11 @@ def _copy(source: McapStream, writer: Any) -> None:
         elif isinstance(item, Channel) and item.id not in channels and item.schema_id in schemas:
             schema = schemas[item.schema_id]
             channels[item.id] = writer.register_channel(item.topic, item.message_encoding, schema, item.metadata)
+            if item.topic in (CITY, STATE):
+                of_head.add(item.id)
         elif isinstance(item, Message) and item.channel_id in channels:
+            if item.channel_id in of_head and item.channel_id in copied:
+                continue
+            copied.add(item.channel_id)
             channel = channels[item.channel_id]
             writer.add_message(channel, item.log_time, item.data, item.publish_time, item.sequence)

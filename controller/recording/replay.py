@@ -31,6 +31,7 @@ from controller.recording.run_start import RunStart
 from controller.sumo.connection import ONLINE, StepResult, SumoConnectionLost, TrackedLanes
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
+from protos.loop_state_pb2 import LoopState
 from serving.contract import CATEGORICAL
 from signals.fallback.control_mode import OperatorMode
 from signals.observation import NO_VEHICLES, Observation, Readings, VehicleReadings
@@ -233,8 +234,10 @@ class RecordedPolicies:
 class _Comparison:
     """Subscriber that compares each event with the recorded step."""
 
-    def __init__(self, run: RunStart, steps: RecordedSteps, comparer: StepComparer, found: Differences) -> None:
-        self._encoder = Encoder(run)
+    def __init__(
+        self, run: RunStart, steps: RecordedSteps, comparer: StepComparer, found: Differences, state: LoopState | None
+    ) -> None:
+        self._encoder = Encoder(run, state)
         self._steps, self._comparer, self._found = steps, comparer, found
         self.compared: RecordedStep | None = None
         """The step that was compared last."""
@@ -293,15 +296,16 @@ class Replay:
             raise InputError(f"{run.path}: has no step of a run{f' ({run.ended})' if run.ended else ''}; name another record")
         self.differences = Differences()
         self.replayed_steps = 0
-        self.replayed_to_s = run.city.begin_s
+        self.replayed_to_s = run.begin_s
         self.not_recorded: NotRecorded | None = None
         """Where the loop decided at another moment, so that the replay had to end."""
         selected = [contract.tl for contract in start.contracts] if tls is None else tls
-        self._comparison = _Comparison(start, self.steps, StepComparer(start.contracts, selected), self.differences)
-        if on_step is not None:
-            self._comparison.on_step = on_step
+        comparer = StepComparer(start.contracts, selected)
         recorded: Any = RecordedPolicies(start.contracts, self.steps)
         try:
+            self._comparison = _Comparison(start, self.steps, comparer, self.differences, run.state)
+            if on_step is not None:
+                self._comparison.on_step = on_step
             self.loop: DecisionLoop = loop_from(
                 start.start,
                 RecordedConnection(start, self.steps),
@@ -313,9 +317,11 @@ class Replay:
                 [self._comparison],
                 start.driver,
             )
+            if run.state is not None:
+                self.loop.resume(run.state, self.steps.current.step.at_s)
         except MALFORMED as error:
             raise self._malformed(error) from error
-        self._is_released = False
+        self._is_released = run.state is not None and run.state.is_releasing
 
     def run(self) -> None:
         """Replay every step. Raises InputError for a malformed record."""
@@ -359,7 +365,7 @@ class Replay:
         if compared is None or compared.step.number < current.step.number:
             self.differences.add(Difference("", current.step.at_s, "step", "", "present", "absent"))
             return
-        self.replayed_steps, self.replayed_to_s = compared.step.number + 1, compared.step.at_s
+        self.replayed_steps, self.replayed_to_s = compared.step.number + 1 - self._run.first_number, compared.step.at_s
 
     def _is_flush(self, current: RecordedStep) -> bool:
         """Whether the step only reports what was shown before the run's end, or before the release of the signals."""
@@ -383,6 +389,6 @@ class Replay:
 
     def _malformed(self, error: Exception) -> InputError:
         return InputError(
-            f"{self._run.path}: its contracts, settings or readings are malformed ({type(error).__name__}: {error}); "
+            f"{self._run.path}: its contracts, settings, state or readings are malformed ({type(error).__name__}: {error}); "
             "copy the file again, or replay it with the version that wrote it"
         )

@@ -78,6 +78,8 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     of_server += ["fleet"] if args.fleet else []
     if of_server and args.server is None:
         raise InputError(f"--{of_server[0].replace('_', '-')} is for a model server; pass --server too")
+    if args.json is not None:
+        whole_files.check_writable("--json", args.json)
     if args.server is not None:
         try:
             grpc_target(args.server)
@@ -157,7 +159,7 @@ def _print_comparison(run: RecordedRun, replay: Replay, tls: Sequence[str]) -> N
         print(f"missing: {text}", file=sys.stderr)
     if run.ended:
         print(f"the record is not whole: {run.ended}", file=sys.stderr)
-    span = f"{replay.replayed_steps} steps of {len(tls)} TLs, from second {run.city.begin_s:g} to {replay.replayed_to_s:g}"
+    span = f"{replay.replayed_steps} steps of {len(tls)} TLs, from second {run.begin_s:g} to {replay.replayed_to_s:g}"
     differences = replay.differences
     if differences.first is None:
         print(f"replayed {span}: bit for bit the same")
@@ -219,7 +221,7 @@ def _as_dict(run: RecordedRun, replay: Replay, shadow: ShadowPolicies | None) ->
     first = replay.differences.first
     result: dict[str, object] = {
         "run": run.city.run,
-        "begin_s": run.city.begin_s,
+        "begin_s": run.begin_s,
         "replayed_to_s": replay.replayed_to_s,
         "steps": replay.replayed_steps,
         "ended": run.ended,

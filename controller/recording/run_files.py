@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,13 +40,18 @@ class RunReader:
         """The city of the first file."""
         return self.files[0].city
 
-    def steps(self, tls: Container[str] | None = None) -> Iterator[RecordedStep]:
-        """The steps of all files, once, in their order. `tls`: read these TLs alone."""
+    def steps(self, tls: Container[str] | None = None, from_s: float = -math.inf) -> Iterator[RecordedStep]:
+        """The steps of all files, once, in their order. What is missing before `from_s` need not be noted.
+
+        Args:
+            tls: read these TLs alone.
+            from_s: simulated second from which on steps are read.
+        """
         last: int | None = None
         for k, file in enumerate(self.files):
             with RecordReader(file.path) as reader, self._noting_losses(reader):
                 is_first = True
-                for recorded in reader.steps(tls):
+                for recorded in reader.steps(tls, from_s):
                     number = recorded.step.number
                     if is_first and k > 0 and last is not None and number != last + 1:
                         before = self.files[k - 1].path.name

@@ -21,6 +21,8 @@ from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 
 _HOURS_MINUTES = re.compile(r"\d{1,2}:\d{2}", re.ASCII)
+_NO_TIME_OF_DAY = re.compile(r".*:[6-9]\d(?:[:.].*)?", re.ASCII | re.DOTALL)
+"""More than 59 minutes or seconds."""
 
 
 def parser(prog: str) -> Parser:
@@ -41,6 +43,8 @@ def parser(prog: str) -> Parser:
 
 def time_flag(text: str) -> float:
     """A simulated second; hours and minutes alone are a time of day."""
+    if _NO_TIME_OF_DAY.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: minutes and seconds end at 59; write one such as 08:10")
     return simulated_second(f"{text}:00" if _HOURS_MINUTES.fullmatch(text) else text)
 
 
@@ -76,11 +80,10 @@ def _entries(reader: RunReader, args: argparse.Namespace) -> Iterator[dict[str, 
     tls = names.select(args.tl or ["all"], list(contracts), "--tl", tl_of_signal)
     shown = {tl: contracts[tl] for tl in tls}
     signals = {signal for contract in shown.values() for signal in contract.signal_ids}
-    for recorded in reader.steps(set(tls)):
+    for recorded in reader.steps(set(tls), from_s):
         if recorded.step.at_s >= to_s:
             break
-        if recorded.step.at_s >= from_s:
-            yield from _entries_of(recorded, shown, signals, city.driver)
+        yield from _entries_of(recorded, shown, signals, city.driver)
 
 
 def _entries_of(

@@ -8,7 +8,7 @@ The exporter, the controller and the trainers find a dialect by its name.
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from city.config import TL, City, Safety
 from city.errors import InputError
@@ -51,6 +51,20 @@ class PhaseSequencer(Protocol):
 
     def decides_at(self, now: float) -> bool:
         """Whether a decision may be taken at `now`; if not, an answer only shows that the policy is available."""
+
+
+@runtime_checkable
+class SavesState(Protocol):
+    """A sequencer or observer whose state is in the record, so that a run can be replayed from the middle on.
+
+    Those of the included dialects do. A TL with a dialect of the user's own is not replayed.
+    """
+
+    def save_state(self, state: Any) -> None:
+        """Write the state that later requests or observations depend on into a message of protos/loop_state.proto."""
+
+    def restore_state(self, state: Any) -> None:
+        """Go on from a saved state. Raises ValueError if it is not one of this TL."""
 
 
 class Dialect(Protocol):

@@ -33,6 +33,7 @@ import numpy as np
 from city.config import TL, Safety
 from city.errors import InputError
 from city.network import SEQUENTIAL_TYPES, Phase, is_green
+from protos import loop_state_pb2 as loop_state
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
 from signals.dialects import ActionValues, PhaseSequencer
@@ -218,6 +219,17 @@ class SappoObserver:
     def decided(self) -> None:
         self._outflow_before = self._outflow_now
 
+    def save_state(self, state: loop_state.ObserverState) -> None:
+        """Write the counts from which the next volumes count."""
+        if self._outflow_before is not None:
+            state.outflow_before.extend(self._outflow_before.tolist())
+
+    def restore_state(self, state: loop_state.ObserverState) -> None:
+        """Go on from saved counts. Raises ValueError if they are not those of these lanes."""
+        if state.outflow_before and len(state.outflow_before) != len(self._rows):
+            raise ValueError(f"its state has counts of {len(state.outflow_before)} lanes, not {len(self._rows)}")
+        self._outflow_before = np.array(state.outflow_before) if state.outflow_before else None
+
 
 def _normalise(block: Floats) -> Floats:
     raised = block + _EPSILON
@@ -280,6 +292,22 @@ class KeepChangeSequencer:
 
     def decides_at(self, now: float) -> bool:
         return True
+
+    def save_state(self, state: loop_state.SequencerState) -> None:
+        """Write the state that later requests depend on."""
+        saved = state.keep_change
+        saved.begin_s = self._begin_s
+        saved.phases.extend(self._phase)
+        saved.green_from_s.extend(self._green_from_s)
+
+    def restore_state(self, state: loop_state.SequencerState) -> None:
+        """Go on from a saved state. Raises ValueError if it is not one of these programs."""
+        saved = state.keep_change
+        if not len(saved.phases) == len(saved.green_from_s) == len(self._programs):
+            raise ValueError(f"its state has {len(saved.phases)} signals, not {len(self._programs)}")
+        if any(index >= len(phases) for index, phases in zip(saved.phases, self._programs, strict=True)):
+            raise ValueError("its state has a phase that its program does not have")
+        self._begin_s, self._phase, self._green_from_s = saved.begin_s, list(saved.phases), list(saved.green_from_s)
 
 
 @dataclass(frozen=True)
@@ -433,3 +461,18 @@ class PlanSequencer:
     def decides_at(self, now: float) -> bool:
         # in hold the policy is queried before that too, and SUMO's step may end after the exact multiple
         return now >= self._due_s
+
+    def save_state(self, state: loop_state.SequencerState) -> None:
+        """Write the state that later requests depend on."""
+        state.plans.due_s = self._due_s
+        for phases in self._phase_by_second:
+            state.plans.plans.add().phase_by_second.extend(phases)
+
+    def restore_state(self, state: loop_state.SequencerState) -> None:
+        """Go on from a saved state. Raises ValueError if it is not one of these plans."""
+        saved = [tuple(plan.phase_by_second) for plan in state.plans.plans]
+        if len(saved) != len(self._plans):
+            raise ValueError(f"its state has plans of {len(saved)} signals, not {len(self._plans)}")
+        if not all(phases and max(phases) < len(plan.phases) for phases, plan in zip(saved, self._plans, strict=True)):
+            raise ValueError("its state has a phase that its plan does not have")
+        self._due_s, self._phase_by_second = state.plans.due_s, saved

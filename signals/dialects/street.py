@@ -18,6 +18,7 @@ import numpy as np
 from city.config import TL, Safety
 from city.lanes import is_internal
 from city.network import SignalNetwork
+from protos import loop_state_pb2 as loop_state
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
 from signals.approach_features import FEATURES, MAX_RED_S, REACH_M, ApproachFeatures
@@ -166,6 +167,18 @@ class StreetSequencer(GreenPhaseSequencer):
         since_s[self._green] = 0.0
         return PhaseState(state.phases, state.min_green_passed, max(now - self._shown_s, 0.0), tuple(since_s))
 
+    def save_state(self, state: loop_state.SequencerState) -> None:
+        super().save_state(state)
+        state.green_phases.left_s.extend(self._left_s)
+        state.green_phases.shown_s = self._shown_s
+
+    def restore_state(self, state: loop_state.SequencerState) -> None:
+        super().restore_state(state)
+        saved = state.green_phases
+        if len(saved.left_s) != len(self._left_s):
+            raise ValueError(f"its state has times of {len(saved.left_s)} greens, not {len(self._left_s)}")
+        self._left_s, self._shown_s = list(saved.left_s), saved.shown_s
+
 
 class StreetObserver:
     """[one-hot of the green | min_green bit | green time | features of every incoming lane]."""
@@ -187,6 +200,12 @@ class StreetObserver:
 
     def decided(self) -> None:
         """Do nothing: no feature counts from the last decision."""
+
+    def save_state(self, state: loop_state.ObserverState) -> None:
+        """Do nothing: an observation depends on the readings alone."""
+
+    def restore_state(self, state: loop_state.ObserverState) -> None:
+        """Do nothing, as `save_state`."""
 
     @staticmethod
     def together(observers: "Sequence[StreetObserver]") -> ObserverGroup:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from city.network import Program, ProgramSwitch, newest_program
+from protos import loop_state_pb2 as loop_state
 from signals.safety.signal_safety import Override, PermittedRelease, PermittedState, SignalSafety
 
 
@@ -85,6 +86,14 @@ class PlanTransition:
         state, overrides = self._safety.permit("r" * len(self._safety.shown), now, clearing=True)
         # all-red is requested here: the yellow and min green before it are not overrides of a policy
         return state, [override for override in overrides if override.reason.value not in ("yellow", "min_green")]
+
+    def save_state(self, state: loop_state.SignalState) -> None:
+        """Write how far the release is."""
+        state.is_release_sent, state.is_release_confirmed = self.is_sent, self.is_confirmed
+
+    def restore_state(self, state: loop_state.SignalState) -> None:
+        """Go on from a saved state."""
+        self.is_sent, self.is_confirmed = state.is_release_sent, state.is_release_confirmed
 
     def restart(self) -> None:
         """Begin again, because the signal no longer runs its program."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from protos import loop_state_pb2 as loop_state
 from signals.green_phases import GreenPhaseSequencer
 from signals.observation import Floats, Readings
 from signals.safety.conflicts import GREEN
@@ -76,3 +77,20 @@ class ScoredGreens(ABC):
 
     def next_change_s(self, now: float) -> float:
         return min(sequencer.next_change_s(now) for sequencer in self._sequencers)
+
+    def save_state(self, state: loop_state.ScoredGreensState) -> None:
+        """Write the state that later decisions depend on."""
+        state.next_decision_s = self.next_decision_s
+        for sequencer, served_s in zip(self._sequencers, self._served_s, strict=True):
+            signal = state.signals.add()
+            sequencer.save_state(signal.sequencer)
+            signal.served_s.extend(served_s.tolist())
+
+    def restore_state(self, state: loop_state.ScoredGreensState) -> None:
+        """Go on from a saved state. Raises ValueError if it is not one of these signals."""
+        self.next_decision_s = state.next_decision_s
+        for sequencer, served_s, signal in zip(self._sequencers, self._served_s, state.signals, strict=True):
+            sequencer.restore_state(signal.sequencer)
+            if len(signal.served_s) != len(served_s):
+                raise ValueError(f"its state has {len(signal.served_s)} links, not {len(served_s)}")
+            served_s[:] = signal.served_s

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from city.network import SignalNetwork
+from protos import loop_state_pb2 as loop_state
 
 _ROUNDING_S = 1e-3
 """SUMO counts milliseconds: sums of seconds differ by less."""
@@ -159,6 +160,21 @@ class SignalMonitor:
         if end_s - self._monitored_from_s + self._max_waited_s > self._max_red_s:
             self._check_max_red(end_s, alarms)
         return alarms
+
+    def save_state(self, state: loop_state.MonitorState) -> None:
+        """Write the state that later alarms depend on."""
+        state.shown, state.is_controlled = self._state, self._is_controlled
+        state.since_s.extend(math.nan if begin_s is None else begin_s for begin_s in self._since)
+        state.monitored_from_s, state.max_waited_s = self._monitored_from_s, self._max_waited_s
+        state.waited_s.extend(self._waited_s)
+        state.reported.extend(sorted(self._reported))
+
+    def restore_state(self, state: loop_state.MonitorState) -> None:
+        """Go on from a saved state."""
+        self._state, self._is_controlled = state.shown, state.is_controlled
+        self._since = [None if math.isnan(begin_s) else begin_s for begin_s in state.since_s]
+        self._monitored_from_s, self._max_waited_s = state.monitored_from_s, state.max_waited_s
+        self._waited_s, self._reported = list(state.waited_s), set(state.reported)
 
     def _change(self, state: str, now: float, alarms: list[Alarm]) -> None:
         """Check the changes of colour, and how long the colours before them lasted."""

@@ -22,9 +22,11 @@ nearest permitted state:
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from city.network import SignalNetwork
+from protos import loop_state_pb2 as loop_state
+from protos import record_pb2 as record
 from signals.safety.conflicts import (
     GREEN,
     MAX_CACHED_STATES,
@@ -44,6 +46,7 @@ _OFF = str.maketrans("oOY", "yyy")
 _NONE: frozenset[OverrideReason] = frozenset()
 _NOTHING_REPORTED = ("", _NONE)
 _SEAL = object()
+_REASONS: Mapping[OverrideReason, Any] = {reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason}
 
 
 @final
@@ -163,6 +166,11 @@ class SignalSafety:
     @property
     def shown(self) -> str:
         return self._state
+
+    @property
+    def permitted(self) -> PermittedState:
+        """The shown state, as it was permitted."""
+        return self._permitted
 
     def start_from(self, shown: str, now: float) -> None:
         """Take over the state that the signal shows; its ages are unknown and count from now.
@@ -418,3 +426,25 @@ class SignalSafety:
                 self._since[i] = self._waiting_since[i] = now
             self._ages_matter_until_s = max(self._ages_matter_until_s, round_to_ms(now + transition.settling_time_s))
             self.bound_exceeded_at_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
+
+    def save_state(self, state: loop_state.SignalState) -> None:
+        """Write the state that later permissions depend on."""
+        state.shown = self._state
+        state.since_s.extend(self._since)
+        state.waiting_since_s.extend(self._waiting_since)
+        state.ages_matter_until_s, state.bound_exceeded_at_s = self._ages_matter_until_s, self.bound_exceeded_at_s
+        if self._forced is not None:
+            state.forced_reason, state.forced = _REASONS[self._forced[0]], self._forced[1]
+        state.reported_request = self._reported[0]
+        state.reported.extend(_REASONS[reason] for reason in sorted(self._reported[1]))
+
+    def restore_state(self, state: loop_state.SignalState) -> None:
+        """Go on from a saved state. Raises ValueError if it is not one of this signal."""
+        if len(state.shown) != self.rules.links:
+            raise ValueError(f"the state of signal {self.signal} has {len(state.shown)} links, not {self.rules.links}")
+        self._state, self._permitted = state.shown, PermittedState(self.signal, state.shown, seal=_SEAL)
+        self._since, self._waiting_since = list(state.since_s), list(state.waiting_since_s)
+        self._ages_matter_until_s, self.bound_exceeded_at_s = state.ages_matter_until_s, state.bound_exceeded_at_s
+        reasons = {value: reason for reason, value in _REASONS.items()}
+        self._forced = (reasons[state.forced_reason], state.forced) if state.HasField("forced") else None
+        self._reported = state.reported_request, frozenset(reasons[value] for value in state.reported)

@@ -110,6 +110,14 @@ def test_folder_that_cannot_be_written_is_refused(write_city, tmp_path, folder, 
         parse(["--city", write_city(), "--record", str(tmp_path / folder)])
 
 
+@pytest.mark.parametrize("folder", ["", " "])
+def test_record_without_a_folders_name_is_refused(write_city, folder):
+    with pytest.raises(InputError, match=r"argument --record: the folder has no name; pass one such as records"):
+        parse(["--city", write_city(), "--record", folder])
+    with pytest.raises(InputError, match=r"\[controller\] record is empty; write a path, or leave the key out"):
+        parse(["--city", write_city(f'record = "{folder}"')])
+
+
 def test_full_disk_is_refused_at_the_start(write_city, tmp_path, monkeypatch):
     def full(dir):
         raise OSError(28, "No space left on device")

@@ -34,7 +34,9 @@ class Snapshots:
         self.events = []
 
     def add(self, event):
-        self.events.append(snapshot(event))
+        # only the loop of now can give the state of now
+        state = event.save_state() if event.save_state is not None else None
+        self.events.append(replace(snapshot(event), save_state=None if state is None else lambda: state))
 
     def close(self):
         pass

@@ -35,7 +35,16 @@ def records(data: bytes) -> list[Record]:
 
 
 def chunks(data: bytes) -> list[Record]:
-    return [each for each in records(data) if each.opcode == Opcode.CHUNK]
+    """The head, and the chunks of steps: those without copies of the head."""
+    copies = head_copies(data)
+    return [each for each in records(data) if each.opcode == Opcode.CHUNK and each not in copies]
+
+
+def head_copies(data: bytes) -> list[Record]:
+    """The second chunk of a whole file, and all that are the same."""
+    found = [each for each in records(data) if each.opcode == Opcode.CHUNK]
+    copies = [data[each.begin : each.end] for each in found[1:2]]
+    return [each for each in found[1:] if data[each.begin : each.end] in copies]
 
 
 def record(opcode: int, content: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """Short runs of the sample city, recorded without a model server."""
 
 import contextlib
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -66,18 +67,36 @@ def some_fail(tl, request):
 class Recorder:
     """Subscriber that writes each event to a file at once."""
 
-    def __init__(self, run: RunStart, path: Path) -> None:
-        self._stream = path.open("wb")
-        files = dict(zip(network_file_names(run.network_files), run.network_files, strict=True))
+    def __init__(self, run: RunStart, path: Path, steps_a_file: float = math.inf) -> None:
+        """`path`: of the first file; the names of others have their numbers."""
+        self._run, self._path, self._steps_a_file = run, path, steps_a_file
+        self._files = dict(zip(network_file_names(run.network_files), run.network_files, strict=True))
         self._encoder = Encoder(run)
-        self._writer = RecordWriter(self._stream, encode(run, "replayed", BEGIN_UNIX_NS, 0), files, BEGIN_UNIX_NS)
+        self._number = self._steps = 0
+        self._state = self._writer = self._stream = None
 
     def add(self, event):
+        if self._writer is None:
+            self._begin(event)
         self._writer.add(*self._encoder.encode(event), BEGIN_UNIX_NS + round(event.at_s * 1e9))
+        self._steps += 1
+        if self._steps >= self._steps_a_file and event.save_state is not None:
+            self._state = event.save_state()
+            self.close()
+
+    def _begin(self, event):
+        path = self._path if self._number == 0 else self._path.with_stem(f"{self._path.stem}-{self._number}")
+        self._stream = path.open("wb")
+        city = encode(self._run, "replayed", BEGIN_UNIX_NS, self._number)
+        self._writer = RecordWriter(self._stream, city, self._files, BEGIN_UNIX_NS, event.at_s, self._state)
+        self._number += 1
+        self._steps = 0
 
     def close(self):
-        self._writer.finish()
-        self._stream.close()
+        if self._writer is not None:
+            self._writer.finish()
+            self._stream.close()
+            self._writer = None
 
 
 def record_run(
@@ -95,6 +114,7 @@ def record_run(
     contracts: Sequence = (),
     begins_s: float = 0.0,
     idle_to_s: float = 0.0,
+    steps_a_file: float = math.inf,
 ) -> None:
     """Run a city from its begin to end_s under SUMO, and write the record.
 
@@ -113,6 +133,7 @@ def record_run(
         contracts: of the policies (default: the city's).
         begins_s: when control begins, at the earliest.
         idle_to_s: second to which SUMO simulates after the record.
+        steps_a_file: steps after which a new file begins, with its number in its name.
     """
     street = network.of_city(city)
     contracts = tuple(contracts or contracts_of_city(city, tuple(city.tls), street).values())
@@ -125,7 +146,8 @@ def record_run(
         begin = checked_start(connection, street, contracts)
         run = RunStart(street, contracts, begin, city.safety, city.controller, driver)
         asked = policies if policies is not None else ProjectingPolicies(contracts, fails)
-        loop = loop_from(begin, connection, street, contracts, asked, city.safety, city.controller, [Recorder(run, path)], driver)
+        recorder = Recorder(run, path, steps_a_file)
+        loop = loop_from(begin, connection, street, contracts, asked, city.safety, city.controller, [recorder], driver)
         take_over(connection, street, begin)
         while loop.now < end_s:
             disturb(connection.api, loop.now)

@@ -157,6 +157,8 @@ def test_show_names_what_is_missing_on_stderr(killed, capsys):
         (["--from", "10:00"], "has no decision of these TLs at that time"),
         (["--from", "60", "--to", "50"], r"--to must be later than --from \(60 s\)"),
         (["--from", "nine"], "'nine' is not a time"),
+        (["--from", "99:99"], "argument --from: '99:99' is not a time: minutes and seconds end at 59"),
+        (["--to", "08:10:60"], "argument --to: '08:10:60' is not a time: minutes and seconds end at 59"),
     ],
 )
 def test_show_of_what_the_record_does_not_have_is_an_error(whole, run, flags, message):

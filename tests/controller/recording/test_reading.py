@@ -78,25 +78,24 @@ def test_file_has_the_steps_that_were_written(whole, recorded_city):
     assert [(s.step, s.tls, s.publish_ns) for s in steps] == recorded_city.steps[:STEPS]
 
 
-def test_file_cut_at_every_byte_of_its_last_chunk_keeps_all_steps_before(killed, tmp_path):
-    data = killed.read_bytes()
-    last = mcap_bytes.chunks(data)[-1]
-    path = written(tmp_path / "cut.mcap", data)
+def test_file_cut_at_every_byte_of_its_last_chunk_keeps_all_steps_before(recorded_city, tmp_path):
+    path = recorded_city.write(tmp_path / "cut.mcap", 0, 4, flush_every=2, is_finished=False)
+    last = mcap_bytes.chunks(path.read_bytes())[-1]
     for size in reversed(range(last.begin, last.end)):
         os.truncate(path, size)
         steps, missing = read(path)
-        assert len(steps) == STEPS - 2
+        assert len(steps) == 2
         assert missing == f"cut off after byte {last.begin:,}"
 
 
-def test_file_cut_in_its_index_loses_no_step(whole, tmp_path):
-    data = whole.read_bytes()
+def test_file_cut_in_its_index_loses_no_step(recorded_city, tmp_path):
+    path = recorded_city.write(tmp_path / "cut.mcap", 0, 4, flush_every=2)
+    data = path.read_bytes()
     end = next(each.end for each in mcap_bytes.records(data) if each.opcode == Opcode.DATA_END)
-    path = written(tmp_path / "cut.mcap", data)
     for size in sorted({*range(end, len(data), 17), *range(len(data) - 30, len(data))}, reverse=True):
         os.truncate(path, size)
         steps, missing = read(path)
-        assert len(steps) == STEPS
+        assert len(steps) == 4
         assert missing.startswith("cut off after byte ") and missing.endswith("in its index: no step is lost by that")
 
 
@@ -108,7 +107,7 @@ def test_killed_file_says_where_it_was_cut_off(killed):
 
 def test_damaged_chunk_is_skipped_and_its_steps_are_named(whole, tmp_path):
     data = whole.read_bytes()
-    # the first chunk has the city, the second one the names of the channels
+    # the first chunk is the head
     damaged = mcap_bytes.chunks(data)[3]
     steps, missing = read(written(tmp_path / "damaged.mcap", mcap_bytes.flipped(data, damaged.end - 20)))
     assert [s.step.number for s in steps] == [0, 1, 2, 3, *range(6, STEPS)]
@@ -116,13 +115,74 @@ def test_damaged_chunk_is_skipped_and_its_steps_are_named(whole, tmp_path):
     assert missing.endswith("; steps 4 to 5 are missing")
 
 
-def test_names_of_channels_in_a_damaged_chunk_are_those_of_the_index(whole, tmp_path):
+@pytest.mark.parametrize("is_finished", [True, False], ids=["index", "no index"])
+@pytest.mark.parametrize("damaged_copies", [0, 1])
+def test_head_that_is_damaged_is_that_of_its_next_copy(recorded_city, tmp_path, is_finished, damaged_copies):
+    path = recorded_city.write(tmp_path / "head.mcap", 0, STEPS, flush_every=1, is_finished=is_finished)
+    data = path.read_bytes()
+    assert len(mcap_bytes.head_copies(data)) == 2
+    for damaged in (mcap_bytes.chunks(data)[0], *mcap_bytes.head_copies(data)[:damaged_copies]):
+        data = mcap_bytes.flipped(data, damaged.end - 20)
+    with RecordReader(written(path, data)) as reader:
+        assert [(s.step, s.tls, s.publish_ns) for s in reader.steps()] == recorded_city.steps[:STEPS]
+        assert reader.city.contracts == whole_city(recorded_city, tmp_path).contracts
+        assert reader.is_damaged and reader.missing.count("are damaged (") == 1 + damaged_copies
+
+
+def whole_city(recorded_city, tmp_path):
+    with RecordReader(recorded_city.write(tmp_path / "one.mcap", 0, 1)) as reader:
+        return reader.city
+
+
+def test_viewers_see_one_head(recorded_city, tmp_path):
+    path = recorded_city.write(tmp_path / "head.mcap", 0, STEPS, flush_every=1)
+    with path.open("rb") as file:
+        reader = make_reader(file, validate_crcs=True)
+        assert [channel.topic for _, channel, _ in reader.iter_messages(topics=[CITY])] == [CITY]
+        assert len(reader.get_summary().chunk_indexes) == STEPS + 1
+
+
+@given(st.data())
+def test_damage_anywhere_in_a_file_without_an_index_loses_the_steps_under_it_alone(killed, folder, recorded_city, data):
+    content = killed.read_bytes()
+    header, *_ = mcap_bytes.records(content)
+    chunks = mcap_bytes.chunks(content)
+    edges = [each.begin for each in mcap_bytes.records(content)[1:]]
+    begin = data.draw(st.one_of(st.integers(header.end, len(content) - 1), st.sampled_from(edges)))
+    end = min(begin + data.draw(st.integers(1, 300)), len(content))
+    noise = data.draw(st.one_of(st.just(bytes(end - begin)), st.binary(min_size=end - begin, max_size=end - begin)))
+    with RecordReader(written(folder / "noise.mcap", content[:begin] + noise + content[end:])) as reader:
+        steps = list(reader.steps())
+    under = {
+        number for k, chunk in enumerate(chunks[1:]) if chunk.begin < end and begin < chunk.end for number in (2 * k, 2 * k + 1)
+    }
+    assert {s.step.number for s in steps} >= set(range(STEPS)) - under
+    assert all((s.step, s.tls, s.publish_ns) == recorded_city.steps[s.step.number] for s in steps)
+    assert reader.missing, "it is cut off at least"
+
+
+@pytest.mark.parametrize("name", ["whole", "killed"])
+def test_steps_from_a_second_on_are_those_of_the_whole_file(name, request, recorded_city):
+    path = request.getfixturevalue(name)
+    moments = [step.at_s for step, _, _ in recorded_city.steps[:STEPS]]
+    for from_s in (-1.0, *moments, moments[4] + 0.5, moments[-1] + 1):
+        with RecordReader(path) as reader:
+            steps = list(reader.steps(from_s=from_s))
+            assert [(s.step, s.tls, s.publish_ns) for s in steps] == [
+                s for s in recorded_city.steps[:STEPS] if s[0].at_s >= from_s
+            ]
+            assert "are missing" not in reader.missing
+
+
+def test_steps_before_a_second_are_not_read_if_there_is_an_index(whole, recorded_city, tmp_path):
     data = whole.read_bytes()
-    damaged = mcap_bytes.chunks(data)[1]
-    steps, missing = read(written(tmp_path / "damaged.mcap", mcap_bytes.flipped(data, damaged.end - 20)))
-    assert [s.step.number for s in steps] == list(range(2, STEPS))
-    assert missing.startswith(f"bytes {damaged.begin:,} to {damaged.end:,} are damaged (")
-    assert missing.endswith("; steps 0 to 1 are missing")
+    for before in mcap_bytes.chunks(data)[1:4]:
+        data = mcap_bytes.flipped(data, before.end - 20)
+    path = written(tmp_path / "before.mcap", data)
+    with RecordReader(path) as reader:
+        steps = list(reader.steps({"SA101"}, recorded_city.steps[6][0].at_s))
+        assert [s.step.number for s in steps] == list(range(6, STEPS)) and reader.missing == ""
+    assert "are missing" in read(path)[1]
 
 
 def test_zeros_inside_a_file_lose_the_chunks_under_them_alone(whole, tmp_path):
@@ -135,12 +195,9 @@ def test_zeros_inside_a_file_lose_the_chunks_under_them_alone(whole, tmp_path):
 
 
 def test_names_of_channels_that_are_lost_are_named(whole, tmp_path):
-    data = whole.read_bytes()
-    _, damaged, *_, last = mcap_bytes.chunks(data)
-    # a killed controller leaves no index
-    killed = mcap_bytes.flipped(data, damaged.end - 20)[: last.end]
-    steps, missing = read(written(tmp_path / "damaged.mcap", killed))
-    assert steps == [] and "the name of channel 2 is lost, and its messages with it" in missing
+    message = mcap_bytes.record(Opcode.MESSAGE, struct.pack("<HIQQ", 77, 0, 0, 0))
+    steps, missing = read(mcap_bytes.with_record_after_city(whole, tmp_path / "unnamed.mcap", message))
+    assert len(steps) == STEPS and missing == "the name of channel 77 is lost, and its messages with it"
 
 
 def test_zeros_at_the_end_are_damage_and_not_an_error(killed, tmp_path):
@@ -198,7 +255,7 @@ def test_file_that_is_not_a_record_is_an_input_error(tmp_path, content, reason):
 
 
 def test_missing_file_is_an_input_error(tmp_path):
-    with pytest.raises(InputError, match=r"none\.mcap: cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"none\.mcap: cannot be read: No such file or directory; name a file that greenserve"):
         RecordReader(tmp_path / "none.mcap")
 
 
@@ -233,7 +290,8 @@ def test_fields_and_topics_of_a_later_version_are_ignored(tmp_path, recorded_cit
         for recorded in reader.steps():
             writer.add(recorded.step, recorded.tls, 0)
         writer.add(later, {}, 0)
-        writer._add("/operator", record.Step(number=99), 0, 0, 0)
+        channel = writer._writer.register_channel("/operator", "protobuf", 1)
+        writer._writer.add_message(channel, 0, record.Step(number=99).SerializeToString(), 0)
         writer.finish()
     steps, missing = read(copy)
     assert [s.step.number for s in steps] == [0, 1, 2, 3] and missing == ""

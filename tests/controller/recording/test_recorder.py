@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 import threading
 import time
@@ -18,8 +19,11 @@ from controller.recording import recorder as recording
 from controller.recording.messages import Encoder
 from controller.recording.record_file import NS, RecordReader
 from controller.recording.record_folder import NAME, RecordFolder
+from controller.recording.recorded_run import RecordedRun
 from controller.recording.recorder import Recorder
+from controller.recording.replay import Replay
 from controller.telemetry.metrics import RecordMetrics
+from protos.loop_state_pb2 import LoopState
 from signals.policy import Answer
 from tests.controller.recording.controlled_city import controlled_run
 
@@ -43,12 +47,14 @@ def flushed_each_step(monkeypatch):
     monkeypatch.setattr(recording, "FLUSH_INTERVAL_S", 0.0)
 
 
-def record(folder, run, events, metrics, wall_clock_ns=lambda: NOON_NS, **settings):
-    """Record events; the clock is that of the first one."""
+def record(folder, run, events, metrics, wall_clock_ns=lambda: NOON_NS, waits=False, **settings):
+    """Record events; the clock is that of the first one. `waits`: each until it is flushed, with flushed_each_step."""
     folder = folder if isinstance(folder, RecordFolder) else RecordFolder(folder, 20 * GB)
     recorder = Recorder(folder, run, metrics, clock=lambda: events[0].monotonic_s, wall_clock_ns=wall_clock_ns, **settings)
-    for event in events:
+    for k, event in enumerate(events):
         recorder.add(event)
+        if waits:
+            wait_until(lambda k=k: value(metrics.steps) == k + 1)
     recorder.close()
     return sorted(folder.path.glob("*.mcap")) if folder.path.is_dir() else []
 
@@ -121,13 +127,13 @@ def test_wall_clock_that_jumps_changes_no_time(controlled, metrics, tmp_path):
 
 
 def test_file_of_a_size_is_followed_by_another(controlled, metrics, tmp_path, flushed_each_step):
-    paths = record(tmp_path, controlled.run, controlled.events, metrics, max_file_bytes=30_000)
+    paths = record(tmp_path, controlled.run, controlled.events, metrics, waits=True, max_file_bytes=30_000)
     assert len(paths) > 2
     numbers = []
     for k, path in enumerate(paths):
         city, steps, missing = read(path)
         assert not missing and city.file_number == k and city.begin_s == 0 and city.run in path.name
-        assert path.stat().st_size < 50_000 and NAME.fullmatch(path.name)
+        assert path.stat().st_size < 60_000 and NAME.fullmatch(path.name)
         numbers += [each.step.number for each in steps]
         with RecordReader(path) as reader:
             list(reader.steps())
@@ -137,14 +143,44 @@ def test_file_of_a_size_is_followed_by_another(controlled, metrics, tmp_path, fl
 
 def test_file_with_a_large_index_is_followed_by_another(controlled, metrics, tmp_path, flushed_each_step, monkeypatch):
     monkeypatch.setattr(recording, "MAX_INDEX_ENTRIES", 60)
-    assert len(record(tmp_path, controlled.run, controlled.events, metrics)) == 5
+    assert len(record(tmp_path, controlled.run, controlled.events, metrics, waits=True)) == 4
 
 
 def test_file_begins_at_each_full_hour(controlled, metrics, tmp_path):
-    # 31 steps, one every 5 minutes, from 15:58 on
+    # 31 steps, one every 5 minutes, from 15:58 on; the first one of an hour ends the file
     paths = record(tmp_path, controlled.run, controlled.paced(300.0)[:31], metrics, lambda: NOON_NS - 120 * NS)
-    assert [path.name[:16] for path in paths] == ["20260921T155800Z", "20260921T160300Z", "20260921T170300Z", "20260921T180300Z"]
-    assert [len(read(path)[1]) for path in paths] == [1, 12, 12, 6]
+    assert [path.name[:16] for path in paths] == ["20260921T155800Z", "20260921T160800Z", "20260921T170800Z", "20260921T180800Z"]
+    assert [len(read(path)[1]) for path in paths] == [2, 12, 12, 5]
+
+
+def test_each_file_of_a_run_is_replayed_alone(controlled, metrics, tmp_path):
+    # a new file about every 12 steps
+    paths = record(tmp_path, controlled.run, controlled.paced(300.0), metrics)
+    assert len(paths) > 3
+    for path in reversed(paths):
+        run = RecordedRun([path])
+        replay = Replay(run)
+        replay.run()
+        assert (path.name, str(replay.differences.first)) == (path.name, "None")
+        assert replay.replayed_steps == len(read(path)[1]) and not run.ended
+
+
+def test_state_that_cannot_be_saved_ends_the_record(controlled, metrics, tmp_path, caplog):
+    def fails():
+        raise TypeError("a dialect of the user's own")
+
+    events = [replace(event, save_state=fails) for event in controlled.paced(300.0)]
+    (path,) = record(tmp_path, controlled.run, events, metrics)
+    # the first step of the second hour asks for the state
+    assert len(read(path)[1]) == 12 and value(metrics.stopped) == 1
+    (error,) = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert "the record ends" in error and "TypeError: a dialect of the user's own" in error
+
+
+def test_new_file_waits_for_a_step_after_which_the_state_is_known(controlled, metrics, tmp_path):
+    events = [replace(event, save_state=event.save_state if k > 14 else None) for k, event in enumerate(controlled.paced(300.0))]
+    paths = record(tmp_path, controlled.run, events[:20], metrics)
+    assert [len(read(path)[1]) for path in paths] == [16, 4]
 
 
 def test_run_without_steps_writes_no_file(controlled, metrics, tmp_path):
@@ -156,11 +192,14 @@ def test_run_without_steps_writes_no_file(controlled, metrics, tmp_path):
 def test_two_recorders_in_one_folder_delete_neither_ones_open_file(controlled, tmp_path, flushed_each_step):
     all_metrics = [RecordMetrics(CollectorRegistry()) for _ in range(2)]
     recorders = [Recorder(RecordFolder(tmp_path, 200_000), controlled.run, each) for each in all_metrics]
-    events = [replace(event, number=k) for k, event in enumerate(controlled.events * 4)]
-    for event in events:
+    events = [
+        replace(event, number=k, save_state=lambda k=k: LoopState(next_number=k + 1))
+        for k, event in enumerate(controlled.events * 4)
+    ]
+    for k, event in enumerate(events):
         for recorder in recorders:
             recorder.add(event)
-    wait_until(lambda: all(value(each.steps) == len(events) for each in all_metrics))
+        wait_until(lambda k=k: all(value(each.steps) == k + 1 for each in all_metrics))
     for recorder in recorders:
         recorder.close()
     files = [read(path) for path in sorted(tmp_path.iterdir())]
@@ -277,6 +316,44 @@ def test_slow_disk_makes_a_hole_and_delays_nothing(controlled, metrics, tmp_path
     assert value(metrics.stopped) == 0
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 2 and "is too slow" in warnings[0] and warnings[1].startswith(f"{dropped} steps are missing")
+
+
+def test_disk_that_blocks_for_10_s_loses_no_step(controlled, metrics, tmp_path, caplog, flushed_each_step):
+    disk = SlowDisk(tmp_path)
+    recorder = Recorder(disk, controlled.run, metrics)
+    events = [replace(event, number=k) for k, event in enumerate(controlled.events)]
+    recorder.add(events[0])
+    assert disk.is_blocked.wait(20)
+    for event in events[1:]:  # in the street's pace, these are minutes
+        recorder.add(event)
+    assert events[-1].at_s - events[0].at_s > 10
+    disk.go_on.set()
+    recorder.close()
+    _, steps, missing = read(next(tmp_path.iterdir()))
+    assert [each.step.number for each in steps] == list(range(len(events))) and not missing
+    assert value(metrics.dropped_steps) == value(metrics.stopped) == 0 and not caplog.records
+
+
+def opened(descriptor):
+    """The path of an open file."""
+    return Path(f"/proc/self/fd/{descriptor}").readlink()
+
+
+def test_name_of_a_new_file_and_its_content_are_on_the_disk(controlled, metrics, tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(opened(descriptor)))
+    (path,) = record(tmp_path, controlled.run, controlled.events, metrics)
+    assert synced == [tmp_path, path]
+
+
+def test_folder_of_a_file_system_that_cannot_sync_folders_is_recorded_into(controlled, metrics, tmp_path, monkeypatch):
+    def fsync(descriptor):
+        if opened(descriptor).is_dir():
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    record(tmp_path, controlled.run, controlled.events, metrics)
+    assert value(metrics.stopped) == 0
 
 
 def test_end_of_a_run_does_not_wait_for_a_hanging_disk(controlled, metrics, tmp_path, caplog, monkeypatch, flushed_each_step):

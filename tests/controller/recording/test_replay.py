@@ -16,14 +16,16 @@ from controller.recording.record_file import RecordReader, RecordWriter
 from controller.recording.recorded_run import RecordedRun
 from controller.recording.replay import Replay
 from controller.recording.replay_command import main
+from controller.recording.run_files import files_of_run
 from greenserve.__main__ import main as greenserve
 from protos import record_pb2 as record
+from protos.loop_state_pb2 import LoopState, TlState
 from signals import green_phases, observation
 from signals.fallback.control_mode import OperatorMode
 from signals.safety import signal_safety
 from tests.conftest import GRID
 from tests.controller.recording.replayed_city import BEGIN_UNIX_NS, record_run
-from tests.controller.recording.update import RECORDS, decide_again, path
+from tests.controller.recording.update import RECORDS, decide_again, path, street_city
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def rewrite(source, target, change=lambda step: step, city=lambda city: None, at
         for k, (name, content) in enumerate(attachments(dict(reader.attachments)).items()):
             files[name] = target.with_name(f"{target.name}-{k}.gz")
             files[name].write_bytes(content)
-        writer = RecordWriter(stream, reader.city, files, BEGIN_UNIX_NS)
+        writer = RecordWriter(stream, reader.city, files, BEGIN_UNIX_NS, state=reader.state)
         for step in reader.steps():
             changed = change(step)
             if changed is not None:
@@ -107,6 +109,37 @@ def operated(loop):
         loop.note_action(OperatorAction("pin", "SA104", "3", "ada"))
 
 
+def check_files_together_and_alone(folder):
+    """Replay a run at once, and each file from the state with which it begins to the one with which the next begins."""
+    run = RecordedRun([folder])
+    replay = Replay(run)
+    replay.run()
+    assert str(replay.differences.first) == "None"
+    assert replay.replayed_steps == sum(1 for _ in run.steps())
+    files = [file.path for file in files_of_run(folder)[0]]
+    assert len(files) > 2
+    steps = 0
+    for k, file in enumerate(files):
+        alone = replayed(file)
+        assert (file.name, str(alone.differences.first)) == (file.name, "None")
+        steps += alone.replayed_steps
+        if k + 1 < len(files):
+            with RecordReader(files[k + 1]) as following:
+                assert alone.loop._save() == following.state
+    assert steps == replay.replayed_steps
+    return run
+
+
+def test_files_of_street_tls_with_max_pressure_as_the_fallback_are_replayed_alone(tmp_path):
+    record_run(tmp_path / "run.mcap", street_city(), 150, steps_a_file=10)
+    check_files_together_and_alone(tmp_path)
+    sources = set()
+    for path in tmp_path.iterdir():
+        with RecordReader(path) as reader:
+            sources |= {tl.source for tl in reader.state.tls} if reader.state is not None else set()
+    assert sources == {TlState.POLICY, TlState.MAX_PRESSURE}
+
+
 @pytest.mark.parametrize(
     ("changes", "options", "arguments"),
     [
@@ -135,12 +168,8 @@ def operated(loop):
     ],
 )
 def test_runs_of_every_kind_are_decided_again_bit_for_bit(tmp_path, grid_city, changes, options, arguments):
-    record_run(tmp_path / "run.mcap", replace(grid_city, **changes), 200, *options, **arguments)
-    run = RecordedRun([tmp_path / "run.mcap"])
-    replay = Replay(run)
-    replay.run()
-    assert str(replay.differences.first) == "None"
-    assert replay.replayed_steps == sum(1 for _ in run.steps())
+    record_run(tmp_path / "run.mcap", replace(grid_city, **changes), 200, *options, **arguments, steps_a_file=10)
+    run = check_files_together_and_alone(tmp_path)
     if "disturb" in arguments:
         assert any(step.step.frozen for step in run.steps()), "a released signal was set by the other client"
     if "operate" in arguments:
@@ -306,10 +335,80 @@ def test_missing_file_in_the_middle_ends_the_replay_in_words(three_files, capsys
     assert "file 1 of the run is missing" in output.err
 
 
-def test_run_without_its_first_file_is_refused(three_files, capsys):
+def test_file_of_an_earlier_version_without_its_runs_first_file_is_refused(three_files, capsys):
     (three_files / "9.mcap").unlink()
     assert main([str(three_files)]) == 2
-    assert "is file 1 of its run, and the run's first file (0) is missing" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is file 1 of its run, the run's first file (0) is missing, and this one does not have the state" in line
+
+
+@pytest.fixture(scope="module")
+def rotated(tmp_path_factory):
+    """The files of a run that a limit of the folder has left: without the first one."""
+    folder = tmp_path_factory.mktemp("rotated")
+    record_run(folder / "run.mcap", config.load(GRID / "city.toml"), 150, steps_a_file=20)
+    (folder / "run.mcap").unlink()
+    return folder
+
+
+def test_run_without_its_first_files_is_replayed_from_the_first_one_that_is_there(rotated, capsys):
+    assert main([str(rotated)]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    first = RecordReader(rotated / "run-1.mcap").state
+    assert f"steps of 8 TLs, from second {first.now_s:g} to" in output.out and "bit for bit the same" in output.out
+    (rotated / "run-1.mcap").rename(rotated / "run-1.kept")
+    try:
+        assert main([str(rotated), "--tl", "SA101"]) == 0
+    finally:
+        (rotated / "run-1.kept").rename(rotated / "run-1.mcap")
+
+
+def test_difference_is_found_in_the_last_file_alone(rotated, tmp_path):
+    last = max(rotated.iterdir(), key=lambda path: int(path.stem.removeprefix("run-")))
+    first = next(step for step in RecordedRun([last]).steps() if step.step.due)
+
+    def other(step):
+        if step.step.number == first.step.number:
+            next(iter(step.tls.values())).decision.observation[0] += 0.5
+        return step
+
+    difference = replayed(rewrite(last, tmp_path / "run.mcap", other)).differences.first
+    assert (difference.at_s, difference.path) == (first.step.at_s, "observation[0]")
+
+
+def test_state_that_another_version_wrote_is_refused_in_one_line(rotated, tmp_path, capsys):
+    changes = (
+        lambda state: state.tls[0].signals[0].ClearField("shown"),
+        lambda state: state.tls.pop(),
+        lambda state: setattr(state.tls[0], "source", 7),
+        lambda state: state.monitors.pop(),
+        lambda state: setattr(state.tls[0].sequencer.green_phases, "green", 99),
+    )
+    with RecordReader(rotated / "run-2.mcap") as reader:
+        steps, whole = list(reader.steps()), reader.state.SerializeToString()
+        for change in changes:
+            state = LoopState.FromString(whole)
+            change(state)
+            with (tmp_path / "run.mcap").open("wb") as stream:
+                writer = RecordWriter(stream, reader.city, dict(reader.attachments), BEGIN_UNIX_NS, state=state)
+                for step in steps:
+                    writer.add(step.step, step.tls, 0)
+                writer.finish()
+            assert main([str(tmp_path / "run.mcap")]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert "its contracts, settings, state or readings are malformed" in line
+
+
+def test_sumo_programs_need_the_runs_first_file(rotated, capsys):
+    assert greenserve(["record", "export", str(rotated), "--sumo", str(rotated / "x.add.xml")]) == 2
+    assert "the run's first file is missing; SUMO's programs begin with the run" in capsys.readouterr().err
+
+
+def test_json_file_that_cannot_be_written_is_refused_before_the_replay(sample, tmp_path, capsys):
+    assert main([str(sample), "--json", str(tmp_path / "none" / "out.json")]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and f"--json {tmp_path / 'none' / 'out.json'}: there is no folder" in output.err
 
 
 def test_files_of_different_runs_are_refused(sample, three_files, tmp_path, capsys):
@@ -404,7 +503,7 @@ def test_malformed_readings_are_refused_in_one_line(sample, tmp_path):
             step.step.readings.vehicles.pop()
         return step
 
-    assert "its contracts, settings or readings are malformed" in refused(sample, tmp_path, change=shorter)
+    assert "its contracts, settings, state or readings are malformed" in refused(sample, tmp_path, change=shorter)
 
 
 def test_file_that_is_no_record_is_refused(tmp_path, capsys):

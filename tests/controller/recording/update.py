@@ -49,7 +49,7 @@ def decide_again(file: Path) -> Replay:
         for k, name in enumerate(reader.city.network_files):
             files[name] = Path(folder) / f"{k}.gz"
             files[name].write_bytes(reader.attachments[name])
-        writer = RecordWriter(stream, reader.city, files, reader.city.begin_unix_ns)
+        writer = RecordWriter(stream, reader.city, files, reader.city.begin_unix_ns, state=reader.state)
         replay = Replay(RecordedRun([file]), on_step=writer.add)
         replay.run()
         writer.finish()

@@ -10,7 +10,7 @@ from typing import IO, NamedTuple
 
 from mcap.opcode import Opcode
 
-from controller.recording.mcap_stream import MAGIC, MAX_CHUNK_BYTES, MAX_RECORD_BYTES
+from controller.recording.mcap_stream import MAGIC, MAX_CHUNK_BYTES, MAX_RECORD_BYTES, search_chunk
 
 _HEAD = struct.Struct("<BQ")
 _TIMES = struct.Struct("<QQ")
@@ -71,7 +71,7 @@ def _of_index(stream: IO[bytes], file: int, size: int) -> FileIndex | None:
 
 
 def _of_records(stream: IO[bytes], file: int, size: int) -> FileIndex:
-    """By the heads of the records, up to the file's end or to the first one that is damaged."""
+    """By the heads of the records."""
     places: list[Place] = []
     named_in: list[Place] = []
     channels: set[int] = set()
@@ -87,15 +87,19 @@ def _of_records(stream: IO[bytes], file: int, size: int) -> FileIndex:
     return FileIndex(places, b"", named_in)
 
 
-def _heads(stream: IO[bytes], begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(opcode, begin of the content, its length) of whole records."""
-    while begin + _HEAD.size <= end:
+def _heads(stream: IO[bytes], begin: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """(opcode, begin of the content, its length) of whole records; after a damaged one, from the next chunk on."""
+    while begin + _HEAD.size <= size:
         opcode, length = _HEAD.unpack(_read(stream, begin, _HEAD.size))
-        begin += _HEAD.size
-        if opcode == 0 or begin + length > end:
-            return
-        yield opcode, begin, length
-        begin += length
+        following = begin + _HEAD.size + length
+        if Opcode.HEADER <= opcode <= Opcode.DATA_END and following <= size:
+            yield opcode, begin + _HEAD.size, length
+            begin = following
+        else:
+            chunk = search_chunk(stream, begin + 1, size)
+            if chunk is None:
+                return
+            begin = chunk
 
 
 def _read(stream: IO[bytes], at: int, size: int) -> bytes:

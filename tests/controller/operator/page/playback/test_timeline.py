@@ -149,3 +149,16 @@ def test_a_file_without_steps_is_an_input_error(tmp_path, content):
 
 def test_topics_of_another_program_are_not_read(recorded_city, files):
     assert all(topic == "/step" or topic.startswith(TL) for chunk in Chunks(files["whole"]).since(0) for topic in chunk)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_zeros_over_several_chunks_lose_what_a_reader_from_the_beginning_loses(recorded_city, tmp_path, is_finished):
+    path = recorded_city.write(tmp_path / "zeros.mcap", is_finished=is_finished)
+    data = bytearray(path.read_bytes())
+    begin, end = mcap_bytes.chunks(bytes(data))[5].begin - 3, mcap_bytes.chunks(bytes(data))[8].content + 20
+    data[begin:end] = bytes(end - begin)
+    path.write_bytes(data)
+    with RecordReader(path) as reader:
+        expected = [recorded.step.number for recorded in reader.steps()]
+    assert [step.number for step in Timeline(Chunks([path])).steps(0, 1000)] == expected
+    assert len(recorded_city.steps) - 25 <= len(expected) < len(recorded_city.steps)
