@@ -13,6 +13,9 @@ from city.errors import InputError
 from city.sumo_files import seconds, time_hint
 
 MAX_VALUE = 1e6
+"""The largest number, if its field does not say another."""
+MAX = "max"
+"""Key in a field's metadata: the largest number that it takes."""
 MAX_SHOWN_LINE = 60
 """Characters of a file's line that an error shows."""
 T = TypeVar("T")
@@ -36,6 +39,7 @@ def read(
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a table")
     types_by_key, synonyms = get_type_hints(kind), synonyms or {}
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for written, value in table.items():
         key = synonyms.get(written, written)
@@ -43,8 +47,9 @@ def read(
             raise InputError(f"{where} unknown key {written}; {_suggestion(written, keys or [*types_by_key, *synonyms])}")
         if key in values:
             raise InputError(f"{where} has both {key} and sumo-rl's name for it; remove one")
-        values[key] = _value(f"{where} {written}", types_by_key[key], value, folder)
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        largest = fields[key].metadata.get(MAX, MAX_VALUE)
+        values[key] = _value(f"{where} {written}", types_by_key[key], value, folder, largest)
+    for field in fields.values():
         is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if is_required and field.name not in values:
             raise InputError(f"{where} {field.name} is missing; add it")
@@ -77,15 +82,21 @@ def syntax_error(text: str, reason: str) -> str:
     return f"line {at[1]} is not TOML: {shown}; {remedy}" if shown else f"cannot be read as TOML: {reason}"
 
 
-def _value(where: str, hint: Any, value: Any, folder: Path) -> Any:
-    """Check and convert a value to a field's type; an optional field's None stands for a missing key, never for a value."""
+def _value(where: str, hint: Any, value: Any, folder: Path, largest: float = MAX_VALUE) -> Any:
+    """Check and convert a value to a field's type; an optional field's None stands for a missing key, never for a value.
+
+    `largest`: the largest number.
+    """
     if get_origin(hint) in (Union, types.UnionType):
         (hint,) = (item for item in get_args(hint) if item is not types.NoneType)
     if get_origin(hint) is dict:
         return _integers_by_name(where, value, folder)
     if get_origin(hint) is tuple:
         return (_sizes if get_args(hint)[0] is int else _texts)(where, value)
-    return _READERS[hint](where, value, folder)
+    read = _READERS[hint](where, value, folder)
+    if isinstance(read, int | float) and not 0 <= read <= largest:
+        raise InputError(f"{where} = {read!r} is out of range; it must lie between 0 and {largest:g}")
+    return float(read) if hint in (float, SimulationTime) else read
 
 
 def _text(where: str, value: Any, folder: Path) -> str:
@@ -105,13 +116,15 @@ def _path(where: str, value: Any, folder: Path) -> Path:
 def _integer(where: str, value: Any, folder: Path) -> int:
     if type(value) is not int:
         raise InputError(f"{where} = {value!r} must be an integer")
-    return int(_in_range(where, value))
+    return value
 
 
-def _number(where: str, value: Any, folder: Path) -> float:
+def _number(where: str, value: Any, folder: Path) -> int | float:
+    """The number as it is written: an integer of hundreds of digits is no float."""
     if type(value) not in (int, float):
         raise InputError(f"{where} = {value!r} must be a number")
-    return float(_in_range(where, value))
+    number: int | float = value
+    return number
 
 
 def _time(where: str, value: Any, folder: Path) -> SimulationTime:
@@ -119,15 +132,9 @@ def _time(where: str, value: Any, folder: Path) -> SimulationTime:
     if not isinstance(value, str | datetime.time):
         return SimulationTime(_number(where, value, folder))
     try:
-        return SimulationTime(float(_in_range(where, seconds(str(value)))))
+        return SimulationTime(seconds(str(value)))
     except ValueError:
         raise InputError(f"{where} = {value!r} is not a time; write {time_hint(str(value))}") from None
-
-
-def _in_range(where: str, value: float) -> float:
-    if not 0 <= value <= MAX_VALUE:
-        raise InputError(f"{where} = {value!r} is out of range; it must lie between 0 and {MAX_VALUE:g}")
-    return value
 
 
 def _sizes(where: str, value: Any) -> tuple[int, ...]:
@@ -139,7 +146,7 @@ def _sizes(where: str, value: Any) -> tuple[int, ...]:
 def _integers_by_name(where: str, value: Any, folder: Path) -> dict[str, int]:
     if not isinstance(value, dict):
         raise InputError(f'{where} = {value!r} must be a table of names and integers, such as {{ "A1B1" = 2 }}')
-    return {name: _integer(f"{where} {name}", item, folder) for name, item in value.items()}
+    return {name: _value(f"{where} {name}", int, item, folder) for name, item in value.items()}
 
 
 def _texts(where: str, value: Any) -> tuple[str, ...]:

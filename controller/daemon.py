@@ -45,8 +45,8 @@ from signals.policy import Policies
 from signals.policy_signals import describe_programs, of_contract
 
 if TYPE_CHECKING:
+    from controller.operator.operator_interface import OperatorInterface
     from controller.operator.page.live import LivePage
-    from controller.operator.seat import Seat
 
 log = logging.getLogger("controller")
 
@@ -80,15 +80,15 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             contracts = contracts_of_city(config.city, config.infer_tls, street)
         else:
             contracts, policies = _served(config, metrics, alarms, closing)
-        seat = _seat(config, contracts, policies, alarms, metrics, health, closing)
-        page = None if config.page is None or seat is None else _page(config, config.page, contracts, seat, closing)
+        interface = _interface(config, contracts, policies, alarms, metrics, health, closing)
+        page = None if config.page is None or interface is None else _page(config, config.page, contracts, interface, closing)
         run_log = RunLog(metrics, health, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
         metrics.report_traffic(traffic)
         connection = _open(config, stop)
         with _closed_if_control_does_not_begin(connection):
             begin = checked_start(connection, street, list(contracts.values()))
-            subscribers: list[Subscriber] = [run_log, traffic, alarms, *([seat.state] if seat is not None else [])]
+            subscribers: list[Subscriber] = [run_log, traffic, alarms, *([interface.state] if interface is not None else [])]
             subscribers += [page.feed] if page is not None else []
             if config.record is not None:
                 recorder = _recorder(config, config.record, street, list(contracts.values()), begin, metrics.registry, alarms)
@@ -96,18 +96,18 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             loop = _assembled(config, connection, street, list(contracts.values()), policies, subscribers, begin)
             traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
-            if seat is not None:
-                seat.begin(loop)
-            if page is not None and seat is not None:
-                page.begin(street, connection.lanes, loop.now)
-                seat.page = page
+            if interface is not None:
+                interface.begin(loop)
+            if page is not None and interface is not None:
+                page.begin(street, connection.lanes, connection.api.trafficlight.getIDList(), loop.now)
+                interface.page = page
             # last, because the guard ends with a controller that has registered one
             connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.
             gc.collect()
             gc.freeze()
         try:
-            exit_code = _loop(loop, end_s, config, connection, stop, metrics, health, run_log, seat)
+            exit_code = _loop(loop, end_s, config, connection, stop, metrics, health, run_log, interface)
         finally:
             loop.close()
         run_log.summary(loop)
@@ -236,7 +236,7 @@ def _served(
     return contracts, policies
 
 
-def _seat(
+def _interface(
     config: ControllerConfig,
     contracts: Mapping[str, pb.PolicyContract],
     policies: Policies,
@@ -244,23 +244,23 @@ def _seat(
     metrics: ControllerMetrics,
     health: Health,
     closing: contextlib.ExitStack,
-) -> "Seat | None":
-    """The operator's seat until `closing` ends; None if no setting asks for one. Raises InputError."""
+) -> "OperatorInterface | None":
+    """The operator's interface until `closing` ends; None if no setting asks for one. Raises InputError."""
     if config.control is None and not config.speed and config.page is None:
         return None
-    from controller.operator.seat import Seat
+    from controller.operator.operator_interface import OperatorInterface
 
     pins = policies if isinstance(policies, ServedPolicies) else None
-    seat = Seat(config, list(contracts.values()), pins, alarms, metrics, health)
-    closing.callback(seat.close)
-    return seat
+    interface = OperatorInterface(config, list(contracts.values()), pins, alarms, metrics, health)
+    closing.callback(interface.close)
+    return interface
 
 
 def _page(
     config: ControllerConfig,
     address: tuple[str, int],
     contracts: Mapping[str, pb.PolicyContract],
-    seat: "Seat",
+    interface: "OperatorInterface",
     closing: contextlib.ExitStack,
 ) -> "LivePage":
     """The live page, which listens until `closing` ends. Raises InputError."""
@@ -268,7 +268,7 @@ def _page(
         from controller.operator.page.live import LivePage
     except ImportError as error:
         raise InputError(f"--page needs {error.name}; install greenserve[page], or leave --page out") from None
-    page = LivePage(config, address, list(contracts.values()), seat)
+    page = LivePage(config, address, list(contracts.values()), interface)
     closing.callback(page.close)
     return page
 
@@ -309,7 +309,7 @@ def _loop(
     metrics: ControllerMetrics,
     health: Health,
     run_log: RunLog,
-    seat: "Seat | None",
+    interface: "OperatorInterface | None",
 ) -> int:
     """Run decision steps, then release the signals; return the exit code."""
     is_only_client = config.attach is None and config.clients == 1
@@ -317,15 +317,15 @@ def _loop(
     try:
         logged_s = loop.now
         while loop.now < end_s and not stop.is_requested():
-            step_end_s = end_s if seat is None else seat.before_step(loop, end_s, connection, stop)
+            step_end_s = end_s if interface is None else interface.before_step(loop, end_s, connection, stop)
             if stop.is_requested():
                 break
             loop.step(step_end_s)
             if logged_s + SUMMARY_INTERVAL_S <= loop.now < end_s:
                 logged_s = loop.now
                 run_log.summary(loop)
-        if seat is not None:
-            seat.end()
+        if interface is not None:
+            interface.end()
         loop.finish()
         metrics.simulation_s.set(loop.now)
         health.begin_stopping()
@@ -352,8 +352,8 @@ def _loop(
         release_at_once(loop, connection, stop)
         raise
     finally:
-        if seat is not None:
-            seat.end()
+        if interface is not None:
+            interface.end()
         # is_controlling stays set: signals have been touched, so SIGTERM must not report the opposite
         connection.close()
 

@@ -1,6 +1,6 @@
 """Current alarms: one list, in which a flood of one kind is one alarm with a count.
 
-The names are those of the alerts in k8s/monitoring/rules.yaml, and docs/runbook.md says what to do about each.
+The names are those of the alerts in k8s/monitoring/rules.yaml, and runbook.md says what to do about each.
 An alarm begins with its first occurrence. It ends when its condition is over (a TL is back with its policy), or, for what is
 reported as single occurrences, after a time without another one.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import GaugeMetricFamily
 
 from controller.events import DecisionEvent
+from controller.operator import runbook
 from controller.operator.pace import MAX_CATCH_UP_S, PaceState
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS
@@ -42,7 +43,7 @@ REMEDIES = {
     RECORD: "make room, or lower [controller] record_max_gb, and restart the controller; control goes on without the record",
     LATE: "lower the speed (greenserve ctl speed X), or find what slows SUMO in controller_stage_seconds",
 }
-"""By name, what to do, in one line; docs/runbook.md has more."""
+"""By name, what to do, in one line; runbook.md has more."""
 QUIET_S = {MONITOR: 300.0, REJECTIONS: 300.0, SERVER: 10.0, LATE: 60.0}
 """By name of an alarm of single occurrences: simulated time without another one after which it ends."""
 WINDOW_S = 300.0
@@ -86,13 +87,18 @@ class ListedAlarm:
 
     @property
     def runbook(self) -> str:
-        """The page and anchor of what to do."""
+        """The section of the documentation that says what to do, as the alert rules have it."""
         return f"docs/runbook.md#{self.name.lower()}"
 
     @property
     def remedy(self) -> str:
         """What to do, in one line."""
         return REMEDIES[self.name]
+
+    @property
+    def instructions(self) -> str:
+        """What to do, with all that the runbook has of it, as plain text."""
+        return runbook.instructions(self.name)
 
 
 @dataclass

@@ -6,7 +6,7 @@ import numpy as np
 
 from controller.events import TlDecision
 from controller.operator.alarms import ListedAlarm
-from controller.operator.desk import Desk
+from controller.operator.command_queue import CommandQueue
 from controller.operator.pace import PaceState
 from controller.operator.run_state import AppliedCommand, TlSnapshot
 from protos import control_pb2 as pb
@@ -38,15 +38,15 @@ def run_message(second: float, pace: PaceState, policy: str, sumo: str) -> pb.Ru
     )  # fmt: skip
 
 
-def tl_message(state: TlSnapshot, desk: Desk) -> pb.TlState:
+def tl_message(state: TlSnapshot, queue: CommandQueue) -> pb.TlState:
     message = pb.TlState(
         tl=state.tl, mode=state.mode.name.lower(), since_s=state.since_s, model=state.model, version=state.version,
         signals=state.signals, shown=state.shown, reason=state.reason, decided_s=state.decided_s,
     )  # fmt: skip
-    if (mode := desk.modes.get(state.tl)) is not None:
+    if (mode := queue.modes.get(state.tl)) is not None:
         message.set_by = mode.author
         message.until_s = mode.until_s if np.isfinite(mode.until_s) else 0.0
-    if (pin := desk.pinned.get(state.tl)) is not None:
+    if (pin := queue.pinned.get(state.tl)) is not None:
         message.pinned_version, message.pinned_by = pin.version, pin.author
     return message
 
@@ -76,6 +76,7 @@ def alarm_messages(alarms: Iterable[ListedAlarm]) -> list[pb.Alarm]:
             last_s=alarm.last_s, count=alarm.count, subjects=alarm.subjects, subject_count=alarm.subject_count,
             text=alarm.text, runbook=alarm.runbook, is_active=alarm.ended_s is None, ended_s=alarm.ended_s or 0.0,
             acknowledged_by=alarm.acknowledged_by, acknowledged_s=alarm.acknowledged_s, remedy=alarm.remedy,
+            instructions=alarm.instructions,
         )
         for alarm in alarms
     ]  # fmt: skip

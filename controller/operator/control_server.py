@@ -1,5 +1,6 @@
 """The port of the control API: loopback, or TLS with client certificates."""
 
+import socket
 from concurrent import futures
 
 import grpc
@@ -39,6 +40,9 @@ class ControlServer:
         self._server = grpc.server(self._pool, options=_OPTIONS, maximum_concurrent_rpcs=MAX_WATCHERS + 2 * COMMAND_THREADS)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         host, port = address
+        where = f"cannot serve the control API at {host}:{port}"
+        if reason := _bind_error(host, port):
+            raise InputError(f"{where} ({reason}); choose another --control-address")
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if tls is None:
@@ -49,13 +53,12 @@ class ControlServer:
                 )
                 self.port = int(self._server.add_secure_port(target, credentials))
         except RuntimeError:
-            certificates = (
-                "" if tls is None else ", or its certificates cannot be used: write them as PEM, the key without a passphrase"
+            remedy = (
+                "its certificates cannot be used; write them as PEM, the key without a passphrase"
+                if tls is not None
+                else "the address is in use; choose another --control-address"
             )
-            raise InputError(
-                f"cannot serve the control API at {host}:{port}: it is in use or not on this machine{certificates}; "
-                "choose another --control-address"
-            ) from None
+            raise InputError(f"{where}: {remedy}") from None
 
     def start(self, service: ControlService) -> None:
         self._server.add_generic_rpc_handlers((service.handler(),))
@@ -71,6 +74,24 @@ class ControlServer:
     def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", SERVICE):
             self._health.set(service, status)
+
+
+def _bind_error(host: str, port: int) -> str:
+    """Why a port cannot be bound, or "". gRPC would raise without a reason, and log a line of its own."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return str(error.strerror)
+    reason = ""
+    for family, kind, _, _, address in found:
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+            return ""
+        except OSError as error:
+            reason = str(error.strerror)
+    return reason
 
 
 def _certificates(tls: Tls) -> grpc.ServerCertificateConfiguration:

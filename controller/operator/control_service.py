@@ -1,4 +1,4 @@
-"""The methods of the control API: check the request, hand it to the desk, answer with the state that results."""
+"""The methods of the control API: check the request, hand it to the queue, answer with the state that results."""
 
 import difflib
 import math
@@ -15,15 +15,15 @@ from city.errors import InputError, ProgramFailed
 from city.printable import printable
 from controller.operator import control_messages as messages
 from controller.operator.alarms import Alarms, UnknownAlarm
-from controller.operator.desk import (
+from controller.operator.command_queue import (
     Acknowledge,
-    Desk,
-    DeskClosed,
-    DeskFull,
+    CommandQueue,
     Note,
     NotYetApplied,
     PauseRun,
     PinModel,
+    QueueClosed,
+    QueueFull,
     Request,
     ResumeRun,
     SetModes,
@@ -76,8 +76,8 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
     NothingToPin: grpc.StatusCode.FAILED_PRECONDITION,
     PinRefused: grpc.StatusCode.FAILED_PRECONDITION,
     ProgramFailed: grpc.StatusCode.UNAVAILABLE,
-    DeskClosed: grpc.StatusCode.UNAVAILABLE,
-    DeskFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    QueueClosed: grpc.StatusCode.UNAVAILABLE,
+    QueueFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     NotYetApplied: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 """The status of each error."""
@@ -89,7 +89,7 @@ class ControlService:
     def __init__(
         self,
         state: RunState,
-        desk: Desk,
+        queue: CommandQueue,
         pace: Pace,
         alarms: Alarms,
         policies: ServedPolicies | None,
@@ -99,12 +99,12 @@ class ControlService:
         """Prepare the methods.
 
         Args:
-            state, desk, pace, alarms: of the run.
+            state, queue, pace, alarms: of the run.
             policies: policies whose models can be pinned; None: no model is asked.
             policy: what controls the TLs in mode policy.
             sumo: (host, port) of the SUMO that the controller is attached to.
         """
-        self._state, self._desk, self._pace, self._alarms, self._policies = state, desk, pace, alarms, policies
+        self._state, self._queue, self._pace, self._alarms, self._policies = state, queue, pace, alarms, policies
         self._policy, self._sumo = policy, f"{sumo[0]}:{sumo[1]}" if sumo else ""
         self._free = threading.BoundedSemaphore(MAX_WATCHERS)
         self._encoded: tuple[int, bytes] = (-1, b"")
@@ -245,12 +245,12 @@ class ControlService:
         return pb.Alarms(run=self._run(), alarms=messages.alarm_messages(self._alarms.current(with_ended)))
 
     def _tl_messages(self, tls: Sequence[str]) -> list[pb.TlState]:
-        return [messages.tl_message(state, self._desk) for state in self._state.states(tls)]
+        return [messages.tl_message(state, self._queue) for state in self._state.states(tls)]
 
     def _submit(self, request: Request, context: grpc.ServicerContext) -> None:
         remaining_s = context.time_remaining()
         timeout_s = APPLY_TIMEOUT_S if remaining_s is None else min(remaining_s - ANSWER_MARGIN_S, APPLY_TIMEOUT_S)
-        self._desk.submit(request, max(timeout_s, 0.0))
+        self._queue.submit(request, max(timeout_s, 0.0))
 
     def _selected(self, requested: Sequence[str], takes_all: bool = True) -> list[str]:
         """The TLs of a request, in their order. Raises InputError, UnknownTl."""

@@ -39,7 +39,7 @@ SUMMARIES = {
     "resume": "resume it",
     "step": "simulate for some seconds, then pause",
     "speed": "set the simulated seconds per wall second",
-    "alarms": "show the active alarms and what to do",
+    "alarms": "show the active alarms and what to do; the runbook on those that are named",
     "ack": "acknowledge an alarm until it ends",
 }
 """By subcommand."""
@@ -47,7 +47,10 @@ SUMMARIES = {
 
 def parser(prog: str) -> Parser:
     """The parser of all subcommands."""
-    parser = Parser(prog=prog, description="Watch a running controller and command it (greenserve control --control-address).")
+    parser = Parser(
+        prog=prog, description="Watch a running controller and command it (greenserve control --control-address).",
+        epilog="Flags that the commands share, such as --address and --json, may stand before COMMAND too.",
+    )  # fmt: skip
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for name, summary in SUMMARIES.items():
         about = summary[0].upper() + summary[1:] + "."
@@ -64,6 +67,16 @@ def subparser(prog: str) -> argparse.ArgumentParser:
     (action,) = (each for each in parser(ctl)._actions if isinstance(each, argparse._SubParsersAction))
     found: argparse.ArgumentParser = action.choices[name]
     return found
+
+
+def _command_first(argv: Sequence[str]) -> list[str]:
+    """Arguments with the flags that stand before the subcommand behind it, where its parser reads them."""
+    shared = Parser(add_help=False)
+    _add_common_flags(shared, is_command=True)
+    at = 0
+    while at < len(argv) and (flag := shared._option_string_actions.get(argv[at].partition("=")[0])) is not None:
+        at += 1 if flag.nargs == 0 or "=" in argv[at] else 2
+    return [*argv[at : at + 1], *argv[:at], *argv[at + 1 :]]
 
 
 def _add_common_flags(command: argparse.ArgumentParser, is_command: bool) -> None:
@@ -116,6 +129,9 @@ def _speed_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _alarms_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "alarms", nargs="*", metavar="ALARM", help="ids or names of alarms, with the runbook on each (default: all, in short)"
+    )
     command.add_argument("--all", action="store_true", help="show ended alarms too")
 
 
@@ -139,7 +155,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.operat
     """Run a subcommand. Exit code: 0; 2 if the input is wrong; 1 if the controller does not answer."""
 
     def run() -> int:
-        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
+        args = parser(prog).parse_args(_command_first(sys.argv[1:] if argv is None else argv))
         if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
             raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")
         with ControlClient(_address(args), _tls(args), args.timeout_s) as client:
@@ -147,6 +163,12 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.operat
                 return _watch(client, args)
             answer = _call(client, args)
         print(_json(answer) if args.json else describe(answer))
+        if args.command == "alarms" and answer.alarms and not args.json:
+            print(
+                _runbook(answer.alarms, text_table.terminal_width())
+                if args.alarms
+                else "the runbook: greenserve ctl alarms ALARM"
+            )
         return 0
 
     return program.run(run)
@@ -191,12 +213,26 @@ def _call(client: ControlClient, args: argparse.Namespace) -> Any:
         case "speed":
             return client.call("SetSpeed", pb.SetSpeedRequest(factor=args.factor, author=author))
         case "alarms":
-            return client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=args.all))
+            return _selected_alarms(client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=args.all)), _listed(args.alarms))
         case "ack":
             return client.call("AcknowledgeAlarm", pb.AcknowledgeAlarmRequest(id=args.id, author=author))
     method = {"reload": "ReloadContracts", "pause": "Pause", "resume": "Resume"}[args.command]
     request_type, _ = METHODS[method]
     return client.call(method, request_type(author=author))
+
+
+def _selected_alarms(answer: pb.Alarms, wanted: Sequence[str]) -> pb.Alarms:
+    """The answer with the alarms of these ids and names alone. Raises InputError if one is not there.
+
+    Without `wanted`, all.
+    """
+    for name in wanted:
+        if not any(name in (alarm.id, alarm.name) for alarm in answer.alarms):
+            ids = [alarm.id for alarm in answer.alarms]
+            remedy = f"pass one of {names.listed(ids, 20)}" if ids else "no alarm is listed; --all lists the ended ones too"
+            raise InputError(f"{printable(name)}: no listed alarm has this id or name; {remedy}")
+    kept = [alarm for alarm in answer.alarms if not wanted or alarm.id in wanted or alarm.name in wanted]
+    return pb.Alarms(run=answer.run, alarms=kept)
 
 
 def _watch(client: ControlClient, args: argparse.Namespace) -> int:
@@ -321,8 +357,17 @@ def _alarms(alarms: Sequence[pb.Alarm], width: int | None) -> str:
         more = alarm.subject_count - len(alarm.subjects)
         subjects = ", ".join(alarm.subjects) + (f" and {more} more" if more > 0 else "")
         row = (alarm.id, alarm.severity, began, str(alarm.count), alarm.acknowledged_by or "-")
-        rows.append((*row, "; ".join(filter(None, (subjects, alarm.text, alarm.remedy, f"see {alarm.runbook}")))))
+        rows.append((*row, "; ".join(filter(None, (subjects, alarm.text, alarm.remedy)))))
     return text_table.render(("ALARM", "SEVERITY", "SINCE", "COUNT", "ACKNOWLEDGED", "WHAT"), rows, width)
+
+
+def _runbook(alarms: Iterable[pb.Alarm], width: int | None) -> str:
+    """What the runbook has of each kind of alarm."""
+    lines = []
+    for name, instructions in {alarm.name: alarm.instructions for alarm in alarms}.items():
+        lines += ["", printable(name)]
+        lines += [text_table.wrapped(printable(line), width) for line in instructions.split("\n")]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -159,6 +159,11 @@ class ServedContracts:
         """Whether the version's contract has been compared."""
         return version in self._compared[tl]
 
+    def contract_of(self, tl: str, version: int) -> pb.PolicyContract | None:
+        """The contract of a version that has been compared; None: it has not, or it is invalid."""
+        compared = self._compared[tl].get(version)
+        return compared.contract if compared is not None else None
+
     def is_unchanged(self, tl: str) -> bool:
         """Whether the TL's version that answered last has the contract of the start; also true if it is not compared yet."""
         return all(compared.is_same for compared in list(self._compared[tl].values())[-1:])

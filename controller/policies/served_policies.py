@@ -103,6 +103,19 @@ class ServedPolicies:
             self._fleet.update()
         return compared
 
+    def contract_of(self, tl: str, model: str, version: int) -> pb.PolicyContract | None:
+        """The TL's contract in a version that has answered, of its own model or a fleet; None: not known now.
+
+        Called by any thread.
+        """
+        if model == tl:
+            return self.contracts.contract_of(tl, version)
+        coverage = self._fleet.coverage if self._fleet is not None else None
+        if coverage is None or coverage.fleet.model != model:
+            return None
+        members = (member for member in coverage.fleet.contract.members if member.tl == tl)
+        return next((member.contract for member in members if member.version == version), None)
+
     def _reconnect_if_silent(self, answers: Mapping[str, Answer | Exception]) -> None:
         """Open a new connection if no TL has had an answer for a while: the current one may be half-open."""
         now = self._clock()

@@ -186,6 +186,13 @@ class RecordedConnection:
     def keep_alive(self) -> None:
         """Do nothing: a replay has no guard."""
 
+    def check_open(self) -> None:
+        """Do nothing: a record does not end by itself."""
+
+    def signal_states(self, links_of: Mapping[str, int]) -> list[str]:
+        """None of them: a record has the states of controlled signals alone."""
+        return [""] * len(links_of)
+
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
         """Do nothing: no simulation runs."""
 

@@ -135,6 +135,15 @@ class SumoConnection(Protocol):
         Raises SumoConnectionLost, WaitAborted.
         """
 
+    def check_open(self) -> None:
+        """Notice the end of SUMO while the run waits between two steps. Raises SumoConnectionLost, WaitAborted."""
+
+    def signal_states(self, links_of: Mapping[str, int]) -> list[str]:
+        """Request the states of signals, which need not be tracked, between a reading and the next commands.
+
+        `links_of`: number of links by signal. Raises the exceptions of `read`.
+        """
+
     def switch_program(self, signal: str, program: str) -> None:
         """Hand a signal back at once, after the last step. Raises CommandRejected, SumoConnectionLost."""
 

@@ -160,6 +160,12 @@ class LibsumoConnection:
     def keep_alive(self) -> None:
         """Do nothing: there is no guard."""
 
+    def check_open(self) -> None:
+        """Do nothing: SUMO ends with this process."""
+
+    def signal_states(self, links_of: Mapping[str, int]) -> list[str]:
+        return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in links_of]
+
     def switch_program(self, signal: str, program: str) -> None:
         try:
             self.api.trafficlight.setProgram(signal, program)

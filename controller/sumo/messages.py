@@ -90,6 +90,17 @@ class MessageStream:
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
 
+    def check_open(self) -> None:
+        """Raise SumoConnectionLost if the other side has closed the connection. Called while no answer is due."""
+        try:
+            data = self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise SumoConnectionLost(self._stderr.error() or f"the connection to SUMO has ended: {error}") from None
+        if not data:
+            raise SumoConnectionLost(self._stderr.error() or "SUMO has closed the connection")
+
     def _log_silence(self) -> None:
         """Warn at intervals while SUMO is silent."""
         now = self._clock()

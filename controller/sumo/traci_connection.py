@@ -125,6 +125,8 @@ class TraciConnection:
         """End of the newest segment since the last reading."""
         self._unanswered: deque[_Sent] = deque()
         self._shown: dict[str, str] = {}
+        self._untracked: tuple[tuple[str, ...], wire.StateGetters] = (), wire.StateGetters({})
+        """The signals of the newest `signal_states`, and their getters."""
         self._unmark = b""
         """A message that removes the marks of `mark_controlled`."""
         self._getters: dict[tuple[str, ...], _Getters] = {}
@@ -347,6 +349,25 @@ class TraciConnection:
             self.shown()  # receives the answer that is due first
             # answered by the guard itself: SUMO does nothing
             self._request(wire.message([wire.command(wire.GETVERSION, b"")]))
+
+    def check_open(self) -> None:
+        self.shown()  # receives the answer that is due first: it would hide the end behind it
+        self._messages.check_open()
+
+    def signal_states(self, links_of: Mapping[str, int]) -> list[str]:
+        if not links_of:
+            return []
+        if tuple(links_of) != self._untracked[0]:
+            self._untracked = tuple(links_of), wire.StateGetters(links_of)
+        getters = self._untracked[1]
+        self.shown()  # receives the answer that is due first
+        answer = self._request(wire.message([getters.request]))
+        try:
+            return getters.decode(answer)[0]
+        except CommandRejected as error:
+            raise CommandRejected(f"SUMO rejected a getter: {error}") from None
+        except MalformedMessage as error:
+            raise SumoConnectionLost(f"SUMO sent {error}") from None
 
     def _request(self, message: bytes) -> bytes:
         """Send a message and wait for its answer; answers that are due before it are dropped."""

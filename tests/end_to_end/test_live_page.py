@@ -196,6 +196,79 @@ def test_a_controller_that_is_silent_is_waited_for(browser):
         page.wait_for_selector("#status.live")
 
 
+def test_a_watched_run_whose_sumo_ends_is_shown_as_ended(browser):
+    with (
+        sumo(1) as (port, process_of_sumo),
+        running("--sumo", f"127.0.0.1:{port}", "--no-guard") as (url, _),
+        opened(browser, url) as page,
+    ):
+        process_of_sumo.kill()
+        page.wait_for_selector("#status.ended")
+        assert "The run has ended" in page.inner_text("#lost")
+
+
+def test_a_laptop_that_sleeps_connects_again(browser, url):
+    """The other end is gone without a word, and an hour has passed on the page's clock."""
+    context = browser.new_context()
+    page, silent, connections = context.new_page(), threading.Event(), []
+
+    def route(socket):
+        server = socket.connect_to_server()
+        connections.append(socket)
+        is_first = len(connections) == 1
+        server.on_message(lambda message: None if is_first and silent.is_set() else socket.send(message))
+
+    page.route_web_socket(re.compile("/live$"), route)
+    page.clock.install()
+    page.goto(url)
+    page.wait_for_selector("#status.live")
+    silent.set()
+    page.wait_for_timeout(1500)  # a request is in flight
+    assert len(connections) == 1
+    page.clock.fast_forward("01:00:00")
+    second = page.evaluate("greenserve.shown.second")
+    eventually(lambda: page.evaluate("greenserve.shown.second") > second)
+    assert len(connections) == 2 and not page.locator("#lost").is_visible()
+    context.close()
+
+
+def test_a_frame_that_cannot_be_read_is_an_error_and_the_page_connects_again(browser, url):
+    context = browser.new_context()
+    page, errors, connections = context.new_page(), [], []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(f"not caught: {error}"))
+    garbage = [b"", b"\x01\x00\x09\x00" + bytes(12), b"\x01\x00\x01\x00" + bytes(12) + b"\x02\0\0\0\xff\0\0\0", b"\0" * 100]
+
+    def route(socket):
+        server = socket.connect_to_server()
+        connections.append(socket)
+        sent = garbage[len(connections) - 1] if len(connections) <= len(garbage) else None
+        server.on_message(lambda message: socket.send(message if sent is None else sent))
+
+    page.route_web_socket(re.compile("/live$"), route)
+    page.goto(url)
+    page.wait_for_selector("#status.live")
+    assert len(connections) == len(garbage) + 1 and len(errors) == len(garbage)
+    assert all("frame" in text and "not caught" not in text for text in errors)
+    context.close()
+
+
+def test_an_alarm_has_its_runbook_on_the_page(browser, url):
+    with opened(browser, url) as page:
+        page.wait_for_selector("#alarms *")
+        page.evaluate("""() => {
+            const run = { second: 100, is_paused: false, speed: 1, late_steps: 0, lost_s: 0 };
+            const alarm = { id: "GreenserveServerDown", name: "GreenserveServerDown", severity: "critical", since_s: 5 };
+            const alarms = [{ ...alarm, count: 2, text: "<b>Unavailable</b>", ended_s: null, acknowledged_by: "" }];
+            greenserve.cityPanel().update({ run, commands: [], latency_ms: {}, alarms }, 1);
+        }""")
+        details = page.locator("#alarms details")
+        assert "To do: greenserve status --server HOST:PORT" in details.inner_text()
+        details.locator("summary").click()
+        assert "If it does not run, restart it." in details.inner_text() and "](" not in details.inner_text()
+        assert "<b>Unavailable</b>" in page.inner_text("#alarms")  # text, not HTML
+
+
 @pytest.mark.parametrize(
     ("width", "height", "scheme"), [(1280, 800, "dark"), (1280, 800, "light"), (390, 844, "dark"), (390, 844, "light")]
 )

@@ -1,4 +1,4 @@
-"""The operator's seat on a real simulation: commands, a restart, a pause behind a guard, SUMO's end while it is watched."""
+"""Operators' commands on a real simulation: commands, a restart, a pause behind a guard, SUMO's end while it is watched."""
 
 import contextlib
 import signal
@@ -157,16 +157,36 @@ def test_watchers_see_the_end_of_sumo(tmp_path):
             assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.parametrize("guard_flags", [(), ("--no-guard",)], ids=["guarded", "not guarded"])
+def test_the_end_of_sumo_is_noticed_while_the_run_is_paused(guard_flags):
+    port = free_port()
+    with sumo(1) as (sumo_port, process_of_sumo):
+        flags = (*guard_flags, "--sumo", f"127.0.0.1:{sumo_port}", "--control-address", f"127.0.0.1:{port}")
+        with controller(*PRESSURE, *flags) as process, connected(process, port) as client:
+            client.call("Pause", pb.PauseRequest(author="ann"))
+            time.sleep(0.5)
+            assert process.poll() is None
+            process_of_sumo.kill()
+            begin_s = time.monotonic()
+            assert process.wait(30) == 1
+            assert time.monotonic() - begin_s < 5
+            log = process.stderr.read()
+            (error,) = [line for line in log.splitlines() if " ERROR " in line]
+            assert "Traceback" not in log and "at second" in error, log
+
+
 @pytest.mark.parametrize("case", ["in use", "not loopback", "half of TLS"])
 def test_an_address_that_cannot_be_used_is_one_line_and_exit_code_2(case):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address, message = {
-            "in use": (f"127.0.0.1:{taken.getsockname()[1]}", "it is in use"),
+            "in use": (f"127.0.0.1:{taken.getsockname()[1]}", "(Address already in use); choose another"),
             "not loopback": ("0.0.0.0:9110", "any client that reaches it could command the signals"),
             "half of TLS": ("127.0.0.1:0", "belong together; pass all three"),
         }[case]
         more = ("--control-tls-key", "x") if case == "half of TLS" else ()
         with controller(*PRESSURE, "--control-address", address, *more) as process:
             assert process.wait(60) == 2
-            errors = [line for line in process.stderr.read().splitlines() if line.startswith("error: ")]
+            log = process.stderr.read().splitlines()
+            errors = [line for line in log if line.startswith("error: ")]
             assert len(errors) == 1 and message in errors[0]
+            assert not [line for line in log if "add_port" in line or "chttp2" in line]

@@ -47,6 +47,7 @@ def test_the_wheel_has_what_the_docs_use(distributions):
             for package in ("city", "controller", "environment", "export", "greenserve", "protos", "serving")
         ),
         "serving/embedded/models/manager.py",
+        "controller/operator/runbook.md",
         *(f"controller/operator/page/static/{name}" for name in ("index.html", "main.js", "page.css")),
         *(f"controller/operator/page/static/vendor/{name}" for name in ("uPlot.iife.min.js", "uPlot.LICENSE")),
     ):

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 from city.config import MAX_SPEED
 from city.errors import InputError
 from controller.operator.alarms import Alarms, UnknownAlarm
-from controller.operator.desk import (
+from controller.operator.command_queue import (
     Acknowledge,
-    Desk,
-    DeskClosed,
-    DeskFull,
+    CommandQueue,
     NotYetApplied,
     PauseRun,
+    QueueClosed,
+    QueueFull,
     Request,
     ResumeRun,
     SetModes,
@@ -24,6 +24,7 @@ from controller.operator.desk import (
     author_of,
 )
 from controller.operator.pace import Pace
+from controller.operator.page.exports import Exports
 from controller.operator.run_state import RunState
 from signals.fallback.control_mode import OperatorMode
 
@@ -44,7 +45,9 @@ class Controls(Protocol):
         """is_paused, speed, step_until_s, lateness_s, late_steps and lost_s of PaceState."""
 
     def tl(self, tl: str) -> dict[str, Any]:
-        """mode, since_s, set_by, until_s, model, version, pinned_version, reason. Raises KeyError."""
+        """mode, since_s, set_by, until_s, model, version, pinned_version, reason, decided_s, and export if it is known: see
+        Exports.of. Raises KeyError.
+        """
 
     def alarms(self) -> list[dict[str, Any]]:
         """Active alarms, then those that ended."""
@@ -60,25 +63,25 @@ ERRORS: dict[type[Exception], int] = {
     InputError: 400,
     UnknownTl: 404,
     UnknownAlarm: 404,
-    DeskFull: 429,
-    DeskClosed: 503,
+    QueueFull: 429,
+    QueueClosed: 503,
     NotYetApplied: 504,
 }
 """The HTTP status of each error of a command."""
 
 
-class SeatControls:
+class LiveControls:
     """The controls of a running controller."""
 
-    def __init__(self, state: RunState, desk: Desk, pace: Pace, alarms: Alarms) -> None:
-        self._state, self._desk, self._pace, self._alarms = state, desk, pace, alarms
+    def __init__(self, state: RunState, queue: CommandQueue, pace: Pace, alarms: Alarms, exports: Exports) -> None:
+        self._state, self._queue, self._pace, self._alarms, self._exports = state, queue, pace, alarms, exports
 
     def run(self) -> dict[str, Any]:
         return {"second": self._state.second, **self._pace.state._asdict()}
 
     def tl(self, tl: str) -> dict[str, Any]:
         (state,) = self._state.states([tl])
-        mode, pin = self._desk.modes.get(tl), self._desk.pinned.get(tl)
+        mode, pin = self._queue.modes.get(tl), self._queue.pinned.get(tl)
         return {
             "mode": state.mode.name.lower(),
             "since_s": state.since_s,
@@ -89,20 +92,21 @@ class SeatControls:
             "pinned_version": pin.version if pin else 0,
             "reason": state.reason,
             "decided_s": state.decided_s,
+            "export": self._exports.of(tl, state.model, state.version),
         }
 
     def alarms(self) -> list[dict[str, Any]]:
-        return [{**dataclasses.asdict(alarm), "runbook": alarm.runbook} for alarm in self._alarms.current(with_ended=True)]
+        return [dataclasses.asdict(alarm) for alarm in self._alarms.current(with_ended=True)]
 
     def commands(self) -> list[dict[str, Any]]:
         return [command._asdict() for command in self._state.commands()]
 
     def apply(self, command: Mapping[str, Any]) -> None:
-        self._desk.submit(parse_command(command, self._state.tls), APPLY_TIMEOUT_S)
+        self._queue.submit(parse_command(command, self._state.tls), APPLY_TIMEOUT_S)
 
 
 def parse_command(command: Mapping[str, Any], tls: Any) -> Request:
-    """A command of the page as one of the desk's. Raises InputError, UnknownTl."""
+    """A command of the page as one of the queue's. Raises InputError, UnknownTl."""
     if not isinstance(command, dict):
         raise InputError("a command must be a JSON object with an action")
     author = author_of(_text(command, "author"))

@@ -5,7 +5,7 @@ whole and never changed.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,11 +63,13 @@ class Newest(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """Vehicles that were read for the watchers."""
+    """What was read from SUMO for the watchers."""
 
     number: int
     at_s: float
     vehicles: Vehicles
+    states: Mapping[int, str]
+    """By index of the page, states of signals that nobody controls."""
 
 
 class Feed:
@@ -92,7 +94,7 @@ class Feed:
         self.decisions = self.missing = 0
         """Of the run so far; decisions without those that were missing."""
         self.newest = Newest(0, begin_s, (), bytes(self._modes), np.zeros(0))
-        self.collected = Collected(0, begin_s, NO_VEHICLES)
+        self.collected = Collected(0, begin_s, NO_VEHICLES, {})
         self.wanted_view: View | None = None
         """The part of the map that watchers see, set by the page; None: nobody watches."""
         self.wake: Callable[[], None] = lambda: None
@@ -135,9 +137,9 @@ class Feed:
         if self.wanted_view is not None:
             self.wake()
 
-    def set_vehicles(self, at_s: float, vehicles: Vehicles) -> None:
-        """Take the vehicles of a second, before the event of its step. Called by the decision loop's thread."""
-        self.collected = Collected(self.collected.number + 1, at_s, vehicles)
+    def set_collected(self, at_s: float, vehicles: Vehicles, states: Mapping[int, str]) -> None:
+        """Take what was read of a second, before the event of its step. Called by the decision loop's thread."""
+        self.collected = Collected(self.collected.number + 1, at_s, vehicles, states)
 
     def since(self, number: int) -> Iterator[KeptStep]:
         """The kept steps after a number, in order. The page's thread: the history may grow or shrink meanwhile."""

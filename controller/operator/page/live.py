@@ -13,18 +13,19 @@ from controller.assembly import Start
 from controller.config import SERVED, ControllerConfig
 from controller.operator import saved_modes
 from controller.operator.page import security
-from controller.operator.page.controls import SeatControls
+from controller.operator.page.collector import Collector, StreetSource
+from controller.operator.page.controls import LiveControls
+from controller.operator.page.exports import Exports
 from controller.operator.page.feed import Feed
 from controller.operator.page.server import PageServer
 from controller.operator.page.site import listen
 from controller.operator.page.street_data import StreetData
-from controller.operator.page.vehicles import VehicleCollector, VehicleSource
 from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart
 from protos import policy_pb2 as pb
 
 if TYPE_CHECKING:
-    from controller.operator.seat import Seat
+    from controller.operator.operator_interface import OperatorInterface
 
 log = logging.getLogger("controller")
 
@@ -33,23 +34,29 @@ class LivePage:
     """What the daemon has of the page."""
 
     def __init__(
-        self, config: ControllerConfig, address: tuple[str, int], contracts: Sequence[pb.PolicyContract], seat: "Seat"
+        self,
+        config: ControllerConfig,
+        address: tuple[str, int],
+        contracts: Sequence[pb.PolicyContract],
+        interface: "OperatorInterface",
     ) -> None:
         """Listen on the address. Raises InputError if it cannot be used."""
         self.feed = Feed(contracts)
         """The subscriber of the decision event."""
         self._config, self._contracts = config, tuple(contracts)
-        self._controls = SeatControls(seat.state, seat.desk, seat.pace, seat.alarms)
+        exports = Exports(interface.policies, config.city.serving.models_dir)
+        self._controls = LiveControls(interface.state, interface.queue, interface.pace, interface.alarms, exports)
         self._socket = listen(*address)
-        self._collector: VehicleCollector | None = None
+        self._collector: Collector | None = None
         self._server: PageServer | None = None
 
-    def begin(self, street: StreetNetwork, lanes: Sequence[str], now: float) -> None:
+    def begin(self, street: StreetNetwork, lanes: Sequence[str], signals: Sequence[str], now: float) -> None:
         """Answer browsers from now on. Raises InputError.
 
         Args:
             street: of the run.
             lanes: of the readings, in their order.
+            signals: all that SUMO has.
             now: simulated second.
         """
         config = self._config
@@ -59,15 +66,15 @@ class LivePage:
         data = StreetData(self.feed, street, shapes, config.city.path.resolve().parent.name, driver)
         start = Start(now, 1.0, False, {})  # sentences say nothing of it
         run = RunStart(street, self._contracts, start, config.city.safety, config.city.controller, driver or None)
-        self._collector = VehicleCollector(self.feed, shapes.junctions)
+        self._collector = Collector(self.feed, data, shapes.junctions, signals)
         self._server = PageServer(
             self._socket, self.feed, data, self._controls, self._collector, lambda: Encoder(run), _token(config)
         )
         self._server.start()
         log.info("the live page: %s", self._server.url)
 
-    def collect(self, source: VehicleSource, now: float) -> bool:
-        """Read vehicles between two steps, if a watcher needs them; return whether they were read."""
+    def collect(self, source: StreetSource, now: float) -> bool:
+        """Read what only the page needs between two steps, if a watcher waits; return whether that was read."""
         return self._collector is not None and self._collector.collect(source, now)
 
     def close(self) -> None:

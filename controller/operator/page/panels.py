@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from controller.events import DecisionEvent, TlDecision
+from controller.operator.page.collector import Collector
 from controller.operator.page.controls import Controls
 from controller.operator.page.feed import Feed, KeptStep
-from controller.operator.page.vehicles import VehicleCollector
 from controller.recording.messages import Encoder
 from controller.recording.sentences import sentence
 from signals.observation import Readings
@@ -25,7 +25,7 @@ _STAGES = ("sumo", "observe", "inference", "apply")
 
 
 def city_panel(
-    feed: Feed, controls: Controls, collector: VehicleCollector | None, clock: Callable[[], float] = time.monotonic
+    feed: Feed, controls: Controls, collector: Collector | None, clock: Callable[[], float] = time.monotonic
 ) -> dict[str, Any]:
     """The run as a whole."""
     now_s = clock()
@@ -68,6 +68,8 @@ class TlPanel:
         self._number = -1
         self._decision: dict[str, Any] = {}
         self._states: dict[str, Any] = {}
+        self._export: dict[str, Any] = {}
+        """As it was sent last."""
 
     def update(self) -> dict[str, Any]:
         """The panel; its lists have what is new, and `is_first` says that they begin anew."""
@@ -92,10 +94,14 @@ class TlPanel:
                 seen += 1
                 if seen > first_sentence and self._encoder is not None:
                     sentences.append(self._sentence(step, decision))
+        now = self._controls.tl(self.tl)
+        export = now.pop("export", {})
+        is_new_export, self._export = export != self._export, export
         is_first, self._number = self._number < 0, steps[-1].number if steps else max(self._number, 0)
         return {
-            "tl": self.tl, "is_first": is_first, "now": self._controls.tl(self.tl), "decision": self._decision,
+            "tl": self.tl, "is_first": is_first, "now": now, "decision": self._decision,
             "states": self._states, "band": band, "queue": queue, "overrides": overrides, "sentences": sentences,
+            **({"export": export} if is_new_export else {}),
         }  # fmt: skip
 
     def _has_decision(self, step: KeptStep) -> bool:

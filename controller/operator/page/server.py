@@ -19,18 +19,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from controller.operator.page import frames, security
+from controller.operator.page.collector import Collector
 from controller.operator.page.controls import ERRORS, Controls
 from controller.operator.page.feed import Feed
-from controller.operator.page.frames import View
 from controller.operator.page.panels import TlPanel, city_panel
 from controller.operator.page.site import STOP_TIMEOUT_S, Site
 from controller.operator.page.street_data import StreetData
-from controller.operator.page.vehicles import VehicleCollector
+from controller.operator.page.watcher import FrameRequest, MalformedRequest, Watcher, parse_request
 from controller.recording.messages import Encoder
 
 log = logging.getLogger("controller")
@@ -47,7 +47,7 @@ IDLE_INTERVAL_S = 1.0
 CITY_INTERVAL_S = 1.0
 """Wall time between two panels of the city in the frames of a watcher."""
 STALLED_S = 5.0
-"""Wall time after which a watcher that asks for nothing counts as absent: vehicles are not read for it."""
+"""Wall time after which a watcher that asks for nothing counts as absent: nothing is read for it."""
 SEND_TIMEOUT_S = 30.0
 """Wall time after which a watcher that does not read is disconnected."""
 HEARTBEAT_S = 20.0
@@ -56,41 +56,6 @@ LAST_FRAME_S = 0.2
 """Wall time in which watchers get the frame that says that the run has ended."""
 CLOSE_TIMEOUT_S = 0.5
 """Wall time in which a watcher answers that its connection is closed."""
-
-
-class MalformedRequest(Exception):
-    """A watcher's message that is not a request for a frame."""
-
-
-class FrameRequest(NamedTuple):
-    view: View
-    tl: str | None
-    is_fresh: bool
-
-
-class Watcher:
-    """A browser that has the page open."""
-
-    def __init__(self, connection: web.WebSocketResponse) -> None:
-        self.connection = connection
-        self.changed = asyncio.Event()
-        """Set by a new request and by a new step."""
-        self.request: FrameRequest | None = None
-        """Not answered yet."""
-        self.view: View | None = None
-        self.asked_s = 0.0
-        """Wall time of the newest request."""
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget what the browser has, so that the next frame has everything."""
-        self.sent_s = self.city_s = -math.inf
-        self.sequence = self.vehicles_number = -1
-        self.sent_view: View | None = None
-        self.states: dict[int, str] = {}
-        self.modes = b""
-        self.panel: TlPanel | None = None
-        self.command_number = -1
 
 
 class PageServer:
@@ -102,7 +67,7 @@ class PageServer:
         feed: Feed,
         street: StreetData,
         controls: Controls,
-        collector: VehicleCollector | None = None,
+        collector: Collector | None = None,
         make_encoder: Callable[[], Encoder] | None = None,
         token: str | None = None,
     ) -> None:
@@ -111,13 +76,15 @@ class PageServer:
         Args:
             listener: a listening socket, see `site.listen`; this closes it.
             feed, street, controls: of the run.
-            collector: reads vehicles; None: the feed gets them from elsewhere.
+            collector: reads from SUMO for the page; None: nothing is.
             make_encoder: of the run's messages, for the sentences of a TL; None: there are no sentences.
             token: of commands; None: a new one.
         """
         self._feed, self._street, self._controls = feed, street, controls
         self._collector, self._make_encoder = collector, make_encoder
         self._watchers: set[Watcher] = set()
+        self._awaiting: set[Watcher] = set()
+        """Those that have asked and wait for news: a step wakes the page for them alone."""
         self._made_s = 0.0
         """Processor time of making a frame, smoothed."""
         self._wake_lock = threading.Lock()
@@ -174,7 +141,9 @@ class PageServer:
     # called by the thread of the decision loop
 
     def _wake(self) -> None:
-        """Tell the watchers of a new step; one call to the page's loop at a time."""
+        """Tell the watchers that wait of a new step; one call to the page's loop at a time."""
+        if not self._awaiting:
+            return
         with self._wake_lock:
             if self._is_waking:
                 return
@@ -187,8 +156,7 @@ class PageServer:
     def _woken(self) -> None:
         with self._wake_lock:
             self._is_waking = False
-        self._want()
-        for watcher in self._watchers:
+        for watcher in self._awaiting:
             watcher.changed.set()
 
     async def _command(self, request: web.Request) -> web.Response:
@@ -235,6 +203,7 @@ class PageServer:
                     watcher.forget()
                 watcher.view, watcher.asked_s = watcher.request.view, time.monotonic()
                 self._want()
+                self._loop.call_later(STALLED_S, self._want)
                 watcher.changed.set()
         finally:
             sending.cancel()
@@ -271,16 +240,22 @@ class PageServer:
         """Wait until there is a request and something new, or the time is over, and make the frame."""
         while True:
             watcher.changed.clear()
-            wait_s = self._wait_s(watcher)
-            if wait_s <= 0:
-                break
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s if math.isfinite(wait_s) else None):
-                    await watcher.changed.wait()
+            if watcher.request is not None:
+                self._awaiting.add(watcher)  # before it looks, so that no step is missed
+            try:
+                wait_s = self._wait_s(watcher)
+                if wait_s > 0:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(wait_s if math.isfinite(wait_s) else None):
+                            await watcher.changed.wait()
+                    continue
+            finally:
+                self._awaiting.discard(watcher)
             # news come at once, but not faster than a watcher's interval
             pause_s = watcher.sent_s + self._interval_s() - time.monotonic()
-            if pause_s > 0:
-                await asyncio.sleep(pause_s)
+            if pause_s <= 0:
+                break
+            await asyncio.sleep(pause_s)
         begin = time.thread_time()
         frame = self._frame(watcher)
         self._made_s += 0.2 * (time.thread_time() - begin - self._made_s)
@@ -293,9 +268,10 @@ class PageServer:
             return math.inf
         is_new = (
             watcher.sequence != self._feed.newest.sequence
-            or watcher.vehicles_number != self._feed.collected.number
+            or watcher.collected_number != self._feed.collected.number
             or watcher.sent_view != request.view
             or watcher.city_s == -math.inf
+            or watcher.has_end != self._feed.has_ended
             or (watcher.panel.tl if watcher.panel else None) != self._known(request.tl)
         )
         return 0.0 if is_new else max(watcher.sent_s + IDLE_INTERVAL_S - time.monotonic(), 0.0)
@@ -305,7 +281,7 @@ class PageServer:
         return max(MIN_FRAME_INTERVAL_S, self._made_s * len(self._watchers) / FRAME_SHARE)
 
     def _want(self) -> None:
-        """Ask for the vehicles that the present watchers see."""
+        """Ask for what the present watchers see."""
         now_s = time.monotonic()
         views = [watcher.view for watcher in self._watchers if watcher.view and now_s - watcher.asked_s < STALLED_S]
         if not views:
@@ -324,10 +300,11 @@ class PageServer:
         newest, collected, now_s = feed.newest, feed.collected, time.monotonic()
         is_new_view = watcher.sent_view != request.view
         sections = []
-        if is_new_view or watcher.vehicles_number != collected.number:
+        if is_new_view or watcher.collected_number != collected.number:
             sections.append(frames.vehicles_section(collected.vehicles, request.view))
-        if newest.shown and (is_new_view or watcher.sequence != newest.sequence):
-            states = {k: newest.shown[k] for k in self._street.signals_in(request.view)}
+        if is_new_view or watcher.sequence != newest.sequence or watcher.collected_number != collected.number:
+            count, others, in_view = len(newest.shown), collected.states, self._street.signals_in(request.view)
+            states = {k: newest.shown[k] if k < count else others[k] for k in in_view if k < count or k in others}
             new = states if is_new_view else {k: state for k, state in states.items() if watcher.states.get(k) != state}
             sections.append(frames.states_section(new))
             watcher.states = states
@@ -340,7 +317,8 @@ class PageServer:
         if panel:
             sections.append(frames.panel_section(panel))
         watcher.request, watcher.sent_view, watcher.sent_s = None, request.view, now_s
-        watcher.sequence, watcher.vehicles_number, watcher.modes = newest.sequence, collected.number, newest.modes
+        watcher.has_end = feed.has_ended
+        watcher.sequence, watcher.collected_number, watcher.modes = newest.sequence, collected.number, newest.modes
         return frames.encode(newest.sequence, newest.at_s, is_new_view, sections)
 
     def _panel(self, watcher: Watcher, request: FrameRequest, now_s: float) -> dict[str, Any]:
@@ -357,21 +335,6 @@ class PageServer:
                 watcher.panel = TlPanel(self._feed, self._controls, tl, encoder, self._street.driver)
             panel["tl"] = watcher.panel.update()
         return panel
-
-
-def parse_request(text: str) -> FrameRequest:
-    """A watcher's message. Raises MalformedRequest."""
-    try:
-        message = json.loads(text)
-        view, tl = tuple(float(value) for value in message["view"]), message.get("tl")
-        x0, y0, x1, y1 = view
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise MalformedRequest("a request needs view: [min x, min y, max x, max y]") from None
-    if not all(abs(value) < 1e9 for value in view) or x0 >= x1 or y0 >= y1:  # NaN is not below either
-        raise MalformedRequest("view must be [min x, min y, max x, max y] in m")
-    if tl is not None and not isinstance(tl, str):
-        raise MalformedRequest("tl must be a name or null")
-    return FrameRequest((x0, y0, x1, y1), tl, message.get("fresh") is True)
 
 
 def _error(status: int, error: str) -> web.Response:

@@ -11,8 +11,10 @@ from google.protobuf.json_format import MessageToDict
 from city.network import StreetNetwork
 from city.street_shapes import Shape, StreetShapes
 from city.version import VERSION
+from controller.operator.alarms import REMEDIES
 from controller.operator.page.feed import Feed
 from controller.operator.page.frames import MAX_SIGNALS, View
+from controller.operator.runbook import instructions
 from protos import policy_pb2 as pb
 from signals.fallback.control_mode import ControlMode
 from signals.policy_signals import greens_of
@@ -41,13 +43,20 @@ class StreetData:
             driver: what decides in the place of the policies; "" for policies.
             record: what the page says of a record that it plays; None: the run is live.
         """
-        if len(feed.signals) > MAX_SIGNALS:
-            raise ValueError(f"{len(feed.signals)} signals; a frame numbers at most {MAX_SIGNALS}")
         self.shapes, self.driver = shapes, driver
-        middles, controlled = _signal_middles(street, shapes), set(feed.signals)
+        middles = _signal_middles(street, shapes)
+        controlled = set(feed.signals)
+        uncontrolled = [signal for signal in middles if signal not in controlled]
+        signals = [*feed.signals, *uncontrolled]
+        self.uncontrolled = dict(enumerate(uncontrolled, len(feed.signals)))
+        """By index, the signals that this run does not control: those of the TLs come first."""
+        self.links = [len(street.signals[signal].links) if signal in street.signals else 0 for signal in signals]
+        """By index of a signal."""
+        if len(signals) > MAX_SIGNALS:
+            raise ValueError(f"{len(signals)} signals; a frame numbers at most {MAX_SIGNALS}")
         bounds = shapes.bounds
         outside = (bounds[0], bounds[1])
-        self.signal_at = np.array([middles.get(signal, outside) for signal in feed.signals], float).reshape(-1, 2)
+        self.signal_at = np.array([middles.get(signal, outside) for signal in signals], float).reshape(-1, 2)
         """float64 [signals, 2], in m."""
         lane_index = {lane.id: k for k, lane in enumerate(shapes.lanes)}
         shape_of = {lane.id: lane.points for lane in shapes.lanes}
@@ -71,9 +80,10 @@ class StreetData:
             "rows": [lane_index.get(lane, -1) for lane in feed.lanes],
             "signals": [
                 {"id": signal, "at": _rounded(at), "links": _links(street, signal, lane_index)}
-                for signal, at in zip(feed.signals, self.signal_at.tolist(), strict=True)
+                for signal, at in zip(signals, self.signal_at.tolist(), strict=True)
             ],
-            "uncontrolled": [_rounded(at) for signal, at in middles.items() if signal not in controlled],
+            "controlled": len(feed.signals),
+            "alarms": {name: {"remedy": REMEDIES[name], "instructions": instructions(name)} for name in REMEDIES},
             "tls": [self._tl(feed, contract) for contract in feed.contracts.values()],
         }
         self.compressed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), 6, mtime=0)

@@ -12,24 +12,24 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from city.errors import InputError, ProgramFailed
 from controller.operator import control_service
+from controller.operator.command_queue import author_of
 from controller.operator.control_client import ControlClient
 from controller.operator.control_messages import METHODS, SERVICE
 from controller.operator.control_server import ControlServer
-from controller.operator.desk import author_of
 from controller.policies.served_contracts import ComparedContracts
 from protos import control_pb2 as pb
 from serving.client import Tls
 from serving.client.tls_files import TlsFiles
 from signals.safety.monitor import Alarm, MonitorRule
 from tests.controller.decision_events import decision, event
-from tests.controller.operator.seats import TLS, Pins, Seat
+from tests.controller.operator.operated_runs import TLS, OperatedRun, Pins
 from tests.serving.certificates import pair
 
 
 def test_list_tls_shows_mode_author_model_and_reason():
-    seat = Seat()
-    seat.state.add(event(10, [decision("SA101", "Unavailable: refused")]))
-    with seat.client() as client:
+    operated = OperatedRun()
+    operated.state.add(event(10, [decision("SA101", "Unavailable: refused")]))
+    with operated.client() as client:
         client.call("SetMode", pb.SetModeRequest(tls=["SA102"], mode="fixed", author="ann", for_seconds=60))
         state = client.call("ListTls", pb.ListTlsRequest())
     assert [tl.tl for tl in state.tls] == list(TLS) and state.run.policy == "served"
@@ -74,43 +74,43 @@ def test_list_tls_shows_mode_author_model_and_reason():
     ],
 )
 def test_wrong_requests_are_refused_in_words_and_change_nothing(method, request_, code, message):
-    seat = Seat(pins=Pins())
-    with seat.client() as client, pytest.raises(code, match=message):
+    operated = OperatedRun(pins=Pins())
+    with operated.client() as client, pytest.raises(code, match=message):
         client.call(method, request_)
-    assert seat.loop.commands == [] and seat.loop.actions == [] and seat.state.commands() == []
+    assert operated.loop.commands == [] and operated.loop.actions == [] and operated.state.commands() == []
 
 
 @pytest.mark.parametrize("method", [*METHODS, "WatchDecisions"])
 def test_malformed_bytes_are_an_invalid_argument(method):
-    seat = Seat()
-    with seat.applying(), seat.served() as address, grpc.insecure_channel(address) as channel:
+    operated = OperatedRun()
+    with operated.applying(), operated.served() as address, grpc.insecure_channel(address) as channel:
         stub = (channel.unary_stream if method == "WatchDecisions" else channel.unary_unary)(f"/{SERVICE}/{method}")
         with pytest.raises(grpc.RpcError) as raised:
             answer = stub(b"\x0a\xff\xff", timeout=5)
             list(answer)
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT and "greenserve.control.v1" in raised.value.details()
-    assert seat.state.commands() == []
+    assert operated.state.commands() == []
 
 
 def test_a_pinned_version_is_checked_before_it_is_queued():
-    seat = Seat(pins=Pins())
-    with seat.client() as client:
+    operated = OperatedRun(pins=Pins())
+    with operated.client() as client:
         state = client.call("PinModel", pb.PinModelRequest(tl="SA101", version="3", author="ann")).tls[0]
-        assert (state.pinned_version, state.pinned_by) == (3, "ann") and seat.pins.pinned == {"SA101": 3}
-        seat.pins.refusal = InputError("serves no version 4 of SA101")
+        assert (state.pinned_version, state.pinned_by) == (3, "ann") and operated.pins.pinned == {"SA101": 3}
+        operated.pins.refusal = InputError("serves no version 4 of SA101")
         with pytest.raises(InputError, match="serves no version 4"):
             client.call("PinModel", pb.PinModelRequest(tl="SA101", version="4", author="bob"))
-        seat.pins.refusal = ProgramFailed("no answer")
+        operated.pins.refusal = ProgramFailed("no answer")
         with pytest.raises(ProgramFailed, match="no answer"):
             client.call("PinModel", pb.PinModelRequest(tl="SA101", version="4", author="bob"))
-        assert seat.pins.pinned == {"SA101": 3}
+        assert operated.pins.pinned == {"SA101": 3}
         latest = client.call("PinModel", pb.PinModelRequest(tl="SA101", version="latest", author="bob")).tls[0]
-        assert latest.pinned_version == 0 and seat.pins.pinned == {"SA101": None}
+        assert latest.pinned_version == 0 and operated.pins.pinned == {"SA101": None}
 
 
 def test_without_models_there_is_nothing_to_pin_or_reload():
-    seat = Seat(policy="max-pressure")
-    with seat.client() as client:
+    operated = OperatedRun(policy="max-pressure")
+    with operated.client() as client:
         for method, request in (
             ("PinModel", pb.PinModelRequest(tl="SA101", version="3")),
             ("ReloadContracts", pb.ReloadContractsRequest()),
@@ -124,40 +124,40 @@ def test_reload_reports_what_changed_and_is_recorded():
         def compare_contracts(self):
             return ComparedContracts(("SA101",), ("SA102",), ("SA103",))
 
-    seat = Seat(pins=Policies())
-    with seat.client() as client:
+    operated = OperatedRun(pins=Policies())
+    with operated.client() as client:
         answer = client.call("ReloadContracts", pb.ReloadContractsRequest(author="ann"))
     assert (answer.compared, list(answer.changed), list(answer.failed)) == (2, ["SA102"], ["SA103"])
-    assert tuple(seat.loop.actions[0]) == ("reload", "", "2 compared, 1 changed, 1 failed", "ann")
+    assert tuple(operated.loop.actions[0]) == ("reload", "", "2 compared, 1 changed, 1 failed", "ann")
 
 
 def test_alarms_are_listed_and_acknowledged():
-    seat = Seat()
-    seat.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
-    with seat.client() as client:
+    operated = OperatedRun()
+    operated.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
+    with operated.client() as client:
         request = pb.AcknowledgeAlarmRequest(id="GreenserveMonitorAlarm/conflict", author="ann")
         (alarm,) = client.call("AcknowledgeAlarm", request).alarms
         assert alarm.acknowledged_by == "ann" and alarm.runbook.endswith("#greenservemonitoralarm") and alarm.is_active
-        seat.alarms.add(event(1000))
+        operated.alarms.add(event(1000))
         assert not client.call("ListAlarms", pb.ListAlarmsRequest()).alarms
         (ended,) = client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=True)).alarms
         assert ended.ended_s == 1000 and not ended.is_active
-    assert tuple(seat.loop.actions[0]) == ("acknowledge", "GreenserveMonitorAlarm/conflict", "", "ann")
+    assert tuple(operated.loop.actions[0]) == ("acknowledge", "GreenserveMonitorAlarm/conflict", "", "ann")
 
 
 def test_authors_over_the_wire_are_made_printable():
-    seat = Seat()
-    with seat.client() as client:
+    operated = OperatedRun()
+    with operated.client() as client:
         client.call("Pause", pb.PauseRequest(author="an\x1b[2Jn\n"))
-    assert seat.state.commands()[0].author == author_of("an\x1b[2Jn\n") == "an\ufffd[2Jn"
+    assert operated.state.commands()[0].author == author_of("an\x1b[2Jn\n") == "an\ufffd[2Jn"
 
 
 def test_a_watcher_sees_steps_and_commands():
-    seat = Seat()
-    with seat.client() as client:
+    operated = OperatedRun()
+    with operated.client() as client:
         stream = client.watch(0.1)
         first = next(stream)
-        seat.state.add(event(10, [decision("SA101")]))
+        operated.state.add(event(10, [decision("SA101")]))
         second = next(stream)
         assert second.sequence > first.sequence and [d.tl for d in second.decisions] == ["SA101"]
         client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode="fixed", author="ann"))
@@ -168,21 +168,21 @@ def test_a_watcher_sees_steps_and_commands():
 
 
 def test_the_stream_ends_with_the_run():
-    seat = Seat()
-    with seat.client() as client:
+    operated = OperatedRun()
+    with operated.client() as client:
         stream = client.watch(0.1)
         next(stream)
-        seat.state.close()
+        operated.state.close()
         assert len(list(stream)) <= 1
 
 
 def test_a_watcher_gets_the_newest_step_alone_and_the_sequence_shows_what_it_skipped():
-    seat = Seat()
-    with seat.client() as client:
+    operated = OperatedRun()
+    with operated.client() as client:
         stream = client.watch(0.1)
         begin = next(stream).sequence
         for second in range(1, 501):
-            seat.state.add(event(second, [decision("SA101")]))
+            operated.state.add(event(second, [decision("SA101")]))
         message = next(stream)
         while message.run.second < 500:
             message = next(stream)
@@ -191,18 +191,18 @@ def test_a_watcher_gets_the_newest_step_alone_and_the_sequence_shows_what_it_ski
 
 def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory():
     """Its HTTP/2 window of 64 kB fills; the messages that follow are skipped, not queued."""
-    seat, decisions = Seat(), [decision(tl) for tl in TLS] * 1000
-    built, build = [], seat.service._newest
-    seat.service._newest = lambda sequence: built.append(sequence) or build(sequence)
+    operated, decisions = OperatedRun(), [decision(tl) for tl in TLS] * 1000
+    built, build = [], operated.service._newest
+    operated.service._newest = lambda sequence: built.append(sequence) or build(sequence)
     options = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)]
-    with seat.applying(), seat.served() as address, grpc.insecure_channel(address, options) as channel:
+    with operated.applying(), operated.served() as address, grpc.insecure_channel(address, options) as channel:
         stalled = channel.unary_stream(f"/{SERVICE}/WatchDecisions")
         call = stalled(pb.WatchDecisionsRequest().SerializeToString())
         slowest_s, end_s, second = 0.0, time.monotonic() + 3.0, 0
         while time.monotonic() < end_s:
             second += 1
             begin_s = time.monotonic()
-            seat.state.add(event(second, decisions))
+            operated.state.add(event(second, decisions))
             slowest_s = max(slowest_s, time.monotonic() - begin_s)
             time.sleep(0.01)
         assert slowest_s < 0.5
@@ -213,8 +213,8 @@ def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory():
 
 
 def test_a_hundred_watchers_see_a_command_and_leave_room_for_more():
-    seat = Seat()
-    with seat.client() as client:
+    operated = OperatedRun()
+    with operated.client() as client:
         seen = set()
 
         def watch(k):
@@ -235,8 +235,8 @@ def test_a_hundred_watchers_see_a_command_and_leave_room_for_more():
 def test_a_watcher_beyond_the_limit_is_refused_and_a_place_is_given_back(monkeypatch):
     monkeypatch.setattr(control_service, "MAX_WATCHERS", 2)
     monkeypatch.setattr(control_service, "WAKE_INTERVAL_S", 0.05)
-    seat = Seat()
-    with seat.client() as client:
+    operated = OperatedRun()
+    with operated.client() as client:
         streams = [client.watch() for _ in range(3)]
         next(streams[0]), next(streams[1])
         with pytest.raises(ProgramFailed, match="2 watchers are connected"):
@@ -254,18 +254,18 @@ def test_a_watcher_beyond_the_limit_is_refused_and_a_place_is_given_back(monkeyp
 
 def test_a_command_waits_for_a_step_no_longer_than_its_deadline(monkeypatch):
     monkeypatch.setattr(control_service, "APPLY_TIMEOUT_S", 0.1)
-    seat = Seat()
-    with seat.served() as address, ControlClient(address) as client:
+    operated = OperatedRun()
+    with operated.served() as address, ControlClient(address) as client:
         with pytest.raises(ProgramFailed, match="applied after the step in progress"):
             client.call("Pause", pb.PauseRequest(author="ann"))
-        seat.desk.apply(seat.loop)
-        assert seat.pace.state.is_paused
+        operated.queue.apply(operated.loop)
+        assert operated.pace.state.is_paused
 
 
 def test_commands_of_an_ended_run_are_refused():
-    seat = Seat()
-    with seat.client() as client:
-        seat.desk.close("the controller hands its signals back and ends")
+    operated = OperatedRun()
+    with operated.client() as client:
+        operated.queue.close("the controller hands its signals back and ends")
         with pytest.raises(ProgramFailed, match="hands its signals back"):
             client.call("Resume", pb.ResumeRequest(author="ann"))
 
@@ -277,7 +277,7 @@ def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
         def compare_contracts(self):
             return ComparedContracts(TLS, (), ())
 
-    seat = Seat(pins=Policies())
+    operated = OperatedRun(pins=Policies())
     answered = []
 
     def operate(client, name):
@@ -288,7 +288,7 @@ def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
             client.call("PinModel", pb.PinModelRequest(tl="SA102", version=str(k + 1), author=name))
             answered.append(name)
 
-    with seat.client() as client:
+    with operated.client() as client:
         threads = [threading.Thread(target=operate, args=(client, "n" * k)) for k in range(1, 7)]
         for thread in threads:
             thread.start()
@@ -302,22 +302,23 @@ def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
     assert state.tls[0].mode == mode.value or (mode.value, state.tls[0].mode) == ("policy", "recovering")
     assert state.tls[0].set_by == ("" if mode.value == "policy" else mode.author)
     assert (state.tls[1].pinned_version, state.tls[1].pinned_by) == (int(pin.value), pin.author)
-    assert seat.pins.pinned["SA102"] == int(pin.value)
+    assert operated.pins.pinned["SA102"] == int(pin.value)
 
 
 def test_health_is_served_beside_the_api():
-    seat = Seat()
-    with seat.served() as address, grpc.insecure_channel(address) as channel:
+    operated = OperatedRun()
+    with operated.served() as address, grpc.insecure_channel(address) as channel:
         for service in ("", SERVICE):
             answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_a_port_in_use_is_one_line():
+def test_a_port_in_use_is_one_line(capfd):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=rf"127.0.0.1:{port}: it is in use .*choose another --control-address"):
+        with pytest.raises(InputError, match=rf"127.0.0.1:{port} \(Address already in use\); choose another --control-address"):
             ControlServer(("127.0.0.1", port), None)
+    assert capfd.readouterr().err == ""
 
 
 def test_another_server_is_named():
@@ -350,10 +351,10 @@ def certificates(tmp_path):
 
 def test_the_client_certificates_name_is_the_author(certificates):
     files, known, _ = certificates
-    seat = Seat()
-    with seat.applying(), seat.served(files) as address, ControlClient(address, known) as client:
+    operated = OperatedRun()
+    with operated.applying(), operated.served(files) as address, ControlClient(address, known) as client:
         client.call("Pause", pb.PauseRequest(author="somebody else"))
-    assert seat.state.commands()[0].author == "operator-7"
+    assert operated.state.commands()[0].author == "operator-7"
 
 
 def test_replaced_certificates_are_used_without_a_restart(certificates, tmp_path):
@@ -361,15 +362,15 @@ def test_replaced_certificates_are_used_without_a_restart(certificates, tmp_path
     authority = pair("second")
     key, certificate, *_ = pair("controller", authority)
     client_key, client_certificate, *_ = pair("operator-8", authority)
-    seat = Seat()
-    with seat.applying(), seat.served(files) as address:
+    operated = OperatedRun()
+    with operated.applying(), operated.served(files) as address:
         with ControlClient(address, known) as client:
             client.call("Pause", pb.PauseRequest())
         for name, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
             (tmp_path / name).write_bytes(content)
         with ControlClient(address, Tls(authority[1], certificate=client_certificate, key=client_key)) as client:
             client.call("Resume", pb.ResumeRequest())
-    assert [command.author for command in seat.state.commands()] == ["operator-7", "operator-8"]
+    assert [command.author for command in operated.state.commands()] == ["operator-7", "operator-8"]
 
 
 @pytest.mark.parametrize("case", ["no certificate", "another authority", "plain text"])
@@ -378,31 +379,31 @@ def test_clients_without_a_certificate_of_the_authority_reach_nothing(certificat
     tls = {"no certificate": Tls(known.ca), "another authority": unknown, "plain text": None}[case]
     if case == "another authority":
         tls = Tls(known.ca, certificate=unknown.certificate, key=unknown.key)
-    seat = Seat()
+    operated = OperatedRun()
     with (
-        seat.applying(),
-        seat.served(files) as address,
+        operated.applying(),
+        operated.served(files) as address,
         ControlClient(address, tls, timeout_s=3) as client,
         pytest.raises(InputError),
     ):
         client.call("Pause", pb.PauseRequest(author="x"))
-    assert seat.state.commands() == []
+    assert operated.state.commands() == []
 
 
 def test_a_request_of_another_type_is_read_as_its_fields_or_refused():
     """An empty message is a valid request of every type: it is refused for what it lacks."""
-    seat = Seat()
-    with seat.applying(), seat.served() as address, grpc.insecure_channel(address) as channel:
+    operated = OperatedRun()
+    with operated.applying(), operated.served() as address, grpc.insecure_channel(address) as channel:
         stub = channel.unary_unary(f"/{SERVICE}/SetMode", request_serializer=empty_pb2.Empty.SerializeToString)
         with pytest.raises(grpc.RpcError) as raised:
             stub(empty_pb2.Empty(), timeout=5)
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert seat.loop.commands == []
+    assert operated.loop.commands == []
 
 
 def test_a_controller_that_has_answered_and_is_gone_is_no_wrong_input():
-    seat = Seat()
-    with seat.served() as address:
+    operated = OperatedRun()
+    with operated.served() as address:
         client = ControlClient(address, timeout_s=2)
         client.call("ListTls", pb.ListTlsRequest())
     with client, pytest.raises(ProgramFailed, match="UNAVAILABLE"):

@@ -11,18 +11,18 @@ from controller.operator.ctl import main
 from controller.policies.served_contracts import ComparedContracts
 from signals.safety.monitor import Alarm, MonitorRule
 from tests.controller.decision_events import decision, event
-from tests.controller.operator.seats import TLS, Pins, Seat
+from tests.controller.operator.operated_runs import TLS, OperatedRun, Pins
 
 
 @pytest.fixture
-def seat():
-    return Seat(pins=Pins())
+def operated():
+    return OperatedRun(pins=Pins())
 
 
 @pytest.fixture
-def address(seat, monkeypatch, tmp_path):
+def address(operated, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with seat.applying(), seat.served() as address:
+    with operated.applying(), operated.served() as address:
         yield address
 
 
@@ -35,8 +35,8 @@ def printed(capsys, address, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_table_and_json_show_the_same(seat, address, capsys):
-    seat.state.add(event(10, [decision("SA101", "Unavailable: refused")]))
+def test_a_table_and_json_show_the_same(operated, address, capsys):
+    operated.state.add(event(10, [decision("SA101", "Unavailable: refused")]))
     assert ctl(address, "set", "fixed", "SA102,SA103", "--for", "30m", "--author", "ann") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "second 10, runs as fast as possible, policy served"
@@ -48,7 +48,7 @@ def test_a_table_and_json_show_the_same(seat, address, capsys):
     assert state["tls"][0]["reason"] == "Unavailable: refused" and state["commands"][0]["number"] == 1
 
 
-def test_every_command_reaches_the_run(seat, address, capsys):
+def test_every_command_reaches_the_run(operated, address, capsys):
     assert printed(capsys, address, "pause")["is_paused"] is True
     assert printed(capsys, address, "step", "5", "--author", "ann")["step_until_s"] == 5.0
     assert printed(capsys, address, "speed", "2")["speed"] == 2.0
@@ -56,26 +56,55 @@ def test_every_command_reaches_the_run(seat, address, capsys):
     assert printed(capsys, address, "pin", "SA101", "3")["tls"][0]["pinned_version"] == 3
     assert printed(capsys, address, "pin", "SA101", "latest")["tls"][0]["pinned_version"] == 0
     assert printed(capsys, address, "set", "hold", "all")["tls"][2]["mode"] == "hold"
-    seat.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
+    operated.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
     (alarm,) = printed(capsys, address, "ack", "GreenserveMonitorAlarm/conflict", "--author", "ann")["alarms"]
     assert alarm["acknowledged_by"] == "ann"
 
 
-def test_alarms_say_what_to_do(seat, address, capsys):
+def test_alarms_say_what_to_do(operated, address, capsys):
     assert ctl(address, "alarms") == 0
     assert capsys.readouterr().out.splitlines()[1] == "no alarm is active"
-    seat.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
+    operated.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
     assert ctl(address, "alarms") == 0
     text = capsys.readouterr().out
-    assert "GreenserveMonitorAlarm/conflict" in text and "see docs/runbook.md#greenservemonitoralarm" in text
-    assert "greenserve ctl set fixed TL" in text
+    assert "GreenserveMonitorAlarm/conflict" in text and "greenserve ctl set fixed TL" in text
+    assert text.endswith("the runbook: greenserve ctl alarms ALARM\n") and "docs/" not in text
     (alarm,) = printed(capsys, address, "alarms")["alarms"]
     assert alarm["remedy"] in text
 
 
-def test_watch_prints_a_line_for_each_new_step_and_ends_with_the_run(seat, address, capsys):
-    seat.state.add(event(10, [decision("SA101"), decision("SA102")]))
-    timer = threading.Timer(0.5, seat.state.close)
+def test_an_alarm_that_is_named_has_the_whole_runbook(operated, address, capsys):
+    operated.alarms.add(event(10, [decision("SA101", "Unavailable: x")], alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "y")]))
+    for name in ("GreenserveMonitorAlarm/conflict", "GreenserveMonitorAlarm"):
+        assert ctl(address, "alarms", name) == 0
+        text = capsys.readouterr().out
+        assert "This is a defect to be found before the TL is controlled again." in text
+        assert "GreenserveServerDown" not in text and "](" not in text
+    assert [alarm["name"] for alarm in printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"]] == [
+        "GreenserveServerDown"
+    ]
+    assert "Its TLs hold their states" in printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"][0]["instructions"]
+    assert ctl(address, "alarms", "GreenserveOverrides") == 2
+    listed = "GreenserveMonitorAlarm/conflict, GreenserveServerDown"
+    message = f"GreenserveOverrides: no listed alarm has this id or name; pass one of {listed}"
+    assert message in capsys.readouterr().err
+
+
+def test_shared_flags_may_stand_before_the_command_too(operated, address, capsys):
+    for arguments in (
+        ["--address", address, "--json", "--author", "ann", "set", "hold", "SA101"],
+        [f"--address={address}", "--author=ann", "set", "--json", "hold", "SA101"],
+    ):
+        assert main(arguments, "greenserve ctl") == 0
+        (tl,) = json.loads(capsys.readouterr().out)["tls"]
+        assert (tl["tl"], tl["mode"], tl["set_by"]) == ("SA101", "hold", "ann")
+    assert main(["--address", "127.0.0.1:1", "tls", "--address", address, "SA102"], "greenserve ctl") == 0
+    assert "SA102" in capsys.readouterr().out
+
+
+def test_watch_prints_a_line_for_each_new_step_and_ends_with_the_run(operated, address, capsys):
+    operated.state.add(event(10, [decision("SA101"), decision("SA102")]))
+    timer = threading.Timer(0.5, operated.state.close)
     timer.start()
     assert ctl(address, "watch", "SA101", "--json", "--interval-s", "0.1") == 0
     captured = capsys.readouterr()
@@ -83,26 +112,26 @@ def test_watch_prints_a_line_for_each_new_step_and_ends_with_the_run(seat, addre
     assert [each["tl"] for each in first["decisions"]] == ["SA101"] and "the run has ended" in captured.err
 
 
-def test_watch_shows_the_table_again(seat, address, capsys):
-    threading.Timer(0.5, seat.state.close).start()
+def test_watch_shows_the_table_again(operated, address, capsys):
+    threading.Timer(0.5, operated.state.close).start()
     assert ctl(address, "watch", "--interval-s", "0.1") == 0
     assert capsys.readouterr().out.count("alarms: none") >= 1
 
 
-def test_watch_ends_with_the_run_although_the_last_table_is_missing(seat, address, capsys, monkeypatch):
+def test_watch_ends_with_the_run_although_the_last_table_is_missing(operated, address, capsys, monkeypatch):
     answers = iter([ControlClient.call, no_answer])
     monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
-    threading.Timer(0.5, seat.state.close).start()
-    seat.state.add(event(10, [decision("SA101")]))
+    threading.Timer(0.5, operated.state.close).start()
+    operated.state.add(event(10, [decision("SA101")]))
     assert ctl(address, "watch", "--interval-s", "1") == 0
     assert "the run has ended" in capsys.readouterr().err
 
 
-def test_watch_fails_if_the_tables_cannot_be_read_while_the_run_goes_on(seat, address, capsys, monkeypatch):
+def test_watch_fails_if_the_tables_cannot_be_read_while_the_run_goes_on(operated, address, capsys, monkeypatch):
     answers = iter([ControlClient.call, no_answer])
     monkeypatch.setattr(ControlClient, "call", lambda *arguments: next(answers)(*arguments))
-    seat.state.add(event(10, [decision("SA101")]))
-    threading.Timer(0.5, seat.state.add, [event(11, [decision("SA101")])]).start()
+    operated.state.add(event(10, [decision("SA101")]))
+    threading.Timer(0.5, operated.state.add, [event(11, [decision("SA101")])]).start()
     assert ctl(address, "watch", "--interval-s", "0.1") == 1
     assert "no answer" in capsys.readouterr().err
 
@@ -128,6 +157,9 @@ def no_answer(*_):
         (["watch", "--interval-s", "0"], 2, "--interval-s 0 must be above 0"),
         (["pause", "--tls-key", "x"], 2, "--tls-certificate and --tls-key belong together"),
         (["fly"], 2, "invalid choice: 'fly'"),
+        (["--author", "ann", "tls"], 2, "unrecognized arguments: --author"),
+        (["--nothing", "tls"], 2, "--nothing"),
+        (["--json"], 2, "COMMAND"),
         ([], 2, "COMMAND"),
     ],
 )
@@ -144,7 +176,7 @@ def test_without_a_controller_it_is_one_line_and_exit_code_2(capsys):
     assert line.startswith("error: no controller answers at 127.0.0.1:9 (") and "start one with --control-address" in line
 
 
-def test_the_address_is_that_of_city_toml(seat, address, capsys, tmp_path):
+def test_the_address_is_that_of_city_toml(operated, address, capsys, tmp_path):
     (tmp_path / "city.toml").write_text(f'[controller]\ncontrol_address = "{address}"\n')
     assert main(["tls", "--json"], "greenserve ctl") == 0
     assert len(json.loads(capsys.readouterr().out)["tls"]) == len(TLS)
@@ -159,13 +191,13 @@ def test_listed_tls_may_be_separated_by_commas(address, capsys):
     assert [tl["tl"] for tl in printed(capsys, address, "tls", "SA101,SA103")["tls"]] == ["SA101", "SA103"]
 
 
-def test_pin_without_an_answer_of_the_model_server_does_not_blame_the_address(seat, address, capsys):
-    seat.pins.refusal = ProgramFailed("127.0.0.1:8500: no contract can be read; try again")
+def test_pin_without_an_answer_of_the_model_server_does_not_blame_the_address(operated, address, capsys):
+    operated.pins.refusal = ProgramFailed("127.0.0.1:8500: no contract can be read; try again")
     assert ctl(address, "pin", "SA101", "3") == 1
     assert capsys.readouterr().err.strip().endswith("no contract can be read; try again")
 
 
-def test_reload_without_an_answered_contract_tells_why(seat, address, capsys, monkeypatch):
-    monkeypatch.setattr(seat.pins, "compare_contracts", lambda: ComparedContracts((), (), ()), raising=False)
+def test_reload_without_an_answered_contract_tells_why(operated, address, capsys, monkeypatch):
+    monkeypatch.setattr(operated.pins, "compare_contracts", lambda: ComparedContracts((), (), ()), raising=False)
     assert ctl(address, "reload") == 0
     assert "0 contracts compared: no TL's own model has answered" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from controller.operator.pace import MAX_CATCH_UP_S, Pace
 
 
 def begin(pace, now, wall_s):
-    """Wait as the seat does; return the wall time at which the step at `now` begins."""
+    """Wait as the operator interface does; return the wall time at which the step at `now` begins."""
     wait_s = pace.wait_s(now, wall_s)
     assert wait_s < math.inf
     pace.begin_step(now, wall_s + wait_s)

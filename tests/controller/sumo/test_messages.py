@@ -158,3 +158,18 @@ def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(monkeypatch, capl
     lines = [record.getMessage() for record in caplog.records]
     assert [line.partition(":")[0] for line in lines] == ["SUMO has been silent for 30 s", "SUMO has been silent for 60 s"]
     assert "half-open" in lines[0]
+
+
+def test_a_closed_connection_is_noticed_without_a_request(ends):
+    messages, sumo = ends
+    messages.check_open()
+    sumo.close()
+    with pytest.raises(SumoConnectionLost, match="SUMO has closed the connection"):
+        messages.check_open()
+
+
+def test_bytes_that_have_arrived_stay_for_the_next_answer(ends):
+    messages, sumo = ends
+    sumo.sendall(wire.message([b"answer"]))
+    messages.check_open()
+    assert list(messages.answers(1)) == [b"answer"]

@@ -37,7 +37,7 @@ class MomentPanels:
         """The run as a whole. What a record does not have is None."""
         # a record has no lateness
         run = {"second": moment.at_s, "late_steps": None, "lost_s": None}
-        alarms = [{**dataclasses.asdict(alarm), "runbook": alarm.runbook} for alarm in self._overview.alarms(moment.at_s)]
+        alarms = [dataclasses.asdict(alarm) for alarm in self._overview.alarms(moment.at_s)]
         return {
             "run": run,
             "alarms": alarms,
@@ -70,6 +70,7 @@ class MomentPanels:
             "now": self._now(tl, moment, newest, tl_steps),
             "decision": _decision(newest) if newest is not None else {},
             "states": _states(tl_steps, at_s),
+            "export": {"manifest": None, "why": "a record has the contracts with which the run began, and no manifests"},
             "band": self._band(tl, band_from_s, at_s),
             "queue": self._queue(tl, from_s, at_s),
             "overrides": _overrides(tl_steps, from_s, at_s),

@@ -29,12 +29,10 @@ from controller.operator.page.server import (
     MAX_REQUEST_BYTES,
     MAX_WATCHERS,
     SEND_TIMEOUT_S,
-    FrameRequest,
-    MalformedRequest,
-    parse_request,
 )
 from controller.operator.page.site import Site
 from controller.operator.page.street_data import StreetData
+from controller.operator.page.watcher import FrameRequest, MalformedRequest, parse_request
 
 log = logging.getLogger("greenserve.playback")
 
@@ -157,7 +155,8 @@ class PlaybackServer:
             panels["tl"] = self._panels.tl(tl, moment, panel.at_s if panel is not None and is_next else None)
         sections = [
             frames.vehicles_section(moment.vehicles, wanted.view),
-            frames.states_section({k: moment.shown[k] for k in self._street.signals_in(wanted.view)}),
+            # a record has no states of signals that nobody controlled, which come last
+            frames.states_section({k: moment.shown[k] for k in self._street.signals_in(wanted.view) if k < len(moment.shown)}),
             frames.modes_section(moment.modes),
             frames.queues_section(rows, moment.halting[rows]),
             frames.panel_section(panels),

@@ -5,7 +5,7 @@ import { StreetMap } from "./map.js";
 import { $, CityPanel, TlPanel, clock, element, modeGlyph } from "./panels.js";
 import { Player } from "./player.js";
 
-const WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300, STEP_S = 1, SPEED_S = 10;
+const GOING_AWAY = 1001, WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300, STEP_S = 1, SPEED_S = 10;
 
 const map = new StreetMap($("map"), $("street"), $("traffic"));
 const token = readToken();
@@ -27,7 +27,7 @@ function readToken() {
 // The connection
 
 async function connect() {
-  setStatus(city ? "lost" : "connecting");
+  setStatus(ended ? "ended" : city ? "lost" : "connecting");
   try {
     const response = await fetch("city.json");
     if (!response.ok) throw new Error(await response.text());
@@ -48,7 +48,12 @@ function open() {
   isFresh = true;
   socket.onopen = () => { retryMs = FIRST_RETRY_MS; heardAt = performance.now(); ask(); };
   socket.onmessage = (message) => { heardAt = performance.now(); isAsked = false; take(message.data); };
-  socket.onclose = (event) => { socket = null; isAsked = false; lost(event.reason || `The connection to ${player ? "greenserve replay" : "the controller"} is lost. The page connects again.`); };
+  socket.onclose = (event) => {
+    socket = null;
+    isAsked = false;
+    ended ||= !player && event.code === GOING_AWAY && event.reason !== "";  // the last frame may not have come
+    lost(event.reason || `The connection to ${player ? "greenserve replay" : "the controller"} is lost. The page connects again.`);
+  };
 }
 
 function lost(text) {
@@ -136,7 +141,7 @@ function takeCity(panel) {
   const rows = [...(player ? [] : [["steps skipped", steps.length ? `${(100 * skipped / (skipped + steps.length)).toFixed(0)} %` : "–"]]),
     ["drawing, 95th percentile", sorted.length ? `${sorted[Math.floor(0.95 * (sorted.length - 1))].toFixed(1)} ms` : "–"],
     ["vehicles in view", map.vehicles ? map.vehicles.count : "–"], ["pages open", panel.watchers]];
-  if (panel.collect_ms != null) rows.push(["vehicles read in", `${panel.collect_ms.toFixed(1)} ms, each ${panel.collect_interval_s.toFixed(1)} s or rarer`]);
+  if (panel.collect_ms != null) rows.push(["read from SUMO in", `${panel.collect_ms.toFixed(1)} ms, each ${panel.collect_interval_s.toFixed(1)} s or rarer`]);
   $("self").replaceChildren(...rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
 }
 
@@ -216,15 +221,18 @@ function nextIn(mode) {
 }
 
 function find(text) {
-  const wanted = text.trim().toLowerCase();
+  const wanted = text.trim().toLowerCase(), has = (id) => id.toLowerCase() === wanted;
   if (!wanted) return;
-  const index = [
-    city.tls.findIndex((tl) => tl.tl.toLowerCase() === wanted),
-    city.tls.findIndex((tl) => tl.signals.some((signal) => city.signals[signal].id.toLowerCase() === wanted)),
-    city.tls.findIndex((tl) => tl.tl.toLowerCase().includes(wanted)),
+  const signal = city.signals.findIndex(({ id }) => has(id)), index = [
+    city.tls.findIndex(({ tl }) => has(tl)),
+    city.tls.findIndex(({ signals }) => signals.includes(signal)),
+    signal < 0 ? city.tls.findIndex(({ tl }) => tl.toLowerCase().includes(wanted)) : -1,
   ].find((found) => found >= 0);
-  if (index === undefined) toast(`No TL or signal is called ${text.trim()}.`);
-  else { select(index); $("search").value = ""; $("map").focus(); }
+  if (index !== undefined) select(index);
+  else if (signal >= 0) { select(-1); map.show(...city.signals[signal].at, Math.max(map.scale, 2.2)); }
+  else { toast(`No TL or signal is called ${text.trim()}.`); return; }
+  $("search").value = "";
+  $("map").focus();
 }
 
 function drawLegend() {
@@ -236,6 +244,7 @@ function drawLegend() {
     return line;
   });
   for (const text of ["Stop line: a bar across is red, a dashed bar is yellow, a line along the lane is green, a short one must yield.",
+    "Empty ring: a signal that runs its own program; this controller does not control it.",
     "Vehicles: outlined ones stand. The wide line back from a stop line is the queue at the TL's newest decision."]) lines.push(element("p", text, { class: "note" }));
   $("legend").replaceChildren(...lines);
 }
@@ -393,5 +402,5 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   select(index, false);
 });
 
-window.greenserve = { map, shown, player: () => player };  // for tests, and for a look from the browser's console
+window.greenserve = { map, shown, cityPanel: () => cityPanel, player: () => player };  // for tests, and for a look from the browser's console
 connect();

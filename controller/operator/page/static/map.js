@@ -279,8 +279,9 @@ export class StreetMap {
     });
     context.strokeStyle = c.dim;
     context.lineWidth = 1.5;
-    for (const at of this.city.uncontrolled) {
-      const [x, y] = this.screen(...at);
+    for (let k = this.city.controlled; k < this.city.signals.length; k++) {
+      const [x, y] = this.screen(...this.city.signals[k].at);
+      if (x < -20 || y < -20 || x > this.width + 20 || y > this.height + 20) continue;
       context.beginPath();
       context.arc(x, y, size * 0.7, 0, 2 * Math.PI);
       context.stroke();

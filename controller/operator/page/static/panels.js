@@ -37,9 +37,14 @@ function number(value, digits = 1) {
   return Number.isFinite(value) ? value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: 0 }) : "–";
 }
 
+// A text with parts between backticks, as nodes.
+function code(text) {
+  return text.split("`").map((part, k) => (k % 2 ? element("code", part) : document.createTextNode(part)));
+}
+
 export class CityPanel {
   constructor(city, colours, actions) {
-    this.city = city; this.colours = colours; this.actions = actions; this.counts = "";
+    this.city = city; this.colours = colours; this.actions = actions; this.open = new Set();
     this.buttons = city.modes.map((mode) => {
       const button = element("button", "", { type: "button", title: `Show the next TL in mode ${mode}: ${PLURAL[mode] ?? ""}` }), count = element("b", "0");
       button.append(modeGlyph(mode, colours), count, element("small", mode === "policy" && city.driver ? city.driver : mode));
@@ -89,6 +94,21 @@ export class CityPanel {
     }
   }
 
+
+  // What to do, in one line, and the runbook's section behind it. An open one stays open when the list is written anew.
+  instructions(id, known) {
+    const details = element("details", "", { class: "runbook" }), summary = element("summary", "", { title: "What the runbook has of it" });
+    summary.append(...code(`To do: ${known.remedy}`));
+    details.append(summary, ...known.instructions.split("\n").map((text) => {
+      const isItem = text.startsWith("- "), line = element("p", "", isItem ? { class: "item" } : {});
+      line.append(...code(isItem ? text.slice(2) : text));
+      return line;
+    }));
+    details.open = this.open.has(id);
+    details.addEventListener("toggle", () => (details.open ? this.open.add(id) : this.open.delete(id)));
+    return details;
+  }
+
   alarm(alarm) {
     const ended = alarm.ended_s !== null, item = element("li", "", { class: ended ? "ended" : alarm.severity }), line = element("div");
     const who = alarm.acknowledged_by ? `, acknowledged by ${alarm.acknowledged_by}` : "";
@@ -100,7 +120,9 @@ export class CityPanel {
       button.disabled = !this.actions.canCommand();
       line.append(button);
     }
-    item.append(line, element("div", alarm.text), element("p", `${alarm.severity}, ${when}, ${alarm.count} times${who}. ${alarm.runbook}`, { class: "note" }));
+    item.append(line, element("div", alarm.text), element("p", `${alarm.severity}, ${when}, ${alarm.count} times${who}`, { class: "note" }));
+    const known = this.city.alarms?.[alarm.name];
+    if (known) item.append(this.instructions(alarm.id, known));
     return item;
   }
 }
@@ -118,7 +140,7 @@ export class TlPanel {
 
   // What the history has made: another one begins.
   clear() {
-    this.band = []; this.queue = []; this.overrides = []; this.decided = undefined; this.values = new Map();
+    this.band = []; this.queue = []; this.overrides = []; this.decided = undefined; this.values = new Map(); this.export = {};
     for (const id of ["tl-choice", "tl-overrides", "tl-sentences", "tl-sees"]) $(id).replaceChildren();
     $("tl-states").tBodies[0].replaceChildren();
     $("tl-at").textContent = "";
@@ -126,6 +148,7 @@ export class TlPanel {
 
   update(panel, second) {
     if (panel.is_first) this.clear();
+    if (panel.export) { this.export = panel.export; this.showModel(); }
     const now = panel.now, decision = panel.decision;
     this.showMode(now);
     this.band.push(...panel.band);
@@ -168,12 +191,25 @@ export class TlPanel {
         const set = now.set_by ? now.mode : "policy";
         button.setAttribute("aria-pressed", String(button.dataset.mode === set));
       }
-      const origin = this.tl.origin;
-      pairs($("tl-model"), [["model", model], ["dialect", this.tl.dialect], ["action", this.tl.action], ["trained as", origin.model_number ?? "–"],
-        ["from", origin.file_name ?? "–"], ["format", origin.source_format ?? "–"], ["SHA-256", (origin.sha256 ?? "–").slice(0, 16)],
-        ["exported", origin.exported_at ?? "–"], ["exporter", origin.exporter_version ?? "–"]]);
+      this.modelName = model;
+      this.showModel();
     }
     $("tl-reason").textContent = now.reason;
+  }
+
+  // The origin is that in the contract of the version that answers; a run without models, and a record, have the contract of the start.
+  showModel() {
+    const origin = this.export.origin ?? this.tl.origin, manifest = this.export.manifest, rows = [
+      ["model", this.modelName ?? "–"], ["dialect", this.tl.dialect], ["action", this.tl.action], ["trained as", origin.model_number ?? "–"],
+      ["from", origin.file_name ?? "–"], ["format", origin.source_format ?? "–"], ["SHA-256", (origin.sha256 ?? "–").slice(0, 16)],
+      ["exported", origin.exported_at ?? "–"], ["exporter", [origin.exporter_version, origin.tensorflow_version && `TensorFlow ${origin.tensorflow_version}`].filter(Boolean).join(", ") || "–"]];
+    if (manifest) {
+      const parity = manifest.parity, digits = (value) => value.toExponential(1);
+      rows.push(["parity check", `${number(parity.observations, 0)} observations, largest difference ${digits(parity.difference)} (permitted ${digits(parity.permitted)})`],
+        ["compared with", parity.reference], ["architecture", manifest.architecture], ["scope", manifest.scope || "–"],
+        ["files", manifest.files.join(", ")], ["variables", manifest.variables], ["export manifest", manifest.path]);
+    } else if (this.export.why) rows.push(["export manifest", `not shown: ${this.export.why}`]);
+    pairs($("tl-model"), rows);
   }
 
   showChoice(decision) {

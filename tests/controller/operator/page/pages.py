@@ -1,8 +1,11 @@
-"""A page of the sample city without SUMO: events are made by hand, commands go to a real desk."""
+"""A page of the sample city without SUMO: events are made by hand, commands go to a real command queue."""
 
 import asyncio
 import contextlib
-from types import SimpleNamespace
+import json
+import socket
+import time
+from pathlib import Path
 
 import aiohttp
 import numpy as np
@@ -10,9 +13,10 @@ import numpy as np
 from city import street_shapes
 from controller.assembly import Start
 from controller.operator.alarms import Alarms
-from controller.operator.desk import Desk
+from controller.operator.command_queue import CommandQueue
 from controller.operator.pace import Pace
-from controller.operator.page.controls import SeatControls
+from controller.operator.page.controls import LiveControls
+from controller.operator.page.exports import Exports
 from controller.operator.page.feed import Feed
 from controller.operator.page.frames import Vehicles, decode
 from controller.operator.page.server import PageServer
@@ -26,7 +30,7 @@ from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart
 from signals.observation import Readings
 from tests.controller.decision_events import event
-from tests.controller.operator.seats import Loop
+from tests.controller.operator.operated_runs import Loop, applying
 
 VIEW = (-1000.0, -1000.0, 3000.0, 3000.0)
 """Everything."""
@@ -35,20 +39,21 @@ VIEW = (-1000.0, -1000.0, 3000.0, 3000.0)
 class Page:
     """The parts of a page, wired as `live` wires them."""
 
-    def __init__(self, city, street):
-        self.contracts = list(contracts_of_city(city, tuple(city.tls), street).values())
+    def __init__(self, city, street, tls=None):
+        """`tls`: the controlled ones; None: all of the city."""
+        self.contracts = list(contracts_of_city(city, tuple(city.tls) if tls is None else tls, street).values())
         tls = [contract.tl for contract in self.contracts]
         self.loop = Loop(tls)
         self.state, self.pace = RunState(self.contracts, Watchers()), Pace()
         self.alarms = Alarms({s: c.tl for c in self.contracts for s in c.signal_ids}, len(tls), wall_clock=lambda: 1e9)
-        self.desk = Desk(self.state, self.pace, self.alarms, SavedModes(None))
+        self.queue = CommandQueue(self.state, self.pace, self.alarms, SavedModes(None))
         self.feed = Feed(self.contracts)
         run = RunStart(street, tuple(self.contracts), Start(0.0, 1.0, False, {}), city.safety, city.controller)
         self.lanes = run.tracked_lanes().lanes
         self.feed.track(self.lanes)
         self.shapes = street_shapes.read(street.net_file)
         data = StreetData(self.feed, street, self.shapes, "grid")
-        controls = SeatControls(self.state, self.desk, self.pace, self.alarms)
+        controls = LiveControls(self.state, self.queue, self.pace, self.alarms, Exports(None, Path("models")))
         self.server = PageServer(listen("127.0.0.1", 0), self.feed, data, controls, make_encoder=lambda: Encoder(run))
         self.server.start()
         self.url = f"http://127.0.0.1:{self.server.port}"
@@ -67,18 +72,14 @@ class Page:
         for subscriber in (self.state, self.feed):
             subscriber.add(made)
 
-    def set_vehicles(self, count, at_s=0.0):
+    def collect(self, count, at_s=0.0, states=None):
+        """Take vehicles, and the states of signals that nobody controls."""
         axis = np.linspace(0, 500, count).astype(np.float32)
-        self.feed.set_vehicles(at_s, Vehicles(axis, axis, np.zeros(count, np.float32), np.ones(count, np.float32)))
+        vehicles = Vehicles(axis, axis, np.zeros(count, np.float32), np.ones(count, np.float32))
+        self.feed.set_collected(at_s, vehicles, states or {})
 
-    @contextlib.contextmanager
     def applying(self):
-        """Apply commands as the decision loop does between two steps."""
-        seat = SimpleNamespace(desk=self.desk, loop=self.loop)
-        from tests.controller.operator.seats import Seat
-
-        with Seat.applying(seat):
-            yield
+        return applying(self.queue, self.loop)
 
     def close(self):
         self.server.stop()
@@ -104,6 +105,55 @@ class Browser:
         """Ask for a frame, and wait for it."""
         await self.ask(**request)
         return decode(await self.socket.receive_bytes(timeout=timeout_s))
+
+
+class SlowLine:
+    """A watcher at the other end of a line that takes a few bytes at a time; it asks in plain WebSocket messages."""
+
+    def __init__(self, page):
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.connect(("127.0.0.1", page.server.port))
+        self._socket.sendall(
+            f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{page.server.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
+        )
+        assert b" 101 " in self._socket.recv(1000)
+
+    def ask(self, view=VIEW):
+        text = json.dumps({"view": view, "tl": None}).encode()
+        self._socket.sendall(bytes((0x81, 0x80 | len(text), 0, 0, 0, 0)) + text)  # masked with zeros
+
+    def frame(self, pause_s):
+        """Read a frame, 4 kB at a time with a pause after each; None after the end of the connection."""
+        head = self._read(2, 0)
+        if not head:
+            return None
+        more = {126: 2, 127: 8}.get(head[1], 0)
+        size = int.from_bytes(self._read(more, 0)) if more else head[1]
+        content = self._read(size, pause_s)
+        return decode(content) if content else None
+
+    def _read(self, size, pause_s):
+        content = b""
+        while len(content) < size:
+            try:
+                part = self._socket.recv(min(4096, size - len(content)))
+            except ConnectionResetError:
+                return b""
+            if not part:
+                return b""
+            content += part
+            time.sleep(pause_s)
+        return content
+
+    def end(self):
+        """End the connection; a thread that reads gets None."""
+        with contextlib.suppress(OSError):  # the server has ended it
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self._socket.close()
 
 
 def run(work):

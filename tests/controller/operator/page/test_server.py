@@ -1,10 +1,11 @@
 """The page over a real aiohttp client: pull, views, watchers that stop, commands, and what is refused."""
 
 import asyncio
+import contextlib
 import gzip
 import json
-import socket
 import sys
+import threading
 import time
 
 import aiohttp
@@ -14,13 +15,13 @@ import pytest
 from city.errors import InputError
 from controller import daemon
 from controller.operator.page import server as server_module
-from controller.operator.page.server import MalformedRequest, parse_request
 from controller.operator.page.site import listen
+from controller.operator.page.watcher import MalformedRequest, parse_request
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS, OverrideReason
 from signals.safety.signal_safety import Override
 from tests.controller.decision_events import decision
-from tests.controller.operator.page.pages import VIEW, Browser, Page, run
+from tests.controller.operator.page.pages import VIEW, Browser, Page, SlowLine, run
 
 NOBODY_S = 0.4
 """Wall time in which nothing must happen."""
@@ -94,7 +95,7 @@ def test_a_watcher_gets_what_signals_show_and_then_only_what_changed(page):
 
 def test_only_what_is_in_view_is_sent(page):
     page.step(1, decisions=[decided(page, "SA101")], halting=3.0)
-    page.set_vehicles(100)
+    page.collect(100)
     x, y = page.server._street.signal_at[0]
 
     async def work(session):
@@ -121,6 +122,31 @@ def test_a_watcher_has_one_frame_in_flight_and_skips_steps(page):
 
     first, second = run(work)
     assert second.sequence == first.sequence + 10 and second.at_s == 11
+
+
+def test_signals_that_nobody_controls_are_shown_as_they_were_read(grid_city, grid_street):
+    page = Page(grid_city, grid_street, ("SA101",))
+    count, others = len(page.feed.signals), page.server._street.uncontrolled
+    assert len(others) == len(grid_street.signals) - count > 0 and next(iter(others)) == count
+    page.step(1, "r")
+    x, y = page.server._street.signal_at[count]
+    near = [x - 30, y - 30, x + 30, y + 30]
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            before = await browser.frame()
+            page.collect(0, states=dict.fromkeys(others, "GGrr"))
+            after = await browser.frame()
+            page.collect(0, states={**dict.fromkeys(others, "GGrr"), count: "yyrr"})
+            return before, after, await browser.frame(), await browser.frame(view=near)
+
+    try:
+        before, after, changed, in_view = run(work)
+    finally:
+        page.close()
+    assert before.states == dict(enumerate(page.states("r")))
+    assert after.states == dict.fromkeys(others, "GGrr")
+    assert changed.states == {count: "yyrr"} and in_view.states == {count: "yyrr"}
 
 
 def test_without_news_a_watcher_gets_a_frame_each_second(page):
@@ -201,17 +227,9 @@ def test_watchers_beyond_the_limit_are_refused(page, monkeypatch):
 
 def test_a_watcher_that_stops_reading_delays_nobody_and_is_disconnected(page, monkeypatch):
     monkeypatch.setattr(server_module, "SEND_TIMEOUT_S", 1.0)
-    page.set_vehicles(2_000_000)  # 12 MB: more than the buffers between the two hold
-    stuck = socket.socket()
-    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    stuck.connect(("127.0.0.1", page.server.port))
-    stuck.sendall(
-        f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{page.server.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
-    )
-    assert b"101" in stuck.recv(1000)
-    text = json.dumps({"view": VIEW, "tl": None}).encode()
-    stuck.sendall(bytes((0x81, 0x80 | len(text), 0, 0, 0, 0)) + text)  # masked with zeros
+    page.collect(2_000_000)  # 12 MB: more than the buffers between the two hold
+    stuck = SlowLine(page)
+    stuck.ask()
     wait_until(lambda: page.feed.wanted_view == VIEW)
 
     async def work(session):
@@ -224,7 +242,43 @@ def test_a_watcher_that_stops_reading_delays_nobody_and_is_disconnected(page, mo
 
     assert run(work) < 2
     wait_until(lambda: page.server.watchers == 0)
+    stuck.end()
     stuck.close()
+
+
+def test_a_slow_line_gets_the_newest_frame_each_time_and_delays_nobody(page):
+    page.collect(100_000)  # 600 kB a frame
+    slow, sequences = SlowLine(page), []
+
+    def read():
+        slow.ask()
+        while (frame := slow.frame(0.0005)) is not None:
+            sequences.append(frame.sequence)
+            with contextlib.suppress(OSError):  # the end
+                slow.ask()
+
+    reading = threading.Thread(target=read)
+    reading.start()
+
+    async def work(session):
+        waits = []
+        async with Browser(session, page) as browser:
+            await browser.frame(view=[0, 0, 1, 1])
+            for second in range(1, 16):
+                begin = time.monotonic()
+                page.collect(100_000, second)
+                page.step(second)
+                frame = await browser.frame(view=[0, 0, 1, 1])
+                waits.append((frame.at_s == second, time.monotonic() - begin))
+        return waits
+
+    waits = run(work)
+    slow.end()
+    reading.join(10)
+    slow.close()
+    assert not reading.is_alive()
+    assert all(is_newest and waited_s < 1 for is_newest, waited_s in waits)
+    assert sequences == sorted(set(sequences)) and 1 < len(sequences) < 15
 
 
 @pytest.mark.parametrize(
@@ -316,8 +370,8 @@ def test_a_command_sets_a_tl_to_fixed_and_back_and_names_its_author(page):
             status, answer = command(page, {"action": "set-mode", "tls": ["SA101"], "mode": mode, "author": "Ada"})
             assert status == 200 and answer["run"]["is_paused"] is False
             if mode == "fixed":
-                assert page.loop.modes()["SA101"] == "fixed" and page.desk.modes["SA101"].author == "Ada"
-        assert page.loop.modes()["SA101"] == "recovering" and not page.desk.modes
+                assert page.loop.modes()["SA101"] == "fixed" and page.queue.modes["SA101"].author == "Ada"
+        assert page.loop.modes()["SA101"] == "recovering" and not page.queue.modes
         assert [(c.value, c.author) for c in page.state.commands()] == [("fixed", "Ada"), ("policy", "Ada")]
 
 
@@ -354,7 +408,7 @@ def test_commands_need_the_token_json_and_a_run_that_goes_on(page):
     assert command(page, pause, Authorization="Bearer guess")[0] == 401
     assert command(page, pause, Authorization="")[0] == 401
     assert command(page, pause, **{"Content-Type": "text/plain"})[0] == 415
-    page.desk.close("the run ends")
+    page.queue.close("the run ends")
     assert command(page, pause) == (503, {"error": "the run ends"})
     assert not page.pace.state.is_paused
 

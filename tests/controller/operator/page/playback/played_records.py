@@ -9,7 +9,7 @@ from pathlib import Path
 from controller.operator.page.frames import Frame, decode
 from controller.operator.page.playback.playback_server import MomentRequest
 from controller.operator.page.playback.record_page import RecordPage
-from controller.operator.page.server import FrameRequest
+from controller.operator.page.watcher import FrameRequest
 from controller.recording.record_file import RecordedStep
 from controller.recording.run_files import open_files
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from controller.operator.page.frames import decode
 from controller.operator.page.playback.playback_server import parse_moment_request
-from controller.operator.page.server import MalformedRequest
+from controller.operator.page.watcher import MalformedRequest
 from controller.recording import replay_command
 from tests.controller.operator.page.pages import run
 from tests.controller.operator.page.playback.played_records import EVERYWHERE, SAMPLE_CITY, Played

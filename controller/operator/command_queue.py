@@ -29,11 +29,11 @@ MAX_QUEUED = 1000
 MAX_AUTHOR_CHARS = 100
 
 
-class DeskClosed(Exception):
+class QueueClosed(Exception):
     """The run ends; no command is applied any more."""
 
 
-class DeskFull(Exception):
+class QueueFull(Exception):
     """Too many commands wait for the next step."""
 
 
@@ -135,7 +135,7 @@ def author_of(name: str) -> str:
     return printable(name.strip(), MAX_AUTHOR_CHARS) or "unnamed"
 
 
-class Desk:
+class CommandQueue:
     """The commands of one run."""
 
     def __init__(self, state: RunState, pace: Pace, alarms: Alarms, saved: SavedModes, pins: Pins | None = None) -> None:
@@ -154,7 +154,7 @@ class Desk:
         self._state, self._pace, self._alarms, self._saved, self._pins = state, pace, alarms, saved, pins
         self._uncontrolled = Saved({}, {})
         """Saved entries that this run does not use: of other TLs, and pins if it asks no model. They stay in the file."""
-        self._queue: deque[_Waiting] = deque()
+        self._submitted: deque[_Waiting] = deque()
         self._arrived = threading.Condition()
         self._closed_reason = ""
         self._save_lock = threading.Lock()
@@ -163,15 +163,15 @@ class Desk:
     def submit(self, request: Request, timeout_s: float) -> None:
         """Queue a command and wait until it is applied. Called by any thread but the decision loop's.
 
-        Raises DeskClosed, DeskFull, NotYetApplied, UnknownAlarm.
+        Raises QueueClosed, QueueFull, NotYetApplied, UnknownAlarm.
         """
         waiting = _Waiting(request)
         with self._arrived:
             if self._closed_reason:
-                raise DeskClosed(self._closed_reason)
-            if len(self._queue) >= MAX_QUEUED:
-                raise DeskFull(f"{MAX_QUEUED} commands wait for the next step; try again later")
-            self._queue.append(waiting)
+                raise QueueClosed(self._closed_reason)
+            if len(self._submitted) >= MAX_QUEUED:
+                raise QueueFull(f"{MAX_QUEUED} commands wait for the next step; try again later")
+            self._submitted.append(waiting)
             self._arrived.notify_all()
         if not waiting.is_done.wait(timeout_s):
             raise NotYetApplied("the command is queued and is applied after the step in progress, which has not ended yet")
@@ -182,7 +182,7 @@ class Desk:
     def wait(self, timeout_s: float) -> None:
         """Wait until a command has arrived, or the time is over."""
         with self._arrived:
-            if not self._queue:
+            if not self._submitted:
                 self._arrived.wait(timeout_s)
 
     @property
@@ -233,9 +233,9 @@ class Desk:
                 self._set_mode(loop, tl, OperatorMode.POLICY, f"{mode.author} (time is over)", math.inf)
         while True:
             with self._arrived:
-                if not self._queue:
+                if not self._submitted:
                     return
-                waiting = self._queue.popleft()
+                waiting = self._submitted.popleft()
             try:
                 self._apply(loop, waiting.request)
             except UnknownAlarm as error:
@@ -250,9 +250,9 @@ class Desk:
         """Refuse the commands in the queue and all further ones."""
         with self._arrived:
             self._closed_reason = reason
-            waiting, self._queue = list(self._queue), deque()
+            waiting, self._submitted = list(self._submitted), deque()
         for each in waiting:
-            each.error = DeskClosed(reason)
+            each.error = QueueClosed(reason)
             each.is_done.set()
         self._save()
 

@@ -1,4 +1,4 @@
-"""The operator's seat of a run: what the daemon calls before each step, and at the end."""
+"""What an operator has of a run, as the daemon calls it before each step, and at the end."""
 
 import contextlib
 import logging
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from controller.config import ControllerConfig
 from controller.decision_step import DecisionLoop
 from controller.operator.alarms import Alarms
+from controller.operator.command_queue import CommandQueue
 from controller.operator.control_server import ControlServer
 from controller.operator.control_service import ControlService
-from controller.operator.desk import Desk
 from controller.operator.pace import Pace
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes, path_of
@@ -39,7 +39,7 @@ CERTIFICATE_INTERVAL_S = 60.0
 """Wall time between two looks at the expiry of the control API's certificates."""
 
 
-class Seat:
+class OperatorInterface:
     """Commands, pace, state and control API of one run."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Seat:
         health: Health,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare the seat, and bind the control API's port. Raises InputError.
+        """Prepare the interface, and bind the control API's port. Raises InputError.
 
         Args:
             config: of the controller.
@@ -63,7 +63,7 @@ class Seat:
             clock: wall time in s.
         """
         self._closing = contextlib.ExitStack()
-        self._health, self._clock, self.alarms = health, clock, alarms
+        self._health, self._clock, self.alarms, self.policies = health, clock, alarms, policies
         self._keep_alive_interval_s = min(KEEP_ALIVE_INTERVAL_S, config.city.controller.watchdog_s / 4)
         self.state = RunState(contracts, Watchers())
         self.pace = Pace(config.speed)
@@ -77,10 +77,10 @@ class Seat:
             self._closing.close()
             raise
         self._closing.callback(saved.close)
-        self.desk = Desk(self.state, self.pace, alarms, saved, policies)
+        self.queue = CommandQueue(self.state, self.pace, alarms, saved, policies)
         self.page: LivePage | None = None
         """The live page, once it begins."""
-        self._service = ControlService(self.state, self.desk, self.pace, alarms, policies, config.policy, config.attach)
+        self._service = ControlService(self.state, self.queue, self.pace, alarms, policies, config.policy, config.attach)
 
     def _bound(self, config: ControllerConfig, metrics: ControllerMetrics) -> ControlServer:
         assert config.control is not None
@@ -107,7 +107,7 @@ class Seat:
     def begin(self, loop: DecisionLoop) -> None:
         """Apply what operators set before this start, and answer calls from now on."""
         self.state.second = loop.now
-        self.desk.restore(loop)
+        self.queue.restore(loop)
         if self._server is not None:
             self._server.start(self._service)
             log.info("the control API listens on port %d", self._server.port)
@@ -120,7 +120,7 @@ class Seat:
         self.state.second = loop.now
         waited_since_s: float | None = None
         while True:
-            self.desk.apply(loop)
+            self.queue.apply(loop)
             has_collected = self.page is not None and self.page.collect(connection, loop.now)
             wall_s = self._clock()
             wait_s = self.pace.wait_s(loop.now, wall_s)
@@ -129,19 +129,20 @@ class Seat:
             if waited_since_s is None:
                 waited_since_s = kept_alive_s = wall_s
             self._health.beat()
+            connection.check_open()
             if wall_s - kept_alive_s >= self._keep_alive_interval_s:
                 connection.keep_alive()
                 kept_alive_s = wall_s
-            self.desk.wait(min(wait_s, WAIT_INTERVAL_S, self._keep_alive_interval_s))
+            self.queue.wait(min(wait_s, WAIT_INTERVAL_S, self._keep_alive_interval_s))
         self.pace.begin_step(loop.now, self._clock())
         self.alarms.note_pace(self.pace.state)
         if waited_since_s is not None or has_collected:
             loop.renew_readings()
-        return min(end_s, self.pace.step_end_s(loop.now), self.desk.next_s)
+        return min(end_s, self.pace.step_end_s(loop.now), self.queue.next_s)
 
     def end(self) -> None:
         """Refuse commands from now on: the signals are released."""
-        self.desk.close("the controller hands its signals back and ends")
+        self.queue.close("the controller hands its signals back and ends")
 
     def close(self) -> None:
         """End the control API; its calls in flight are answered first."""

@@ -9,16 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from city.errors import InputError
-from controller.operator import desk as desk_module
-from controller.operator import saved_modes
+from controller.operator import command_queue, saved_modes
 from controller.operator.alarms import UnknownAlarm
-from controller.operator.desk import (
+from controller.operator.command_queue import (
     Acknowledge,
-    DeskClosed,
-    DeskFull,
     NotYetApplied,
     PauseRun,
     PinModel,
+    QueueClosed,
+    QueueFull,
     ResumeRun,
     SetModes,
     SetSpeed,
@@ -26,41 +25,41 @@ from controller.operator.desk import (
     author_of,
 )
 from signals.fallback.control_mode import OperatorMode
-from tests.controller.operator.seats import TLS, Loop, Pins, Seat
+from tests.controller.operator.operated_runs import TLS, Loop, OperatedRun, Pins
 
 POLICY, HOLD, FIXED = OperatorMode.POLICY, OperatorMode.HOLD, OperatorMode.FIXED
 
 
-def submit(seat, *requests):
+def submit(operated, *requests):
     """Submit requests in order from another thread, and apply each as the loop does."""
     errors = []
 
     def run():
         for request in requests:
             try:
-                seat.desk.submit(request, 5)
+                operated.queue.submit(request, 5)
             except Exception as error:  # noqa: BLE001 - the test looks at it
                 errors.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     while thread.is_alive():
-        seat.desk.wait(0.01)
-        seat.desk.apply(seat.loop)
+        operated.queue.wait(0.01)
+        operated.queue.apply(operated.loop)
     thread.join()
     return errors
 
 
 def test_the_last_of_two_operators_counts_and_both_see_it():
-    seat = Seat()
-    assert submit(seat, SetModes(("SA101",), FIXED, "ann"), SetModes(("SA101",), HOLD, "bob")) == []
-    assert seat.loop.modes() == {"SA101": "hold", "SA102": "policy", "SA103": "policy"}
-    assert seat.desk.modes["SA101"].author == "bob"
-    assert [(c.number, c.author, c.value) for c in seat.state.commands()] == [(1, "ann", "fixed"), (2, "bob", "hold")]
+    operated = OperatedRun()
+    assert submit(operated, SetModes(("SA101",), FIXED, "ann"), SetModes(("SA101",), HOLD, "bob")) == []
+    assert operated.loop.modes() == {"SA101": "hold", "SA102": "policy", "SA103": "policy"}
+    assert operated.queue.modes["SA101"].author == "bob"
+    assert [(c.number, c.author, c.value) for c in operated.state.commands()] == [(1, "ann", "fixed"), (2, "bob", "hold")]
 
 
 def test_a_repeated_command_changes_and_records_nothing():
-    seat = Seat(pins=Pins())
+    operated = OperatedRun(pins=Pins())
     requests = [
         SetModes(("SA101",), FIXED, "ann"),
         PinModel("SA102", 3, "ann"),
@@ -69,96 +68,108 @@ def test_a_repeated_command_changes_and_records_nothing():
         StepRun(9.0, "ann"),
     ]
     for request in requests:
-        submit(seat, request)
-        before = (seat.loop.modes(), seat.state.commands(), seat.pace.state, seat.desk.modes, seat.desk.pinned)
-        submit(seat, request)
-        assert (seat.loop.modes(), seat.state.commands(), seat.pace.state, seat.desk.modes, seat.desk.pinned) == before
-    assert len(seat.state.commands()) == len(requests)
+        submit(operated, request)
+        before = (
+            operated.loop.modes(),
+            operated.state.commands(),
+            operated.pace.state,
+            operated.queue.modes,
+            operated.queue.pinned,
+        )
+        submit(operated, request)
+        assert (
+            operated.loop.modes(),
+            operated.state.commands(),
+            operated.pace.state,
+            operated.queue.modes,
+            operated.queue.pinned,
+        ) == before
+    assert len(operated.state.commands()) == len(requests)
 
 
 def test_a_mode_ends_after_its_simulated_time():
-    seat = Seat()
-    submit(seat, SetModes(("SA101",), FIXED, "ann", 30.0))
-    assert seat.desk.next_s == 30.0
-    seat.loop.now = 29.9
-    seat.desk.apply(seat.loop)
-    assert seat.loop.modes()["SA101"] == "fixed"
-    seat.loop.now = 30.0
-    seat.desk.apply(seat.loop)
-    assert seat.loop.modes()["SA101"] == "recovering" and seat.desk.next_s == math.inf
-    assert seat.state.commands()[-1].author == "ann (time is over)"
+    operated = OperatedRun()
+    submit(operated, SetModes(("SA101",), FIXED, "ann", 30.0))
+    assert operated.queue.next_s == 30.0
+    operated.loop.now = 29.9
+    operated.queue.apply(operated.loop)
+    assert operated.loop.modes()["SA101"] == "fixed"
+    operated.loop.now = 30.0
+    operated.queue.apply(operated.loop)
+    assert operated.loop.modes()["SA101"] == "recovering" and operated.queue.next_s == math.inf
+    assert operated.state.commands()[-1].author == "ann (time is over)"
 
 
 def test_a_later_command_takes_the_time_of_the_one_before():
-    seat = Seat()
-    submit(seat, SetModes(("SA101",), FIXED, "ann", 30.0), SetModes(("SA101",), FIXED, "bob"))
-    seat.loop.now = 100.0
-    seat.desk.apply(seat.loop)
-    assert seat.loop.modes()["SA101"] == "fixed" and seat.desk.modes["SA101"].author == "bob"
+    operated = OperatedRun()
+    submit(operated, SetModes(("SA101",), FIXED, "ann", 30.0), SetModes(("SA101",), FIXED, "bob"))
+    operated.loop.now = 100.0
+    operated.queue.apply(operated.loop)
+    assert operated.loop.modes()["SA101"] == "fixed" and operated.queue.modes["SA101"].author == "bob"
 
 
 def test_pause_step_resume_and_speed_reach_the_run_and_the_record():
-    seat = Seat()
-    submit(seat, PauseRun("ann"))
-    assert seat.pace.state.is_paused
-    submit(seat, StepRun(5.0, "ann"))
-    assert seat.pace.state.step_until_s == 5.0
-    submit(seat, ResumeRun("bob"), SetSpeed(2.0, "bob"))
-    assert seat.pace.state[:3] == (False, 2.0, 0.0)
-    assert [tuple(action) for action in seat.loop.actions] == [
+    operated = OperatedRun()
+    submit(operated, PauseRun("ann"))
+    assert operated.pace.state.is_paused
+    submit(operated, StepRun(5.0, "ann"))
+    assert operated.pace.state.step_until_s == 5.0
+    submit(operated, ResumeRun("bob"), SetSpeed(2.0, "bob"))
+    assert operated.pace.state[:3] == (False, 2.0, 0.0)
+    assert [tuple(action) for action in operated.loop.actions] == [
         ("pause", "", "", "ann"), ("step", "", "5", "ann"), ("resume", "", "", "bob"), ("speed", "", "2", "bob"),
     ]  # fmt: skip
 
 
 def test_an_unknown_alarm_cannot_be_acknowledged():
-    seat = Seat()
-    (error,) = submit(seat, Acknowledge("GreenserveTLInFallback", "ann"))
-    assert isinstance(error, UnknownAlarm) and seat.loop.actions == []
+    operated = OperatedRun()
+    (error,) = submit(operated, Acknowledge("GreenserveTLInFallback", "ann"))
+    assert isinstance(error, UnknownAlarm) and operated.loop.actions == []
 
 
 def test_an_error_in_a_command_reaches_its_author_and_not_the_run():
-    seat = Seat()
-    (error,) = submit(seat, SetModes(("SA999",), FIXED, "ann"))
+    operated = OperatedRun()
+    (error,) = submit(operated, SetModes(("SA999",), FIXED, "ann"))
     assert isinstance(error, KeyError)
-    assert submit(seat, SetModes(("SA101",), FIXED, "ann")) == []
+    assert submit(operated, SetModes(("SA101",), FIXED, "ann")) == []
 
 
 def test_a_command_during_a_long_step_is_applied_after_it():
-    seat = Seat()
+    operated = OperatedRun()
     with pytest.raises(NotYetApplied, match="is applied after the step in progress"):
-        seat.desk.submit(SetModes(("SA101",), FIXED, "ann"), 0.01)
-    seat.desk.apply(seat.loop)
-    assert seat.loop.modes()["SA101"] == "fixed"
+        operated.queue.submit(SetModes(("SA101",), FIXED, "ann"), 0.01)
+    operated.queue.apply(operated.loop)
+    assert operated.loop.modes()["SA101"] == "fixed"
 
 
 def test_commands_in_the_second_of_the_release_are_refused():
-    seat = Seat()
+    operated = OperatedRun()
     errors = []
 
     def command():
         try:
-            seat.desk.submit(SetModes(("SA101",), FIXED, "ann"), 5)
-        except DeskClosed as error:
+            operated.queue.submit(SetModes(("SA101",), FIXED, "ann"), 5)
+        except QueueClosed as error:
             errors.append(str(error))
 
     thread = threading.Thread(target=command)
     thread.start()
-    while not seat.desk._queue:
+    while not operated.queue._submitted:
         pass
-    seat.desk.close("the controller ends")
+    operated.queue.close("the controller ends")
     thread.join()
     command()
-    assert errors == ["the controller ends"] * 2 and seat.loop.commands == []
+    assert errors == ["the controller ends"] * 2 and operated.loop.commands == []
 
 
 def test_a_flood_of_commands_is_bounded(monkeypatch):
-    monkeypatch.setattr(desk_module, "MAX_QUEUED", 3)
-    seat = Seat()
+    monkeypatch.setattr(command_queue, "MAX_QUEUED", 3)
+    operated = OperatedRun()
     for _ in range(3):
         with pytest.raises(NotYetApplied):
-            seat.desk.submit(PauseRun("ann"), 0.0)
-    with pytest.raises(DeskFull, match="3 commands wait"):
-        seat.desk.submit(PauseRun("ann"), 0.0)
+            operated.queue.submit(PauseRun("ann"), 0.0)
+    with pytest.raises(QueueFull, match="3 commands wait"):
+        operated.queue.submit(PauseRun("ann"), 0.0)
 
 
 def test_authors_are_printable_and_short():
@@ -182,67 +193,71 @@ COMMANDS = st.one_of(
 
 @given(st.lists(COMMANDS, max_size=25))
 def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
-    seat = Seat(pins=Pins())
+    operated = OperatedRun(pins=Pins())
     until, wanted, pinned = dict.fromkeys(TLS, math.inf), dict.fromkeys(TLS, POLICY), dict.fromkeys(TLS)
     for command in commands:
         if isinstance(command, int):
-            seat.loop.now += command
+            operated.loop.now += command
         elif isinstance(command, PinModel):
             pinned[command.tl] = command.version
-            seat.desk._queue.append(desk_module._Waiting(command))
+            operated.queue._submitted.append(command_queue._Waiting(command))
         else:
             for tl in command.tls:
                 wanted[tl] = command.mode
-                until[tl] = seat.loop.now + (command.for_s or math.inf) if command.mode is not POLICY else math.inf
-            seat.desk._queue.append(desk_module._Waiting(command))
-        seat.desk.apply(seat.loop)
+                until[tl] = operated.loop.now + (command.for_s or math.inf) if command.mode is not POLICY else math.inf
+            operated.queue._submitted.append(command_queue._Waiting(command))
+        operated.queue.apply(operated.loop)
         for tl in TLS:
-            if seat.loop.now >= until[tl]:
+            if operated.loop.now >= until[tl]:
                 wanted[tl], until[tl] = POLICY, math.inf
-    modes = seat.loop.modes()
+    modes = operated.loop.modes()
     for tl in TLS:
         expected = {wanted[tl].value} if wanted[tl] is not POLICY else {"policy", "recovering"}
         assert modes[tl] in expected
-        assert (seat.desk.modes[tl].until_s if tl in seat.desk.modes else math.inf) == until[tl]
-    assert {tl: pin.version for tl, pin in seat.desk.pinned.items()} == {tl: v for tl, v in pinned.items() if v is not None}
-    assert {tl: v for tl, v in seat.pins.pinned.items() if v is not None} == {tl: v for tl, v in pinned.items() if v is not None}
+        assert (operated.queue.modes[tl].until_s if tl in operated.queue.modes else math.inf) == until[tl]
+    assert {tl: pin.version for tl, pin in operated.queue.pinned.items()} == {tl: v for tl, v in pinned.items() if v is not None}
+    assert {tl: v for tl, v in operated.pins.pinned.items() if v is not None} == {
+        tl: v for tl, v in pinned.items() if v is not None
+    }
 
 
 def restarted(path, now=0.0, tls=TLS, pins=None):
-    seat = Seat(path, pins, Loop(tls, now))
-    seat.desk.restore(seat.loop)
-    return seat
+    operated = OperatedRun(path, pins, Loop(tls, now))
+    operated.queue.restore(operated.loop)
+    return operated
 
 
 def test_modes_and_pins_survive_a_restart_and_are_named(tmp_path, caplog):
     path = tmp_path / "operator.json"
-    seat = Seat(path, Pins())
-    seat.loop.now = 100.0
-    submit(seat, SetModes(("SA101", "SA102"), FIXED, "ann", 60.0), SetModes(("SA102",), HOLD, "bob"), PinModel("SA103", 7, "bob"))
-    seat.saved.close()
+    operated = OperatedRun(path, Pins())
+    operated.loop.now = 100.0
+    submit(
+        operated, SetModes(("SA101", "SA102"), FIXED, "ann", 60.0), SetModes(("SA102",), HOLD, "bob"), PinModel("SA103", 7, "bob")
+    )
+    operated.saved.close()
     again = restarted(path, 130.0, pins=Pins())
     assert again.loop.modes() == {"SA101": "fixed", "SA102": "hold", "SA103": "policy"}
-    assert again.pins.pinned == {"SA103": 7} and again.desk.next_s == 160.0
+    assert again.pins.pinned == {"SA103": 7} and again.queue.next_s == 160.0
     assert "SA101 begins in mode fixed, which ann set before this start, until second 160" in caplog.text
     assert "SA103 begins with version 7, which bob pinned before this start" in caplog.text
 
 
 def test_a_mode_whose_time_is_over_is_not_restored(tmp_path):
     path = tmp_path / "operator.json"
-    seat = Seat(path)
-    submit(seat, SetModes(("SA101",), FIXED, "ann", 60.0))
-    seat.saved.close()
+    operated = OperatedRun(path)
+    submit(operated, SetModes(("SA101",), FIXED, "ann", 60.0))
+    operated.saved.close()
     assert restarted(path, 60.0).loop.modes()["SA101"] == "policy"
 
 
 def test_in_a_simulation_that_begins_anew_a_mode_has_its_whole_time(tmp_path):
     path = tmp_path / "operator.json"
-    seat = Seat(path)
-    seat.loop.now = 5000.0
-    submit(seat, SetModes(("SA101",), FIXED, "ann", 60.0))
-    seat.saved.close()
+    operated = OperatedRun(path)
+    operated.loop.now = 5000.0
+    submit(operated, SetModes(("SA101",), FIXED, "ann", 60.0))
+    operated.saved.close()
     again = restarted(path, 10.0)
-    assert again.loop.modes()["SA101"] == "fixed" and again.desk.next_s == 70.0
+    assert again.loop.modes()["SA101"] == "fixed" and again.queue.next_s == 70.0
 
 
 def test_a_run_without_commands_writes_no_file(tmp_path):
@@ -252,19 +267,19 @@ def test_a_run_without_commands_writes_no_file(tmp_path):
 
 def test_what_was_taken_back_does_not_come_back(tmp_path):
     path = tmp_path / "operator.json"
-    seat = Seat(path, Pins())
-    submit(seat, SetModes(("SA101",), FIXED, "ann"), PinModel("SA101", 2, "ann"))
-    submit(seat, SetModes(("SA101",), POLICY, "bob"), PinModel("SA101", None, "bob"))
-    seat.saved.close()
+    operated = OperatedRun(path, Pins())
+    submit(operated, SetModes(("SA101",), FIXED, "ann"), PinModel("SA101", 2, "ann"))
+    submit(operated, SetModes(("SA101",), POLICY, "bob"), PinModel("SA101", None, "bob"))
+    operated.saved.close()
     again = restarted(path, pins=Pins())
-    assert again.loop.commands == [] and again.desk.modes == {} and again.pins.pinned == {}
+    assert again.loop.commands == [] and again.queue.modes == {} and again.pins.pinned == {}
 
 
 def test_tls_that_a_run_does_not_control_keep_their_modes(tmp_path):
     path = tmp_path / "operator.json"
-    seat = Seat(path, Pins())
-    submit(seat, SetModes(("SA101",), FIXED, "ann"), PinModel("SA103", 2, "ann"))
-    seat.saved.close()
+    operated = OperatedRun(path, Pins())
+    submit(operated, SetModes(("SA101",), FIXED, "ann"), PinModel("SA103", 2, "ann"))
+    operated.saved.close()
     other = restarted(path, tls=("SA102",))
     submit(other, SetModes(("SA102",), HOLD, "bob"))
     other.saved.close()
@@ -274,12 +289,12 @@ def test_tls_that_a_run_does_not_control_keep_their_modes(tmp_path):
 
 def test_a_pin_that_the_server_refuses_is_left_out_with_a_warning(tmp_path, caplog):
     path = tmp_path / "operator.json"
-    seat = Seat(path, Pins())
-    submit(seat, PinModel("SA101", 2, "ann"))
-    seat.saved.close()
+    operated = OperatedRun(path, Pins())
+    submit(operated, PinModel("SA101", 2, "ann"))
+    operated.saved.close()
     pins = Pins()
     pins.refusal = InputError("serves no version 2 of SA101")
-    assert restarted(path, pins=pins).desk.pinned == {} and pins.pinned == {}
+    assert restarted(path, pins=pins).queue.pinned == {} and pins.pinned == {}
     assert "SA101: the version that ann pinned before this start is not used: serves no version 2" in caplog.text
 
 
@@ -299,14 +314,14 @@ DAMAGED = {
 def test_a_damaged_file_is_moved_aside_with_one_warning(tmp_path, caplog, content):
     path = tmp_path / "operator.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    seat = restarted(path)
-    assert seat.loop.commands == []
+    operated = restarted(path)
+    assert operated.loop.commands == []
     (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
     (aside,) = tmp_path.glob("*.damaged")
     assert str(aside) in warning.getMessage() and "\n" not in warning.getMessage()
-    submit(seat, SetModes(("SA101",), FIXED, "ann"))
+    submit(operated, SetModes(("SA101",), FIXED, "ann"))
     assert json.loads(path.read_text())["modes"]["SA101"]["author"] == "ann"
-    seat.saved.close()
+    operated.saved.close()
     path.write_text("damaged again")
     restarted(path)
     assert len([*tmp_path.glob("*.damaged")]) == 2
@@ -314,7 +329,7 @@ def test_a_damaged_file_is_moved_aside_with_one_warning(tmp_path, caplog, conten
 
 def test_two_controllers_of_one_file_do_not_share_it(tmp_path, caplog):
     path = tmp_path / "operator.json"
-    first, second = Seat(path), Seat(path)
+    first, second = OperatedRun(path), OperatedRun(path)
     assert "another controller of this city and SUMO uses it" in caplog.text
     submit(first, SetModes(("SA101",), FIXED, "ann"))
     submit(second, SetModes(("SA102",), FIXED, "bob"))
@@ -333,8 +348,8 @@ def test_files_are_told_apart_by_city_and_sumo(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_one_warning_and_the_run_goes_on(tmp_path, caplog):
     path = tmp_path / "operator.json"
-    seat = Seat(path)
+    operated = OperatedRun(path)
     path.mkdir()
-    submit(seat, SetModes(("SA101",), FIXED, "ann"), SetModes(("SA102",), FIXED, "ann"))
-    assert seat.loop.modes() == {"SA101": "fixed", "SA102": "fixed", "SA103": "policy"}
+    submit(operated, SetModes(("SA101",), FIXED, "ann"), SetModes(("SA102",), FIXED, "ann"))
+    assert operated.loop.modes() == {"SA101": "fixed", "SA102": "fixed", "SA103": "policy"}
     assert caplog.text.count("a restart forgets the modes") == 1

@@ -1,4 +1,4 @@
-"""A seat without SUMO: a loop that notes what commands change, and a thread that applies them."""
+"""An operated run without SUMO: a loop that notes what commands change, and a thread that applies them."""
 
 import contextlib
 import threading
@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 from controller.events import OperatorCommand
 from controller.operator.alarms import Alarms
+from controller.operator.command_queue import CommandQueue
 from controller.operator.control_address import ControlAddress
 from controller.operator.control_client import ControlClient
 from controller.operator.control_server import ControlServer
 from controller.operator.control_service import ControlService
-from controller.operator.desk import Desk
 from controller.operator.pace import Pace
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes
@@ -60,34 +60,38 @@ def contracts(tls=TLS):
     return [policy_pb2.PolicyContract(tl=tl, signal_ids=[f"signal_{tl}"]) for tl in tls]
 
 
-class Seat:
-    """The parts of a seat, wired as the controller wires them."""
+@contextlib.contextmanager
+def applying(queue, loop):
+    """Apply commands in a thread, as the decision loop does between two steps."""
+    ended = threading.Event()
+
+    def run():
+        while not ended.is_set():
+            queue.apply(loop)
+            queue.wait(0.01)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class OperatedRun:
+    """The parts of a run that an operator commands, wired as the controller wires them."""
 
     def __init__(self, path=None, pins=None, loop=None, policy="served"):
         self.loop, self.pins = loop or Loop(), pins
         self.state, self.pace = RunState(contracts(), Watchers()), Pace()
         self.alarms = Alarms({f"signal_{tl}": tl for tl in TLS}, len(TLS), wall_clock=lambda: 1e9)
         self.saved = SavedModes(path)
-        self.desk = Desk(self.state, self.pace, self.alarms, self.saved, pins)
-        self.service = ControlService(self.state, self.desk, self.pace, self.alarms, pins, policy, None)
+        self.queue = CommandQueue(self.state, self.pace, self.alarms, self.saved, pins)
+        self.service = ControlService(self.state, self.queue, self.pace, self.alarms, pins, policy, None)
 
-    @contextlib.contextmanager
     def applying(self):
-        """Apply commands in a thread, as the decision loop does between two steps."""
-        ended = threading.Event()
-
-        def run():
-            while not ended.is_set():
-                self.desk.apply(self.loop)
-                self.desk.wait(0.01)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield self
-        finally:
-            ended.set()
-            thread.join()
+        return applying(self.queue, self.loop)
 
     @contextlib.contextmanager
     def served(self, tls=None):

@@ -8,21 +8,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.config import parse
-from controller.operator.desk import PauseRun, ResumeRun, SetModes, StepRun
-from controller.operator.seat import Seat
+from controller.operator.command_queue import PauseRun, ResumeRun, SetModes, StepRun
+from controller.operator.operator_interface import OperatorInterface
 from controller.release import Stop
 from controller.sumo.connection import SumoConnectionLost
 from controller.telemetry.metrics import ControllerMetrics
 from signals.fallback.control_mode import OperatorMode
 from tests.conftest import GRID
-from tests.controller.operator.seats import Loop, contracts
+from tests.controller.operator.operated_runs import Loop, contracts
 
 
 class Recorder(SimpleNamespace):
     """A loop, health and connection that count."""
 
     def __init__(self):
-        super().__init__(beats=0, kept_alive=[], renewed=0, error=None)
+        super().__init__(beats=0, kept_alive=[], renewed=0, error=None, closed=None)
         self.loop = Loop()
         self.loop.renew_readings = self.renew
 
@@ -37,6 +37,10 @@ class Recorder(SimpleNamespace):
         if self.error is not None:
             raise self.error
 
+    def check_open(self):
+        if self.closed is not None:
+            raise self.closed
+
 
 @pytest.fixture
 def recorder():
@@ -50,7 +54,7 @@ def stop():
     return made
 
 
-def seat_of(recorder, *flags, watchdog_s=None, tmp_path=None):
+def interface_of(recorder, *flags, watchdog_s=None, tmp_path=None):
     city = GRID / "city.toml"
     if watchdog_s is not None:
         text = city.read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
@@ -59,14 +63,14 @@ def seat_of(recorder, *flags, watchdog_s=None, tmp_path=None):
     config = parse(["--city", str(city), "--policy", "max-pressure", *flags])
     metrics = ControllerMetrics(CollectorRegistry())
     alarms = SimpleNamespace(note_pace=lambda state: None)
-    return Seat(config, contracts(), None, alarms, metrics, recorder)
+    return OperatorInterface(config, contracts(), None, alarms, metrics, recorder)
 
 
-def submitted(seat, *requests, after_s=0.0):
+def submitted(interface, *requests, after_s=0.0):
     def run():
         time.sleep(after_s)
         for request in requests:
-            seat.desk.submit(request, 10)
+            interface.queue.submit(request, 10)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -74,79 +78,90 @@ def submitted(seat, *requests, after_s=0.0):
 
 
 def test_a_run_without_a_wait_is_neither_kept_alive_nor_renewed(recorder, stop):
-    seat = seat_of(recorder)
-    assert seat.before_step(recorder.loop, 500.0, recorder, stop) == 500.0
+    interface = interface_of(recorder)
+    assert interface.before_step(recorder.loop, 500.0, recorder, stop) == 500.0
     assert (recorder.beats, recorder.kept_alive, recorder.renewed) == (0, [], 0)
-    seat.close()
+    interface.close()
 
 
 def test_a_paused_run_beats_and_keeps_its_guard_more_often_than_its_watchdog(recorder, stop, tmp_path):
-    seat = seat_of(recorder, watchdog_s=1, tmp_path=tmp_path)
-    seat.pace.pause()
-    thread = submitted(seat, ResumeRun("ann"), after_s=1.5)
-    seat.before_step(recorder.loop, 500.0, recorder, stop)
+    interface = interface_of(recorder, watchdog_s=1, tmp_path=tmp_path)
+    interface.pace.pause()
+    thread = submitted(interface, ResumeRun("ann"), after_s=1.5)
+    interface.before_step(recorder.loop, 500.0, recorder, stop)
     thread.join()
     gaps = [b - a for a, b in zip(recorder.kept_alive, recorder.kept_alive[1:], strict=False)]
     assert len(gaps) >= 2 and max(gaps) < 0.9 and recorder.beats >= 5
     assert recorder.renewed == 1
-    seat.close()
+    interface.close()
 
 
 def test_commands_are_applied_while_the_run_is_paused(recorder, stop):
-    seat = seat_of(recorder)
-    seat.pace.pause()
+    interface = interface_of(recorder)
+    interface.pace.pause()
     fixed = SetModes(("SA101",), OperatorMode.FIXED, "ann", 40.0)
-    thread = submitted(seat, PauseRun("bob"), fixed, StepRun(7.0, "ann"))
-    assert seat.before_step(recorder.loop, 500.0, recorder, stop) == 7.0
+    thread = submitted(interface, PauseRun("bob"), fixed, StepRun(7.0, "ann"))
+    assert interface.before_step(recorder.loop, 500.0, recorder, stop) == 7.0
     thread.join()
     assert recorder.loop.modes()["SA101"] == "fixed"
-    seat.close()
+    interface.close()
 
 
 def test_a_step_ends_where_an_operators_mode_ends(recorder, stop):
-    seat = seat_of(recorder)
-    thread = submitted(seat, SetModes(("SA101",), OperatorMode.HOLD, "ann", 40.0))
+    interface = interface_of(recorder)
+    thread = submitted(interface, SetModes(("SA101",), OperatorMode.HOLD, "ann", 40.0))
     end_s = 500.0
     while end_s == 500.0:
-        end_s = seat.before_step(recorder.loop, 500.0, recorder, stop)
+        end_s = interface.before_step(recorder.loop, 500.0, recorder, stop)
     thread.join()
     assert end_s == 40.0
-    seat.close()
+    interface.close()
 
 
 def test_a_stop_request_ends_the_wait(recorder, stop):
-    seat = seat_of(recorder)
-    seat.pace.pause()
+    interface = interface_of(recorder)
+    interface.pace.pause()
     threading.Timer(0.3, stop.request).start()
     begin_s = time.monotonic()
-    seat.before_step(recorder.loop, 500.0, recorder, stop)
+    interface.before_step(recorder.loop, 500.0, recorder, stop)
     assert 0.2 < time.monotonic() - begin_s < 5
-    seat.close()
+    interface.close()
 
 
 def test_a_guard_that_is_lost_during_a_pause_ends_the_run(recorder, stop, tmp_path):
-    seat = seat_of(recorder, watchdog_s=1, tmp_path=tmp_path)
-    seat.pace.pause()
+    interface = interface_of(recorder, watchdog_s=1, tmp_path=tmp_path)
+    interface.pace.pause()
     recorder.error = SumoConnectionLost("the guard has ended")
     with pytest.raises(SumoConnectionLost):
-        seat.before_step(recorder.loop, 500.0, recorder, stop)
-    seat.close()
+        interface.before_step(recorder.loop, 500.0, recorder, stop)
+    interface.close()
+
+
+def test_the_end_of_sumo_is_noticed_while_the_run_is_paused(recorder, stop):
+    interface = interface_of(recorder)
+    interface.pace.pause()
+    threading.Timer(0.3, setattr, [recorder, "closed", SumoConnectionLost("SUMO has closed the connection")]).start()
+    begin_s = time.monotonic()
+    with pytest.raises(SumoConnectionLost):
+        interface.before_step(recorder.loop, 500.0, recorder, stop)
+    assert time.monotonic() - begin_s < 2
+    interface.close()
 
 
 def test_a_run_at_a_speed_begins_its_steps_on_time(recorder, stop):
-    seat = seat_of(recorder, "--speed", "10")
+    interface = interface_of(recorder, "--speed", "10")
     begins = []
     for second in range(6):
         recorder.loop.now = float(second)
-        assert seat.before_step(recorder.loop, 500.0, recorder, stop) == second + 1
+        assert interface.before_step(recorder.loop, 500.0, recorder, stop) == second + 1
         begins.append(time.monotonic())
     assert begins[-1] - begins[0] > 0.48
-    assert seat.state.second == 5.0
-    seat.close()
+    assert interface.state.second == 5.0
+    interface.close()
 
 
 def test_without_a_folder_for_the_modes_the_run_goes_on_with_a_warning(recorder, monkeypatch, tmp_path, caplog):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    seat = seat_of(recorder, "--control-address", "127.0.0.1:0")
+    interface = interface_of(recorder, "--control-address", "127.0.0.1:0")
     assert "a restart forgets the modes that operators set; set TMPDIR" in caplog.text
-    seat.close()
+    interface.close()

@@ -1,0 +1,102 @@
+"""What is read from SUMO for the page alone, and when: only while somebody watches, and within a share of the wall time.
+
+These are the vehicles in view, and the states of the signals in view that nobody controls.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city.street_shapes import JunctionShape
+from controller.operator.page.feed import Feed
+from controller.operator.page.frames import Vehicles, View
+from controller.operator.page.street_data import StreetData
+
+COLLECT_SHARE = 0.03
+"""Of the wall time, what reading takes at most."""
+MIN_INTERVAL_S = 0.1
+"""Wall time between two readings, at least."""
+
+
+class StreetSource(Protocol):
+    """The part of a connection to SUMO that is read."""
+
+    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]: ...
+
+    def signal_states(self, links_of: Mapping[str, int]) -> list[str]: ...
+
+
+class Collector:
+    """Reads what is in view between two decision steps."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        street: StreetData,
+        junctions: Sequence[JunctionShape],
+        known: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare the first reading.
+
+        Args:
+            feed: gets what is read.
+            street: has the signals that nobody controls.
+            junctions: of the network.
+            known: the signals that SUMO has.
+            clock: wall time in s.
+        """
+        self._feed, self._street, self._clock = feed, street, clock
+        self._names = [junction.id for junction in junctions]
+        self._at = np.array([(junction.x, junction.y) for junction in junctions]).reshape(-1, 2)
+        has = set(known)
+        self._uncontrolled = {k: signal for k, signal in street.uncontrolled.items() if signal in has}
+        """By index of the page."""
+        self._next_s = 0.0
+        self._read: tuple[float, View] | None = None
+        """(simulated second, view) of the newest reading."""
+        self.took_s = 0.0
+        """Wall time of the newest reading."""
+        self.interval_s = MIN_INTERVAL_S
+        """Wall time to the next one."""
+
+    def collect(self, source: StreetSource, now: float) -> bool:
+        """Read what is in view if that is due; return whether it was read. Called by the decision loop's thread.
+
+        Raises the exceptions of `SumoConnection.read`.
+        """
+        view = self._feed.wanted_view
+        if view is None or not self._names or (now, view) == self._read:
+            return False
+        begin = self._clock()
+        if begin < self._next_s:
+            return False
+        junction, radius_m = self._circle(view)
+        values = source.vehicles_near(junction, radius_m).astype(np.float32)
+        self._feed.set_collected(now, Vehicles(*np.ascontiguousarray(values.T)), self._states(source, view))
+        self._read = now, view
+        self.took_s = self._clock() - begin
+        self.interval_s = max(MIN_INTERVAL_S, self.took_s / COLLECT_SHARE)
+        self._next_s = begin + self.interval_s
+        return True
+
+    def _states(self, source: StreetSource, view: View) -> dict[int, str]:
+        """By index, the states of the signals in view that nobody controls."""
+        if not self._uncontrolled:
+            return {}
+        wanted = [k for k in self._street.signals_in(view) if k in self._uncontrolled]
+        if not wanted:
+            return {}
+        states = source.signal_states({self._uncontrolled[k]: self._street.links[k] for k in wanted})
+        return dict(zip(wanted, states, strict=True))
+
+    def _circle(self, view: View) -> tuple[str, float]:
+        """The circle around a view: the junction that is nearest to its middle, and the radius in m."""
+        x0, y0, x1, y1 = view
+        middle = np.array([(x0 + x1) / 2, (y0 + y1) / 2])
+        nearest = int(np.argmin(((self._at - middle) ** 2).sum(1)))
+        corners = np.array([(x0, y0), (x0, y1), (x1, y0), (x1, y1)])
+        return self._names[nearest], float(np.sqrt(((corners - self._at[nearest]) ** 2).sum(1).max()))

@@ -1,0 +1,39 @@
+"""The runbook that alarms carry is that of the documentation, as plain text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.operator.alarms import SEVERITIES
+from controller.operator.runbook import instructions, plain_text, sections
+from tests.conftest import ROOT
+
+DOCUMENTED = ROOT / "docs" / "runbook.md"
+
+
+def test_the_packages_sections_are_those_of_the_documentation():
+    documented = sections(DOCUMENTED.read_text(encoding="utf-8"))
+    assert sections().keys() == SEVERITIES.keys()
+    assert sections() == {name: documented[name] for name in SEVERITIES}, "copy the changed section into both files"
+
+
+@pytest.mark.parametrize("name", SEVERITIES)
+def test_instructions_are_lines_without_links_or_tables(name):
+    text = instructions(name)
+    assert text.startswith(f"{SEVERITIES[name].capitalize()}. ") and len(text) > 100
+    assert "](" not in text and "|" not in text and ".md" not in text and "\n\n" not in text
+    assert all(line == line.strip() for line in text.split("\n"))
+
+
+def test_a_table_is_a_list():
+    assert "\n- unavailable: see GreenserveServerDown\n" in instructions("GreenserveManyTLsInFallback").replace("`", "")
+
+
+def test_paragraphs_items_and_links_that_go_over_lines_are_single_lines():
+    text = "Critical. One\ntwo.\n\n- a [link\n  over lines](x.md#y): z\n- b\n\nThree."
+    assert plain_text(text) == "Critical. One two.\n- a link over lines: z\n- b\nThree."
+
+
+@given(st.text("ab -\n|[]()#`"))
+def test_any_text_stays_without_an_empty_line(text):
+    assert "\n\n" not in plain_text(text).strip("\n") or "|" in text
