@@ -195,12 +195,12 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         policy=args.policy,
         record=record,
         control=control_address.from_flags(args, city),
-        page=_page(args.page) if args.page else None,
+        page=page_address(args.page) if args.page else None,
         speed=city.controller.speed if args.speed is None else args.speed,
     )
 
 
-def _page(text: str) -> tuple[str, int]:
+def page_address(text: str) -> tuple[str, int]:
     """The address of the live page. Raises InputError."""
     host, port = host_and_port(text, "--page", "127.0.0.1:8080")
     if not control_address.is_loopback(host):

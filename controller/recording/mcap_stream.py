@@ -222,26 +222,10 @@ class McapStream:
             k = int(np.searchsorted(begins, self._search_from))
             following = int(begins[k]) if k < len(begins) and begins[k] < self._size else None
         else:
-            following = self._searched_chunk()
+            following = search_chunk(self._stream, self._search_from, self._size)
         if following is not None:
             self._search_from = following + 1
         return self._next_chunk() if following == damaged else following
-
-    def _searched_chunk(self) -> int | None:
-        """Where the next bytes are that begin and end like a chunk."""
-        kept, block_begin = b"", self._search_from
-        self._stream.seek(block_begin)
-        while block := self._stream.read(SCAN_BYTES):
-            kept += block
-            for match in _CHUNK_BEGIN.finditer(kept):
-                begin = block_begin + match.start()
-                (length,), (data_length,) = (_LENGTH.unpack(part) for part in match.groups())
-                if length == data_length + _CHUNK_BEGIN_BYTES - _HEAD.size and begin + _HEAD.size + length <= self._size:
-                    return begin
-            # a chunk may begin at the end of the block
-            rest = kept[1 - _CHUNK_BEGIN_BYTES :]
-            kept, block_begin = rest, block_begin + len(kept) - len(rest)
-        return None
 
     def _indexed_chunks(self) -> NDArray[np.uint64]:
         """[chunks, 2]: begin and last log_time of the chunks of the index, in the file's order. May move the stream."""
@@ -290,6 +274,43 @@ class McapStream:
                 (crc,) = _CRC.unpack_from(content, len(content) - _CRC.size)
                 _check(content[: -_CRC.size], crc)
             yield record
+
+
+def records_of_chunk(content: bytes) -> Iterator[McapRecord]:
+    """The schemas, channels and messages of a chunk, by its content. Raises ValueError at the first damaged one."""
+    try:
+        chunk: Chunk = Chunk.read(ReadDataStream(BytesIO(content)))
+        yield from _records_in(_unpacked(chunk))
+    except _MALFORMED as error:
+        raise ValueError(_reason(error)) from None
+
+
+def records_of_names(data: bytes) -> Iterator[McapRecord]:
+    """Schemas and channels that follow one another, as in an index. Raises ValueError at the first damaged one."""
+    try:
+        yield from _records_in(data)
+    except _MALFORMED as error:
+        raise ValueError(_reason(error)) from None
+
+
+def search_chunk(stream: IO[bytes], begin: int, size: int) -> int | None:
+    """Where the next bytes from `begin` on are that begin and end like a chunk. Moves the stream.
+
+    `size`: of the file.
+    """
+    kept, block_begin = b"", begin
+    stream.seek(block_begin)
+    while block := stream.read(SCAN_BYTES):
+        kept += block
+        for match in _CHUNK_BEGIN.finditer(kept):
+            found = block_begin + match.start()
+            (length,), (data_length,) = (_LENGTH.unpack(part) for part in match.groups())
+            if length == data_length + _CHUNK_BEGIN_BYTES - _HEAD.size and found + _HEAD.size + length <= size:
+                return found
+        # a chunk may begin at the end of the block
+        rest = kept[1 - _CHUNK_BEGIN_BYTES :]
+        kept, block_begin = rest, block_begin + len(kept) - len(rest)
+    return None
 
 
 def chunk_of(records: Sequence[McapRecord]) -> bytes:

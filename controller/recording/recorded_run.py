@@ -1,5 +1,6 @@
 """A recorded run, read from its files: one file, or all files of a run in their order."""
 
+import contextlib
 import gzip
 import io
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 from city.errors import InputError
 from city.version import VERSION
 from controller.recording import run_start
-from controller.recording.record_file import RecordedStep, RecordReader
+from controller.recording.record_file import REMEDY, RecordedStep, RecordReader
 from controller.recording.run_files import files_of_run
 from controller.recording.run_start import RunStart
 from controller.sumo.network import check_contract_matches_network
@@ -170,3 +171,13 @@ def _unpack(content: bytes, path: Path, limit: int) -> int:
             file.write(part)
             size += len(part)
     return size
+
+
+@contextlib.contextmanager
+def unpacked_network(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> Iterator[Path]:
+    """The network's file of a record, unpacked while the context lasts. Raises InputError if it is missing or damaged."""
+    with tempfile.TemporaryDirectory(prefix="greenserve-record-") as folder:
+        files = _unpacked(path, city, attachments, Path(folder))
+        if not city.network_files:
+            raise InputError(f"{path}: has no network; {REMEDY}")
+        yield files[city.network_files[0]]

@@ -10,6 +10,7 @@ from city import config as city_config
 from city import names, program, text_table, whole_files
 from city.arguments import Parser
 from city.errors import InputError
+from controller.config import page_address
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from controller.recording.recorded_run import RecordedRun
@@ -51,13 +52,18 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--model-number", type=int, metavar="N", help="version to request (default: the newest served)")
     parser.add_argument("--version-label", metavar="LABEL", help="request the version of this label, such as stable")
     parser.add_argument("--fleet", metavar="NAME", default="", help="fleet to query for all TLs at once (default: none)")
+    parser.add_argument(
+        "--page",
+        metavar="HOST:PORT",
+        help="play the record in a browser instead, there, on loopback, such as 127.0.0.1:8080 (default: no page)",
+    )
     tls_files.add_flags(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the differences and the server's figures to this file")
     return parser
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.recording.replay_command") -> int:
-    """Replay a record. Exit code: 0 if it is the same; 3 if it differs; 2 if the input is wrong."""
+    """Replay a record, or play it. Exit code: 0 if it is the same, or was played; 3 if it differs; 2 if the input is wrong."""
     return program.run(lambda: _replay(_parse(sys.argv[1:] if argv is None else argv, prog)))
 
 
@@ -79,10 +85,17 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
             grpc_target(args.server)
         except ValueError as error:
             raise InputError(f"--server {error}") from None
+    if args.page is not None:
+        of_comparison = [name for name in ("tl", "server", "json") if getattr(args, name) is not None]
+        if of_comparison:
+            raise InputError(f"--{of_comparison[0]} is for the comparison; leave it or --page out")
+        args.page = page_address(args.page)
     return args
 
 
 def _replay(args: argparse.Namespace) -> int:
+    if args.page is not None:
+        return _play(args)
     run = RecordedRun(args.files, args.run)
     contracts = run.start.contracts
     tl_of_signal = {signal: contract.tl for contract in contracts for signal in contract.signal_ids}
@@ -102,6 +115,16 @@ def _replay(args: argparse.Namespace) -> int:
     if args.json is not None:
         whole_files.write(args.json, json.dumps(_as_dict(run, replay, shadow), indent=1) + "\n", REMEDY)
     return DIFFERENT if replay.differences.first is not None else 0
+
+
+def _play(args: argparse.Namespace) -> int:
+    """Serve the record's page until Ctrl-C. Raises InputError."""
+    try:
+        from controller.operator.page.playback.record_page import RecordPage
+    except ModuleNotFoundError as error:
+        raise InputError(f"--page needs {error.name}; install greenserve[page,record], or leave --page out") from None
+    RecordPage(args.files, args.run, args.page).serve(lambda url: print(f"the record's page: {url}; Ctrl-C ends it", flush=True))
+    return 0
 
 
 def _with_shadow(

@@ -1,8 +1,9 @@
 """The files of one run, read as one record."""
 
 import contextlib
+import itertools
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -146,3 +147,30 @@ def _missing_files(files: list[RunFile]) -> list[str]:
             missing.append(f"{which} missing before {file.path.name}")
         expected = number + 1
     return missing
+
+
+def open_files(paths: Sequence[Path], run: str | None = None) -> RunReader:
+    """The run in files in any order, or in folders of a run's files; its first file may be missing.
+
+    Args:
+        paths: files and folders.
+        run: of folders with several runs, the beginning of its id.
+
+    Raises InputError if there is no record, or the files are of several runs.
+    """
+    files: dict[Path, RunFile] = {}
+    unreadable: list[str] = []
+    for path in paths:
+        found, others = files_of_run(path, run) if path.is_dir() else (open_run(path, run).files, [])
+        files.update((file.path, file) for file in found)
+        unreadable += others
+    in_order = sorted(files.values(), key=lambda file: file.city.file_number)
+    for before, file in itertools.pairwise(in_order):
+        if file.city.run != before.city.run:
+            raise InputError(f"{before.path} and {file.path} are files of different runs; name the files of one run")
+        if file.city.file_number == before.city.file_number:
+            number = file.city.file_number
+            raise InputError(f"{file.path}: is file {number} of its run, and so is {before.path}; name one of them")
+    # a file that is named alone is read alone
+    is_alone = len(in_order) == 1 and not any(path.is_dir() for path in paths)
+    return RunReader(in_order, [*unreadable, *([] if is_alone else _missing_files(in_order))])

@@ -17,7 +17,8 @@ from controller.operator.page.collector import Collector, StreetSource
 from controller.operator.page.controls import LiveControls
 from controller.operator.page.exports import Exports
 from controller.operator.page.feed import Feed
-from controller.operator.page.server import PageServer, listen
+from controller.operator.page.server import PageServer
+from controller.operator.page.site import listen
 from controller.operator.page.street_data import StreetData
 from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart

@@ -131,16 +131,16 @@ def _decision(decision: TlDecision, at_s: float) -> dict[str, Any]:
     scores = answer.scores if answer is not None else None
     return {
         "at_s": at_s,
-        "observation": _finite(decision.observation),
+        "observation": finite(decision.observation),
         "phases": [int(phase) for phase in decision.phase_state.phases],
         "min_green_passed": bool(decision.phase_state.min_green_passed),
-        "action": _finite(answer.action) if answer is not None else [],
-        "scores": _finite(scores) if scores is not None else [],
+        "action": finite(answer.action) if answer is not None else [],
+        "scores": finite(scores) if scores is not None else [],
         "failure": decision.failure,
     }
 
 
-def _finite(values: Any) -> list[float | None]:
+def finite(values: Any) -> list[float | None]:
     """Numbers rounded to five digits, as JSON has them."""
     numbers = (float(value) for value in np.ravel(values))
     return [float(f"{number:.5g}") if math.isfinite(number) else None for number in numbers]

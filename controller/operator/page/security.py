@@ -56,12 +56,12 @@ class Gate:
         """
         host = headers.get("Host", "").lower()
         if host not in self._hosts:
-            return f"the host {host[:100]!r} is not this page; open the address that the controller has printed"
+            return f"the host {host[:100]!r} is not this page; open the printed address"
         origin = headers.get("Origin")
         if origin is not None and origin.lower() not in {f"http://{host}", f"https://{host}"}:
-            return f"the origin {origin[:100]!r} is not this page; open the address that the controller has printed"
+            return f"the origin {origin[:100]!r} is not this page; open the printed address"
         if needs_origin and headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-            return "another site's page sent this request; open the address that the controller has printed"
+            return "another site's page sent this request; open the printed address"
         return ""
 
     def has_token(self, headers: Mapping[str, str]) -> bool:

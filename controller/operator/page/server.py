@@ -17,19 +17,18 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
 from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from city.errors import InputError
 from controller.operator.page import frames, security
 from controller.operator.page.collector import Collector
 from controller.operator.page.controls import ERRORS, Controls
 from controller.operator.page.feed import Feed
 from controller.operator.page.panels import TlPanel, city_panel
+from controller.operator.page.site import STOP_TIMEOUT_S, Site
 from controller.operator.page.street_data import StreetData
 from controller.operator.page.watcher import FrameRequest, MalformedRequest, Watcher, parse_request
 from controller.recording.messages import Encoder
@@ -38,8 +37,7 @@ log = logging.getLogger("controller")
 
 MAX_WATCHERS = 200
 MAX_REQUEST_BYTES = 4096
-"""Of a watcher's message, and of a command without its list of TLs."""
-MAX_COMMAND_BYTES = 1 << 20
+"""Of a watcher's message."""
 MIN_FRAME_INTERVAL_S = 0.05
 """Wall time between two frames of a watcher, at least."""
 FRAME_SHARE = 0.03
@@ -58,13 +56,6 @@ LAST_FRAME_S = 0.2
 """Wall time in which watchers get the frame that says that the run has ended."""
 CLOSE_TIMEOUT_S = 0.5
 """Wall time in which a watcher answers that its connection is closed."""
-STOP_TIMEOUT_S = 1.0
-"""Wall time in which requests in progress are finished at the end."""
-QUIET_LOG = logging.getLogger("controller.page.http")
-"""aiohttp's log, which would have a traceback for each malformed request."""
-QUIET_LOG.disabled = True
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class PageServer:
@@ -83,7 +74,7 @@ class PageServer:
         """Prepare the page; `start` answers requests.
 
         Args:
-            listener: a listening socket, see `listen`; this closes it.
+            listener: a listening socket, see `site.listen`; this closes it.
             feed, street, controls: of the run.
             collector: reads from SUMO for the page; None: nothing is.
             make_encoder: of the run's messages, for the sentences of a TL; None: there are no sentences.
@@ -100,19 +91,19 @@ class PageServer:
         self._is_waking = False
         self.token = token or security.new_token()
         self._socket = listener
-        self.host, self.port = listener.getsockname()[:2]
-        self._gate = security.Gate(self.host, self.port, self.token)
-        self._files = {file.name: file.read_bytes() for file in _static_files()}
+        self._site = Site(listener, street, self.token)
         self._pool = ThreadPoolExecutor(COMMAND_THREADS, "page-command")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="page", daemon=True)
-        self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
         """The address with the token, for the operator."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/#token={self.token}"
+        return f"{self._site.url}#token={self.token}"
+
+    @property
+    def port(self) -> int:
+        return int(self._site.port)
 
     @property
     def watchers(self) -> int:
@@ -120,20 +111,10 @@ class PageServer:
 
     def start(self) -> None:
         """Answer requests from now on."""
-        self._loop.run_until_complete(self._begin())
+        routes = web.get("/live", self._live), web.post("/command", self._command)
+        self._loop.run_until_complete(self._site.begin(*routes))
         self._feed.wake = self._wake
         self._thread.start()
-
-    async def _begin(self) -> None:
-        application = web.Application(middlewares=[self._guarded], client_max_size=MAX_COMMAND_BYTES)
-        application.router.add_get("/", self._index)
-        application.router.add_get("/static/{name}", self._file)
-        application.router.add_get("/city.json", self._city)
-        application.router.add_get("/live", self._live)
-        application.router.add_post("/command", self._command)
-        self._runner = web.AppRunner(application, access_log=None, logger=QUIET_LOG, shutdown_timeout=STOP_TIMEOUT_S)
-        await self._runner.setup()
-        await web.SockSite(self._runner, self._socket).start()
 
     def stop(self) -> None:
         """Send every watcher a last frame if it waits for one, close, and end the thread."""
@@ -155,8 +136,7 @@ class PageServer:
         ]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), STOP_TIMEOUT_S)
-        assert self._runner is not None
-        await self._runner.cleanup()
+        await self._site.end()
 
     # called by the thread of the decision loop
 
@@ -179,36 +159,8 @@ class PageServer:
         for watcher in self._awaiting:
             watcher.changed.set()
 
-    @web.middleware
-    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse requests of other sites, and add the security headers to every answer."""
-        refusal = self._gate.refusal(request.headers, needs_origin=request.path in ("/live", "/command"))
-        if refusal:
-            return web.Response(status=403, text=f"{refusal}\n", headers=security.HEADERS)
-        try:
-            response = await handler(request)
-        except web.HTTPException as error:
-            return web.Response(status=error.status, text=f"{error.reason}\n", headers=security.HEADERS)
-        if not response.prepared:
-            response.headers.update(security.HEADERS)
-        return response
-
-    async def _index(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._files["index.html"], content_type="text/html", charset="utf-8")
-
-    async def _file(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        kind = _TYPES.get(name.rpartition(".")[2])
-        if kind is None or name not in self._files:
-            raise web.HTTPNotFound
-        return web.Response(body=self._files[name], content_type=kind, charset="utf-8")
-
-    async def _city(self, request: web.Request) -> web.Response:
-        headers = {"Content-Encoding": "gzip"}
-        return web.Response(body=self._street.compressed, content_type="application/json", headers=headers)
-
     async def _command(self, request: web.Request) -> web.Response:
-        if not self._gate.has_token(request.headers):
+        if not self._site.gate.has_token(request.headers):
             return _error(401, "commands need the token of the address that the controller has printed; open that address")
         if request.content_type != "application/json":
             return _error(415, "a command must be application/json")
@@ -385,31 +337,5 @@ class PageServer:
         return panel
 
 
-_TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml", "txt": "text/plain"}
-
-
-def _static_files() -> list[Any]:
-    folder = resources.files("controller.operator.page") / "static"
-    return [file for each in (folder, folder / "vendor") for file in each.iterdir() if file.is_file()]
-
-
 def _error(status: int, error: str) -> web.Response:
     return web.json_response({"error": error}, status=status)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises InputError."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(128)
-            listener.setblocking(False)
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        raise InputError(f"--page {host}:{port}: cannot listen there ({error.strerror}); pass another port") from None
-    return listener

@@ -25,7 +25,15 @@ CENTIMETRES = 100
 class StreetData:
     """The static data, and where signals and lanes are."""
 
-    def __init__(self, feed: Feed, street: StreetNetwork, shapes: StreetShapes, name: str, driver: str = "") -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        street: StreetNetwork,
+        shapes: StreetShapes,
+        name: str,
+        driver: str = "",
+        record: Mapping[str, Any] | None = None,
+    ) -> None:
         """Prepare the data.
 
         Args:
@@ -33,6 +41,7 @@ class StreetData:
             street, shapes: of the same network file.
             name: of the city.
             driver: what decides in the place of the policies; "" for policies.
+            record: what the page says of a record that it plays; None: the run is live.
         """
         self.shapes, self.driver = shapes, driver
         middles = _signal_middles(street, shapes)
@@ -58,6 +67,7 @@ class StreetData:
             "version": VERSION,
             "name": name,
             "driver": driver,
+            "record": record,
             "modes": [mode.name.lower() for mode in ControlMode],
             "bounds": bounds,
             "lanes": {

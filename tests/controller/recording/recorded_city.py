@@ -5,7 +5,7 @@ answer and a version that changes.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,8 @@ import numpy as np
 
 from city import config, network
 from controller.assembly import checked_start, loop_from, take_over
+from controller.decision_step import DecisionLoop
+from controller.events import Subscriber
 from controller.recording import run_start
 from controller.recording.messages import Encoder
 from controller.recording.record_file import NS, RecordWriter
@@ -96,8 +98,18 @@ class RecordedCity:
         return path
 
 
-def record_city(seconds: float = SECONDS) -> RecordedCity:
-    """Run the sample city."""
+def record_city(
+    seconds: float = SECONDS,
+    watch: Callable[[RunStart], list[Subscriber]] = lambda run: [],
+    operate: Callable[[DecisionLoop], None] = lambda loop: None,
+) -> RecordedCity:
+    """Run the sample city.
+
+    Args:
+        seconds: simulated time.
+        watch: makes subscribers beside the record.
+        operate: called before each step, as an operator.
+    """
     city = config.load(GRID / "city.toml")
     tls = {**city.tls, STREET_TL: replace(city.tls[STREET_TL], dialect="street")}
     safety = replace(city.safety, min_yellow_s=4, all_red_s=1, min_green_s=9)
@@ -108,10 +120,12 @@ def record_city(seconds: float = SECONDS) -> RecordedCity:
         start = checked_start(connection, street, contracts)
         run = RunStart(street, tuple(contracts), start, safety, city.controller)
         policies, messages = Policies(contracts), Messages(run)
-        loop = loop_from(start, connection, street, contracts, policies, safety, city.controller, [messages], driver=None)
+        subscribers = [messages, *watch(run)]
+        loop = loop_from(start, connection, street, contracts, policies, safety, city.controller, subscribers, driver=None)
         take_over(connection, street, start)
         while loop.now < seconds:
             policies.now = loop.now
+            operate(loop)
             loop.step(seconds)
         loop.release(seconds + 30)
         loop.finish()

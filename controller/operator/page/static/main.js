@@ -3,6 +3,7 @@
 import { decode } from "./frames.js";
 import { StreetMap } from "./map.js";
 import { $, CityPanel, TlPanel, clock, element, modeGlyph } from "./panels.js";
+import { Player } from "./player.js";
 
 const GOING_AWAY = 1001, WAITING_S = 4, DEAD_S = 12, FIRST_RETRY_MS = 500, MAX_RETRY_MS = 5000, KEPT_FRAMES = 300, STEP_S = 1, SPEED_S = 10;
 
@@ -10,6 +11,7 @@ const map = new StreetMap($("map"), $("street"), $("traffic"));
 const token = readToken();
 const shown = { sequence: -1, second: 0, hasFrame: false };
 let city = null, cityPanel = null, tlPanel = null, run = null, socket = null, retryMs = FIRST_RETRY_MS;
+let player = null;  // of a record; null: the run is live
 let isAsked = false, isDrawing = false, heardAt = 0, isFresh = true, ended = false, frameCount = 0;
 const drawMs = [], steps = [], times = [];
 
@@ -36,7 +38,7 @@ async function connect() {
     }
     open();
   } catch (error) {
-    lost(city ? "The controller does not answer. The page tries again." : String(error.message ?? error));
+    lost(city ? `${player ? "greenserve replay" : "The controller"} does not answer. The page tries again.` : String(error.message ?? error));
   }
 }
 
@@ -49,12 +51,13 @@ function open() {
   socket.onclose = (event) => {
     socket = null;
     isAsked = false;
-    ended ||= event.code === GOING_AWAY && event.reason !== "";  // the last frame may not have come
-    lost(event.reason || "The connection to the controller is lost. The page connects again.");
+    ended ||= !player && event.code === GOING_AWAY && event.reason !== "";  // the last frame may not have come
+    lost(event.reason || `The connection to ${player ? "greenserve replay" : "the controller"} is lost. The page connects again.`);
   };
 }
 
 function lost(text) {
+  player?.pause();
   if (ended) { setStatus("ended"); $("lost").textContent = "The run has ended. The page waits for the next one."; }
   else { setStatus("lost"); $("lost").textContent = text; }
   $("lost").hidden = false;
@@ -65,7 +68,9 @@ function lost(text) {
 // One request, and so one frame, at a time. A hidden page asks for none.
 function ask() {
   if (!socket || socket.readyState !== WebSocket.OPEN || document.hidden || !city) return;
-  socket.send(JSON.stringify({ view: map.view(), tl: tlPanel ? tlPanel.tl.tl : null, fresh: isFresh }));
+  const at = player ? player.take(isAsked) : undefined;
+  if (at === null) return;
+  socket.send(JSON.stringify({ view: map.view(), tl: tlPanel ? tlPanel.tl.tl : null, at, fresh: isFresh }));
   isFresh = false;
   isAsked = true;
 }
@@ -96,7 +101,7 @@ function take(data) {
     map.values = tlPanel.values ?? new Map();
   }
   frameCount++;
-  draw(ask);
+  draw(player ? () => player.drawn() : ask);
 }
 
 function draw(then = () => {}) {
@@ -129,13 +134,14 @@ function takeRun(state) {
 
 function takeCity(panel) {
   ended = panel.has_ended;
-  takeRun(panel.run);
-  cityPanel.update(panel, speed());
+  if (player) showRecord(panel);
+  else takeRun(panel.run);
+  cityPanel.update(panel, player ? panel.recorded_speed : speed());
   const sorted = [...drawMs].sort((a, b) => a - b), skipped = steps.reduce((a, b) => a + b, 0);
-  const rows = [["steps skipped", steps.length ? `${(100 * skipped / (skipped + steps.length)).toFixed(0)} %` : "–"],
+  const rows = [...(player ? [] : [["steps skipped", steps.length ? `${(100 * skipped / (skipped + steps.length)).toFixed(0)} %` : "–"]]),
     ["drawing, 95th percentile", sorted.length ? `${sorted[Math.floor(0.95 * (sorted.length - 1))].toFixed(1)} ms` : "–"],
     ["vehicles in view", map.vehicles ? map.vehicles.count : "–"], ["pages open", panel.watchers]];
-  if (panel.collect_ms !== null) rows.push(["read from SUMO in", `${panel.collect_ms.toFixed(1)} ms, each ${panel.collect_interval_s.toFixed(1)} s or rarer`]);
+  if (panel.collect_ms != null) rows.push(["read from SUMO in", `${panel.collect_ms.toFixed(1)} ms, each ${panel.collect_interval_s.toFixed(1)} s or rarer`]);
   $("self").replaceChildren(...rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
 }
 
@@ -170,18 +176,20 @@ document.addEventListener("visibilitychange", () => {
 // The city and the selected TL
 
 function setCity(data) {
+  if (player) { location.reload(); return; }  // another record, or a live run
   const selected = tlPanel?.tl.tl;
   city = data;
+  if (data.record) playRecord(data.record);
   document.title = `${data.name} · greenserve`;
   $("city").textContent = data.name;
   $("names").replaceChildren(...data.tls.map((tl) => element("option", "", { value: tl.tl })),
     ...data.signals.map((signal) => element("option", "", { value: signal.id })));
   map.setCity(data);
-  cityPanel = new CityPanel(data, map.colours, { nextIn, command, canCommand: () => token !== "" });
+  cityPanel = new CityPanel(data, map.colours, cityActions());
   drawLegend();
   map.resize();
   map.fit();
-  select(data.tls.findIndex((tl) => tl.tl === selected), false);
+  select(data.tls.findIndex((tl) => tl.tl === (player?.tl || selected)), Boolean(player?.tl));
 }
 
 function select(index, moves = true) {
@@ -189,6 +197,7 @@ function select(index, moves = true) {
   map.values = new Map();
   $("tl-panel").hidden = index < 0;
   $("city-panel").hidden = index >= 0;
+  if (player) { player.tl = city.tls[index]?.tl ?? ""; player.show(); }
   if (index < 0) tlPanel = null;
   else if (tlPanel?.index !== index || tlPanel.city !== city) {
     tlPanel = new TlPanel(city, map.colours, index);
@@ -239,6 +248,33 @@ function drawLegend() {
     "Vehicles: outlined ones stand. The wide line back from a stop line is the queue at the TL's newest decision."]) lines.push(element("p", text, { class: "note" }));
   $("legend").replaceChildren(...lines);
 }
+
+// A record: what commands a run has no place here.
+
+function playRecord(record) {
+  for (const part of document.querySelectorAll("[data-live]")) part.remove();
+  for (const part of document.querySelectorAll("[data-record]")) part.hidden = false;
+  player = new Player(record, () => map.colours, ask, showPlaying);
+  const rows = [["run", record.run], ["greenserve", record.version], ["first second", clock(record.first_s)], ["last second", clock(record.last_s)],
+    ["files", record.files.join(", ")], ["vehicles", record.has_vehicles ? "on the lanes that policies read, at each decision" : "none in this record"]];
+  $("about").replaceChildren(...rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
+  $("no-vehicles").textContent = record.has_vehicles ? "" : "This record has no vehicles.";
+}
+
+function showPlaying() {
+  setStatus(player.isPlaying ? "playing" : "paused");
+}
+
+function showRecord(panel) {
+  run = panel.run;
+  showPlaying();
+  $("wall").textContent = panel.wall ? `recorded at ${panel.wall}` : "";
+  $("hole").textContent = `The record lacks this second: ${panel.hole}`;
+  $("hole").hidden = !panel.hole;
+  $("damage").textContent = panel.damage;
+}
+
+const cityActions = () => ({ nextIn, command: player ? null : command, canCommand: () => token !== "" });
 
 // Commands
 
@@ -344,7 +380,8 @@ document.addEventListener("keydown", (event) => {
     ArrowLeft: () => map.pan(far, 0), ArrowRight: () => map.pan(-far, 0), ArrowUp: () => map.pan(0, far), ArrowDown: () => map.pan(0, -far),
     "+": () => map.zoom(1.5), "=": () => map.zoom(1.5), "-": () => map.zoom(1 / 1.5), 0: () => map.fit(),
     n: () => next(1), p: () => next(map.selected < 0 ? 0 : -1), "/": () => $("search").focus(),
-    " ": () => token && pause(), ".": () => token && step(),
+    " ": () => (player ? player.toggle() : token && pause()), ".": () => (player ? player.move(1) : token && step()),
+    ",": () => player?.move(-1), "[": () => player?.toMark(-1), "]": () => player?.toMark(1),
   }[event.key];
   if (!action || (event.key.startsWith("Arrow") && event.target.closest("#panel"))) return;
   event.preventDefault();
@@ -356,7 +393,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   map.readColours();
   if (!city) return;
   const index = map.selected, modes = map.modes;
-  cityPanel = new CityPanel(city, map.colours, { nextIn, command, canCommand: () => token !== "" });
+  cityPanel = new CityPanel(city, map.colours, cityActions());
   cityPanel.modes(modes);
   drawLegend();
   map.drawStreet();
@@ -365,5 +402,5 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   select(index, false);
 });
 
-window.greenserve = { map, shown, cityPanel: () => cityPanel };  // for tests, and for a look from the browser's console
+window.greenserve = { map, shown, cityPanel: () => cityPanel, player: () => player };  // for tests, and for a look from the browser's console
 connect();

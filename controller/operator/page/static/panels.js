@@ -68,7 +68,7 @@ export class CityPanel {
     pairs($("figures"), [
       ["simulation speed", Number.isFinite(speed) ? `${number(speed)} × real time` : "–"],
       ["decisions a second", number(panel.decisions_per_s)], ["decisions", number(panel.decisions, 0)],
-      ["answers missing", number(panel.missing, 0)], ["late steps", number(run.late_steps, 0)], ["time lost to lateness", `${number(run.lost_s)} s`],
+      ["answers missing", number(panel.missing, 0)], ...(run.late_steps === null ? [] : [["late steps", number(run.late_steps, 0)], ["time lost to lateness", `${number(run.lost_s)} s`]]),
     ]);
     $("latency").tBodies[0].replaceChildren(...Object.entries(panel.latency_ms).map(([stage, values]) => {
       const row = element("tr");
@@ -114,7 +114,7 @@ export class CityPanel {
     const who = alarm.acknowledged_by ? `, acknowledged by ${alarm.acknowledged_by}` : "";
     const when = ended ? `${clock(alarm.since_s)} to ${clock(alarm.ended_s)}` : `since ${clock(alarm.since_s)}`;
     line.append(element("strong", alarm.name.replace(/^Greenserve/, "").replace(/([a-z])([A-Z])/g, "$1 $2")));
-    if (!ended && !alarm.acknowledged_by) {
+    if (!ended && !alarm.acknowledged_by && this.actions.command) {
       const button = element("button", "Acknowledge", { type: "button", "data-command": "" });
       button.addEventListener("click", () => this.actions.command({ action: "acknowledge", alarm: alarm.id }));
       button.disabled = !this.actions.canCommand();
@@ -132,20 +132,28 @@ export class TlPanel {
     this.city = city; this.colours = colours; this.index = index; this.tl = city.tls[index]; this.band = []; this.queue = [];
     this.laneIndex = new Map(city.lanes.id.map((id, k) => [id, k]));
     $("tl-name").textContent = this.tl.tl;
-    for (const id of ["tl-mode", "tl-choice", "tl-overrides", "tl-sentences", "tl-chart", "tl-sees"]) $(id).replaceChildren();
+    for (const id of ["tl-mode", "tl-chart"]) $(id).replaceChildren();
+    $("tl-reason").textContent = "";
+    this.chart = null;
+    this.clear();
+  }
+
+  // What the history has made: another one begins.
+  clear() {
+    this.band = []; this.queue = []; this.overrides = []; this.decided = undefined; this.values = new Map(); this.export = {};
+    for (const id of ["tl-choice", "tl-overrides", "tl-sentences", "tl-sees"]) $(id).replaceChildren();
     $("tl-states").tBodies[0].replaceChildren();
-    $("tl-reason").textContent = $("tl-at").textContent = "";
-    this.overrides = []; this.chart = null; this.export = {};
+    $("tl-at").textContent = "";
   }
 
   update(panel, second) {
-    if (panel.is_first) { this.export = {}; this.band = []; this.queue = []; this.overrides = []; $("tl-sentences").replaceChildren(); }
+    if (panel.is_first) this.clear();
     if (panel.export) { this.export = panel.export; this.showModel(); }
     const now = panel.now, decision = panel.decision;
     this.showMode(now);
     this.band.push(...panel.band);
     while (this.band.length && this.band[0][1] < second - BAND_S) this.band.shift();
-    if (panel.queue.length) {
+    if (panel.queue.length || (panel.is_first && this.chart)) {
       this.queue.push(...panel.queue);
       if (this.queue.length > MAX_POINTS) this.queue.splice(0, this.queue.length - MAX_POINTS);
       this.drawChart();
@@ -177,7 +185,7 @@ export class TlPanel {
     if (key !== this.modeKey) {
       this.modeKey = key;
       $("tl-mode").replaceChildren(modeGlyph(now.mode, this.colours), element("strong", now.mode === "policy" && this.city.driver ? this.city.driver : now.mode),
-        element("span", `since ${clock(now.since_s)}${until}${by}`));
+        element("span", `${now.since_s === null ? "" : `since ${clock(now.since_s)}`}${until}${by}`));
       this.model = now.model ? ` by ${model}` : "";
       for (const button of document.querySelectorAll("[data-mode]")) {
         const set = now.set_by ? now.mode : "policy";

@@ -19,7 +19,8 @@ from controller.operator.page.controls import LiveControls
 from controller.operator.page.exports import Exports
 from controller.operator.page.feed import Feed
 from controller.operator.page.frames import Vehicles, decode
-from controller.operator.page.server import PageServer, listen
+from controller.operator.page.server import PageServer
+from controller.operator.page.site import listen
 from controller.operator.page.street_data import StreetData
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes

@@ -15,7 +15,7 @@ import pytest
 from city.errors import InputError
 from controller import daemon
 from controller.operator.page import server as server_module
-from controller.operator.page.server import listen
+from controller.operator.page.site import listen
 from controller.operator.page.watcher import MalformedRequest, parse_request
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS, OverrideReason
@@ -423,7 +423,7 @@ def test_commands_need_the_token_json_and_a_run_that_goes_on(page):
 def test_requests_of_other_sites_are_refused_even_with_the_token(page, headers):
     with page.applying():
         status, text = command(page, {"action": "pause"}, **headers)
-    assert status == 403 and "open the address" in text
+    assert status == 403 and "open the printed address" in text
     assert not page.pace.state.is_paused
 
     async def work(session):

@@ -1,0 +1,50 @@
+"""Where recorded vehicles are on the map: their positions along lanes as points."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from city.street_shapes import StreetShapes
+from controller.operator.page.frames import Vehicles
+from signals.observation import Floats, VehicleReadings
+
+MIN_POINTS = 2
+"""A lane of fewer points has no direction."""
+
+
+class _Line:
+    """A lane's line, by the distance from its beginning."""
+
+    def __init__(self, points: Sequence[tuple[float, float]], length_m: float) -> None:
+        self.at = np.array(points, float)
+        steps = np.diff(self.at, axis=0)
+        drawn_m = np.concatenate(([0.0], np.hypot(steps[:, 0], steps[:, 1]).cumsum()))
+        # a lane's length may differ from that of its shape
+        self.distance_m: Floats = drawn_m * (length_m / drawn_m[-1] if drawn_m[-1] > 0 and length_m > 0 else 1.0)
+        self.angle_deg: Floats = np.degrees(np.arctan2(steps[:, 0], steps[:, 1])) % 360
+
+
+class LanePositions:
+    """The lines of the lanes of readings."""
+
+    def __init__(self, shapes: StreetShapes, lanes: Sequence[str], length_m: Mapping[str, float]) -> None:
+        """`lanes`: of the readings, in their order. `length_m`: by lane, as SUMO counts it."""
+        points = {lane.id: lane.points for lane in shapes.lanes}
+        self._lines = [
+            _Line(points[lane], length_m.get(lane, 0.0)) if len(points.get(lane, ())) >= MIN_POINTS else None for lane in lanes
+        ]
+
+    def at(self, vehicles: VehicleReadings) -> Vehicles:
+        """The vehicles on the map; those on lanes without a shape are left out."""
+        parts = []
+        for row in np.unique(vehicles.row):
+            line = self._lines[row]
+            if line is None:
+                continue
+            on_lane = vehicles.row == row
+            position_m = vehicles.position_m[on_lane]
+            x, y = (np.interp(position_m, line.distance_m, line.at[:, axis]) for axis in (0, 1))
+            segment = (np.searchsorted(line.distance_m, position_m, "right") - 1).clip(0, len(line.angle_deg) - 1)
+            parts.append((x, y, line.angle_deg[segment], vehicles.speed_mps[on_lane]))
+        columns = zip(*parts, strict=True) if parts else ([np.zeros(0)],) * len(Vehicles._fields)
+        return Vehicles(*(np.concatenate(column).astype(np.float32) for column in columns))

@@ -1,0 +1,265 @@
+"""The page of a record in a real browser: Debian's chromium, driven by playwright."""
+
+import contextlib
+import itertools
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from controller.recording.run_files import open_files
+from tests.conftest import ROOT
+from tests.controller.recording.recorded_city import SILENT_TL, STREET_TL, record_city
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian's package chromium)"),
+    pytest.mark.slow,
+]
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+TIMEOUT_MS = 30_000
+SAMPLE_CITY = ROOT / "tests" / "controller" / "recording" / "records" / "sample-city.mcap"
+DRAWN = """(id) => {
+    const canvas = document.getElementById(id);
+    const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    return new Set(new Uint32Array(image.data.buffer)).size;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run in three files, of which the second one is missing."""
+    folder, recorded = tmp_path_factory.mktemp("records"), record_city()
+    for number, (begin, end) in enumerate(((0, 60), (60, 70), (70, None))):
+        if number != 1:
+            recorded.write(folder / f"run-{number}.mcap", begin, end, number)
+    return folder
+
+
+@contextlib.contextmanager
+def playing(*arguments):
+    """`greenserve replay --page`; yields (its address, process)."""
+    command = [sys.executable, "-m", "greenserve", "replay", *map(str, arguments), "--page", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            found = re.search(r"the record's page: (http\S+);", process.stdout.readline())
+            assert found, "greenserve replay has ended without a page"
+            threading.Thread(target=process.stdout.read, daemon=True).start()
+            yield found[1], process
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+
+
+@pytest.fixture(scope="module")
+def url(folder):
+    with playing(folder) as (address, _):
+        yield address
+
+
+@contextlib.contextmanager
+def opened(browser, url, width=1280, height=800, scheme="dark"):
+    """The page in a context of its own; a browser's error or a script's error fails the test."""
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page, errors = context.new_page(), []
+    page.set_default_timeout(TIMEOUT_MS)
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(url)
+    page.wait_for_selector("#status.paused")
+    try:
+        yield page
+        assert [text for text in errors if not re.search(r"ERR_CONNECTION|ERR_EMPTY_RESPONSE|WebSocket connection", text)] == []
+    finally:
+        context.close()
+
+
+def second(page):
+    return page.evaluate("greenserve.shown.second")
+
+
+def eventually(check, timeout_s=20.0):
+    end_s = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+def seek(page, at_s):
+    """Move the slider, as a pointer does, and wait for the frame."""
+    page.evaluate(
+        f"(() => {{ const p = document.getElementById('position'); p.value = {at_s}; p.dispatchEvent(new Event('input')); }})()"
+    )
+    eventually(lambda: second(page) == at_s)
+
+
+def test_the_map_shows_at_any_second_the_states_that_were_recorded(browser, url, folder):
+    recorded = list(open_files([folder]).steps())
+    shown = [each for step in recorded for each in step.step.shown]
+    with opened(browser, url) as page:
+        for at_s in (250, 17, 100, 33, 299):
+            seek(page, at_s)
+            expected = next(list(each.states) for each in shown if each.begin_s < at_s <= each.end_s)
+            assert page.evaluate("[...greenserve.map.states.values()]") == expected
+        assert page.evaluate("[...greenserve.map.states.keys()]") == list(range(len(expected)))
+
+
+def test_the_record_is_played_faster_and_paused(browser, url):
+    with opened(browser, url) as page:
+        page.select_option("#play-speed", "30")
+        begin = second(page)
+        page.click("#play")
+        page.wait_for_selector("#status.playing")
+        eventually(lambda: second(page) > begin + 30)
+        page.click("#play")
+        page.wait_for_selector("#status.paused")
+        stopped = page.input_value("#position")
+        time.sleep(0.5)
+        assert page.input_value("#position") == stopped and second(page) == float(stopped)
+
+
+def test_it_stops_at_the_end_and_begins_again(browser, url):
+    with opened(browser, url) as page:
+        last = page.evaluate("greenserve.player().record.last_s")
+        seek(page, last - 5)
+        page.select_option("#play-speed", "10")
+        page.click("#play")
+        eventually(lambda: second(page) == last)
+        page.wait_for_selector("#status.paused")
+        page.click("#play")
+        page.wait_for_selector("#status.playing")
+        eventually(lambda: second(page) < last)
+
+
+def test_keys_alone_play_step_and_seek(browser, url):
+    with opened(browser, url) as page:
+        page.focus("#map")
+        begin = second(page)
+        page.keyboard.press(".")
+        eventually(lambda: second(page) == begin + 1)
+        page.keyboard.press(",")
+        eventually(lambda: second(page) == begin)
+        page.keyboard.press(" ")
+        page.wait_for_selector("#status.playing")
+        page.keyboard.press(" ")
+        page.wait_for_selector("#status.paused")
+        page.focus("#position")
+        page.keyboard.press("End")
+        eventually(lambda: second(page) == page.evaluate("greenserve.player().record.last_s"))
+        page.keyboard.press("Home")
+        eventually(lambda: second(page) == page.evaluate("greenserve.player().record.first_s"))
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", page.get_attribute("#position", "aria-valuetext"))
+        page.wait_for_selector("#next-mark:enabled")
+        page.focus("#map")
+        page.keyboard.press("]")
+        first = page.evaluate("greenserve.player().overview.marks[0][0]")
+        eventually(lambda: second(page) == first)
+
+
+def test_a_record_has_no_commands(browser, url):
+    with opened(browser, url) as page:
+        page.fill("#search", SILENT_TL)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#tl-panel:visible")
+        assert page.locator("[data-command], [data-mode], #author, #no-token").count() == 0
+        names = page.evaluate("[...document.querySelectorAll('button')].map((each) => each.textContent)")
+        assert not {"Fixed", "Hold", "Policy", "Acknowledge"} & set(names)
+
+
+def test_a_tls_panel_goes_back_in_time(browser, url):
+    with opened(browser, url) as page:
+        page.fill("#search", SILENT_TL)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#tl-panel:visible")
+        seek(page, 50)
+        eventually(lambda: "policy" in page.inner_text("#tl-mode").lower())
+        before = page.inner_text("#tl-sentences")
+        seek(page, 125)
+        eventually(lambda: "fallback" in page.inner_text("#tl-mode").lower())
+        assert "no answer" in page.inner_text("#tl-sentences")
+        seek(page, 50)
+        eventually(lambda: "policy" in page.inner_text("#tl-mode").lower())
+        assert page.inner_text("#tl-sentences") == before
+        assert page.locator("#tl-chart canvas").count() == 1
+
+
+def test_a_link_leads_to_a_second_of_a_tl(browser, url):
+    with opened(browser, f"{url}#at=120&tl={SILENT_TL}") as page:
+        eventually(lambda: second(page) == 120)
+        assert page.inner_text("#tl-name") == SILENT_TL
+        page.keyboard.press("Escape")
+        assert page.url.endswith("#at=120")
+
+
+def test_a_missing_file_is_named_on_the_map_and_in_the_panel(browser, url, folder):
+    recorded = [each.step for each in open_files([folder]).steps()]
+    before, after = next((a, b) for a, b in itertools.pairwise(recorded) if b.number > a.number + 1)
+    with opened(browser, url) as page:
+        seek(page, int(before.at_s) + 1)
+        page.wait_for_selector("#hole:visible")
+        assert f"steps {before.number + 1} to {after.number - 1} are missing" in page.inner_text("#hole")
+        eventually(lambda: "file 1 is missing before run-2.mcap" in page.inner_text("#missing"))
+        seek(page, int(after.at_s) + 10)
+        page.wait_for_selector("#hole", state="hidden")
+
+
+def test_vehicles_are_shown_where_the_record_has_them(browser, url):
+    with opened(browser, url) as page:
+        seek(page, 250)
+        assert page.evaluate("greenserve.map.vehicles.count") > 0
+        assert page.inner_text("#no-vehicles") == ""
+        assert STREET_TL in page.evaluate("greenserve.map.city.tls.map((tl) => tl.tl)")
+
+
+def test_a_record_without_vehicles_says_so(browser):
+    with playing(SAMPLE_CITY) as (address, _), opened(browser, address) as page:
+        assert page.inner_text("#no-vehicles") == "This record has no vehicles."
+        seek(page, 100)
+        assert page.evaluate("greenserve.map.vehicles.count") == 0
+
+
+def test_the_page_says_that_the_command_has_ended(browser, folder):
+    with contextlib.ExitStack() as stack:
+        address, process = stack.enter_context(playing(folder))
+        page = stack.enter_context(opened(browser, address))
+        process.send_signal(signal.SIGTERM)
+        page.wait_for_selector("#lost:visible")
+        assert page.inner_text("#status") == "lost"
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "scheme"), [(1280, 800, "dark"), (1280, 800, "light"), (390, 844, "dark"), (390, 844, "light")]
+)
+def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, width, height, scheme):
+    with opened(browser, url, width, height, scheme) as page:
+        seek(page, 250)
+        page.wait_for_selector("#next-mark:enabled")
+        page.screenshot(path=tmp_path / "city.png")
+        page.fill("#search", SILENT_TL)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#tl-chart canvas")
+        page.screenshot(path=tmp_path / "tl.png")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("#map").bounding_box()["height"] > 0.4 * height
+        for name in ("#play", "#position", "#play-speed"):
+            box = page.locator(name).bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["width"] > 40
+        assert page.evaluate(DRAWN, "street") > 2 and page.evaluate(DRAWN, "traffic") > 5 and page.evaluate(DRAWN, "marks") > 1
