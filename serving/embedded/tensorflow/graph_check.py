@@ -2,6 +2,7 @@
 
 import graphlib
 import os
+import stat
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -37,9 +38,15 @@ def check(path: Path) -> bool:
 
 
 def _check_size(path: Path, file: Path) -> None:
-    """Raise LoadError if the files of a version are too large, OSError if their sizes cannot be read."""
-    sizes = {Path(folder, name): Path(folder, name).stat().st_size for folder, _, names in os.walk(path) for name in names}
-    for what, size, limit in ((file, file.stat().st_size, MAX_GRAPH_BYTES), (path, sum(sizes.values()), MAX_MODEL_BYTES)):
+    """Raise LoadError if the files of a version are too large or not regular, OSError if their sizes cannot be read."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            status = Path(folder, name).stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise LoadError(f"{Path(folder, name)}: is not a regular file; put the file itself there")
+            total += status.st_size
+    for what, size, limit in ((file, file.stat().st_size, MAX_GRAPH_BYTES), (path, total, MAX_MODEL_BYTES)):
         if size > limit:
             raise LoadError(f"{what} has {size} bytes, more than the {limit} that an actor may have. {_REMEDY}")
 
