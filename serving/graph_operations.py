@@ -136,7 +136,10 @@ class Closure:
 
         TensorFlow inlines calls, so a few functions that call each other twice can take any time and memory.
         """
-        calls = {name: [called for node in function.node_def for called in self._callees(node)] for name, function in self._functions.items()}
+        calls = {
+            name: [called for node in function.node_def for called in self._callees(node)]
+            for name, function in self._functions.items()
+        }
         sizes: dict[str, int] = {}
         for name in graphlib.TopologicalSorter(calls).static_order():
             sizes[name] = len(self._functions[name].node_def) + sum(sizes[called] for called in calls[name])
@@ -146,7 +149,9 @@ class Closure:
     def _callees(self, node: Any) -> list[str]:
         """The functions that an operation calls, and those that TensorFlow may run in their place."""
         names = [name for name in (node.op, *_called(node)) if name in self._functions]
-        interfaces = {self._functions[name].attr["api_implements"].s for name in names if "api_implements" in self._functions[name].attr}
+        interfaces = {
+            self._functions[name].attr["api_implements"].s for name in names if "api_implements" in self._functions[name].attr
+        }
         return [*names, *(name for interface in interfaces for name in self._implementations[interface] if name not in names)]
 
     def refused(self, operations: Iterable[tuple[str, str]], allowed: frozenset[str] = ALLOWED) -> dict[str, str]:

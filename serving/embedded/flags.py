@@ -84,7 +84,7 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--logs_root", type=_path, metavar="DIR",
-        help="folder in which the files of a model's logging_config must lie, links resolved (default: none, logging_config is refused)",
+        help="folder in which the files of logging_config must lie, links resolved (default: none, logging_config is refused)",
     )  # fmt: skip
     parser.add_argument(
         "--logs_max_mb", type=int, default=MAX_LOGS_MB, metavar="MB",
@@ -307,7 +307,9 @@ def _check(args: argparse.Namespace) -> None:
         if getattr(args, name) is not None and not minimum <= getattr(args, name) <= MAX_COUNT:
             raise InputError(f"--{name} {getattr(args, name)} must lie between {minimum} and {MAX_COUNT}")
     if not 1 <= args.grpc_max_message_mb <= MAX_MESSAGE_MB_LIMIT:
-        raise InputError(f"--grpc_max_message_mb {args.grpc_max_message_mb} must lie between 1 and {MAX_MESSAGE_MB_LIMIT} (2 GiB)")
+        raise InputError(
+            f"--grpc_max_message_mb {args.grpc_max_message_mb} must lie between 1 and {MAX_MESSAGE_MB_LIMIT} (2 GiB)"
+        )
     if not MIN_LOGS_MB <= args.logs_max_mb <= MAX_LOGS_MB_LIMIT:
         raise InputError(f"--logs_max_mb {args.logs_max_mb} must lie between {MIN_LOGS_MB} and {MAX_LOGS_MB_LIMIT}")
     for name in ("file_system_poll_wait_seconds", "model_config_file_poll_wait_seconds"):

@@ -64,7 +64,9 @@ def test_logging_config_needs_a_folder_for_the_logs(tmp_path):
         parse([*arguments, f"--logs_root={tmp_path}", "--logs_max_mb=1"])
 
 
-@pytest.mark.parametrize("prefix", ["../log", "/tmp/log", "a/../../log", "link/log", "..", ".", "/", "{root}", "{root}2/log", "a/.."])
+@pytest.mark.parametrize(
+    "prefix", ["../log", "/tmp/log", "a/../../log", "link/log", "..", ".", "/", "{root}", "{root}2/log", "a/.."]
+)
 def test_files_lie_below_the_folder_of_the_logs(tmp_path, prefix):
     root = tmp_path / "logs"
     root.mkdir()

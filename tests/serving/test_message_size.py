@@ -63,8 +63,8 @@ def test_neither_side_receives_more_than_a_message_may_have():
 
 
 def test_request_beyond_the_servers_limit_is_a_wrong_request(grid_models):
-    with running(ServerConfig(grid_models, port=0, poll_s=3600, max_message_bytes=1 << 20)) as server:
-        with Client(f"127.0.0.1:{server.port}") as client:
-            with pytest.raises(BadRequest, match="larger than max"):
-                client.run("SA103", {"observation": np.zeros((20_000, 17), np.float32)})
-            assert client.run("SA103", {"observation": np.zeros((1_000, 17), np.float32)})
+    config = ServerConfig(grid_models, port=0, poll_s=3600, max_message_bytes=1 << 20)
+    with running(config) as server, Client(f"127.0.0.1:{server.port}") as client:
+        with pytest.raises(BadRequest, match="larger than max"):
+            client.run("SA103", {"observation": np.zeros((20_000, 17), np.float32)})
+        assert client.run("SA103", {"observation": np.zeros((1_000, 17), np.float32)})

@@ -55,9 +55,7 @@ def predict(server, message):
 
 def reload(server, models, prefix=None):
     message = config_pb.ReloadConfigRequest()
-    entry = message.config.model_config_list.config.add(
-        name=MODEL, base_path=str(models / MODEL), model_platform="tensorflow"
-    )
+    entry = message.config.model_config_list.config.add(name=MODEL, base_path=str(models / MODEL), model_platform="tensorflow")
     if prefix is not None:
         entry.logging_config.log_collector_config.filename_prefix = str(prefix)
         entry.logging_config.sampling_config.sampling_rate = 1

@@ -153,7 +153,9 @@ def test_control_characters_of_a_graphs_names_do_not_reach_the_error(tmp_path):
 
 
 def endless(x, weights, _path):
-    forever = tf.while_loop(lambda i, y: tf.less(i, 1.0), lambda i, y: (i * 0.5, tf.tanh(y)), (tf.reduce_min(x), actor(x, weights, "")))
+    forever = tf.while_loop(
+        lambda i, y: tf.less(i, 1.0), lambda i, y: (i * 0.5, tf.tanh(y)), (tf.reduce_min(x), actor(x, weights, ""))
+    )
     return forever[1]
 
 
@@ -178,7 +180,7 @@ def test_loop_is_not_run_while_a_model_is_loaded(tmp_path):
         return tf.while_loop(lambda i: tf.less(i, 1.0), lambda i: i * 0.5, [tf.zeros([])])[0].op
 
     write(tmp_path / "m", actor, main_op)
-    with pytest.raises(LoadError, match="its graph runs .*(While|Enter|NextIteration)"):
+    with pytest.raises(LoadError, match=r"its graph runs .*(While|Enter|NextIteration)"):
         Session(tmp_path / "m")
 
 
@@ -191,7 +193,10 @@ def edited(folder, edit):
 
 
 def test_function_that_calls_itself_is_refused(tmp_path):
-    write(tmp_path / "m", lambda x, weights, _: tf.function(lambda z: tf.function(tf.tanh)(z), autograph=False)(actor(x, weights, "")))
+    write(
+        tmp_path / "m",
+        lambda x, weights, _: tf.function(lambda z: tf.function(tf.tanh)(z), autograph=False)(actor(x, weights, "")),
+    )
 
     def recurse(graph):
         for function in graph.library.function:

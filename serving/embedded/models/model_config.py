@@ -70,9 +70,7 @@ def from_proto(models: pb.ModelConfigList) -> dict[str, ModelConfig]:
                 f"Expected model {entry.name} to have an absolute path or URI; got base_path()={entry.base_path}"
             )
         logging = logging_config.from_proto(entry.name, entry.logging_config) if entry.HasField("logging_config") else None
-        configs[entry.name] = ModelConfig(
-            entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels), logging
-        )
+        configs[entry.name] = ModelConfig(entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels), logging)
     return configs
 
 

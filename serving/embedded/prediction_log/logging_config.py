@@ -25,18 +25,22 @@ class LoggingConfig:
 
 
 def from_proto(model: str, config: pb.LoggingConfig) -> LoggingConfig:
-    """Convert a model's logging_config. Raises StatusError (INVALID_ARGUMENT) if it is invalid or asks for what is not supported."""
+    """Convert a model's logging_config. Raises StatusError (INVALID_ARGUMENT) if it is invalid or unsupported."""
     where = f"model {model}: logging_config"
     collector, sampling = config.log_collector_config, config.sampling_config
     if collector.type not in COLLECTOR_TYPES:
-        raise invalid_argument(f"{where}: log collector type {collector.type!r} is not supported; leave type out, for TFRecord files")
+        raise invalid_argument(
+            f"{where}: log collector type {collector.type!r} is not supported; leave type out, for TFRecord files"
+        )
     for message, name in ((config, "custom_logging_config"), (sampling, "per_task_sampling_configs"), (sampling, "attributes")):
         if name in (field.name for field, _ in message.ListFields()):
             raise invalid_argument(f"{where}: {name} is not supported; leave it out")
     if not collector.filename_prefix:
         raise invalid_argument(f"{where}: filename_prefix of log_collector_config is missing; add it, such as {model!r}")
     if not config.HasField("sampling_config"):
-        raise invalid_argument(f"{where}: sampling_config is missing; add sampling_config {{ sampling_rate: 1 }} to log every request")
+        raise invalid_argument(
+            f"{where}: sampling_config is missing; add sampling_config {{ sampling_rate: 1 }} to log every request"
+        )
     if not 0 <= sampling.sampling_rate <= 1:  # false for NaN, too
         raise invalid_argument(f"{where}: sampling_rate {sampling.sampling_rate:g} must lie between 0 and 1")
     return LoggingConfig(Path(collector.filename_prefix), sampling.sampling_rate)

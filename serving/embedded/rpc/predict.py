@@ -36,7 +36,9 @@ def predict(models: ServableFinder, count_run: CountRun, request: wire.PredictRe
     if size > MAX_MESSAGE_BYTES:
         # before it is converted, which takes several times this memory
         raise invalid_argument(f"the outputs take {size} bytes, {TOO_LARGE}")
-    return response_message(wire.ModelSpec(name=spec.name, signature_name=name), version, signature, dict(zip(keys, outputs, strict=True)))
+    return response_message(
+        wire.ModelSpec(name=spec.name, signature_name=name), version, signature, dict(zip(keys, outputs, strict=True))
+    )
 
 
 def response_message(

@@ -57,7 +57,9 @@ def _check(meta_graph: tf.MetaGraphDef) -> bool:
     try:
         size = closure.inlined_size()
     except graphlib.CycleError as error:
-        raise LoadError(f"its function {error.args[1][0][:MAX_NAME_CHARS]!r} calls itself; nothing of it was run. {_REMEDY}") from None
+        raise LoadError(
+            f"its function {error.args[1][0][:MAX_NAME_CHARS]!r} calls itself; nothing of it was run. {_REMEDY}"
+        ) from None
     if size > MAX_NODES:
         raise LoadError(f"its graph runs {size} operations, more than {MAX_NODES}; nothing of it was run. {_REMEDY}")
     outputs = [output.name for signature in meta_graph.signature_def.values() for output in signature.outputs.values()]
