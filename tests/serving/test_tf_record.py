@@ -27,13 +27,13 @@ def test_checksum_of_the_standards_example():
     assert tf_record.masked_crc32c(bytes(32)) == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-@given(st.binary(max_size=40) | st.integers(1020, 2060).map(lambda size: bytes(k * k % 251 for k in range(size))))
+@given(st.binary(max_size=40) | st.integers(250, 520).map(lambda size: bytes(k * k % 251 for k in range(size))))
 def test_checksum_is_that_of_its_definition(data):
     crc = crc32c(data)
     assert tf_record.masked_crc32c(data) == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-@pytest.mark.parametrize("sizes", [[0], [1, 3, 4, 5], [1023, 1024, 1025, 70_000]])
+@pytest.mark.parametrize("sizes", [[0], [1, 3, 4, 5], [255, 256, 257, 65_536, 70_000]])
 def test_tensorflow_reads_the_records_and_writes_the_same_bytes(tmp_path, sizes):
     records = [bytes(k * 7 % 256 for k in range(size)) for size in sizes]
     file = io.BytesIO()

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from google.protobuf.message import EncodeError
@@ -32,6 +32,8 @@ MAX_QUEUED_BYTES = 64 << 20
 """Limit of the memory of records that wait for the writer; also of one record."""
 CLOSE_TIMEOUT_S = 5.0
 """Wall time at the end in which what is queued is written."""
+SLICE, PAUSE_S = 32, 0.00002
+"""The writer pauses after so many records, so that requests never wait long for Python's interpreter lock."""
 TAG = "serve"
 """Tag of the MetaGraph that the server loads."""
 
@@ -138,7 +140,7 @@ class PredictionLog:
         if self._files is None:
             return
         try:
-            self._files.append(prefix, b"".join(map(tf_record.encode, records)))
+            self._files.append(prefix, b"".join(_encoded(records)))
         except OSError as error:
             self._metrics.count_logged("failed", len(records))
             if not self._failing:
@@ -175,3 +177,11 @@ class PredictionLog:
         self._writer.join(CLOSE_TIMEOUT_S)
         if self._writer.is_alive():
             log.error("the last prediction logs are missing: %s did not take them within %g s", self._root, CLOSE_TIMEOUT_S)
+
+
+def _encoded(records: Sequence[bytes]) -> Iterator[bytes]:
+    """The bytes of each record in a file."""
+    for number, record in enumerate(records, start=1):
+        yield tf_record.encode(record)
+        if number % SLICE == 0:
+            time.sleep(PAUSE_S)
