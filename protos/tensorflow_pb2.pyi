@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ConfigProto(_message.Message):
-    __slots__ = ("intra_op_parallelism_threads", "inter_op_parallelism_threads")
+    __slots__ = ("intra_op_parallelism_threads", "inter_op_parallelism_threads", "operation_timeout_in_ms")
     INTRA_OP_PARALLELISM_THREADS_FIELD_NUMBER: _ClassVar[int]
     INTER_OP_PARALLELISM_THREADS_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_TIMEOUT_IN_MS_FIELD_NUMBER: _ClassVar[int]
     intra_op_parallelism_threads: int
     inter_op_parallelism_threads: int
-    def __init__(self, intra_op_parallelism_threads: _Optional[int] = ..., inter_op_parallelism_threads: _Optional[int] = ...) -> None: ...
+    operation_timeout_in_ms: int
+    def __init__(self, intra_op_parallelism_threads: _Optional[int] = ..., inter_op_parallelism_threads: _Optional[int] = ..., operation_timeout_in_ms: _Optional[int] = ...) -> None: ...
 
 class SavedModel(_message.Message):
     __slots__ = ("meta_graphs",)

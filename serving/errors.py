@@ -37,7 +37,7 @@ class ModelNotFound(ServingError):
 
 
 class BadRequest(ServingError):
-    """The request is invalid: wrong signature, input key, dtype or shape."""
+    """The request is invalid: wrong signature, input key, dtype or shape, or larger than the server accepts."""
 
     code = "INVALID_ARGUMENT"
 
@@ -48,6 +48,8 @@ class InvalidResponse(ServingError):
     code = "INVALID_RESPONSE"
 
 
+_TOO_LARGE = "larger than max"
+"""Part of gRPC's own text about a message beyond the receiver's limit, which has the status of an overload."""
 ERROR_BY_STATUS: dict[str, type[ServingError]] = {
     "UNAVAILABLE": Unavailable,
     "CANCELLED": Unavailable,
@@ -63,7 +65,7 @@ ERROR_BY_STATUS: dict[str, type[ServingError]] = {
 def from_status(code: str, details: str) -> ServingError:
     """The error of a gRPC status, by the status's name."""
     details = printable(details)
-    error_type = ERROR_BY_STATUS.get(code)
+    error_type = BadRequest if code == Overloaded.code and _TOO_LARGE in details else ERROR_BY_STATUS.get(code)
     if error_type is None:
         return ServingError(f"{code}: {details}")
     return error_type(details or code)

@@ -2,9 +2,10 @@
 
 An untrusted graph may read and write files, open connections or call Python functions. So every operation that a run can
 reach is compared with ALLOWED before anything runs: data and control inputs, branches, loop bodies and called functions
-included. Endless loops are not recognised; callers limit the time of a run.
+included. Endless loops are not recognised; callers limit the time of a run of LOOPS.
 """
 
+import graphlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -68,6 +69,8 @@ RESTORE = ALLOWED | {
 """The allowed operations, and those that restore a model's variables from its own files."""
 INFERENCE = RESTORE - set(_RANDOM.split())
 """The operations that an exported model may have."""
+LOOPS = frozenset(("While", "StatelessWhile", "Enter", "NextIteration"))
+"""The allowed operations that may run their bodies without end."""
 INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op", "table_initializer", "local_init_op")
 """TensorFlow runs their operations when it loads a SavedModel, and the operation of INIT_SIGNATURE."""
 INIT_SIGNATURE = "__saved_model_init_op"
@@ -127,6 +130,29 @@ class Closure:
             for node in function.node_def:
                 pending += [node.op, *_called(node)]
                 yield node.op, f"{function.signature.name}/{node.name}"
+
+    def inlined_size(self) -> int:
+        """The number of nodes if every call is replaced by the nodes of its function; raises graphlib.CycleError for recursion.
+
+        TensorFlow inlines calls, so a few functions that call each other twice can take any time and memory.
+        """
+        calls = {
+            name: [called for node in function.node_def for called in self._callees(node)]
+            for name, function in self._functions.items()
+        }
+        sizes: dict[str, int] = {}
+        for name in graphlib.TopologicalSorter(calls).static_order():
+            sizes[name] = len(self._functions[name].node_def) + sum(sizes[called] for called in calls[name])
+        called = (called for node in self._nodes.values() for called in self._callees(node)) if sizes else ()
+        return len(self._nodes) + sum(sizes[name] for name in called)
+
+    def _callees(self, node: Any) -> list[str]:
+        """The functions that an operation calls, and those that TensorFlow may run in their place."""
+        names = [name for name in (node.op, *_called(node)) if name in self._functions]
+        interfaces = {
+            self._functions[name].attr["api_implements"].s for name in names if "api_implements" in self._functions[name].attr
+        }
+        return [*names, *(name for interface in interfaces for name in self._implementations[interface] if name not in names)]
 
     def refused(self, operations: Iterable[tuple[str, str]], allowed: frozenset[str] = ALLOWED) -> dict[str, str]:
         """The operations that may not run, each with the node that was found first; function calls themselves are allowed."""

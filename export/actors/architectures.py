@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from city.errors import InputError
 from export.actors import Actor
 from export.actors.activations import ACTIVATIONS
+from export.actors.rounding import permitted_difference, rounding
 from export.actors.steps import Activation, BatchNorm, Branch, Clip, Dense, Join, SizeMismatch, Step, check_sizes
 
 OUTPUT_ACTIVATIONS = ("tanh", "linear", "sigmoid")
@@ -24,6 +25,10 @@ CLIP = "clip"
 """Output of trainers whose environment clips actions to [-1, 1]."""
 MATCH_TOLERANCES = {1.0: 1e-5, 10.0: 1e-4, 100.0: 1e-3, 1000.0: 1e-2}
 """Tolerance between equal actions by the scale of observations: float32 has seven digits."""
+RELATIVE_TOLERANCE = 1e-5
+"""The same relative to the scale of the actions, or of the logits before a tanh or softmax."""
+MAX_BOUNDED_DIFFERENCE = 1e-2
+"""Limit for differences of probabilities, and of actions after a tanh, whatever the scale of the logits."""
 MAX_ORDERS = 5040
 """Orders of groups to try: 7!."""
 
@@ -144,12 +149,30 @@ def find_equivalent_actor(
         if actor.inputs != inputs:
             return None
         if all(
-            (actual := actor.evaluate(probe, categorical)).shape == expected.shape
-            and np.abs(actual - expected).max() <= tolerance
+            _agree(actor, probe, expected, tolerance, categorical)
             for probe, expected, tolerance in zip(probes, references, MATCH_TOLERANCES.values(), strict=True)
         ):
             return actor
     return None
+
+
+def _agree(actor: Actor, probe: NDArray[np.float32], expected: NDArray[Any], tolerance: float, categorical: bool) -> bool:
+    """Whether an actor's actions are the expected ones, up to the rounding of float32.
+
+    Args:
+        actor: the actor.
+        probe: [n, inputs] observations.
+        expected: [n, A] actions or scores.
+        tolerance: difference of actions whose scale, and that of their logits, is at most 1.
+        categorical: whether the actor is categorical.
+    """
+    actual = actor.evaluate(probe, categorical)
+    if actual.shape != expected.shape:
+        return False
+    # a tanh or softmax of large logits: the output is small, its rounding is that of the logits
+    of_logits = np.minimum(rounding(RELATIVE_TOLERANCE, probe, actor, categorical), MAX_BOUNDED_DIFFERENCE)
+    permitted = np.maximum(max(tolerance, permitted_difference(RELATIVE_TOLERANCE, expected)), of_logits)
+    return bool((np.abs(actual - expected) <= permitted).all())
 
 
 def _select(where: Path, layers: Layers, names: Sequence[str]) -> Layers:

@@ -17,6 +17,16 @@ _KINDS = {
 }
 
 
+def check_model(folder: Path) -> None:
+    """Raise InputError if a file of a version's folder is missing, not a regular file or too large."""
+    for path in sorted(folder.rglob("*")):
+        if not path.is_dir():
+            try:
+                check(path)
+            except OSError as error:
+                raise InputError(f"{path}: cannot be read: {error.strerror}; export the model again") from None
+
+
 def check(path: Path, max_bytes: int = MAX_BYTES) -> os.stat_result:
     """The status of a file, with links followed; called before any file of a checkpoint is opened.
 

@@ -19,6 +19,7 @@ from city import model_folders, names, program
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from export import config, quiet, single_model
+from export.checkpoints import regular_files
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor, Group
 from export.graphs.graph_actor import PARITY_OBSERVATIONS
@@ -149,6 +150,10 @@ def _exported_tls(models_dir: Path) -> list[str]:
 def _is_fleet(version: Path) -> bool:
     """Whether a version is a fleet, by its manifest; by its contract if the manifest is missing or damaged."""
     try:
+        regular_files.check_model(version)
+    except InputError:
+        return False  # export() checks the files again, and its error names the TL
+    try:
         text = (version / "assets.extra" / manifest.FILE_NAME).read_text(encoding="utf-8")
         return bool(json.loads(text)["source"]["format"] == FLEET)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -167,6 +172,8 @@ def export(job: FleetJob) -> str:
     if number >= single_model.MAX_MODEL_NUMBER:
         raise InputError(f"fleet {job.name}: number {number} is too large for a version; pass a smaller --model-number")
     single_models = {tl: _newest_version(job.models_dir / tl) for tl in job.tls}
+    for folder in single_models.values():
+        regular_files.check_model(folder)
     if job.skip_existing and newest is not None and _is_built_from(home / str(newest), single_models):
         return f"{job.name}: version {newest} holds the newest versions of its {len(job.tls)} TLs; left as it is"
     publish.check_version_absent(job.models_dir, job.name, number, job.overwrite)
@@ -194,9 +201,10 @@ def export(job: FleetJob) -> str:
 def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
     """Whether a fleet was built from exactly these models."""
     try:
+        regular_files.check_model(version)
         members = {member.tl: member for member in from_saved_model(version).members}
         contracts = {tl: from_saved_model(folder) for tl, folder in single_models.items()}
-    except ContractError:
+    except (ContractError, InputError):
         return False  # if it is a TL's, building the fleet raises it again
     return members.keys() == contracts.keys() and all(
         members[tl].version == int(single_models[tl].name) and members[tl].contract.origin == contract.origin

@@ -8,7 +8,6 @@ is compared with its checkpoint's actor, a fleet with its single models.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 
 from city.errors import ProgramFailed, first_line
-from export.actors import Actor
-from export.actors.steps import Dense
+from export.actors import Actor, rounding
+from export.actors.rounding import permitted_difference, rounding_of_actions
 from export.graphs.graph_actor import LOGITS, GraphActor, ReferenceModel, parity_observations, random_observations
 from export.saved_model import warmup
 from protos import policy_pb2 as pb
@@ -65,11 +64,6 @@ class Parity(NamedTuple):
     """Largest absolute difference of an action (categorical: of a probability)."""
     permitted: float
     """Largest difference that was permitted."""
-
-
-def permitted_difference(tolerance: float, expected: NDArray[Any]) -> float:
-    """A tolerance times the outputs' scale (at least 1), because float32's rounding error is relative."""
-    return tolerance * max(1.0, float(np.abs(expected).max(initial=0.0)))
 
 
 class NotInferenceOnly(ProgramFailed):
@@ -130,7 +124,8 @@ def compare_with_checkpoint(
         logarithms, ranking = (np.log(np.maximum(values.astype(np.float64), MIN_PROBABILITY)) for values in (actual, expected))
         _check_difference("the logarithms of its probabilities", np.abs(logarithms - ranking), 2 * permitted)
     else:
-        bounds = np.maximum(permitted_difference(TOLERANCE, expected), _rounding(x, actor) if not categorical else 0.0)
+        of_logits = rounding_of_actions(TOLERANCE, x, actor) if isinstance(actor, Actor) and not categorical else 0.0
+        bounds = np.maximum(permitted_difference(TOLERANCE, expected), of_logits)
         permitted = float(bounds.max())
         _check_difference("its actions", difference, bounds)
     if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), ranking, permitted):
@@ -156,32 +151,8 @@ def _logits(
     if reference_model is not None and reference_model.output_kind == LOGITS:
         return np.asarray(reference_model.run(x))
     if isinstance(actor, Actor):
-        return replace(actor, scores=Q_VALUES).evaluate(x, categorical=True)
+        return rounding.logits(x, actor)
     return expected
-
-
-def _rounding(x: NDArray[np.float32], actor: Actor | GraphActor) -> NDArray[Any]:
-    """[n, A] changes of continuous actions if their logits, before a tanh, change by TOLERANCE times the logits' scale.
-
-    0 for a graph: the exported model has the trainer's own operations, and rounds as they do.
-    """
-    if not isinstance(actor, Actor):
-        return np.zeros(1)
-    last = max(k for k, step in enumerate(actor.steps) if isinstance(step, Dense)) + 1
-    logits: NDArray[Any] = x.astype(np.float64)
-    branches: list[NDArray[Any]] = []
-    for step in actor.steps[:last]:
-        logits = step.evaluate(logits, branches)
-
-    def actions(shift: float) -> NDArray[Any]:
-        values, remaining = logits + shift, list(branches)
-        for step in actor.steps[last:]:
-            values = step.evaluate(values, remaining)
-        return values
-
-    shift, middle = permitted_difference(TOLERANCE, logits), actions(0.0)
-    bounds: NDArray[Any] = np.maximum(np.abs(actions(shift) - middle), np.abs(actions(-shift) - middle))
-    return bounds
 
 
 def compare_with_single_models(

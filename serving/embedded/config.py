@@ -13,6 +13,10 @@ from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.rest.request_body import MAX_BODY_BYTES
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
+MAX_LOGS_MB = 1024
+"""Default limit of all prediction logs together, in MiB."""
+MAX_MESSAGE_MB = 64
+"""Default limit of a request over gRPC, in MiB: 400 times that of a fleet of 1,000 TLs with 40 numbers each."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,12 @@ class ServerConfig:
     """Whether HandleReloadConfigRequest is answered."""
     models_root: Path | None = None
     """Folder in which the models of reload requests must lie; None: the folder of the models at the start."""
+    logs_root: Path | None = None
+    """Folder in which prediction logs must lie; None: a logging_config is refused."""
+    logs_max_bytes: int = MAX_LOGS_MB << 20
+    """Limit of all prediction logs together."""
+    max_message_bytes: int = MAX_MESSAGE_MB << 20
+    """Maximum size of a request over gRPC."""
 
 
 def metrics_path_from_file(file: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import re
 from pathlib import Path
 
@@ -9,11 +10,14 @@ from city import config as city_config
 from city.arguments import Parser, host_and_port
 from city.errors import InputError
 from city.version import VERSION
-from serving.embedded.config import RestConfig, ServerConfig, metrics_path_from_file, ssl_from_file
+from serving.client.channel import MAX_MESSAGE_BYTES
+from serving.embedded.config import MAX_LOGS_MB, MAX_MESSAGE_MB, RestConfig, ServerConfig, metrics_path_from_file, ssl_from_file
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import LoadOptions
 from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.prediction_log import logging_config
 from serving.embedded.rest.request_body import MAX_BODY_BYTES
+from serving.embedded.status import StatusError
 
 MAX_COUNT = 100_000
 """Maximum of thread, retry and queue counts."""
@@ -21,6 +25,10 @@ MAX_INTERVAL_S = 86_400
 """Maximum of every interval and timeout: one day."""
 MAX_BODY_BYTES_LIMIT = 1 << 26
 """Maximum of --rest_api_max_body_bytes: parsing 64 MiB takes seconds, during which gRPC calls are slower."""
+MAX_MESSAGE_MB_LIMIT = 2048
+"""Maximum of --grpc_max_message_mb: protobuf's limit of a message."""
+MIN_LOGS_MB, MAX_LOGS_MB_LIMIT = 128, 1 << 30
+"""Bounds of --logs_max_mb: at least one file and one full queue."""
 DEFAULT_NAME = "default"
 """tensorflow_model_server's default of --model_name."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -75,6 +83,14 @@ def parser(prog: str) -> Parser:
         help="folder in which the models of reload requests must lie, links resolved (default: that of the models at the start)",
     )  # fmt: skip
     parser.add_argument(
+        "--logs_root", type=_path, metavar="DIR",
+        help="folder in which the files of logging_config must lie, links resolved (default: none, logging_config is refused)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--logs_max_mb", type=int, default=MAX_LOGS_MB, metavar="MB",
+        help=f"limit of all prediction logs in that folder in MiB; the oldest are deleted first (default: {MAX_LOGS_MB})",
+    )  # fmt: skip
+    parser.add_argument(
         "--enable_reload_config_request", type=_boolean, nargs="?", const=True, default=True, metavar="BOOL",
         help="answer HandleReloadConfigRequest, by which a client replaces the models (default: true)",
     )  # fmt: skip
@@ -95,6 +111,10 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--max_queued_calls", type=int, default=1000, metavar="N",
         help="calls that may wait for a thread; further ones are answered RESOURCE_EXHAUSTED (default: 1000)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--grpc_max_message_mb", type=int, default=MAX_MESSAGE_MB, metavar="MB",
+        help=f"largest request over gRPC in MiB; larger ones are answered RESOURCE_EXHAUSTED (default: {MAX_MESSAGE_MB})",
     )  # fmt: skip
     parser.add_argument("--rest_api_port", type=int, default=0, metavar="PORT", help="port of the REST API, 0: off (default: 0)")
     parser.add_argument("--rest_api_num_threads", type=int, default=8, metavar="N", help="threads of the REST API (default: 8)")
@@ -204,6 +224,12 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         )
     if args.models_root is not None and not args.models_root.is_dir():
         raise InputError(f"--models_root {args.models_root}: no such folder; name the folder of the models")
+    if args.logs_root is not None and not (args.logs_root.is_dir() and os.access(args.logs_root, os.W_OK | os.X_OK)):
+        raise InputError(f"--logs_root {args.logs_root}: no folder that can be written; make it, or correct its permissions")
+    try:
+        logging_config.check(model_config.logging_configs(models), args.logs_root)
+    except StatusError as error:
+        raise InputError(f"{args.model_config_file}: {error}") from None
     return ServerConfig(
         models_dir=models_dir,
         host=args.host or host,
@@ -229,6 +255,9 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         allow_any_operation=args.allow_any_operation,
         reload_rpc=args.enable_reload_config_request,
         models_root=args.models_root,
+        logs_root=args.logs_root,
+        logs_max_bytes=args.logs_max_mb << 20,
+        max_message_bytes=min(args.grpc_max_message_mb << 20, MAX_MESSAGE_BYTES),
         **({"threads": args.grpc_max_threads} if args.grpc_max_threads else {}),
     )
 
@@ -277,6 +306,12 @@ def _check(args: argparse.Namespace) -> None:
     for name, minimum in bounds:
         if getattr(args, name) is not None and not minimum <= getattr(args, name) <= MAX_COUNT:
             raise InputError(f"--{name} {getattr(args, name)} must lie between {minimum} and {MAX_COUNT}")
+    if not 1 <= args.grpc_max_message_mb <= MAX_MESSAGE_MB_LIMIT:
+        raise InputError(
+            f"--grpc_max_message_mb {args.grpc_max_message_mb} must lie between 1 and {MAX_MESSAGE_MB_LIMIT} (2 GiB)"
+        )
+    if not MIN_LOGS_MB <= args.logs_max_mb <= MAX_LOGS_MB_LIMIT:
+        raise InputError(f"--logs_max_mb {args.logs_max_mb} must lie between {MIN_LOGS_MB} and {MAX_LOGS_MB_LIMIT}")
     for name in ("file_system_poll_wait_seconds", "model_config_file_poll_wait_seconds"):
         if not abs(getattr(args, name)) <= MAX_INTERVAL_S:
             raise InputError(f"--{name} {getattr(args, name):g} must be at most {MAX_INTERVAL_S} s (a day)")

@@ -21,20 +21,21 @@ from city.errors import InputError, path_errors_as_input_errors
 from city.version import VERSION
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
-from serving.client.channel import MAX_MESSAGE_BYTES, MAX_UNIX_PATH_BYTES
+from serving.client.channel import MAX_UNIX_PATH_BYTES
 from serving.embedded import exposure
 from serving.embedded.certificate_file import CertificateFile, certificates
 from serving.embedded.config import ServerConfig, port_error
 from serving.embedded.models import model_config, models_root
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.prediction_log.prediction_log import PredictionLog
 from serving.embedded.rest.server import RestServer
 from serving.embedded.rpc import reflection
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
 from serving.embedded.rpc.get_model_status import get_model_status
 from serving.embedded.rpc.grpc_method import GrpcMethod
 from serving.embedded.rpc.handle_reload_config_request import handle_reload_config_request, switched_off
-from serving.embedded.rpc.predict import predict
+from serving.embedded.rpc.predict import logged_predict, predict
 from serving.embedded.rpc.unimplemented import RPCS as UNIMPLEMENTED_RPCS
 from serving.embedded.rpc.unimplemented import unimplemented_rpc
 from serving.embedded.status import StatusError, aborted
@@ -49,13 +50,16 @@ MAX_NAMED_MODELS = 5
 """Models that a warning names."""
 _OPTIONS: dict[str, int | str] = {
     "grpc.so_reuseport": 0,
-    # without this limit gRPC aborts the process on a larger message
-    "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
     "grpc.max_send_message_length": -1,
     # a client that vanishes in the middle of a request must not hold a thread for long
     "grpc.keepalive_time_ms": 30_000,
     "grpc.keepalive_timeout_ms": 10_000,
 }
+
+
+def _options(config: ServerConfig) -> dict[str, int | str]:
+    """gRPC's options."""
+    return {**_OPTIONS, "grpc.max_receive_message_length": config.max_message_bytes, **dict(config.channel_arguments)}
 
 
 class Server:
@@ -78,6 +82,7 @@ class Server:
         self._reload_lock = threading.Lock()
         self._configs: Mapping[str, ModelConfig] = config.models
         self._models_root = config.models_root or config.models_dir or models_root.common_folder(config.models)
+        self._prediction_log = PredictionLog(config.logs_root, config.logs_max_bytes, self.metrics)
         self._is_reconfigured = False
         """Whether a reload has replaced the models of the command line."""
         self._health = health.HealthServicer()
@@ -87,7 +92,7 @@ class Server:
         self._server = grpc.server(
             futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
             maximum_concurrent_rpcs=config.threads + config.max_queued_calls,
-            options=list({**_OPTIONS, **dict(config.channel_arguments)}.items()),
+            options=list(_options(config).items()),
         )
         self._add_services()
         self._rest: RestServer | None = None
@@ -114,8 +119,9 @@ class Server:
         manager = self.manager
 
         partial = functools.partial
+        run = partial(predict, manager, self.metrics.count_run)
         prediction_rpcs: dict[str, tuple[Any, Any]] = {
-            "Predict": (partial(predict, manager, self.metrics.count_run), wire.PredictRequest),
+            "Predict": (partial(logged_predict, run, self._prediction_log), wire.PredictRequest),
             "GetModelMetadata": (partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
             **{name: (unimplemented_rpc(name), message) for name, message in UNIMPLEMENTED_RPCS.items()},
         }
@@ -155,11 +161,12 @@ class Server:
             raise InputError(f"{config.models_dir}: cannot be read: {error.strerror}") from None
         if self._stopping.is_set():
             return
+        self._prediction_log.configure(model_config.logging_configs(config.models))
         self._listen()
         if rest := config.rest:
             self._rest = RestServer(
                 self.manager, self.metrics, config.host, rest.port, rest.threads, rest.timeout_s, rest.metrics_path,
-                rest.max_body_bytes,
+                rest.max_body_bytes, self._prediction_log,
             )  # fmt: skip
             self._rest.start()
         self._set_health(serving=True)
@@ -228,6 +235,8 @@ class Server:
         # Wait for the poll in progress
         if self._polling.is_alive():
             self._polling.join()
+        # Write the last logs
+        self._prediction_log.close()
         self._model_service_pool.shutdown(wait=False)
         self.manager.close()
 
@@ -248,12 +257,14 @@ class Server:
 
     def reconfigure(self, configs: Mapping[str, ModelConfig]) -> None:
         """Replace the whole configuration, or leave it unchanged. Raises StatusError; ABORTED during another reload."""
+        self._prediction_log.check(model_config.logging_configs(configs))
         if not self._reload_lock.acquire(blocking=False):
             raise aborted("another reload is in progress; try again when it has ended")
         try:
             with self._config_lock:
                 self.manager.reconfigure(configs, time.monotonic())
                 self._configs, self._is_reconfigured = configs, True
+                self._prediction_log.configure(model_config.logging_configs(configs))
         finally:
             self._reload_lock.release()
 

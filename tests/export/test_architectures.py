@@ -190,3 +190,27 @@ def test_a_categorical_actor_ends_with_logits(tmp_path):
     assert isinstance(actor.steps[-1], Dense)
     assert isinstance(actor, Actor) and not isinstance(actor.steps[-1], Activation)
     assert actor.evaluate(X, True).sum(axis=1) == pytest.approx(np.ones(64))
+
+
+@pytest.mark.parametrize("categorical", [True, False], ids=["softmax", "tanh"])
+def test_actor_with_large_logits_is_matched_although_float32_rounds_them(tmp_path, categorical):
+    """Trainers multiply logits; those of 100 to 1,000 differ by more than 1e-5 between two orders of the same additions."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        dense = tuple(
+            Dense(f"d{k}", rng.normal(0, scale, shape).astype(np.float32), np.zeros(shape[1], np.float32))
+            for k, (shape, scale) in enumerate((((12, 64), 0.3), ((64, 64), 0.2), ((64, 4), 30.0)))
+        )
+        layers, hints = Layers(dense, (), ()), ArchitectureHints(hidden_activation="tanh")
+        actor = architectures.build(tmp_path, layers, hints, categorical)
+
+        def in_float32(x, is_categorical, dense=dense):
+            for layer in dense:
+                x = x.astype(np.float32) @ layer.kernel
+                x = x if layer is dense[-1] else np.tanh(x)
+            e = np.exp(x - x.max(axis=1, keepdims=True))
+            return e / e.sum(axis=1, keepdims=True) if is_categorical else np.tanh(x)
+
+        found = architectures.find_equivalent_actor(tmp_path, layers, ArchitectureHints(), in_float32, 12, categorical)
+        assert found is not None and found.architecture == actor.architecture
+        assert [step.note for step in found.steps if step.note] == [step.note for step in actor.steps if step.note]

@@ -1,6 +1,7 @@
 """Fleets: a single model of many TLs, whose actions are the single models'."""
 
 import json
+import os
 import re
 import shutil
 
@@ -360,3 +361,14 @@ def test_fleet_without_name_or_tls_is_refused(models, tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     assert main(["fleet", "--models-dir", str(models), *flags]) == 2
     refused(capsys, message)
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", "assets.extra/policy.json", "assets.extra/export.json", "notes"])
+@pytest.mark.parametrize("kind", ["FIFO", "device"])
+def test_model_with_a_file_that_is_not_regular_is_refused_at_once(models, capsys, name, kind):
+    path = models / "SA103" / "4" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path) if kind == "FIFO" else path.symlink_to("/dev/zero")
+    assert build(models) == 2
+    refused(capsys, str(path), f"it is a {kind}, not a regular file")
+    assert main(["fleet", "city", "--tl", "SA101,SA102", "--models-dir", str(models)]) == 0, "other fleets are built"

@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "reference" / "serving-api.md").read_text()
 PACKAGES = {"Health": "grpc.health.v1", "ServerReflection": "grpc.reflection.v1alpha"}
 OWN_FLAGS = {
     *("city", "models_dir", "host", "max_queued_calls", "models_root", "enable_reload_config_request", "allow_any_operation"),
-    *("rest_api_max_body_bytes", "allow_rest_api_without_tls"),
+    *("rest_api_max_body_bytes", "allow_rest_api_without_tls", "grpc_max_message_mb", "logs_root", "logs_max_mb"),
 }
 
 

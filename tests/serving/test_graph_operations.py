@@ -1,8 +1,11 @@
 """Which operations of a graph a run can reach, and which of them may run."""
 
+import graphlib
+
 import pytest
 import tensorflow as tf
 
+from protos import tensorflow_pb2
 from serving.graph_operations import ALLOWED, Closure
 
 SPEC = tf.TensorSpec([None, 4], tf.float32)
@@ -109,3 +112,33 @@ def test_function_cannot_have_the_name_of_an_operation():
     graph.library.function[0].signature.name = "WriteFile"
     with tf.Graph().as_default(), pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="WriteFile"):
         tf.import_graph_def(graph)
+
+
+def test_size_counts_a_function_for_each_call_of_it():
+    """f0 has 1 node, and each further function calls the one before twice: TensorFlow would inline 2^60 nodes."""
+    graph = tensorflow_pb2.GraphDef()
+    graph.library.function.add().node_def.add(op="Tanh", name="y")
+    for k in range(1, 61):
+        function = graph.library.function.add()
+        for name in ("first", "second"):
+            function.node_def.add(op="PartitionedCall", name=name).attr["f"].func.name = f"f{k - 1}"
+    for k, function in enumerate(graph.library.function):
+        function.signature.name = f"f{k}"
+    graph.node.add(op="f60", name="call")
+    sizes = [1]
+    for _ in range(60):
+        sizes.append(2 + 2 * sizes[-1])
+    assert Closure(graph).inlined_size() == 1 + sizes[-1] > 1 << 60
+
+
+def test_size_counts_functions_that_may_run_in_the_place_of_a_called_one():
+    graph = tensorflow_pb2.GraphDef()
+    for name in ("a", "b"):
+        function = graph.library.function.add()
+        function.signature.name, function.attr["api_implements"].s = name, b"layer"
+        function.node_def.add(op="Tanh", name="y")
+    graph.node.add(op="a", name="call")
+    assert Closure(graph).inlined_size() == 3
+    graph.library.function[1].node_def.add(op="a", name="call")
+    with pytest.raises(graphlib.CycleError):
+        Closure(graph).inlined_size()

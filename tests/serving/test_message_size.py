@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 from google.protobuf.message import EncodeError
 
+from city.errors import InputError
 from protos import predict_pb2 as wire
-from serving.client import channel
-from serving.embedded import server
+from serving.client import Client, channel
+from serving.embedded.config import ServerConfig
+from serving.embedded.flags import parse
 from serving.embedded.rpc.grpc_method import GrpcMethod
 from serving.embedded.rpc.predict import predict
 from serving.embedded.status import StatusError
+from serving.errors import BadRequest
+from tests.serving.conftest import running
 
 
 def test_outputs_over_2_gib_are_refused_before_they_are_converted():
@@ -50,5 +54,17 @@ def test_system_error_of_an_rpc_is_not_reported_as_a_large_response(caplog):
 
 
 def test_neither_side_receives_more_than_a_message_may_have():
-    for options in (dict(channel._OPTIONS), server._OPTIONS):
-        assert options["grpc.max_receive_message_length"] == (1 << 31) - 1
+    assert dict(channel._OPTIONS)["grpc.max_receive_message_length"] == (1 << 31) - 1
+    assert parse(["--models_dir=.", "--grpc_max_message_mb=2048"]).max_message_bytes == (1 << 31) - 1
+    assert parse(["--models_dir=."]).max_message_bytes == 64 << 20
+    for value in ("0", "2049"):
+        with pytest.raises(InputError, match=f"--grpc_max_message_mb {value} must lie between 1 and 2048"):
+            parse(["--models_dir=.", f"--grpc_max_message_mb={value}"])
+
+
+def test_request_beyond_the_servers_limit_is_a_wrong_request(grid_models):
+    config = ServerConfig(grid_models, port=0, poll_s=3600, max_message_bytes=1 << 20)
+    with running(config) as server, Client(f"127.0.0.1:{server.port}") as client:
+        with pytest.raises(BadRequest, match="larger than max"):
+            client.run("SA103", {"observation": np.zeros((20_000, 17), np.float32)})
+        assert client.run("SA103", {"observation": np.zeros((1_000, 17), np.float32)})

@@ -1,12 +1,16 @@
 """The embedded server loads no model that does more than an actor, unless --allow_any_operation is passed."""
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from protos import tensorflow_pb2
 from serving.embedded.config import ServerConfig
 from serving.embedded.models.servable import LoadError
+from serving.embedded.status import StatusError
+from serving.embedded.tensorflow import graph_check, session
 from serving.embedded.tensorflow.session import Session
 from tests.serving.conftest import running
 
@@ -146,3 +150,80 @@ def test_control_characters_of_a_graphs_names_do_not_reach_the_error(tmp_path):
     with pytest.raises(LoadError) as refused:
         Session(tmp_path / "m")
     assert str(refused.value).isprintable() and len(str(refused.value)) < 500
+
+
+def endless(x, weights, _path):
+    forever = tf.while_loop(
+        lambda i, y: tf.less(i, 1.0), lambda i, y: (i * 0.5, tf.tanh(y)), (tf.reduce_min(x), actor(x, weights, ""))
+    )
+    return forever[1]
+
+
+@pytest.mark.parametrize("control_flow", ["v1", "v2"])
+def test_endless_loop_is_ended_by_the_time_limit(tmp_path, monkeypatch, control_flow):
+    (tf1.enable_control_flow_v2 if control_flow == "v2" else tf1.disable_control_flow_v2)()
+    try:
+        write(tmp_path / "m", endless)
+    finally:
+        tf1.enable_control_flow_v2()
+    monkeypatch.setattr(session, "_LOOP_CONFIG", tensorflow_pb2.ConfigProto(operation_timeout_in_ms=200))
+    model = Session(tmp_path / "m")
+    with pytest.raises(StatusError) as ended:
+        model.run("serving_default", {"x": np.zeros((1, 4), np.float32)}, ["y"])
+    assert ended.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    (y,) = model.run("serving_default", {"x": np.full((1, 4), 2, np.float32)}, ["y"])
+    assert y.shape == (1, 2), "other runs of the model are not affected"
+
+
+def test_loop_is_not_run_while_a_model_is_loaded(tmp_path):
+    def main_op(_path):
+        return tf.while_loop(lambda i: tf.less(i, 1.0), lambda i: i * 0.5, [tf.zeros([])])[0].op
+
+    write(tmp_path / "m", actor, main_op)
+    with pytest.raises(LoadError, match=r"its graph runs .*(While|Enter|NextIteration)"):
+        Session(tmp_path / "m")
+
+
+def edited(folder, edit):
+    """Change the graph of a SavedModel."""
+    file = folder / "saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    edit(model.meta_graphs[0].graph_def)
+    file.write_bytes(model.SerializeToString())
+
+
+def test_function_that_calls_itself_is_refused(tmp_path):
+    write(
+        tmp_path / "m",
+        lambda x, weights, _: tf.function(lambda z: tf.function(tf.tanh)(z), autograph=False)(actor(x, weights, "")),
+    )
+
+    def recurse(graph):
+        for function in graph.library.function:
+            for node in function.node_def:
+                if "f" in node.attr:
+                    node.attr["f"].func.name = function.signature.name
+
+    edited(tmp_path / "m", recurse)
+    with pytest.raises(LoadError, match="calls itself; nothing of it was run"):
+        Session(tmp_path / "m")
+
+
+def test_graph_that_calls_make_too_large_is_refused(tmp_path, monkeypatch):
+    half = tf.function(tf.tanh, autograph=False)
+    quarter = tf.function(lambda x: half(half(x)), autograph=False)
+    write(tmp_path / "m", lambda x, weights, _: quarter(quarter(actor(x, weights, ""))))
+    assert Session(tmp_path / "m")
+    monkeypatch.setattr(graph_check, "MAX_NODES", 10)
+    with pytest.raises(LoadError, match=r"its graph runs \d+ operations, more than 10; nothing of it was run"):
+        Session(tmp_path / "m")
+
+
+@pytest.mark.parametrize(("limit", "name"), [("MAX_GRAPH_BYTES", "saved_model.pb"), ("MAX_MODEL_BYTES", "m")])
+def test_large_model_is_refused_before_it_is_read(tmp_path, monkeypatch, limit, name):
+    write(tmp_path / "m", actor)
+    file = tmp_path / "m" / ("saved_model.pb" if name != "m" else "variables/variables.data-00000-of-00001")
+    with file.open("r+b") as sparse:
+        sparse.truncate(getattr(graph_check, limit) + 1)
+    with pytest.raises(LoadError, match=rf"{name} has \d+ bytes, more than the \d+ that an actor may have"):
+        Session(tmp_path / "m")

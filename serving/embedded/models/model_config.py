@@ -13,6 +13,8 @@ from city.errors import InputError
 from protos import model_server_config_pb2 as pb
 from serving.embedded import text_proto
 from serving.embedded.models.version_policy import NEWEST, VersionPolicy
+from serving.embedded.prediction_log import logging_config
+from serving.embedded.prediction_log.logging_config import LoggingConfig
 from serving.embedded.status import StatusError, invalid_argument
 
 PLATFORM = "tensorflow"
@@ -27,6 +29,8 @@ class ModelConfig:
     policy: VersionPolicy = NEWEST
     labels: Mapping[str, int] = field(default_factory=dict)
     """Version label -> version."""
+    logging: LoggingConfig | None = None
+    """How Predict requests are logged; None: they are not."""
 
 
 def from_folder(models_dir: Path) -> dict[str, ModelConfig]:
@@ -65,8 +69,14 @@ def from_proto(models: pb.ModelConfigList) -> dict[str, ModelConfig]:
             raise invalid_argument(
                 f"Expected model {entry.name} to have an absolute path or URI; got base_path()={entry.base_path}"
             )
-        configs[entry.name] = ModelConfig(entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels))
+        logging = logging_config.from_proto(entry.name, entry.logging_config) if entry.HasField("logging_config") else None
+        configs[entry.name] = ModelConfig(entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels), logging)
     return configs
+
+
+def logging_configs(configs: Mapping[str, ModelConfig]) -> dict[str, LoggingConfig]:
+    """The logging_config of each model that has one."""
+    return {name: config.logging for name, config in configs.items() if config.logging is not None}
 
 
 def _check_platform(entry: pb.ModelConfig) -> None:

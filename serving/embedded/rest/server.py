@@ -10,27 +10,32 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import grpc
 from aiohttp import web
+from numpy.typing import NDArray
 
 from city.errors import InputError
 from protos import predict_pb2 as wire
 from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.config import port_error
 from serving.embedded.models.manager import ModelManager
+from serving.embedded.models.servable import Signature
+from serving.embedded.prediction_log.prediction_log import PredictionLog
 from serving.embedded.rest import json_document, json_request, json_response
 from serving.embedded.rest.request_body import MAX_BODY_BYTES, Body, Budget
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
 from serving.embedded.rpc.get_model_status import get_model_status
-from serving.embedded.rpc.predict import run
+from serving.embedded.rpc.predict import response_message, run
 from serving.embedded.rpc.unimplemented import not_implemented
 from serving.embedded.status import HTTP_STATUS, StatusError, failed_precondition, invalid_argument
 from serving.embedded.telemetry.logs import log
 from serving.embedded.telemetry.metrics import ServerMetrics
+from serving.tensors import typed_proto
 
 _VERSION = r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _INFERENCE = re.compile(rf"/v1/models/(?P<model>[^/:]+){_VERSION}:(?P<api>classify|regress|predict)", re.IGNORECASE)
@@ -80,6 +85,7 @@ class RestServer:
         timeout_s: float,
         metrics_path: str | None,
         max_body_bytes: int = MAX_BODY_BYTES,
+        prediction_log: PredictionLog | None = None,
     ) -> None:
         """Prepare; `start` listens.
 
@@ -92,8 +98,10 @@ class RestServer:
             timeout_s: requests that take longer are answered 504.
             metrics_path: path of the Prometheus metrics; None: no metrics.
             max_body_bytes: maximum size of a request's body, also after gzip is unpacked.
+            prediction_log: logs Predict requests; None: they are not logged.
         """
         self._manager, self._metrics = manager, metrics
+        self._prediction_log = prediction_log or PredictionLog(None, 0, metrics)
         self._host, self.port = host, port
         self._timeout_s, self._metrics_path = timeout_s, metrics_path
         self._budget = Budget(max_body_bytes)
@@ -240,7 +248,7 @@ class RestServer:
         with self._converting:
             document = json_document.parse(body.content(), body.check_client)
             name = json_request.signature_name(document) or DEFAULT_SIGNATURE
-            _, servable = self._manager.find(spec)
+            version, servable = self._manager.find(spec)
             signature = servable.signatures.get(name)
             if signature is None:
                 raise invalid_argument(f'Serving signature name: "{name}" not found in signature def')
@@ -253,7 +261,21 @@ class RestServer:
         values = run(servable, name, arrays, outputs, functools.partial(self._metrics.count_run, spec.name))
         with self._converting:
             body.check_client()
-            return json_response.from_tensors(dict(zip(outputs, values, strict=True)), signature.outputs, layout)
+            results = dict(zip(outputs, values, strict=True))
+            text = json_response.from_tensors(results, signature.outputs, layout)
+            if (config := self._prediction_log.sample(spec.name)) is not None:
+                spec.signature_name = name
+                response = response_message(wire.ModelSpec(name=spec.name, signature_name=name), version, signature, results)
+                self._prediction_log.add(config, _request(spec, signature, arrays), response)
+            return text
+
+
+def _request(spec: wire.ModelSpec, signature: Signature, arrays: Mapping[str, NDArray[Any]]) -> wire.PredictRequest:
+    """The request over gRPC that has the meaning of a REST request."""
+    request = wire.PredictRequest(model_spec=spec)
+    for key, array in arrays.items():
+        typed_proto(array, request.inputs[key], signature.inputs[key])
+    return request
 
 
 def _check_origin(request: web.Request) -> None:

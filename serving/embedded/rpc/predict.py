@@ -11,6 +11,7 @@ from protos import predict_pb2 as wire
 from serving.client.channel import MAX_MESSAGE_BYTES
 from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.models.servable import Servable, ServableFinder, Signature
+from serving.embedded.prediction_log.prediction_log import PredictionLog
 from serving.embedded.status import TOO_LARGE, failed_precondition, invalid_argument
 from serving.tensors import DT_STRING, STORAGE_DTYPES, TensorError, to_array, type_name, typed_proto
 
@@ -35,13 +36,37 @@ def predict(models: ServableFinder, count_run: CountRun, request: wire.PredictRe
     if size > MAX_MESSAGE_BYTES:
         # before it is converted, which takes several times this memory
         raise invalid_argument(f"the outputs take {size} bytes, {TOO_LARGE}")
-    response = wire.PredictResponse()
-    response.model_spec.name = spec.name
+    return response_message(
+        wire.ModelSpec(name=spec.name, signature_name=name), version, signature, dict(zip(keys, outputs, strict=True))
+    )
+
+
+def response_message(
+    spec: wire.ModelSpec, version: int, signature: Signature, outputs: Mapping[str, NDArray[Any]]
+) -> wire.PredictResponse:
+    """The response with these outputs.
+
+    Args:
+        spec: names of the model and the signature.
+        version: version that computed them.
+        signature: the signature.
+        outputs: arrays by output key.
+    """
+    response = wire.PredictResponse(model_spec=spec)
     response.model_spec.version.value = version
-    response.model_spec.signature_name = name
-    for key, array in zip(keys, outputs, strict=True):
+    for key, array in outputs.items():
         # typed values, not tensor_content: TensorFlow Serving's default
         typed_proto(array, response.outputs[key], signature.outputs[key])
+    return response
+
+
+def logged_predict(
+    predict: Callable[[wire.PredictRequest], wire.PredictResponse], logs: PredictionLog, request: wire.PredictRequest
+) -> wire.PredictResponse:
+    """Answer a request, and log it if its model is logged. Raises StatusError."""
+    response = predict(request)
+    if (config := logs.sample(request.model_spec.name)) is not None:
+        logs.add(config, request, response)
     return response
 
 

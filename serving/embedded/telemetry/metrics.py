@@ -52,6 +52,8 @@ class ServerMetrics:
         self._latencies: dict[str, dict[tuple[str, ...], _Latency]] = {name: defaultdict(_Latency) for name in _LATENCIES}
         self._loads: dict[tuple[str, str], int] = defaultdict(int)
         self._load_s: dict[str, float] = {}
+        self._logged = dict.fromkeys(("written", "dropped", "failed"), 0)
+        """Outcome -> prediction logs."""
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
 
@@ -86,6 +88,11 @@ class ServerMetrics:
         with self._lock:
             self._loads[model, "fail"] += 1
 
+    def count_logged(self, status: str, count: int = 1) -> None:
+        """Count prediction logs: `written`, `dropped` because the writer is too slow, or `failed` to be written."""
+        with self._lock:
+            self._logged[status] += count
+
     def totals(self, names: Iterable[str]) -> dict[str, int]:
         """The sum of each counter over its labels, by name; 0 for an unknown name.
 
@@ -110,7 +117,7 @@ class ServerMetrics:
                 name: [(labels, list(latency.buckets), latency.sum_us) for labels, latency in by_labels.items()]
                 for name, by_labels in self._latencies.items()
             }
-            loads, load_s = dict(self._loads), dict(self._load_s)
+            loads, load_s, logged = dict(self._loads), dict(self._load_s), dict(self._logged)
         # not a CounterMetricFamily, whose samples would be named request_count_total
         requests = Metric(f"{_PREFIX}request_count", "Requests by model and status.", "unknown")
         for (model, status), count in counts.items():
@@ -130,6 +137,10 @@ class ServerMetrics:
         for model, duration_s in load_s.items():
             seconds.add_metric((model,), duration_s)
         yield seconds
+        logs = CounterMetricFamily("serving_prediction_logs", "Logged Predict requests by outcome.", labels=("status",))
+        for outcome, count in logged.items():
+            logs.add_metric((outcome,), count)
+        yield logs
         states = GaugeMetricFamily("serving_model_versions", "Versions by state.", labels=("state",))
         for state, count in self.states().items():
             states.add_metric((state,), count)

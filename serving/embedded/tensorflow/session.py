@@ -2,7 +2,7 @@
 
 TensorFlow's C++ loader loads tag `serve`, as in TensorFlow Serving. Graphs of
 actors are small, so operations run in the calling thread: a thread pool would
-cost more than the operation.
+cost more than the operation. A graph with loops has a time limit instead.
 """
 
 import ctypes
@@ -27,7 +27,12 @@ from serving.embedded.tensorflow import graph_check
 from serving.embedded.tensorflow.library import DT_STRING, STRING_SIZE, Library, Output, TensorFlowError, library
 from serving.tensors import STORAGE_DTYPES, TensorError, to_array
 
+MAX_RUN_MS = 10_000
+"""Maximum duration of a run with loops."""
 _CONFIG = tensorflow_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
+"""Operations run in the calling thread."""
+_LOOP_CONFIG = tensorflow_pb2.ConfigProto(intra_op_parallelism_threads=1, operation_timeout_in_ms=MAX_RUN_MS)
+"""Operations run in TensorFlow's threads, because a run in the calling thread has no time limit."""
 _TENSOR_NAME = re.compile(r"\^?([^:]+)(?::(\d+))?")
 _DTYPES = {number: np.dtype(name) for number, name in STORAGE_DTYPES.items()}
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -49,12 +54,11 @@ class Session:
     def __init__(self, path: Path, allow_any_operation: bool = False) -> None:
         """Load a version's folder. Raises LoadError, also for an operation that is not allowed (`graph_check`)."""
         tf = self._tf = library()
-        if not allow_any_operation:
-            graph_check.check(path)
+        has_loops = not allow_any_operation and graph_check.check(path)
         options, status, buffer, graph = tf.NewSessionOptions(), tf.NewStatus(), tf.NewBuffer(), tf.NewGraph()
         session = None
         try:
-            config = _CONFIG.SerializeToString()
+            config = (_LOOP_CONFIG if has_loops else _CONFIG).SerializeToString()
             tf.SetConfig(options, config, len(config), status)
             tf.raise_for(status)
             tags = (ctypes.c_char_p * 1)(b"serve")
