@@ -47,6 +47,7 @@ from controller.events import (
 )
 from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
+from controller.sumo.induction_loops import LoopChange
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
 from signals.observation import MAX_CACHED_BATCHES, Observation, ObservationBatch, PhaseState, shares_of
@@ -75,12 +76,13 @@ class _Unpublished:
         self.frozen: list[str] = []
         self.commands: list[OperatorCommand] = []
         self.actions: list[OperatorAction] = []
+        self.loop_changes: list[LoopChange] = []
         self.times: StepTimes | None = None
 
     @property
     def is_empty(self) -> bool:
-        reported = (self.decisions, self.sent, self.shown, self.alarms, self.rejected, self.commands, self.actions)
-        return not any(reported)
+        happened = (self.decisions, self.sent, self.shown, self.alarms, self.rejected, self.commands, self.actions)
+        return not any((*happened, self.loop_changes))
 
 
 class MissingAnswer(Exception):
@@ -306,6 +308,7 @@ class DecisionLoop:
             unpublished.times,
             tuple(unpublished.commands),
             tuple(unpublished.actions),
+            tuple(unpublished.loop_changes),
         )
         self._number += 1
         for subscriber in tuple(self._subscribers):
@@ -359,6 +362,8 @@ class DecisionLoop:
                 self._due_s[intersection.tl] = self.now  # rejected: send it again
         self.counters.rejections += len(result.rejected)
         self._unpublished.rejected.update(result.rejected)
+        if self._subscribers:
+            self._unpublished.loop_changes += result.loop_changes
 
     def _feed_monitors(self) -> None:
         """Feed the monitors with the states that their signals showed up to the newest readings."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from controller.sumo.induction_loops import LoopChange
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.observation import Observation, PhaseState, Readings
 from signals.policy import Answer
@@ -133,6 +134,8 @@ class DecisionEvent:
     """Of operators, before the decisions of this step."""
     actions: tuple[OperatorAction, ...] = ()
     """Of operators too: the commands that do not set a TL's mode."""
+    loop_changes: tuple[LoopChange, ...] = ()
+    """Vehicles that came onto induction loops or left them since the reading before, if loops are read."""
 
     @property
     def tls(self) -> tuple[str, ...]:
