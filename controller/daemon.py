@@ -91,8 +91,9 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             subscribers: list[Subscriber] = [run_log, traffic, alarms, *([interface.state] if interface is not None else [])]
             subscribers += [page.feed] if page is not None else []
             if config.record is not None:
-                recorder = _recorder(config, config.record, street, list(contracts.values()), begin, metrics.registry, alarms)
-                subscribers.append(recorder)
+                subscribers.append(
+                    _recorder(config, config.record, connection, street, list(contracts.values()), begin, metrics.registry, alarms)
+                )
             loop = _assembled(config, connection, street, list(contracts.values()), policies, subscribers, begin)
             traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
@@ -166,21 +167,26 @@ def _assembled(
 def _recorder(
     config: ControllerConfig,
     folder: Path,
+    connection: SumoConnection,
     street: StreetNetwork,
     contracts: Sequence[pb.PolicyContract],
     begin: Start,
     registry: CollectorRegistry,
     alarms: Alarms,
 ) -> Subscriber:
-    """The subscriber that records the run."""
+    """The subscriber that records the run, and its detectors if SUMO has loaded any. Raises InputError."""
     # the extra `record` is not installed everywhere
+    from controller.recording.atspm import detectors
     from controller.recording.record_folder import RecordFolder
     from controller.recording.recorder import Recorder
     from controller.recording.run_start import RunStart
 
     city = config.city
     phases = {name: tl.phases for name, tl in city.tls.items() if name in config.infer_tls and tl.phases}
-    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, config.driver, phases)
+    loops = detectors.track(connection, begin.signals, begin.sumo_step_s)
+    if loops:
+        log.info("recording the vehicles on %d detectors, which are read after every step of SUMO", len(loops))
+    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, config.driver, phases, loops)
     files = RecordFolder(folder, int(city.controller.record_max_gb * 1e9))
     return Recorder(files, run, RecordMetrics(registry), on_end_by_error=alarms.note_record)
 

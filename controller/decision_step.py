@@ -48,6 +48,7 @@ from controller.events import (
 )
 from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
+from controller.sumo.induction_loops import LoopChange
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
@@ -315,6 +316,7 @@ class DecisionLoop:
             tuple(unpublished.commands),
             tuple(unpublished.actions),
             save_state,
+            tuple(unpublished.loop_changes),
         )
         self._number += 1
         for subscriber in tuple(self._subscribers):
@@ -368,6 +370,8 @@ class DecisionLoop:
                 self._due_s[intersection.tl] = self.now  # rejected: send it again
         self.counters.rejections += len(result.rejected)
         self._unpublished.rejected.update(result.rejected)
+        if self._subscribers:
+            self._unpublished.loop_changes += result.loop_changes
 
     def _feed_monitors(self) -> None:
         """Feed the monitors with the states that their signals showed up to the newest readings."""

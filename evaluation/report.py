@@ -4,6 +4,7 @@ import base64
 import html
 import io
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -18,6 +19,7 @@ from city import whole_files
 from evaluation import level_of_service, report_figures
 from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVED, WITH_FAULTS, Arm
 from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
+from evaluation.signal_pictures import MAX_TLS as MAX_PICTURED_TLS
 from evaluation.simulation import WINDOW_S
 from evaluation.statistics import paired
 
@@ -36,7 +38,7 @@ h1{line-height:1.2}h1,h2,p,li,td:first-child{overflow-wrap:anywhere}th{hyphens:n
 .verdict{font-size:1.15em;border-left:.3em solid #1b7f4b;padding:.2em 1em;background:#f4f7f5}
 table{border-collapse:collapse;width:100%;margin:1em 0}td,th{border-bottom:1px solid #bbb;padding:.3em .5em;text-align:right;
 vertical-align:top}td:first-child,th:first-child{text-align:left}th{vertical-align:bottom}
-section{margin-top:2em}figure{margin:1em 0}img{max-width:100%;height:auto}figcaption,.note{font-size:.9em;color:#444}
+section{margin-top:2em}svg{max-width:100%;height:auto;display:block;break-inside:avoid}figure{margin:1em 0}img{max-width:100%;height:auto}figcaption,.note{font-size:.9em;color:#444}
 pre{background:#f4f4f4;padding:1em;white-space:pre-wrap;overflow-wrap:anywhere}
 @page{size:A4;margin:16mm}
 @media print{body{font-size:10pt;max-width:none;margin:0;padding:0}table{font-size:8.5pt}td,th{padding:.2em .3em}
@@ -48,7 +50,7 @@ img{max-height:225mm;max-width:100%}}
 def write(
     folder: Path, arms: Sequence[Arm], results: Results, conditions: Mapping[str, Any], created: datetime | None = None
 ) -> Path:
-    """Write report.html into a folder and return its path.
+    """Write report.html, and a page with the signals' pictures for each arm that has them, into a folder; return its path.
 
     Args:
         folder: folder of the report.
@@ -70,8 +72,13 @@ def write(
         _comparison(arms, results),
         _service(names, results),
         *_figures(names, results, seeds),
+        _signal_pictures(names, results),
         f"<section><h2>What was simulated</h2><pre>{html.escape(_lines(conditions))}</pre></section>",
     ]
+    for name, file in picture_files(names).items():
+        pictures = results[name][0].pictures
+        if pictures is not None:
+            whole_files.write(folder / file, pictures.page)
     page = folder / "report.html"
     whole_files.write(
         page,
@@ -225,6 +232,35 @@ def _figures(names: Sequence[str], results: Results, seeds: int) -> list[str]:
         )
         sections.append(_section(f"Signals in time and space: {name}", text, [figure], [] if k else signals))
     return sections
+
+
+def picture_files(names: Sequence[str]) -> dict[str, str]:
+    """Arm -> name of the page with its signals' pictures."""
+    return {name: f"signals-{k}-{re.sub(r'[^A-Za-z0-9]+', '-', name)[:40]}.html" for k, name in enumerate(names, 1)}
+
+
+def _signal_pictures(names: Sequence[str], results: Results) -> str:
+    """The section with ATSPM's pictures of the TL at which most time is lost, and links to all of them."""
+    outcomes = {name: results[name][0] for name in names}
+    files = picture_files(names)
+    common = [outcome.pictures.by_tl for outcome in outcomes.values() if outcome.pictures is not None]
+    tl = next((tl for tl in _largest_tls(names, results) if common and all(tl in by_tl for by_tl in common)), None)
+    parts = []
+    for name, outcome in outcomes.items():
+        if outcome.pictures is not None:
+            link = f'<a href="{files[name]}">all pictures of {html.escape(name)}</a>'
+            shown = outcome.pictures.by_tl[tl] if tl is not None else ""
+            parts.append(f"<h3>{html.escape(name)}</h3><p>{link} ({files[name]})</p>{shown}")
+        elif outcome.no_pictures:
+            parts.append(f"<h3>{html.escape(name)}</h3><p>No pictures: {html.escape(outcome.no_pictures)}</p>")
+    if not parts:
+        return ""
+    shown_tl = f"On this page: arrivals and split failures on the main street of {html.escape(tl)}. " if tl is not None else ""
+    return (
+        '<section><h2>Signal performance measures (ATSPM)</h2><p class="lead">The pictures that signal engineers read, of the '
+        f"first seed, from detectors that the evaluation adds to the simulation. {shown_tl}Each linked page beside this one has "
+        f"up to {MAX_PICTURED_TLS} TLs, those with the most lanes.</p>{''.join(parts)}</section>"
+    )
 
 
 def _section(title: str, text: str, figures: Sequence[Figure], names: Sequence[str] = ()) -> str:

@@ -47,7 +47,7 @@ def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outc
         "arms": {name: _compare(values[candidate], arm_values) for name, arm_values in values.items()},
         "delay_by_tl": {name: _compare(delays[candidate], arm_delays) for name, arm_delays in delays.items()},
         # the report has the signals
-        "simulations": [asdict(replace(outcome, signals=())) for arm in arms for outcome in results[arm.name]],
+        "simulations": [_without_signals(outcome) for arm in arms for outcome in results[arm.name]],
     }
     whole_files.write(folder / "results.json", json.dumps(document, indent=1))
     table = io.StringIO()
@@ -58,6 +58,11 @@ def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outc
             rounded = [round(value, 3) for value in outcome_values(outcome).values()]
             writer.writerow([outcome.arm, outcome.seed, *rounded, outcome.overrides])
     whole_files.write(folder / "results.csv", table.getvalue())
+
+
+def _without_signals(outcome: Outcome) -> dict[str, Any]:
+    values = asdict(replace(outcome, signals=(), pictures=None))
+    return {name: value for name, value in values.items() if name not in ("pictures", "no_pictures")}
 
 
 def _compare(candidate: Sequence[Mapping[str, float]], arm: Sequence[Mapping[str, float]]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from city import config, network, sumo_files
 from city.lanes import is_internal, road_of
-from controller.assembly import DRIVERS, assemble
+from city.errors import InputError
+from controller.assembly import DRIVERS, checked_start, loop_from, take_over
 from controller.decision_step import DecisionLoop
 from controller.policies.no_policies import NoPolicies, contracts_of_city
 from controller.policies.served_contracts import fetch_contracts
@@ -24,6 +25,7 @@ from evaluation.arms import ACTUATED, FIXED, Arm
 from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
 from evaluation.passed_vehicles import PassedVehicles
 from evaluation.policy_models import with_street_dialect
+from evaluation.signal_pictures import ControlledSignals, PicturedTls, SignalPictures, UncontrolledSignals
 from evaluation.signal_recording import SignalBand, SignalRecording
 from serving.client import Client
 from signals.policy import Policies
@@ -87,6 +89,10 @@ class Outcome:
     """The signals' states, if they were recorded."""
     passed_by_tl: Mapping[str, int] = field(default_factory=dict)
     """Vehicles that passed each TL; once for each of its signals that they passed."""
+    pictures: SignalPictures | None = None
+    """ATSPM's pictures of the signals, if they were recorded."""
+    no_pictures: str = ""
+    """Why there are none although the signals were recorded."""
 
     def delay_per_vehicle_s(self, tl: str) -> float:
         """Seconds lost on the way to a TL per vehicle that passed it; NaN if none passed."""
@@ -123,17 +129,21 @@ class ArmSimulator:
         return sorted({road_of(lane) for lane in lanes if not is_internal(lane)})
 
     def run(self, arm: Arm, demand: Demand, models: ServedModels | None = None, records_signals: bool = False) -> Outcome:
-        """Simulate an arm. `models`: of a served arm. Raises InputError if they do not match the city."""
+        """Simulate an arm. Raises InputError if its models do not match the city.
+
+        `models`: of a served arm. `records_signals`: whether the outcome has the signals' states and pictures.
+        """
         with tempfile.TemporaryDirectory(prefix="greenserve-") as name:
             folder = Path(name)
             recording = SignalRecording(folder, self._signals) if records_signals else None
+            pictured, no_pictures = self._pictured() if records_signals else (None, "")
             passed = PassedVehicles(folder, self._roads_of_tl)
             tripinfo = folder / "tripinfo.xml"
-            options = self._options(arm, folder, recording, passed)
+            options = self._options(arm, folder, recording, passed, pictured)
             with simulated(self.task.city, demand, tripinfo, options) as connection:
                 if recording is not None:
                     recording.locate(connection.api)
-                measurement, loop = self._simulate(arm, demand, connection, models)
+                measurement, loop, signals = self._simulate(arm, demand, connection, models, pictured)
                 ended_s = float(connection.api.simulation.getTime())
             if loop is not None and models is not None:
                 check_answers(loop.counters.missing_answers, models.tls)
@@ -141,9 +151,25 @@ class ArmSimulator:
             bands = recording.bands() if recording is not None else ()
             passed_by_tl = passed.by_tl()
         overrides = sum(loop.counters.overrides.values()) if loop is not None else 0
-        return replace(_outcome(arm, demand, trips, measurement, overrides, bands), passed_by_tl=passed_by_tl)
+        pictures = signals.pictures(f"Signal performance measures: {arm.name}") if signals is not None else None
+        outcome = _outcome(arm, demand, trips, measurement, overrides, bands)
+        return replace(outcome, passed_by_tl=passed_by_tl, pictures=pictures, no_pictures=no_pictures)
 
-    def _options(self, arm: Arm, folder: Path, recording: SignalRecording | None, passed: PassedVehicles) -> list[str]:
+    def _pictured(self) -> tuple[PicturedTls | None, str]:
+        """The TLs of which pictures are drawn, or why there are none."""
+        try:
+            return PicturedTls(self.task.city, self.street, self.task.tls), ""
+        except InputError as error:
+            return None, str(error)
+
+    def _options(
+        self,
+        arm: Arm,
+        folder: Path,
+        recording: SignalRecording | None,
+        passed: PassedVehicles,
+        pictured: PicturedTls | None,
+    ) -> list[str]:
         """SUMO's options for an arm."""
         additional = [passed.additional_file]
         if arm.kind == ACTUATED:
@@ -154,35 +180,46 @@ class ArmSimulator:
         options = ["--device.emissions.probability", "1"] if self.task.emissions else []
         sumocfg = self.task.city.network.sumocfg
         assert sumocfg is not None, "a city without demand is refused before it is evaluated"
-        files = [*sumo_files.listed_files(sumocfg, "additional-files"), *additional]
+        listed = sumo_files.listed_files(sumocfg, "additional-files")
+        if pictured is not None:
+            additional += pictured.write_detectors(folder / "detectors.add.xml", listed)
+        files = [*listed, *additional]
         options += ["--additional-files", ",".join(map(str, files))]
         return options
 
     def _simulate(
-        self, arm: Arm, demand: Demand, connection: SumoConnection, models: ServedModels | None
-    ) -> tuple["_Measurement", DecisionLoop | None]:
-        """Simulate to the end. Returns the measurement, and the decision loop if the controller ran."""
+        self, arm: Arm, demand: Demand, connection: SumoConnection, models: ServedModels | None, pictured: PicturedTls | None
+    ) -> tuple["_Measurement", DecisionLoop | None, ControlledSignals | UncontrolledSignals | None]:
+        """Simulate to the end. Returns the measurement, the decision loop if the controller ran, and what pictures need."""
         now = float(connection.api.simulation.getTime())
         end_s = end_of(self.street, now, self.task.seconds)
         controlled = connection
         if arm.has_faults:
             controlled = FaultyDetectors(connection, self.task.faults, demand.seed, now, end_s)
-        loop = self._loop(arm, controlled, models)
+        loop, signals = self._loop(arm, controlled, models, pictured)
+        uncontrolled = UncontrolledSignals(pictured, connection) if loop is None and pictured is not None else None
         measurement = _Measurement(connection.api, self._lanes, self._roads)
         while now < end_s:
             before_s, now = now, min(now + MEASUREMENT_INTERVAL_S, end_s)
-            if loop is None:
-                connection.api.simulationStep(now)
-            else:
+            if loop is not None:
                 while loop.now < now:
                     loop.step(now)
+            elif uncontrolled is not None:
+                uncontrolled.advance(now)
+            else:
+                connection.api.simulationStep(now)
             measurement.add(now - before_s)
-        return measurement, loop
+        if loop is not None:
+            loop.finish()
+            loop.close()
+        return measurement, loop, signals or uncontrolled
 
-    def _loop(self, arm: Arm, connection: SumoConnection, models: ServedModels | None) -> DecisionLoop | None:
-        """The controller's decision loop, or None if SUMO itself controls the TLs."""
+    def _loop(
+        self, arm: Arm, connection: SumoConnection, models: ServedModels | None, pictured: PicturedTls | None
+    ) -> tuple[DecisionLoop | None, ControlledSignals | None]:
+        """The controller's decision loop, or None if SUMO itself controls the TLs; and its subscriber, for pictures."""
         if arm.kind in (FIXED, ACTUATED) or (models is not None and not models.tls):
-            return None
+            return None, None
         city, control = self.task.city, self.task.city.controller
         policies: Policies = NoPolicies()
         driver = arm.kind if arm.kind in DRIVERS else None
@@ -194,7 +231,12 @@ class ArmSimulator:
             check_contracts_match_city(with_street_dialect(city) if arm.policy is not None else city, served)
             policies = ServedPolicies(models.client, served, models.model_number, SERVED_DEADLINE_S)
             contracts = list(served.values())
-        return assemble(connection, self.street, contracts, policies, city.safety, control, driver=driver)
+        start = checked_start(connection, self.street, contracts)
+        signals = ControlledSignals(pictured, connection, contracts, start, driver) if pictured is not None else None
+        subscribers = [signals] if signals is not None else []
+        loop = loop_from(start, connection, self.street, contracts, policies, city.safety, control, subscribers, driver)
+        take_over(connection, self.street, start)
+        return loop, signals
 
 
 class _Measurement:

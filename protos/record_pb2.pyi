@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class City(_message.Message):
-    __slots__ = ("greenserve_version", "run", "file_number", "begin_unix_ns", "begin_s", "sumo_step_s", "has_traffic", "driver", "safety", "controller", "contracts", "signals", "lanes", "network_begin_s", "network_files", "phases")
+    __slots__ = ("greenserve_version", "run", "file_number", "begin_unix_ns", "begin_s", "sumo_step_s", "has_traffic", "driver", "safety", "controller", "contracts", "signals", "lanes", "network_begin_s", "network_files", "phases", "detectors")
     GREENSERVE_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     FILE_NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class City(_message.Message):
     NETWORK_BEGIN_S_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FILES_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
+    DETECTORS_FIELD_NUMBER: _ClassVar[int]
     greenserve_version: str
     run: str
     file_number: int
@@ -42,7 +43,20 @@ class City(_message.Message):
     network_begin_s: float
     network_files: _containers.RepeatedScalarFieldContainer[str]
     phases: str
-    def __init__(self, greenserve_version: _Optional[str] = ..., run: _Optional[str] = ..., file_number: _Optional[int] = ..., begin_unix_ns: _Optional[int] = ..., begin_s: _Optional[float] = ..., sumo_step_s: _Optional[float] = ..., has_traffic: _Optional[bool] = ..., driver: _Optional[str] = ..., safety: _Optional[str] = ..., controller: _Optional[str] = ..., contracts: _Optional[_Iterable[_Union[_policy_pb2.PolicyContract, _Mapping]]] = ..., signals: _Optional[_Iterable[_Union[RunningSignal, _Mapping]]] = ..., lanes: _Optional[_Iterable[str]] = ..., network_begin_s: _Optional[float] = ..., network_files: _Optional[_Iterable[str]] = ..., phases: _Optional[str] = ...) -> None: ...
+    detectors: _containers.RepeatedCompositeFieldContainer[Detector]
+    def __init__(self, greenserve_version: _Optional[str] = ..., run: _Optional[str] = ..., file_number: _Optional[int] = ..., begin_unix_ns: _Optional[int] = ..., begin_s: _Optional[float] = ..., sumo_step_s: _Optional[float] = ..., has_traffic: _Optional[bool] = ..., driver: _Optional[str] = ..., safety: _Optional[str] = ..., controller: _Optional[str] = ..., contracts: _Optional[_Iterable[_Union[_policy_pb2.PolicyContract, _Mapping]]] = ..., signals: _Optional[_Iterable[_Union[RunningSignal, _Mapping]]] = ..., lanes: _Optional[_Iterable[str]] = ..., network_begin_s: _Optional[float] = ..., network_files: _Optional[_Iterable[str]] = ..., phases: _Optional[str] = ..., detectors: _Optional[_Iterable[_Union[Detector, _Mapping]]] = ...) -> None: ...
+
+class Detector(_message.Message):
+    __slots__ = ("id", "signal", "function", "stop_lane")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    STOP_LANE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    signal: str
+    function: str
+    stop_lane: str
+    def __init__(self, id: _Optional[str] = ..., signal: _Optional[str] = ..., function: _Optional[str] = ..., stop_lane: _Optional[str] = ...) -> None: ...
 
 class RunningSignal(_message.Message):
     __slots__ = ("id", "shown", "fallback_program", "programs")
@@ -69,7 +83,7 @@ class Program(_message.Message):
     def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., offset_s: _Optional[int] = ..., phases: _Optional[_Iterable[_Union[_policy_pb2.Phase, _Mapping]]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("number", "at_s", "due", "readings", "shown", "alarms", "rejections", "frozen", "times", "commands", "actions")
+    __slots__ = ("number", "at_s", "due", "readings", "shown", "alarms", "rejections", "frozen", "times", "commands", "actions", "detectors")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     AT_S_FIELD_NUMBER: _ClassVar[int]
     DUE_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +95,7 @@ class Step(_message.Message):
     TIMES_FIELD_NUMBER: _ClassVar[int]
     COMMANDS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    DETECTORS_FIELD_NUMBER: _ClassVar[int]
     number: int
     at_s: float
     due: _containers.RepeatedScalarFieldContainer[int]
@@ -92,7 +107,18 @@ class Step(_message.Message):
     times: Times
     commands: _containers.RepeatedCompositeFieldContainer[OperatorCommand]
     actions: _containers.RepeatedCompositeFieldContainer[OperatorAction]
-    def __init__(self, number: _Optional[int] = ..., at_s: _Optional[float] = ..., due: _Optional[_Iterable[int]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., shown: _Optional[_Iterable[_Union[Shown, _Mapping]]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., rejections: _Optional[_Iterable[_Union[Rejection, _Mapping]]] = ..., frozen: _Optional[_Iterable[str]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., commands: _Optional[_Iterable[_Union[OperatorCommand, _Mapping]]] = ..., actions: _Optional[_Iterable[_Union[OperatorAction, _Mapping]]] = ...) -> None: ...
+    detectors: DetectorChanges
+    def __init__(self, number: _Optional[int] = ..., at_s: _Optional[float] = ..., due: _Optional[_Iterable[int]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., shown: _Optional[_Iterable[_Union[Shown, _Mapping]]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., rejections: _Optional[_Iterable[_Union[Rejection, _Mapping]]] = ..., frozen: _Optional[_Iterable[str]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., commands: _Optional[_Iterable[_Union[OperatorCommand, _Mapping]]] = ..., actions: _Optional[_Iterable[_Union[OperatorAction, _Mapping]]] = ..., detectors: _Optional[_Union[DetectorChanges, _Mapping]] = ...) -> None: ...
+
+class DetectorChanges(_message.Message):
+    __slots__ = ("detector", "time_s", "is_entry")
+    DETECTOR_FIELD_NUMBER: _ClassVar[int]
+    TIME_S_FIELD_NUMBER: _ClassVar[int]
+    IS_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    detector: _containers.RepeatedScalarFieldContainer[int]
+    time_s: _containers.RepeatedScalarFieldContainer[float]
+    is_entry: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, detector: _Optional[_Iterable[int]] = ..., time_s: _Optional[_Iterable[float]] = ..., is_entry: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class OperatorCommand(_message.Message):
     __slots__ = ("tl", "wanted", "author", "mode_before", "mode")

@@ -61,6 +61,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "shown": {"signal": TEXT, "begin_s": FLOAT, "end_s": FLOAT, "state": TEXT},
     "alarms": {"number": INT, "at_s": FLOAT, "signal": TEXT, "rule": TEXT, "message": TEXT},
+    "detectors": {"number": INT, "at_s": FLOAT, "signal": TEXT, "detector": TEXT, "function": TEXT, "is_entry": BOOL},
 }
 """Columns and types of each table."""
 REMEDY = "name another folder"
@@ -71,7 +72,7 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Write the tables decisions, states, shown and alarms of a record into a folder, signal events for ATSPM "
+        description="Write the tables decisions, states, shown, alarms and detectors of a record into a folder, signal events for ATSPM "
         "tools, SUMO programs of the recorded lights, or files for models.",
     )
     add_record(parser)
@@ -157,8 +158,8 @@ def write(reader: RunReader, folder: Path, kind: str) -> dict[str, int]:
 def export_atspm(reader: RunReader, folder: Path, city: City | None = None, zero: datetime | None = None) -> Written:
     """Write the signal events of a run for ATSPM tools; arguments as `from_record.read`. Raises InputError."""
     recorded = from_record.read(reader, city, zero)
-    events = signal_events(recorded.timeline, recorded.phases, programs=recorded.programs)
-    return files.write(folder, recorded.timeline, events, recorded.phases, notes=recorded.notes)
+    events = signal_events(recorded.timeline, recorded.phases, recorded.detectors, recorded.programs)
+    return files.write(folder, recorded.timeline, events, recorded.phases, recorded.detectors, recorded.notes)
 
 
 def _export_sumo(reader: RunReader, path: Path) -> int:
@@ -199,12 +200,17 @@ def _rows(reader: RunReader) -> Iterator[tuple[str, Row]]:
     """(table, row) of a run, in order."""
     shown = _ShownStates([signal.id for signal in reader.city.signals])
     signals_of = {contract.tl: list(contract.signal_ids) for contract in reader.city.contracts}
+    detectors = [(each.signal, each.id, each.function) for each in reader.city.detectors]
     for recorded in reader.steps():
         step = recorded.step
         for alarm in step.alarms:
             yield "alarms", (step.number, alarm.at_s, alarm.signal, alarm.rule, alarm.message)
         for each in step.shown:
             yield from (("shown", row) for row in shown.add(each))
+        changes = step.detectors
+        for k, at_s, is_entry in zip(changes.detector, changes.time_s, changes.is_entry, strict=False):
+            if k < len(detectors):
+                yield "detectors", (step.number, at_s, *detectors[k], is_entry)
         for tl, tl_step in recorded.tls.items():
             if tl_step.HasField("decision"):
                 yield "decisions", _decision(recorded, tl, tl_step)

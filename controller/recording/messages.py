@@ -12,6 +12,7 @@ import numpy as np
 
 from controller.events import DecisionEvent, Sent, TlDecision
 from controller.recording.run_start import RunStart
+from controller.sumo.induction_loops import LoopChange
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode
@@ -59,7 +60,7 @@ class Encoder:
             number=event.number,
             at_s=event.at_s,
             due=[self._index[decision.tl] for decision in event.decisions],
-            readings=self._readings(event) if event.decisions else None,
+            readings=self.readings(event.tls, event.readings) if event.decisions else None,
             shown=[dict(begin_s=begin_s, end_s=end_s, states=states) for begin_s, end_s, states in event.shown],
             alarms=[dict(signal=a.signal, rule=a.rule.value, at_s=a.at_s, message=_valid(a.message)) for a in event.alarms],
             rejections=[dict(signal=signal, reason=_valid(reason)) for signal, reason in event.rejected.items()],
@@ -72,6 +73,7 @@ class Encoder:
                 for c in event.commands
             ],
             actions=[record.OperatorAction(**action._asdict()) for action in event.actions],
+            detectors=_detectors(event.loop_changes) if event.loop_changes else None,
         )
 
     def tl_steps(self, event: DecisionEvent) -> Iterator[tuple[str, record.TlStep]]:
@@ -96,9 +98,9 @@ class Encoder:
         for tl in states:
             yield tl, self._tl_step(event, tl, decisions.get(tl), states[tl])
 
-    def _readings(self, event: DecisionEvent) -> dict[str, Any]:
-        rows = self._rows_of(event.tls)
-        readings, by_vehicle = event.readings, event.readings.by_vehicle
+    def readings(self, tls: tuple[str, ...], readings: Readings) -> dict[str, Any]:
+        """The message of the readings for these TLs, in its parts."""
+        rows, by_vehicle = self._rows_of(tls), readings.by_vehicle
         return dict(
             vehicles=readings.vehicles[rows].astype(np.uint32).tolist(),
             halting=readings.halting[rows].astype(np.uint32).tolist(),
@@ -139,6 +141,11 @@ class Encoder:
             decision=_decision(decision) if decision is not None else None,
             states=states,
         )
+
+
+def _detectors(changes: Sequence[LoopChange]) -> dict[str, Any]:
+    detector, time_s, is_entry = zip(*changes, strict=True)
+    return dict(detector=detector, time_s=time_s, is_entry=is_entry)
 
 
 def _decision(decision: TlDecision) -> dict[str, Any]:

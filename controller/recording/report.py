@@ -66,7 +66,7 @@ def report(
         raise InputError(f"--to must be later than --from ({from_s:g} s)")
     recorded = from_record.read(reader, city, zero, tls, from_s, to_s, vehicles_s=time_space.MAX_S)
     timeline = recorded.timeline
-    drawn = views(timeline, recorded.phases, (), recorded.programs, recorded.readings, recorded.names)
+    drawn = views(timeline, recorded.phases, recorded.detectors, recorded.programs, recorded.readings, recorded.names)
     corridors = corridor.find(recorded.run.street, recorded.phases, set(recorded.programs))
     about = [
         f"Run {reader.city.run}, simulated time {time_text(timeline.begin_s)} to {time_text(timeline.end_s)}; "

@@ -13,6 +13,7 @@ from city import network
 from city.network import Phase, Program, StreetNetwork
 from city.version import VERSION
 from controller.assembly import LanesToRead, Start, lanes_to_read
+from controller.recording.atspm.detectors import Detector
 from controller.sumo.connection import TrackedLanes
 from controller.sumo.network import RunningSignal
 from protos import policy_pb2 as pb
@@ -31,6 +32,8 @@ class RunStart:
     driver: str | None = None
     phases: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By TL, the phase numbers of city.toml by movement."""
+    detectors: tuple[Detector, ...] = ()
+    """Those whose vehicles are read, in the order of the events' loops."""
 
     @cached_property
     def to_read(self) -> LanesToRead:
@@ -68,6 +71,7 @@ def encode(run: RunStart, run_id: str, begin_unix_ns: int, file_number: int) -> 
         network_begin_s=run.street.begin_s,
         network_files=network_file_names(run.network_files),
         phases=json.dumps(run.phases) if run.phases else "",
+        detectors=[record.Detector(**dataclasses.asdict(detector)) for detector in run.detectors],
     )
 
 
@@ -94,6 +98,7 @@ def decode(city: record.City, network_files: Mapping[str, Path]) -> RunStart:
         city_config.Controller(**_settings(city.controller, city_config.Controller)),
         city.driver or None,
         _phases(city.phases),
+        tuple(Detector(each.id, each.signal, each.function, each.stop_lane) for each in city.detectors),
     )
 
 

@@ -26,6 +26,8 @@ from controller.sumo.connection import (
     TrackedLanes,
     WaitAborted,
 )
+from controller.sumo.induction_loops import LoopChange, LoopPassages, step_ends
+from controller.sumo.loop_wire import LoopGetters
 from controller.sumo.messages import MessageStream
 from controller.sumo.programs import StderrReader
 from controller.sumo.signal_commands import decode_rejections, encode_commands
@@ -61,6 +63,7 @@ class _Kind(Enum):
     COMMANDS = "signal commands"
     STEP = "a step"
     OUTFLOW = "vehicles of the outflow lanes"
+    LOOPS = "vehicles on the induction loops"
     LANES = "lane variables, the time and the vehicles' ids"
     STATES = "signal states"
     SINGLE = "a request with an answer that is waited for at once"
@@ -73,6 +76,33 @@ class _Sent(NamedTuple):
     commands: Sequence[SignalCommand] = ()
     segment_end_s: float | None = None
     """Set if signal commands come with a request for the states of the segment before: the end of that segment."""
+    step_end_s: float = 0.0
+    """Of LOOPS, the end of the step after which they are read."""
+
+
+class _Loops:
+    """The induction loops that are read after every step of SUMO."""
+
+    def __init__(self, loops: Sequence[str], now: float, sumo_step_s: float) -> None:
+        self.getters = LoopGetters(loops)
+        self.request = wire.message([self.getters.request])
+        self._passages = LoopPassages()
+        self._changes: list[LoopChange] = []
+        self._time_s, self._sumo_step_s = now, sumo_step_s
+
+    def advance(self, until_s: float) -> list[float]:
+        """The ends of SUMO's steps in the segment that ends at until_s."""
+        ends, self._time_s = step_ends(self._time_s, until_s, self._sumo_step_s), until_s
+        return ends
+
+    def decode(self, answer: bytes, time_s: float) -> None:
+        """Take the answer after the step that ends at time_s. Raises CommandRejected or MalformedMessage."""
+        self._changes += self._passages.add(time_s, self.getters.decode(answer))
+
+    def take_changes(self) -> list[LoopChange]:
+        """What has changed since the last call."""
+        changes, self._changes = self._changes, []
+        return changes
 
 
 class _Getters(NamedTuple):
@@ -130,6 +160,7 @@ class TraciConnection:
         self._unmark = b""
         """A message that removes the marks of `mark_controlled`."""
         self._getters: dict[tuple[str, ...], _Getters] = {}
+        self._loops: _Loops | None = None
 
     @property
     def api(self) -> Any:
@@ -163,6 +194,31 @@ class TraciConnection:
         self._signals, self._states = tuple(signals), wire.StateGetters(signals)
         self._outflow_getters = b"".join(wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in outflow_lanes)
 
+    def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        loops = self.api.inductionloop.getIDList()
+        answer = self._request(wire.message([wire.get_parameter(wire.GET_LOOP, loop, key) for loop in loops for key in keys]))
+        reader = wire.Reader(answer)
+        try:
+            return {loop: tuple(str(reader.value()) for _ in keys) for loop in loops}
+        except CommandRejected as error:
+            raise CommandRejected(f"SUMO rejected a getter: {error}") from None
+        except MalformedMessage as error:
+            raise SumoConnectionLost(f"SUMO sent {error}") from None
+
+    def track_loops(self, loops: Sequence[str], sumo_step_s: float) -> None:
+        self._loops = None
+        if not loops:
+            return
+        now = float(self.api.simulation.getTime())
+        self._loops = _Loops(loops, now, sumo_step_s)
+        answer = self._request(self._loops.request)
+        try:
+            self._loops.decode(answer, now)
+        except CommandRejected as error:
+            raise CommandRejected(f"SUMO rejected a getter: {error}") from None
+        except MalformedMessage as error:
+            raise SumoConnectionLost(f"SUMO sent {error}") from None
+
     def _getters_for(self, due: tuple[str, ...]) -> _Getters:
         if due not in self._getters:
             if len(self._getters) > MAX_CACHED_BATCHES:
@@ -189,7 +245,12 @@ class TraciConnection:
             self._messages.send()  # SUMO begins with them while the step is prepared
 
     def advance(self, until_s: float) -> None:
-        self._post(wire.message([wire.step(until_s)]), _Sent(_Kind.STEP))
+        if self._loops is None:
+            self._post(wire.message([wire.step(until_s)]), _Sent(_Kind.STEP))
+        else:
+            for end_s in self._loops.advance(until_s):
+                self._post(wire.message([wire.step(end_s)]), _Sent(_Kind.STEP))
+                self._post(self._loops.request, _Sent(_Kind.LOOPS, step_end_s=end_s))
         self._post_outflow_getters()
         self._messages.send()
         self._segment_end_s = until_s
@@ -216,6 +277,8 @@ class TraciConnection:
                         wire.Reader(answer).stepped()
                 elif sent.kind is _Kind.OUTFLOW:
                     self._count_outflow(wire.Reader(answer))
+                elif sent.kind is _Kind.LOOPS and self._loops is not None:
+                    self._loops.decode(answer, sent.step_end_s)
                 elif sent.kind is _Kind.STATES:
                     self._decode_shown(answer)
                 elif sent.kind is _Kind.COMMANDS:
@@ -236,7 +299,8 @@ class TraciConnection:
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
         self._table.set_vehicles(self._vehicles(names, np.repeat(getters.vehicle_rows, counts)) if names else NO_VEHICLES)
-        return StepResult(float(doubles[-1]), shown, rejected)
+        loop_changes = self._loops.take_changes() if self._loops is not None else ()
+        return StepResult(float(doubles[-1]), shown, rejected, loop_changes)
 
     def _vehicles(self, names: Sequence[bytes], rows: Rows) -> VehicleReadings:
         """Request the readings of vehicles on the lanes of `rows`. Raises the exceptions of `read`."""

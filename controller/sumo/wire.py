@@ -27,11 +27,11 @@ HANDOVER = 0xF7
 """Not a TraCI command: a controller registers its handover plans with its guard."""
 GUARDED = "behind a guard"
 """Suffix of SUMO's version text if a guard answers."""
-GET_LANE, GET_VEHICLE, GET_SIM, GET_TL = 0xA3, 0xA4, 0xAB, 0xA2
+GET_LOOP, GET_LANE, GET_VEHICLE, GET_SIM, GET_TL = 0xA0, 0xA3, 0xA4, 0xAB, 0xA2
 JUNCTION_CONTEXT = 0x89
 SET_TL, SET_SIM, SIMSTEP, CLOSE = 0xC2, 0xCB, 0x02, 0x7F
 LAST_STEP_VEHICLE_NUMBER, LAST_STEP_VEHICLE_IDS = 0x10, 0x12
-LAST_STEP_HALTING, LAST_STEP_LENGTH = 0x14, 0x15
+LAST_STEP_HALTING, LAST_STEP_LENGTH, LAST_STEP_VEHICLE_DATA = 0x14, 0x15, 0x17
 LANE_POSITION, SPEED, WAITING_TIME, POSITION, ANGLE = 0x56, 0x40, 0x7A, 0x42, 0x43
 TIME, STATE, PROGRAM, PHASE, PHASE_DURATION = 0x66, 0x20, 0x23, 0x22, 0x24
 CURRENT_PROGRAM = 0x29
@@ -72,6 +72,11 @@ def get(domain: int, variable: int, name: str) -> bytes:
     return command(domain, struct.pack("!B", variable) + _name(name))
 
 
+def get_parameter(domain: int, name: str, key: str) -> bytes:
+    """Encode a getter of a parameter of the object `name`."""
+    return command(domain, struct.pack("!B", PARAMETER) + _name(name) + struct.pack("!B", TYPE_STRING) + _name(key))
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def set_string(domain: int, variable: int, name: str, value: str) -> bytes:
     return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!B", TYPE_STRING) + _name(value))
@@ -96,11 +101,16 @@ def step(until_s: float) -> bytes:
     return command(SIMSTEP, struct.pack("!d", until_s))
 
 
-def _value_head(domain: int, size: int) -> bytes:
+def value_head(domain: int, size: int) -> bytes:
     """The bytes before the value, of `size` bytes, in the answer to a getter that SUMO accepted."""
     # an answer's length takes the long form from 254 bytes on, a command's from 256
     length = struct.pack("!B", size + 1) if size < 254 else struct.pack("!Bi", 0, size + 5)
     return _accepted(domain) + length
+
+
+def value_begin(domain: int, variable: int, name: str) -> bytes:
+    """The begin of a value in the answer to a getter, up to the value's type."""
+    return struct.pack("!BB", domain + 0x10, variable) + _name(name)
 
 
 def _accepted(identifier: int) -> bytes:
@@ -164,8 +174,8 @@ class NumericGetters:
         doubles: list[NDArray[np.intp]] = []
         for domain, variable, name, kind in variables:
             size = _VALUE_BYTES[kind]
-            value = struct.pack("!BB", domain + 0x10, variable) + _name(name) + struct.pack("!B", kind) + bytes(size)
-            template += _value_head(domain, len(value)) + value
+            value = value_begin(domain, variable, name) + struct.pack("!B", kind) + bytes(size)
+            template += value_head(domain, len(value)) + value
             (ints if kind == TYPE_INT else doubles).append(np.arange(len(template) - size, len(template)))
         self.size = len(template)
         self._template = bytes(template)
@@ -195,8 +205,8 @@ class StateGetters:
         self.request = b"".join(get(GET_TL, STATE, signal) for signal in lengths)
         self._parts: list[tuple[bytes, bytes, int]] = []
         for signal, length in lengths.items():
-            value = struct.pack("!BB", GET_TL + 0x10, STATE) + _name(signal) + struct.pack("!Bi", TYPE_STRING, length)
-            self._parts.append((_name(signal), _value_head(GET_TL, len(value) + length) + value, length))
+            value = value_begin(GET_TL, STATE, signal) + struct.pack("!Bi", TYPE_STRING, length)
+            self._parts.append((_name(signal), value_head(GET_TL, len(value) + length) + value, length))
 
     def decode(self, answer: bytes) -> tuple[list[str], int]:
         """Decode (state per signal, in order; their end in the answer). Raises CommandRejected or MalformedMessage."""
@@ -224,8 +234,8 @@ class VehicleIdGetters:
         self._lanes: list[tuple[bytes, bytes]] = []
         """By lane, the begin of its value, up to the number of ids; and its whole answer while it is empty."""
         for lane in lanes:
-            begin = struct.pack("!BB", GET_LANE + 0x10, LAST_STEP_VEHICLE_IDS) + _name(lane) + struct.pack("!B", TYPE_STRING_LIST)
-            self._lanes.append((begin, _value_head(GET_LANE, len(begin) + 4) + begin + bytes(4)))
+            begin = value_begin(GET_LANE, LAST_STEP_VEHICLE_IDS, lane) + struct.pack("!B", TYPE_STRING_LIST)
+            self._lanes.append((begin, value_head(GET_LANE, len(begin) + 4) + begin + bytes(4)))
 
     def decode(self, answer: bytes, at: int = 0) -> tuple[list[bytes], list[int]]:
         """Decode (vehicles' ids, each after its size as `VehicleGetters` takes them; number of vehicles by lane).
@@ -282,7 +292,7 @@ class _VehicleLayout(NamedTuple):
 def _vehicle_layout(size: int) -> _VehicleLayout:
     """The layout for an id that takes `size` bytes, with its own size."""
     requests = [command(GET_VEHICLE, bytes((variable, *bytes(size))))[:-size] for variable in _VEHICLE_VARIABLES]
-    head = _value_head(GET_VEHICLE, 2 + size + 1 + 8)
+    head = value_head(GET_VEHICLE, 2 + size + 1 + 8)
     answers = [head + bytes((GET_VEHICLE + 0x10, variable)) for variable in _VEHICLE_VARIABLES]
     return _VehicleLayout(tuple(requests), tuple(answers), struct.Struct("!" + f"{len(head) + 2 + size + 1}sd" * len(answers)))
 

@@ -11,7 +11,7 @@ if they would stand in a short queue. SUMO's params in the file say to which sig
 https://sumo.dlr.de/docs/Simulation/Output/Induction_Loops_Detectors_%28E1%29.html
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -21,6 +21,7 @@ from city.errors import InputError
 from city.lanes import is_internal
 from city.network import SignalNetwork, StreetNetwork
 from city.sumo_files import elements
+from controller.sumo.connection import SumoConnection
 
 ADVANCE, PRESENCE, YELLOW_RED = "Advance", "Presence", "Yellow_Red"
 FUNCTIONS = (ADVANCE, PRESENCE, YELLOW_RED)
@@ -42,20 +43,26 @@ SIGNAL_KEY, FUNCTION_KEY, LANE_KEY = "greenserve.signal", "greenserve.function",
 
 
 @dataclass(frozen=True)
-class Loop:
-    """An induction loop."""
+class Detector:
+    """An induction loop, as far as signal events need it."""
 
     id: str
     signal: str
-    lane: str
-    """The lane on which it is."""
     function: str
     """One of FUNCTIONS."""
+    stop_lane: str
+    """The lane at whose stop line its vehicles arrive; an advance loop may be on a lane that leads to it."""
+
+
+@dataclass(frozen=True)
+class Loop(Detector):
+    """An induction loop with its place."""
+
+    lane: str
+    """The lane on which it is."""
     position_m: float
     """Its begin, from the begin of the lane."""
     length_m: float
-    stop_lane: str
-    """The lane at whose stop line its vehicles arrive; an advance loop may be on a lane that leads to it."""
 
 
 def place(street: StreetNetwork) -> list[Loop]:
@@ -112,7 +119,7 @@ def _at_stop_line(signal: str, lane: str, length_m: float) -> list[Loop]:
 
 
 def _loop(signal: str, lane: str, function: str, position_m: float, length_m: float, stop_lane: str) -> Loop:
-    return Loop(f"{function.lower()}:{lane}", signal, lane, function, round(position_m, 2), round(length_m, 2), stop_lane)
+    return Loop(f"{function.lower()}:{lane}", signal, function, stop_lane, lane, round(position_m, 2), round(length_m, 2))
 
 
 def write(path: Path, loops: Iterable[Loop]) -> None:
@@ -142,12 +149,8 @@ def read(path: Path) -> list[Loop]:
         if SIGNAL_KEY not in params:
             continue
         try:
-            function = params[FUNCTION_KEY]
-            if function not in FUNCTIONS:
-                raise ValueError(f"{FUNCTION_KEY} = {function!r}")
-            position_m, length_m = float(element.attrib["pos"]), float(element.get("length", "0"))
-            place = element.attrib["id"], params[SIGNAL_KEY], element.attrib["lane"], function
-            loops.append(Loop(*place, position_m, length_m, params[LANE_KEY]))
+            detector = element.attrib["id"], params[SIGNAL_KEY], _known(params[FUNCTION_KEY]), params[LANE_KEY]
+            loops.append(Loop(*detector, element.attrib["lane"], float(element.attrib["pos"]), float(element.get("length", "0"))))
         except (KeyError, ValueError) as error:
             raise InputError(
                 f"{path}: inductionLoop {element.get('id')} is malformed ({error}); "
@@ -156,10 +159,37 @@ def read(path: Path) -> list[Loop]:
     return loops
 
 
-def numbers(loops: Sequence[Loop]) -> dict[str, int]:
-    """By loop, its number among the detectors of its signal, from 1, in the order of the file."""
+def _known(function: str) -> str:
+    """The function. Raises ValueError if it is none of FUNCTIONS."""
+    if function not in FUNCTIONS:
+        raise ValueError(f"{FUNCTION_KEY} = {function!r}")
+    return function
+
+
+def track(connection: SumoConnection, signals: Container[str], sumo_step_s: float) -> tuple[Detector, ...]:
+    """Read the vehicles on the signals' detectors that SUMO has loaded, after each of its steps from now on.
+
+    Returns the detectors in the order of the connection's loops; without any, nothing is read. Raises InputError for a detector
+    without a known function.
+    """
+    found = []
+    for loop, (signal, function, stop_lane) in sorted(connection.loop_parameters((SIGNAL_KEY, FUNCTION_KEY, LANE_KEY)).items()):
+        if signal not in signals:
+            continue
+        try:
+            found.append(Detector(loop, signal, _known(function), stop_lane))
+        except ValueError as error:
+            raise InputError(
+                f"SUMO's inductionLoop {loop} is malformed ({error}); write its file again with greenserve detectors"
+            ) from None
+    connection.track_loops([detector.id for detector in found], sumo_step_s)
+    return tuple(found)
+
+
+def numbers(loops: Iterable[Detector]) -> dict[str, int]:
+    """By loop, its number among the detectors of its signal, from 1, in order of their ids."""
     count: dict[str, int] = {}
     result = {}
-    for loop in loops:
+    for loop in sorted(loops, key=lambda loop: loop.id):
         result[loop.id] = count[loop.signal] = count.get(loop.signal, 0) + 1
     return result

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from city.network import OFF as OFF_PROGRAM
 from city.network import Program
 from controller.recording.atspm import detectors, green_ends, validity
-from controller.recording.atspm.detectors import PRESENCE, Loop
+from controller.recording.atspm.detectors import PRESENCE, Detector
 from controller.recording.atspm.event_codes import (
     FLASH_AUTOMATIC,
     FLASH_OTHER,
@@ -58,7 +58,7 @@ class SignalEvents:
 def signal_events(
     timeline: Timeline,
     phases: Mapping[str, PhaseNumbers],
-    loops: Sequence[Loop] = (),
+    loops: Sequence[Detector] = (),
     programs: Mapping[str, Sequence[Program]] | None = None,
 ) -> list[SignalEvents]:
     """The events of every signal of a timeline.
@@ -66,7 +66,7 @@ def signal_events(
     Args:
         timeline: what was shown, and why.
         phases: by signal, for all signals of the timeline.
-        loops: the detectors, in the order of their file.
+        loops: the detectors.
         programs: by signal, its programs; without them no cycle length and no cause of the end of a program's green is known.
     """
     loop_of = {loop.id: loop for loop in loops}
@@ -108,7 +108,7 @@ def _alternating(detections: Iterable[Detection]) -> Iterator[Detection]:
 def _phases(
     signal: SignalTimeline,
     phases: PhaseNumbers,
-    loop_of: Mapping[str, Loop],
+    loop_of: Mapping[str, Detector],
     detections: Sequence[Detection],
     programs: Sequence[Program],
 ) -> Iterator[Event]:

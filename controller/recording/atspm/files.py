@@ -19,7 +19,7 @@ from city import whole_files
 from city.errors import InputError
 from city.printable import printable
 from controller.recording.atspm import detectors
-from controller.recording.atspm.detectors import Loop
+from controller.recording.atspm.detectors import Detector
 from controller.recording.atspm.events import SignalEvents
 from controller.recording.atspm.phase_numbers import PhaseNumbers
 from controller.recording.atspm.timeline import Timeline
@@ -47,7 +47,7 @@ def write(
     timeline: Timeline,
     events: Sequence[SignalEvents],
     phases: Mapping[str, PhaseNumbers],
-    loops: Sequence[Loop] = (),
+    loops: Sequence[Detector] = (),
     notes: Sequence[str] = (),
 ) -> Written:
     """Write all files into a folder, which is created. Raises InputError.
@@ -57,7 +57,7 @@ def write(
         timeline: what the events were made from: it has the date.
         events: of `signal_events`.
         phases: of all signals of the network, so that a signal has the same device number in every export.
-        loops: the detectors, in the order of their file.
+        loops: the detectors.
         notes: first lines of notes.txt, such as what is not known.
     """
     try:
@@ -89,7 +89,7 @@ def _write_events(path: Path, timeline: Timeline, events: Sequence[SignalEvents]
                 writer.writerow([time, device, int(event.code), event.parameter])
 
 
-def _write_detectors(path: Path, loops: Sequence[Loop], phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]) -> None:
+def _write_detectors(path: Path, loops: Sequence[Detector], phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]) -> None:
     numbers = detectors.numbers(loops)
     with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

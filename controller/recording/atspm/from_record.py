@@ -7,13 +7,15 @@ causes            max-out for a green that the safety rules ended at its maximum
 queues            halting vehicles, whenever the TL was due
 volumes           counted vehicles, else the flow of single vehicles on their lanes after Edie: the way that they drive in a time,
                   divided by the lane's length (dialect street)
-detectors         none: a record has no entries and exits
+detectors         occupied while a vehicle is on them: from entries and exits, of runs in which SUMO had loaded detectors; free
+                  after a hole of the record, until a vehicle enters
 
 Edie, "Discussion of traffic stream measurements and definitions", 1963.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +25,7 @@ from city.errors import InputError
 from city.network import Program
 from city.sumo_files import time_text
 from controller.recording.atspm import phase_numbers
+from controller.recording.atspm.detectors import Detector
 from controller.recording.atspm.phase_numbers import PhaseNumbers
 from controller.recording.atspm.readings import LaneReading, SignalReadings, VehicleReading
 from controller.recording.atspm.timeline import (
@@ -31,6 +34,7 @@ from controller.recording.atspm.timeline import (
     MAX_OUT,
     MODES,
     POLICY,
+    Detection,
     GreenEnd,
     ModeChange,
     ProgramChange,
@@ -51,7 +55,7 @@ AFTER_HOLE_S = 0.001
 """Control mode lost lasts so much longer than a hole, because why the greens in it ended is not known."""
 MAX_GAP_S = 60.0
 """A longer time between two readings of single vehicles is not counted as flow."""
-NO_DETECTORS = "records do not hold entries and exits of detectors yet, so there are no detector events"
+NO_DETECTORS = "SUMO had loaded no detectors of greenserve detectors for these signals, so there are no detector events"
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class RecordedSignals:
     """By recorded signal."""
     names: dict[str, str]
     """By recorded signal, its TL and its id."""
+    detectors: tuple[Detector, ...]
     notes: tuple[str, ...]
 
 
@@ -103,31 +108,17 @@ def read(
             hour=0, minute=0, second=0, microsecond=0, tzinfo=None
         )
     chosen = None if tls is None else set(tls)
-    steps = _Steps(run, phases, chosen, from_s, to_s, vehicles_s)
+    steps = StepCollector(run, phases, chosen, from_s, to_s, vehicles_s)
     for recorded in reader.steps(chosen):
         if to_s is not None and recorded.step.at_s >= to_s and steps.end_s >= to_s:
             break
         steps.add(recorded)
     if not steps.begin_s < steps.end_s:
         raise InputError(f"{path}: has no shown state of these TLs at that time; see greenserve record info")
-    notes = [NO_DETECTORS, *reader.missing, *steps.holes]
-    if run.driver is not None:
-        notes.append(f"{run.driver} drove in the place of the policies: its time is control mode {FALLBACK}")
-    if any(signal.uses_flow for signal in steps.signals.values()):
-        notes.append("volumes of dialect street are the flow of single vehicles (Edie), not counts")
     try:
-        own = tuple(signal.timeline() for signal in steps.signals.values())
+        return steps.recorded(zero, reader.missing)
     except ValueError as error:
         raise InputError(f"{path}: its times are out of order: {error}; record the run again") from None
-    return RecordedSignals(
-        run,
-        Timeline(steps.begin_s, steps.end_s, zero, own),
-        phases,
-        {name: programs_of(run, name) for name in steps.signals},
-        {name: signal.readings for name, signal in steps.signals.items()},
-        {name: f"{signal.tl}, signal {name}" for name, signal in steps.signals.items()},
-        tuple(notes),
-    )
 
 
 def programs_of(run: RunStart, signal: str) -> tuple[Program, ...]:
@@ -184,8 +175,39 @@ def _recorded_phases(path: Path, run: RunStart) -> dict[str, PhaseNumbers]:
         raise InputError(f"{error}, in a city.toml that --city names") from None
 
 
-class _Steps:
-    """Collects the steps of a run."""
+class _Occupancy:
+    """When detectors were occupied, from the vehicles that came onto them and left them."""
+
+    def __init__(self, detectors: Sequence[Detector]) -> None:
+        self._detectors = detectors
+        self._changes: list[tuple[int, bool, int]] = []
+        """(ms, whether it is an exit, detector): an entry comes before an exit of the same moment."""
+        self._on: Counter[int] = Counter()
+        """Vehicles on each detector."""
+
+    def add(self, changes: record.DetectorChanges) -> None:
+        """Add those of a step. An exit without an entry is left out: the entry was in a hole."""
+        for detector, time_s, is_entry in zip(changes.detector, changes.time_s, changes.is_entry, strict=False):
+            if detector < len(self._detectors) and (is_entry or self._on[detector]):
+                self._on[detector] += 1 if is_entry else -1
+                self._changes.append((round(1000 * time_s), not is_entry, detector))
+
+    def end_all(self, time_s: float) -> None:
+        """Every vehicle leaves, because what follows is not known."""
+        self._changes += [(round(1000 * time_s), True, detector) for detector in self._on.elements()]
+        self._on.clear()
+
+    def detections(self) -> Iterator[Detection]:
+        """Each detector that became occupied or free, in order of time."""
+        on: Counter[int] = Counter()
+        for time_ms, is_exit, detector in sorted(self._changes):
+            on[detector] += -1 if is_exit else 1
+            if on[detector] == (0 if is_exit else 1):
+                yield Detection(self._detectors[detector].id, time_ms / 1000, not is_exit)
+
+
+class StepCollector:
+    """Collects the steps of a run, of a file or of one that is simulated now."""
 
     def __init__(
         self,
@@ -196,6 +218,8 @@ class _Steps:
         to_s: float | None,
         vehicles_s: float,
     ) -> None:
+        """`phases`: of every signal of the network; the other arguments are those of `read`."""
+        self._run, self._phases = run, phases
         self._tls = [contract.tl for contract in run.contracts]
         self._lanes = run.tracked_lanes()
         self._outflow = {self._lanes.row[lane]: k for k, lane in enumerate(self._lanes.outflow_lanes)}
@@ -207,6 +231,7 @@ class _Steps:
         self._shown_s: float | None = None
         """End of the newest shown state."""
         self.holes: list[str] = []
+        self._occupancy = _Occupancy(run.detectors)
         self.signals: dict[str, _Signal] = {}
         self._of_tl: dict[str, list[_Signal]] = {}
         number_of_states = {signal: k for k, signal in enumerate(run.start.signals)}
@@ -238,6 +263,7 @@ class _Steps:
                     signal.set_mode(begin_s, mode)
         for shown in step.shown:
             self._add_shown(shown)
+        self._occupancy.add(step.detectors)
         for command in step.commands:
             for signal in self._of_tl.get(command.tl, ()):
                 signal.set_mode(step.at_s, self._mode(command.mode))
@@ -247,6 +273,31 @@ class _Steps:
                 self._add_states(signal, tl_step)
         if step.due and self._is_inside(step.at_s):
             self._add_readings(step)
+
+    def recorded(self, zero: datetime, missing: Iterable[str] = ()) -> RecordedSignals:
+        """The signals of the steps so far. Raises ValueError if their times are out of order.
+
+        `zero`: local date and time of simulated second 0. `missing`: what else is missing of the record.
+        """
+        run = self._run
+        detectors = tuple(detector for detector in run.detectors if detector.signal in self.signals)
+        notes = [*([] if detectors else [NO_DETECTORS]), *missing, *self.holes]
+        if run.driver is not None:
+            notes.append(f"{run.driver} drove in the place of the policies: its time is control mode {FALLBACK}")
+        if any(signal.uses_flow for signal in self.signals.values()):
+            notes.append("volumes of dialect street are the flow of single vehicles (Edie), not counts")
+        own = tuple(signal.timeline() for signal in self.signals.values())
+        detections = tuple(self._occupancy.detections())
+        return RecordedSignals(
+            run,
+            Timeline(self.begin_s, self.end_s, zero, own, detections),
+            dict(self._phases),
+            {name: programs_of(run, name) for name in self.signals},
+            {name: signal.readings for name, signal in self.signals.items()},
+            {name: f"{signal.tl}, signal {name}" for name, signal in self.signals.items()},
+            detectors,
+            tuple(notes),
+        )
 
     def _is_inside(self, time_s: float) -> bool:
         return (self._from_s is None or time_s >= self._from_s) and (self._to_s is None or time_s <= self._to_s)
@@ -272,6 +323,7 @@ class _Steps:
 
     def _add_hole(self, begin_s: float, end_s: float) -> None:
         self.holes.append(f"nothing is recorded from {time_text(begin_s)} to {time_text(end_s)}")
+        self._occupancy.end_all(begin_s)
         for signal in self.signals.values():
             mode = signal.modes[-1].mode
             signal.set_mode(begin_s, LOST)

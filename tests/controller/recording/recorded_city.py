@@ -1,10 +1,11 @@
 """A run of the sample city, in the real SUMO, and files of its record.
 
-TLs of three dialects, signals with two programs each, missing answers (hold, fallback, recovery), overrides, a fleet's
+Detectors of every signal, TLs of three dialects, signals with two programs each, missing answers (hold, fallback, recovery), overrides, a fleet's
 answer and a version that changes.
 """
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from controller.assembly import checked_start, loop_from, take_over
 from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
 from controller.recording import run_start
+from controller.recording.atspm import detectors
 from controller.recording.messages import Encoder
 from controller.recording.record_file import NS, RecordWriter
 from controller.recording.run_start import RunStart
@@ -116,9 +118,14 @@ def record_city(
     street = network.of_city(city)
     contracts = [contract.build(replace(city, safety=safety), tl, street) for tl in tls.values()]
     options = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "1"]
-    with contextlib.closing(start_libsumo(options)) as connection:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as closing:
+        loops = Path(folder) / "detectors.add.xml"
+        detectors.write(loops, detectors.place(street))
+        connection = start_libsumo([*options, "-a", f"{GRID / 'fixed_time.add.xml'},{loops}"])
+        closing.callback(connection.close)
         start = checked_start(connection, street, contracts)
-        run = RunStart(street, tuple(contracts), start, safety, city.controller)
+        found = detectors.track(connection, start.signals, start.sumo_step_s)
+        run = RunStart(street, tuple(contracts), start, safety, city.controller, detectors=found)
         policies, messages = Policies(contracts), Messages(run)
         subscribers = [messages, *watch(run)]
         loop = loop_from(start, connection, street, contracts, policies, safety, city.controller, subscribers, driver=None)

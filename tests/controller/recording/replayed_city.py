@@ -11,6 +11,7 @@ import numpy as np
 from city import config, network
 from controller.assembly import checked_start, loop_from, take_over
 from controller.policies.no_policies import contracts_of_city
+from controller.recording.atspm import detectors
 from controller.recording.messages import Encoder
 from controller.recording.record_file import RecordWriter
 from controller.recording.run_start import RunStart, encode, network_file_names
@@ -144,7 +145,8 @@ def record_run(
         while connection.api.simulation.getTime() < begins_s:
             connection.api.simulationStep()
         begin = checked_start(connection, street, contracts)
-        run = RunStart(street, contracts, begin, city.safety, city.controller, driver)
+        found = detectors.track(connection, begin.signals, begin.sumo_step_s)
+        run = RunStart(street, contracts, begin, city.safety, city.controller, driver, {}, found)
         asked = policies if policies is not None else ProjectingPolicies(contracts, fails)
         recorder = Recorder(run, path, steps_a_file)
         loop = loop_from(begin, connection, street, contracts, asked, city.safety, city.controller, [recorder], driver)

@@ -530,3 +530,13 @@ def test_command_prints_the_first_difference_and_the_number_of_further_ones(samp
 def test_flags_of_a_server_need_a_server(sample, capsys):
     assert main([str(sample), "--model-number", "3"]) == 2
     assert "--model-number is for a model server; pass --server too" in capsys.readouterr().err
+
+
+def test_vehicles_on_detectors_are_those_of_the_record(recorded_city, tmp_path):
+    again = []
+    run = RecordedRun([recorded_city.write(tmp_path / "run.mcap", 0, 80)])
+    replay = Replay(run, on_step=lambda step, tls, publish_ns: again.append(step.detectors))
+    replay.run()
+    assert replay.differences.first is None
+    assert again == [step.detectors for step, _, _ in recorded_city.steps[:80]]
+    assert sum(len(each.detector) for each in again) > 500

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from controller.recording.atspm.detectors import FUNCTIONS
 from controller.recording.command import main
 
 PROG = "greenserve record"
@@ -29,7 +30,7 @@ def run(capsys):
 def test_report_is_one_page_with_every_picture(path, run, tmp_path):
     out = tmp_path / "page.html"
     printed = run("report", path, "--out", out, "--tl", "SA101,SA102,SA103", "--zero", "2026-03-02T07:00")
-    assert printed.splitlines()[0] == str(out) and "note: records do not hold entries and exits of detectors yet" in printed
+    assert printed.splitlines()[0] == str(out)
     root = ET.fromstring(out.read_text("utf-8").removeprefix("<!DOCTYPE html>\n"))
     titles = {next(svg.iter(f"{SVG}text")).text.partition(",")[0] for svg in root.iter(f"{SVG}svg")}
     assert titles == {
@@ -37,13 +38,13 @@ def test_report_is_one_page_with_every_picture(path, run, tmp_path):
         "Phase Termination",
         "Purdue Coordination Diagram",
         "Split Monitor",
+        "Purdue Split Failure",
         "Approach Volume",
         "Approach Delay",
         "Queue Length",
     }
-    missing = {p.find("b").text.partition(",")[0] for p in root.iter("p") if p.get("class") == "none"}
-    # no TL has detectors, and not all of them count vehicles
-    assert missing == {"Purdue Split Failure", "Approach Volume"}
+    assert not [p for p in root.iter("p") if p.get("class") == "none"]
+    assert "Arrivals on Green: " in out.read_text("utf-8")
 
 
 def test_report_has_the_given_time_of_day(path, run, tmp_path):
@@ -77,8 +78,13 @@ def test_export_writes_files_for_atspm_tools(path, run, tmp_path):
         rows = list(csv.DictReader(file))
     assert {row["TimeStamp"][:13] for row in rows} == {"2026-03-02 07"}
     assert {"1", "7", "8", "9", "10", "11", "6", "176"} <= {row["EventId"] for row in rows}
-    assert not {row["EventId"] for row in rows} & {"81", "82", "4"}
-    assert (folder / "notes.txt").read_text().startswith("records do not hold entries and exits of detectors yet")
+    assert "4" not in {row["EventId"] for row in rows}
+    with (folder / "detectors.csv").open(newline="") as file:
+        table = {(row["DeviceId"], row["Parameter"]): row["Function"] for row in csv.DictReader(file)}
+    assert {function: list(table.values()).count(function) for function in table.values()} == dict.fromkeys(FUNCTIONS, 72)
+    detected = {(row["DeviceId"], row["Parameter"]) for row in rows if row["EventId"] in ("81", "82")}
+    assert detected <= table.keys() and len(detected) > 150
+    assert {"43", "44"} <= {row["EventId"] for row in rows}
 
 
 def test_export_of_tables_takes_no_flags_of_atspm(path, run, tmp_path):

@@ -76,7 +76,7 @@ def test_readings_are_written_to_the_rows_of_their_lanes(ends):
     connection, sumo = ends
     connection.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
-    assert connection.read(("TL",)) == (5.0, [], {})
+    assert connection.read(("TL",)) == (5.0, [], {}, ())
     assert connection.shown() == connection.shown() == {"X": "Gr"}
     assert connection.readings.counts.tolist() == [[3, 4], [3, 4]]
     assert connection.readings.mean_length_m.tolist() == [5, 5]
@@ -110,7 +110,7 @@ def test_vehicles_are_requested_once_their_ids_are_known(vehicle_ends):
     sumo.sendall(lanes_and_ids(IDS_OF) + SHOWN)
     request = wire.VehicleGetters([sized(name) for name, _ in VEHICLES]).request
     with answering(sumo, wire.message([request]), wire.message([vehicle_answer(VEHICLES)])):
-        assert connection.read(("TL",)) == (5.0, [], {})
+        assert connection.read(("TL",)) == (5.0, [], {}, ())
     assert connection.lanes == ("in0_0", "in1_0", "up_0")
     row, *values = connection.readings.by_vehicle
     assert row.tolist() == [1, 1, 2] and [tuple(of) for of in zip(*values, strict=True)] == [own for _, own in VEHICLES]

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from city.network import Program
 from controller.recording.atspm import detectors
-from controller.recording.atspm.detectors import ADVANCE, PRESENCE, Loop
+from controller.recording.atspm.detectors import ADVANCE, PRESENCE, Detector
 from controller.recording.atspm.event_codes import Code, Event
 from controller.recording.atspm.events import signal_events
 from controller.recording.atspm.phase_numbers import Phase, PhaseNumbers
@@ -54,7 +54,7 @@ class SignalView:
     own: SignalTimeline
     phases: PhaseNumbers
     events: tuple[Event, ...]
-    loops: tuple[tuple[int, Loop], ...] = ()
+    loops: tuple[tuple[int, Detector], ...] = ()
     """(number, loop) of its detectors."""
     readings: SignalReadings = field(default_factory=SignalReadings)
     name: str = ""
@@ -201,7 +201,7 @@ class SignalView:
 def views(
     timeline: Timeline,
     phases: Mapping[str, PhaseNumbers],
-    loops: Sequence[Loop] = (),
+    loops: Sequence[Detector] = (),
     programs: Mapping[str, Sequence[Program]] | None = None,
     readings: Mapping[str, SignalReadings] | None = None,
     names: Mapping[str, str] | None = None,
@@ -211,7 +211,7 @@ def views(
     Args:
         timeline: what was shown, and why.
         phases: by signal, for all signals of the timeline.
-        loops: the detectors, in the order of their file.
+        loops: the detectors.
         programs: by signal, its programs.
         readings: by signal, what was read of its lanes.
         names: by signal, what it is called in titles.

@@ -32,9 +32,9 @@ PHASES = PhaseNumbers(
     "A", (Phase(2, (0, 1), (), ""), Phase(4, (2,), (3,), ""), Phase(5, (4,), (), "")), {"a_0": 2, "b_0": 4, "c_0": 5}
 )
 LOOPS = [
-    Loop("advance:a_0", "A", "a_0", ADVANCE, 10, 0, "a_0"),
-    Loop("presence:a_0", "A", "a_0", PRESENCE, 93, 6, "a_0"),
-    Loop("presence:b_0", "A", "b_0", PRESENCE, 93, 6, "b_0"),
+    Loop("advance:a_0", "A", ADVANCE, "a_0", "a_0", 10, 0),
+    Loop("presence:a_0", "A", PRESENCE, "a_0", "a_0", 93, 6),
+    Loop("presence:b_0", "A", PRESENCE, "b_0", "b_0", 93, 6),
 ]
 FIXED = Program("day", "static", 125, tuple(ProgramPhase(s, 30, 30, 30) for s in ("GGrrr", "yyrrr", "rrGGr", "rryrr")))
 ACTUATED = Program(

@@ -14,9 +14,9 @@ from controller.recording.atspm.phase_numbers import Phase, PhaseNumbers
 from controller.recording.atspm.timeline import Detection, ShownState, SignalTimeline, Timeline
 
 LOOPS = [
-    Loop("p", "9", "a_0", PRESENCE, 1, 6, "a_0"),
-    Loop("q", "gneJ1", "b_0", ADVANCE, 1, 0, "b_0"),
-    Loop("r", "9", "a_0", ADVANCE, 1, 0, "a_0"),
+    Loop("p", "9", PRESENCE, "a_0", "a_0", 1, 6),
+    Loop("q", "gneJ1", ADVANCE, "b_0", "b_0", 1, 0),
+    Loop("r", "9", ADVANCE, "a_0", "a_0", 1, 0),
 ]
 PHASES = {
     name: PhaseNumbers(name, (Phase(number, (0,), (), f"{lane[0]} north through"),), {lane: number})

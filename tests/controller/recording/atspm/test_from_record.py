@@ -4,12 +4,16 @@ import copy
 from bisect import bisect_right
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from city import config
 from city.errors import InputError
 from controller.recording.atspm import from_record
+from controller.recording.atspm.detectors import Detector
 from controller.recording.atspm.timeline import FALLBACK, HOLD, LOST, MAX_OUT, POLICY, RECOVERING
 from controller.recording.run_files import open_run
 from controller.recording.sentences import mode_name
@@ -238,5 +242,53 @@ def test_times_out_of_order_are_refused(recorded_city, tmp_path):
         from_record.read(open_run(RecordedCity(recorded_city.start, steps).write(tmp_path / "wrong.mcap")))
 
 
-def test_detectors_are_named_as_missing(recorded):
-    assert recorded.timeline.detections == () and from_record.NO_DETECTORS in recorded.notes
+def test_detectors_are_occupied_while_a_vehicle_is_on_them(recorded_city, recorded):
+    of_loop = {}
+    for step, _, _ in recorded_city.steps:
+        changes = step.detectors
+        assert all(step.number == 0 or time_s <= step.at_s for time_s in changes.time_s)
+        for detector, time_s, is_entry in zip(changes.detector, changes.time_s, changes.is_entry, strict=True):
+            of_loop.setdefault(recorded_city.start.detectors[detector].id, []).append((time_s, is_entry))
+    assert len(of_loop) > 150 and recorded.detectors == recorded_city.start.detectors
+    found = {}
+    for detection in recorded.timeline.detections:
+        found.setdefault(detection.detector, []).append((detection.time_s, detection.is_on))
+    assert found.keys() == of_loop.keys()
+    for loop, changes in of_loop.items():
+        assert [is_on for _, is_on in found[loop]] == [k % 2 == 0 for k in range(len(found[loop]))]
+        if not loop.startswith("presence:"):
+            # a point has one vehicle at a time
+            assert len(found[loop]) == len(changes)
+    assert from_record.NO_DETECTORS not in recorded.notes
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=8), st.integers(1, 7))
+def test_detector_is_free_when_the_last_vehicle_has_left(stays, step_ms):
+    ends = [(entry, entry + stay) for entry, stay in stays]
+    changes = sorted([(ms, False) for ms, _ in ends] + [(ms, True) for _, ms in ends])
+    occupancy = from_record._Occupancy([Detector("d", "A", "Presence", "a_0")])
+    for begin_ms in range(0, 100, step_ms):
+        own = [(ms / 1000, not is_exit) for ms, is_exit in changes if begin_ms <= ms < begin_ms + step_ms]
+        times, entries = zip(*own, strict=True) if own else ((), ())
+        occupancy.add(record.DetectorChanges(detector=[0] * len(own), time_s=times, is_entry=entries))
+    found = [(round(1000 * each.time_s), each.is_on) for each in occupancy.detections()]
+    assert found == sorted(found, key=lambda change: change[0])
+    pairs = list(zip([ms for ms, is_on in found if is_on], [ms for ms, is_on in found if not is_on], strict=True))
+    assert all(later > earlier for (_, earlier), (later, _) in pairwise(pairs)), "intervals that touch are one"
+    covered = {ms for begin, end in pairs for ms in range(begin, end)}
+    assert covered == {ms for begin, end in ends for ms in range(begin, end)}
+    assert len({end for _, end in pairs}) == len(pairs)
+
+
+def test_hole_frees_detectors_until_a_vehicle_enters():
+    occupancy = from_record._Occupancy([Detector("d", "A", "Presence", "a_0")])
+    occupancy.add(record.DetectorChanges(detector=[0], time_s=[1.0], is_entry=[True]))
+    occupancy.end_all(5.0)
+    occupancy.add(record.DetectorChanges(detector=[0, 0, 7], time_s=[9.0, 10.0, 11.0], is_entry=[False, True, True]))
+    assert [(each.time_s, each.is_on) for each in occupancy.detections()] == [(1.0, True), (5.0, False), (10.0, True)]
+
+
+def test_detectors_are_named_as_missing(recorded_city, tmp_path):
+    without = RecordedCity(replace(recorded_city.start, detectors=()), recorded_city.steps)
+    found = from_record.read(open_run(without.write(tmp_path / "without.mcap", 0, 5)))
+    assert found.timeline.detections == found.detectors == () and from_record.NO_DETECTORS in found.notes

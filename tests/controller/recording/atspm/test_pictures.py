@@ -58,8 +58,8 @@ PHASES = PhaseNumbers(
     "A", (Phase(2, (0, 1), (), "a north through"), Phase(4, (2,), (3,), "b east through")), {"a_0": 2, "b_0": 4}
 )
 LOOPS = [
-    Loop("advance:a_0", "A", "a_0", ADVANCE, 10, 0, "a_0"),
-    Loop("presence:a_0", "A", "a_0", PRESENCE, 93, 6, "a_0"),
+    Loop("advance:a_0", "A", ADVANCE, "a_0", "a_0", 10, 0),
+    Loop("presence:a_0", "A", PRESENCE, "a_0", "a_0", 93, 6),
 ]
 STATES = [(0, "GGrr"), (20, "yyrr"), (24, "rrGG"), (50, "rryr"), (54, "GGrr"), (80, "yyrr"), (84, "rrrr"), (86, "rrGr")]
 """Phase 2 has one complete cycle: red at 24 s, green at 54 s, yellow at 80 s, red at 84 s."""

@@ -1,0 +1,180 @@
+"""The pictures by which signal engineers judge a controller (ATSPM), of one simulation of an arm.
+
+    an arm that the controller runs   its decision events
+    fixed, actuated                   SUMO is read after each of its steps, and every 5 s of the lanes
+
+SUMO gets detectors for it, which change no traffic. docs/atspm.md explains the pictures.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from city.config import City
+from city.network import StreetNetwork
+from controller.assembly import Start
+from controller.events import DecisionEvent
+from controller.policies.no_policies import contracts_of_city
+from controller.recording.atspm import corridor, detectors, phase_numbers
+from controller.recording.atspm.from_record import StepCollector
+from controller.recording.atspm.pictures import coordination, page, split_failure, time_space
+from controller.recording.atspm.pictures.signal_view import SignalView, views
+from controller.recording.atspm.timeline import ProgramChange
+from controller.recording.messages import Encoder
+from controller.recording.record_file import RecordedStep
+from controller.recording.run_start import RunStart
+from controller.sumo.connection import SumoConnection
+from controller.sumo.induction_loops import step_ends
+from controller.sumo.network import running_signals
+from protos import policy_pb2 as pb
+from protos import record_pb2 as record
+
+MAX_TLS = 10
+"""TLs of which pictures are drawn: those with the most incoming lanes."""
+READING_INTERVAL_S = 5.0
+"""Simulated seconds between two readings of the lanes of signals that SUMO itself controls."""
+MAIN_PHASE = 2
+"""A direction of the main street, by the rule of the phases' numbers."""
+ZERO = datetime(2000, 1, 1)
+"""Of simulated second 0; pictures show times of day alone."""
+
+
+@dataclass(frozen=True)
+class SignalPictures:
+    """The pictures of an arm's simulation."""
+
+    page: str
+    """HTML page with all of them."""
+    by_tl: Mapping[str, str]
+    """By TL, as HTML, those that compare arms: arrivals and split failures on its main street."""
+
+
+class PicturedTls:
+    """The TLs of an evaluation of which pictures are drawn, and their detectors."""
+
+    def __init__(self, city: City, street: StreetNetwork, tls: Sequence[str]) -> None:
+        """Choose them among `tls`. Raises InputError if phases cannot be numbered, or a TL has nothing to control."""
+        lanes = {tl: sum(len(street.signals[signal].lanes) for signal in city.tls[tl].signals) for tl in tls}
+        largest = sorted(tls, key=lambda tl: -lanes[tl])[:MAX_TLS]
+        self.city, self.street = city, street
+        self.tls = tuple(tl for tl in tls if tl in largest)
+        self.phases = phase_numbers.of_city(city, street)
+        self.contracts = tuple(contracts_of_city(city, self.tls, street).values())
+
+    def write_detectors(self, path: Path, additional: Sequence[Path]) -> list[Path]:
+        """Write a file with their detectors, and return it, unless one of SUMO's additional files has detectors already."""
+        if any(detectors.read(file) for file in additional):
+            return []
+        signals = {signal for tl in self.tls for signal in self.city.tls[tl].signals}
+        detectors.write(path, [loop for loop in detectors.place(self.street) if loop.signal in signals])
+        return [path]
+
+
+class ControlledSignals:
+    """A subscriber that collects the pictured TLs of an arm that the controller runs."""
+
+    def __init__(
+        self,
+        pictured: PicturedTls,
+        connection: SumoConnection,
+        contracts: Sequence[pb.PolicyContract],
+        start: Start,
+        driver: str | None,
+    ) -> None:
+        """Begin to read the detectors. Arguments as `controller.assembly.loop_from`."""
+        signals = {s for contract in contracts if contract.tl in pictured.tls for s in contract.signal_ids}
+        found = detectors.track(connection, signals, start.sumo_step_s)
+        city = pictured.city
+        run = RunStart(pictured.street, tuple(contracts), start, city.safety, city.controller, driver, {}, found)
+        self._encoder = Encoder(run)
+        self._steps = StepCollector(run, pictured.phases, set(pictured.tls), None, None, time_space.MAX_S)
+
+    def add(self, event: DecisionEvent) -> None:
+        step, tl_steps = self._encoder.encode(event)
+        self._steps.add(RecordedStep(step, 0, tl_steps))
+
+    def close(self) -> None:
+        """Do nothing: `pictures` is called after the end."""
+
+    def pictures(self, title: str) -> SignalPictures:
+        return _drawn(title, self._steps, {})
+
+
+class UncontrolledSignals:
+    """Simulates an arm that SUMO itself controls, and collects the pictured TLs meanwhile."""
+
+    def __init__(self, pictured: PicturedTls, connection: SumoConnection) -> None:
+        """Begin to read detectors, signals and lanes. Raises InputError if SUMO runs another network."""
+        api, contracts = connection.api, pictured.contracts
+        running = running_signals(api, pictured.street, [s for contract in contracts for s in contract.signal_ids])
+        self._now = float(api.simulation.getTime())
+        start = Start(self._now, float(api.simulation.getDeltaT()), False, running)
+        self._sumo_step_s = start.sumo_step_s
+        found = detectors.track(connection, running, start.sumo_step_s)
+        city = pictured.city
+        run = RunStart(pictured.street, contracts, start, city.safety, city.controller, None, {}, found)
+        to_read = run.to_read
+        links = {signal: len(pictured.street.signals[signal].links) for signal in running}
+        connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of)
+        self._connection, self._encoder, self._tls = connection, Encoder(run), tuple(contract.tl for contract in contracts)
+        self._steps = StepCollector(run, pictured.phases, set(self._tls), None, None, time_space.MAX_S)
+        self._number, self._read_s = 0, self._now
+        self._programs: dict[str, list[ProgramChange]] = {signal: [] for signal in running}
+
+    def advance(self, until_s: float) -> None:
+        """Simulate to second until_s."""
+        for end_s in step_ends(self._now, until_s, self._sumo_step_s):
+            self._connection.advance(end_s)
+            is_due = end_s >= self._read_s + READING_INTERVAL_S
+            due = self._tls if is_due else ()
+            result = self._connection.read(due)
+            step = record.Step(number=self._number, at_s=end_s, due=range(len(due)))
+            if is_due:
+                self._read_s = end_s
+                step.readings.CopyFrom(record.Readings(**self._encoder.readings(due, self._connection.readings)))
+            states = tuple(self._connection.shown().values())
+            step.shown.add(begin_s=self._now, end_s=end_s, states=states)
+            for loop, time_s, is_entry in result.loop_changes:
+                step.detectors.detector.append(loop)
+                step.detectors.time_s.append(time_s)
+                step.detectors.is_entry.append(is_entry)
+            self._steps.add(RecordedStep(step, 0))
+            self._note_programs(end_s)
+            self._number, self._now = self._number + 1, end_s
+
+    def _note_programs(self, end_s: float) -> None:
+        """Note the programs that ran in the step that ends at end_s."""
+        for signal, program in self._connection.programs(list(self._programs)).items():
+            changes = self._programs[signal]
+            if not changes or changes[-1].program != program:
+                changes.append(ProgramChange(self._now, program))
+
+    def pictures(self, title: str) -> SignalPictures:
+        return _drawn(title, self._steps, self._programs)
+
+
+def _drawn(title: str, steps: StepCollector, programs: Mapping[str, Sequence[ProgramChange]]) -> SignalPictures:
+    """The pictures. `programs`: by signal that SUMO itself controlled, its programs."""
+    recorded = steps.recorded(ZERO)
+    timeline = recorded.timeline
+    if programs:
+        own = tuple(replace(each, modes=(), programs=tuple(programs[each.signal])) for each in timeline.signals)
+        timeline = replace(timeline, signals=own)
+    tl_of = {signal: contract.tl for contract in recorded.run.contracts for signal in contract.signal_ids}
+    drawn = views(timeline, recorded.phases, recorded.detectors, recorded.programs, recorded.readings, recorded.names)
+    corridors = corridor.find(recorded.run.street, recorded.phases, set(recorded.programs))
+    about = ["Bands above the pictures are control modes, or programs if there was no controller."]
+    by_tl: dict[str, str] = {}
+    for view in drawn:
+        # the first signal of each TL
+        by_tl.setdefault(tl_of[view.own.signal], _compared(view))
+    return SignalPictures(page.page(title, about, drawn, corridors, recorded.notes), by_tl)
+
+
+def _compared(view: SignalView) -> str:
+    phases = [phase.number for phase in view.vehicle_phases]
+    if not phases:
+        return ""
+    phase = MAIN_PHASE if MAIN_PHASE in phases else phases[0]
+    return coordination.draw(view, phase) + split_failure.draw(view, phase)

@@ -1,0 +1,92 @@
+"""Vehicles on induction loops are read alike over every connection, from the real SUMO."""
+
+import pytest
+
+from city import network
+from city.errors import InputError
+from controller.guard.start import open_guarded
+from controller.recording.atspm import detectors
+from controller.sumo import start
+from controller.sumo.connection import Interrupts
+from controller.sumo.libsumo_connection import start_libsumo
+from tests.conftest import GRID
+
+END_S = 120
+SIGNALS = ("A0", "B1")
+
+
+@pytest.fixture(scope="module")
+def loops():
+    return [loop for loop in detectors.place(network.of_sumocfg(GRID / "grid.sumocfg")) if loop.signal in SIGNALS]
+
+
+@pytest.fixture(scope="module")
+def options(loops, tmp_path_factory):
+    path = tmp_path_factory.mktemp("loops") / "detectors.add.xml"
+    other = detectors.Loop("other", "C2", detectors.ADVANCE, loops[0].stop_lane, loops[0].lane, 5.0, 0.0)
+    detectors.write(path, [*loops, other])
+    files = f"{GRID / 'fixed_time.add.xml'},{path}"
+    return ["-c", str(GRID / "grid.sumocfg"), "-a", files, "--seed", "3", "--no-step-log", "true", "--no-warnings", "true"]
+
+
+@pytest.fixture(scope="module")
+def passages(options, loops):
+    """(loop, vehicle, entry) -> exit of the run, requested after every step; None while the vehicle is on the loop."""
+    found = {}
+    connection = start_libsumo(options)
+    for _ in range(END_S):
+        connection.api.simulationStep()
+        for loop in loops:
+            for vehicle, _, entry_s, exit_s, _ in connection.api.inductionloop.getVehicleData(loop.id):
+                found[loop.id, vehicle, entry_s] = exit_s if exit_s >= 0 else None
+    connection.close()
+    return found
+
+
+def over_socket(options):
+    return start.start(options, 1, Interrupts())
+
+
+def over_guard(options):
+    return open_guarded(None, options, 1, None, 0, 60.0, Interrupts())
+
+
+@pytest.mark.parametrize("opened", [over_socket, over_guard, start_libsumo])
+def test_entries_and_exits_are_those_of_every_step(opened, options, loops, passages):
+    connection = opened(options)
+    try:
+        tracked = detectors.track(connection, SIGNALS, 1.0)
+        assert {each.id: (each.signal, each.function, each.stop_lane) for each in tracked} == {
+            loop.id: (loop.signal, loop.function, loop.stop_lane) for loop in loops
+        }
+        connection.track({}, [], {"A0": len(connection.api.trafficlight.getRedYellowGreenState("A0"))})
+        entries, exits = [], []
+        for now in range(0, END_S, 10):
+            # several steps of SUMO in a segment, several segments in a reading
+            connection.advance(now + 7)
+            connection.advance(now + 10)
+            for loop, time_s, is_entry in connection.read(()).loop_changes:
+                assert now < time_s <= now + 10
+                (entries if is_entry else exits).append((tracked[loop].id, time_s))
+    finally:
+        connection.close()
+    assert len(passages) > 50
+    assert sorted(entries) == sorted((loop, entry_s) for loop, _, entry_s in passages)
+    assert sorted(exits) == sorted((loop, exit_s) for (loop, _, _), exit_s in passages.items() if exit_s is not None)
+
+
+def test_nothing_is_read_without_detectors():
+    connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true"])
+    try:
+        assert detectors.track(connection, SIGNALS, 1.0) == ()
+    finally:
+        connection.close()
+
+
+def test_detector_with_an_unknown_function_is_refused():
+    class Connection:
+        def loop_parameters(self, keys):
+            return {"x": ("A0", "Presense", "a_0"), "of the user": ("", "", "")}
+
+    with pytest.raises(InputError, match=r"inductionLoop x is malformed .*'Presense'.*greenserve detectors"):
+        detectors.track(Connection(), SIGNALS, 1.0)
