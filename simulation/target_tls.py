@@ -94,7 +94,10 @@ class TargetTls:
         task, city = self.task, self.task.city
         with self._served_policies() as policies, simulated(city, demand, tripinfo, options, folder, transport) as connection:
             contracts = [*self.contracts, *self._served.values()]
-            loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller, subscribers)
+            # without monitors: nobody reads their alarms here
+            loop = assemble(
+                connection, self.street, contracts, policies, city.safety, city.controller, subscribers, is_monitored=False
+            )
             measured = Rewards(task.reward, connection, self.street, self.contracts, loop.now) if rewards else None
             end_s = end_of(self.street, loop.now, task.seconds)
             yield TargetSimulation(self.contracts, connection, loop, policies, measured, end_s, city.network.sumocfg)
