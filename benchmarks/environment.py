@@ -17,6 +17,7 @@ Goals, in simulated seconds a second: floors dialect at least 1.0 times, floors 
 import argparse
 import contextlib
 import importlib
+import io
 import json
 import os
 import statistics
@@ -110,22 +111,16 @@ def our_steps(city: Path, seconds: int, options: dict[str, Any]) -> Iterator[flo
 
 def run_case(case: str, city: Path, seconds: int, result: Path) -> None:
     """Run a case in turns, and write [SUMO's own time in s, vehicle seconds] to `result`."""
-    import libsumo
-
     steps = sumo_rl_steps(city, seconds) if case == SUMO_RL else our_steps(city, seconds, CASES[case])
 
     def counted() -> Iterator[float]:
         yield next(steps)
-        if case == SUMO_RL:
-            import traci
-
-            api = traci  # libsumo under another name
-        else:
-            api = libsumo
+        # sumo-rl's traci is libsumo under another name, if libsumo was not imported before
+        api = importlib.import_module("traci" if case == SUMO_RL else "libsumo")
         vehicle_s = 0.0
         with timed_steps(api) as in_sumo_s:
             for second in steps:
-                vehicle_s += DELTA_S * libsumo.vehicle.getIDCount()
+                vehicle_s += DELTA_S * api.vehicle.getIDCount()
                 if second == seconds:
                     result.write_text(json.dumps([sum(in_sumo_s), vehicle_s]))
                 yield second
@@ -164,10 +159,10 @@ def write_city(street: str, scenarios: Path, folder: Path, seconds: int = 3600) 
     found = network.of_sumocfg(sumocfg)
     routes = [str(path) for path in sumo_files.listed_files(sumocfg, "route-files")]
     arguments = ["--net", str(found.net_file), "--route", ",".join(routes), "--begin-time", str(int(found.begin_s))]
-    with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
         code = greenserve(["city", "init", *arguments, "--num-seconds", str(seconds), "--out", str(folder / "city.toml")])
     if code:
-        raise InputError(f"greenserve city init of {sumocfg} ended with exit code {code}; run it to see why")
+        raise InputError(f"greenserve city init of {sumocfg} failed: {output.getvalue()}")
     return folder / "city.toml"
 
 

@@ -150,6 +150,8 @@ class DecisionLoop:
         self._number = 0
         """Events so far."""
         self._unpublished = _Unpublished()
+        self.sent: Sequence[Sent] = ()
+        """What the newest step has sent to SUMO."""
 
     def step(self, end_s: float) -> None:
         """Run a decision step: decide for the TLs that are due now, then simulate to the next decision, at most to end_s."""
@@ -290,6 +292,7 @@ class DecisionLoop:
     def _publish(self) -> None:
         """Hand an event to the subscribers. An error in one ends its subscription, not the run."""
         unpublished, self._unpublished = self._unpublished, _Unpublished()
+        self.sent = unpublished.sent
         if not self._subscribers:
             return
         event = DecisionEvent(
