@@ -1,7 +1,6 @@
 """Lost time of vehicles by lane, sampled from SUMO, for rewards and evaluation."""
 
 from collections.abc import Iterable, Mapping
-from itertools import groupby
 from typing import Any
 
 from city.lanes import road_of
@@ -16,11 +15,7 @@ class LostTime:
     def __init__(self, api: Any, lanes: Mapping[str, Mapping[str, float]]) -> None:
         """`lanes`: TL -> lane -> speed limit in m/s (`upstream_lanes`)."""
         self._api = api
-        self._roads = {
-            tl: [(road, list(of_road)) for road, of_road in groupby(by_lane.items(), lambda lane: road_of(lane[0]))]
-            for tl, by_lane in lanes.items()
-        }
-        """TL -> roads with their lanes and speed limits."""
+        self._lanes = {tl: list(by_lane.items()) for tl, by_lane in lanes.items()}
         self._tl_of = {road_of(lane): tl for tl, by_lane in lanes.items() for lane in by_lane}
         self._origin: dict[str, str] = {}
         """Road on which a vehicle waits to depart."""
@@ -30,18 +25,15 @@ class LostTime:
 
         `tls`: the TLs to measure (default: all).
         """
-        on_road = self._api.edge.getLastStepVehicleNumber
+        # lane by lane: SUMO counts an empty lane as a vehicle in a road's mean speed
         vehicles, speed_mps = self._api.lane.getLastStepVehicleNumber, self._api.lane.getLastStepMeanSpeed
         lost: dict[str, dict[str, float]] = {}
-        for tl in self._roads if tls is None else tls:
+        for tl in self._lanes if tls is None else tls:
             by_road = lost[tl] = {}
-            for road, lanes in self._roads[tl]:
-                if not on_road(road):
-                    continue
-                # lane by lane: SUMO counts an empty lane as a vehicle in a road's mean speed
-                for lane, limit_mps in lanes:
-                    if count := vehicles(lane):
-                        by_road[road] = by_road.get(road, 0.0) + count * max(0.0, 1.0 - speed_mps(lane) / limit_mps)
+            for lane, limit_mps in self._lanes[tl]:
+                if count := vehicles(lane):
+                    road = road_of(lane)
+                    by_road[road] = by_road.get(road, 0.0) + count * max(0.0, 1.0 - speed_mps(lane) / limit_mps)
         for vehicle in self._api.simulation.getPendingVehicles():
             if vehicle not in self._origin:
                 self._origin[vehicle] = self._api.vehicle.getRoute(vehicle)[0]

@@ -1,6 +1,5 @@
 """Rewards of two signals in a line: what a queue between them costs each of them."""
 
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -22,11 +21,7 @@ def line(tmp_path_factory):
 
 def rewards_of(line, name, halting, pending=()):
     """By TL, the reward at second 5 with halting vehicles by lane, and vehicles that wait to depart on roads."""
-    on_road = Counter()
-    for lane, count in halting.items():
-        on_road[lane.rpartition("_")[0]] += count
     api = SimpleNamespace(
-        edge=SimpleNamespace(getLastStepVehicleNumber=on_road.__getitem__),
         lane=SimpleNamespace(getLastStepVehicleNumber=lambda lane: halting.get(lane, 0), getLastStepMeanSpeed=lambda lane: 0.0),
         simulation=SimpleNamespace(getPendingVehicles=lambda: list(pending)),
         vehicle=SimpleNamespace(getRoute=lambda vehicle: [vehicle]),
@@ -76,7 +71,6 @@ def test_only_the_due_tl_is_rewarded(line):
     contracts = [contract.build(city, tl, line) for tl in city.tls.values()]
     asked = []
     api = SimpleNamespace(
-        edge=SimpleNamespace(getLastStepVehicleNumber=lambda road: 1),
         lane=SimpleNamespace(
             getLastStepVehicleNumber=lambda lane: asked.append(lane) or 2, getLastStepMeanSpeed=lambda lane: 0.0
         ),
