@@ -74,15 +74,17 @@ def assemble(
     control: city_config.Controller,
     subscribers: Iterable[Subscriber] = (),
     driver: str | None = None,
+    is_monitored: bool = True,
 ) -> DecisionLoop:
     """Check every contract against the running simulation and take its signals over.
 
     `subscribers`: get the decision events.
     `driver`: one of DRIVERS, which controls in the place of the policies, with the greens of the programs that run.
+    `is_monitored`: whether monitors check the shown states; for a run whose alarms somebody reads.
     Raises InputError that names the difference.
     """
     start = checked_start(connection, street, contracts)
-    loop = loop_from(start, connection, street, contracts, policies, safety, control, subscribers, driver)
+    loop = loop_from(start, connection, street, contracts, policies, safety, control, subscribers, driver, is_monitored)
     take_over(connection, street, start)
     return loop
 
@@ -116,6 +118,7 @@ def loop_from(
     control: city_config.Controller,
     subscribers: Iterable[Subscriber],
     driver: str | None,
+    is_monitored: bool = True,
 ) -> DecisionLoop:
     """The decision loop of a start; it asks nothing more of SUMO. Arguments and errors as `assemble`."""
     to_read = lanes_to_read(street, contracts, control, driver)
@@ -128,7 +131,8 @@ def loop_from(
     monitors: list[SignalMonitor] = []
     for contract in contracts:
         intersection = _intersection(contract, street, lanes, start.signals, safety, control, start.now, driver)
-        for monitor, signal in zip(_monitors(intersection, street), contract.signal_ids, strict=True):
+        watching = _monitors(intersection, street) if is_monitored else []
+        for monitor, signal in zip(watching, contract.signal_ids, strict=is_monitored):
             if not forces_first:
                 # the change from the signal's program is monitored too
                 monitor.follow_program(start.signals[signal].shown, start.now)

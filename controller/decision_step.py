@@ -133,6 +133,8 @@ class DecisionLoop:
         self._number = 0
         """Events so far."""
         self._unpublished = Unpublished()
+        self.sent: Sequence[Sent] = ()
+        """What the newest step has sent to SUMO."""
 
     def step(self, end_s: float) -> None:
         """Run a decision step: decide for the TLs that are due now, then simulate to the next decision, at most to end_s."""
@@ -299,6 +301,7 @@ class DecisionLoop:
     def _publish(self, save_state: Callable[[], LoopState] | None = None) -> None:
         """Hand an event to the subscribers. An error in one ends its subscription, not the run."""
         unpublished, self._unpublished = self._unpublished, Unpublished()
+        self.sent = unpublished.sent
         if not self._subscribers:
             return
         event = DecisionEvent(

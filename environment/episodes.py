@@ -8,7 +8,7 @@ import contextlib
 import numbers
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from controller.events import DecisionEvent
+from controller.events import Sent
 from controller.sumo.libsumo_connection import SimulationRunning
 from environment.demand import demand_of
 from environment.options import Options, select
@@ -32,34 +32,6 @@ from simulation.target_tls import TargetSimulation, TargetTask, TargetTls
 Info = dict[str, Any]
 ActionSpace = Discrete[Any] | Box
 MAX_SEED = 1 << 31
-
-
-class OverrideLog:
-    """The overrides of each TL since its last decision; a subscriber of the decision events."""
-
-    def __init__(self, tl_of_signal: Mapping[str, str]) -> None:
-        self._tl_of_signal = tl_of_signal
-        self._overrides: dict[str, list[Info]] = {}
-
-    def add(self, event: DecisionEvent) -> None:
-        for sent in event.sent:
-            for override in sent.overrides:
-                self._overrides.setdefault(self._tl_of_signal.get(override.signal, ""), []).append(
-                    {
-                        "at_s": sent.at_s,
-                        "signal": override.signal,
-                        "reason": override.reason.value,
-                        "requested": override.requested,
-                        "permitted": override.permitted,
-                    }
-                )
-
-    def close(self) -> None:
-        """Do nothing: what is logged stays until it is taken."""
-
-    def take(self, tl: str) -> list[Info]:
-        """The overrides of a TL that were not taken yet."""
-        return self._overrides.pop(tl, [])
 
 
 class Episodes:
@@ -106,7 +78,8 @@ class Episodes:
         """What the episode must close."""
         self._stack.push(self._running)
         self._image: StreetImage | None = None
-        self._overrides = OverrideLog({})
+        self._signals = {tl: tuple(contract.signal_ids) for tl, contract in self.contracts.items()}
+        self._tl_of = {signal: tl for tl, signals in self._signals.items() for signal in signals}
         self._begun: set[str] = set()
         """TLs that have taken a decision."""
         self.observations: dict[str, Observation] = {}
@@ -139,7 +112,6 @@ class Episodes:
         self.ended_s = self._last_picture = None
         with self._ends_if_it_fails():
             folder = Path(self._running.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
-            self._overrides = OverrideLog({s: c.tl for c in self._tls.contracts for s in c.signal_ids})
             tripinfo = Path(self._options.tripinfo).resolve() if self._options.tripinfo is not None else None
             try:
                 self._simulation = self._running.enter_context(
@@ -148,7 +120,6 @@ class Episodes:
                         tripinfo,
                         folder=folder,
                         transport=self._options.transport,
-                        subscribers=[self._overrides],
                     )
                 )
             except SimulationRunning as error:
@@ -201,16 +172,18 @@ class Episodes:
         rewarded = [tl for tl in self.contracts if tl in self._begun and (self.decides[tl] or simulation.is_over)]
         self.rewards.update(zip(rewarded, simulation.rewards.since_last(rewarded, simulation.now), strict=True))
         self._begun.update(deciding)
-        self.infos = {tl: self._info(simulation, tl) for tl in self.contracts}
+        overrides: dict[str, list[Info]] = {}
+        for sent in simulation.take_overrides():
+            _add_overrides(overrides, sent, self._tl_of)
+        self.infos = {tl: self._info(simulation, tl, overrides.get(tl, [])) for tl in self.contracts}
 
-    def _info(self, simulation: TargetSimulation, tl: str) -> Info:
+    def _info(self, simulation: TargetSimulation, tl: str, overrides: Sequence[Info]) -> Info:
         intersection = simulation.loop.intersections[tl]
-        signals = self.contracts[tl].signal_ids
         return {
             "time_s": simulation.now,
             "decides": self.decides[tl],
-            "overrides": self._overrides.take(tl),
-            "requested_states": dict(zip(signals, intersection.requested, strict=False)),
+            "overrides": overrides,
+            "requested_states": dict(zip(self._signals[tl], intersection.requested, strict=False)),
             "permitted_states": {safety.signal: safety.shown for safety in intersection.safeties},
         }
 
@@ -242,3 +215,17 @@ class Episodes:
         except BaseException:
             self._end_episode()
             raise
+
+
+def _add_overrides(overrides: dict[str, list[Info]], sent: Sent, tl_of: Mapping[str, str]) -> None:
+    """Add what `info` tells of overrides, by target TL."""
+    for override in sent.overrides:
+        if tl := tl_of.get(override.signal):
+            values = {
+                "at_s": sent.at_s,
+                "signal": override.signal,
+                "reason": override.reason.value,
+                "requested": override.requested,
+                "permitted": override.permitted,
+            }
+            overrides.setdefault(tl, []).append(values)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import NoneType
 
 from city import config, names
 from city.arguments import host_and_port
@@ -27,7 +28,7 @@ class Options:
 
     city: str | Path | City = "city.toml"
     target_tls: str | Iterable[str] | None = None
-    infer_tls: str | Iterable[str] = ()
+    infer_tls: str | Iterable[str] | None = ()
     server: str | None = None
     infer_model_number: int | None = None
     infer_model_path: str | Path | None = None
@@ -76,22 +77,33 @@ def _load(path: Path) -> City:
 
 
 def _check_values(options: Options) -> None:
+    argument: object
+    kinds: tuple[type, ...]
+    for name, argument, kinds, meaning in (
+        ("city", options.city, (str, Path, City), "the path of a city.toml"),
+        ("server", options.server, (str, NoneType), "HOST:PORT"),
+        ("infer_model_path", options.infer_model_path, (str, Path, NoneType), "a path"),
+        ("tripinfo", options.tripinfo, (str, Path, NoneType), "a path"),
+    ):
+        if not isinstance(argument, kinds):
+            raise InputError(f"{name} = {argument!r} must be {meaning}")
     for name, value, choices in (
         ("floors", options.floors, (None, *FLOORS)),
         ("transport", options.transport, TRANSPORTS),
         ("render_mode", options.render_mode, (None, *RENDER_MODES)),
     ):
-        if value not in choices:
+        if not isinstance(value, str | NoneType) or value not in choices:
             raise InputError(f"{name} = {value!r} must be one of {', '.join(map(str, choices))}")
-    if not callable(options.reward) and options.reward not in rewards.names():
+    if not callable(options.reward) and (not isinstance(options.reward, str) or options.reward not in rewards.names()):
         raise InputError(f"reward = {options.reward!r} must be a function, or one of {', '.join(rewards.names())}")
     if options.seconds is not None:
-        if not isinstance(options.seconds, numbers.Real):
+        if not isinstance(options.seconds, numbers.Real) or isinstance(options.seconds, bool):
             raise InputError(f"seconds = {options.seconds!r} must be a number")
         if not 1 <= options.seconds < math.inf:
             raise InputError(f"seconds = {options.seconds:g} must be at least 1")
-    if options.infer_model_number is not None and not isinstance(options.infer_model_number, numbers.Integral):
-        raise InputError(f"infer_model_number = {options.infer_model_number!r} must be an integer")
+    number = options.infer_model_number
+    if number is not None and (not isinstance(number, numbers.Integral) or isinstance(number, bool)):
+        raise InputError(f"infer_model_number = {number!r} must be an integer")
     # SUMO over libsumo cannot start again in this process after an output file that it could not create
     if options.tripinfo is not None and not (folder := Path(options.tripinfo).absolute().parent).is_dir():
         raise InputError(f"tripinfo: {folder}: no such folder; create it, or pass another path")
@@ -103,13 +115,14 @@ def _tls(options: Options, city: City) -> tuple[list[str], list[str]]:
     tls = list(city.tls)
     if not tls:
         raise InputError(f"{city.path}: has no [tl.NAME]; add the TLs (greenserve city init writes them)")
-    infers = names.select(_listed(options.infer_tls), tls, "infer_tls", city.tl_of_signal) if options.infer_tls else []
+    listed = [] if options.infer_tls is None else _listed(options.infer_tls, "infer_tls")
+    infers = names.select(listed, tls, "infer_tls", city.tl_of_signal) if listed else []
     if options.target_tls is None:
         targets = [tl for tl in tls if tl not in infers]
         if not targets:
             raise InputError("infer_tls names every TL; leave out those that act in the environment")
     else:
-        targets = names.select(_listed(options.target_tls), tls, "target_tls", city.tl_of_signal)
+        targets = names.select(_listed(options.target_tls, "target_tls"), tls, "target_tls", city.tl_of_signal)
     if both := [tl for tl in targets if tl in infers]:
         raise InputError(f"{', '.join(both)} cannot be in target_tls and infer_tls at once; name it in one of them")
     for name in ("server", "infer_model_number", "infer_model_path"):
@@ -122,5 +135,11 @@ def _tls(options: Options, city: City) -> tuple[list[str], list[str]]:
     return targets, infers
 
 
-def _listed(tls: str | Iterable[str]) -> list[str]:
-    return [tls] if isinstance(tls, str) else list(tls)
+def _listed(tls: object, name: str) -> list[str]:
+    """The names of an argument; [] without one. Raises InputError."""
+    if isinstance(tls, str):
+        return [tls] if tls else []
+    listed = list(tls) if isinstance(tls, Iterable) else [tls]
+    if wrong := [tl for tl in listed if not isinstance(tl, str)]:
+        raise InputError(f'{name}: {wrong[0]!r} is not the name of a TL; pass names, such as ["SA101", "SA102"] or "SA101,SA102"')
+    return listed

@@ -23,7 +23,7 @@ from simulation.street_simulation import LIBSUMO
 def parallel_env(
     city: str | Path | City = "city.toml",
     target_tls: str | Iterable[str] | None = None,
-    infer_tls: str | Iterable[str] = (),
+    infer_tls: str | Iterable[str] | None = (),
     *,
     server: str | None = None,
     infer_model_number: int | None = None,

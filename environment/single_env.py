@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import gymnasium
@@ -23,7 +24,7 @@ from simulation.street_simulation import LIBSUMO
 def env(
     city: str | Path | City = "city.toml",
     target_tl: str | None = None,
-    infer_tls: str | Iterable[str] = (),
+    infer_tls: str | Iterable[str] | None = (),
     *,
     server: str | None = None,
     infer_model_number: int | None = None,
@@ -41,6 +42,8 @@ def env(
     `target_tl`: the TL that acts; not needed in a city of one TL. The other arguments are those of `parallel_env`.
     Raises InputError.
     """
+    if not isinstance(target_tl, str | NoneType):
+        raise InputError(f'target_tl = {target_tl!r} must be the name of a TL, such as "SA101"; for several use parallel_env')
     return SingleTlEnv(
         Options(
             city, target_tl, infer_tls, server, infer_model_number, infer_model_path, reward, floors, demand, seconds,

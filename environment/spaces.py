@@ -63,6 +63,8 @@ def feature_names(contract: pb.PolicyContract) -> list[str]:
 def checked_action(tl: str, space: "spaces.Discrete[Any] | spaces.Box", action: Any) -> Action:
     """An action as policies answer it. Raises InvalidAction."""
     given = action
+    if isinstance(space, spaces.Discrete) and type(action) is int and 0 <= action < space.n:
+        return np.array([float(action)])  # the usual case
     try:
         if isinstance(space, spaces.Box):
             action = np.asarray(action, space.dtype)

@@ -17,7 +17,7 @@ import numpy as np
 from city import config, network
 from controller.assembly import assemble
 from controller.decision_step import DecisionLoop
-from controller.events import Subscriber
+from controller.events import Sent
 from controller.policies.no_policies import NoPolicies
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
@@ -79,7 +79,6 @@ class TargetTls:
         options: Sequence[str] = (),
         folder: Path | None = None,
         transport: str = LIBSUMO,
-        subscribers: Sequence[Subscriber] = (),
     ) -> Iterator["TargetSimulation"]:
         """Run an episode; the tripinfo file is complete after the block.
 
@@ -87,14 +86,14 @@ class TargetTls:
             demand: the episode's demand.
             tripinfo, options, folder, transport: see `simulated`.
             rewards: whether rewards are measured.
-            subscribers: get the decision events.
 
         Raises InputError, SimulationFailed.
         """
         task, city = self.task, self.task.city
         with self._served_policies() as policies, simulated(city, demand, tripinfo, options, folder, transport) as connection:
             contracts = [*self.contracts, *self._served.values()]
-            loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller, subscribers)
+            # without monitors: nobody reads their alarms here
+            loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller, is_monitored=False)
             measured = Rewards(task.reward, connection, self.street, self.contracts, loop.now) if rewards else None
             end_s = end_of(self.street, loop.now, task.seconds)
             yield TargetSimulation(self.contracts, connection, loop, policies, measured, end_s, city.network.sumocfg)
@@ -133,6 +132,7 @@ class TargetSimulation:
         self._idle = {c.tl: np.zeros(1 if c.action.kind == CATEGORICAL else c.action.size) for c in contracts}
         """By target TL, an answer for a moment at which it does not decide: valid, and not followed."""
         self._sample_at_s = self._next_sample_s()
+        self._overridden: list[Sent] = []
 
     @property
     def now(self) -> float:
@@ -159,6 +159,11 @@ class TargetSimulation:
         """Whether the action of a TL that is due now is a decision; if not, it is not followed."""
         return self.loop.intersections[tl].decides_at(self.now)
 
+    def take_overrides(self) -> list[Sent]:
+        """What was sent with overrides, and was not taken yet."""
+        overridden, self._overridden = self._overridden, []
+        return overridden
+
     def act(self, actions: Mapping[str, Action]) -> None:
         """Apply actions of the target TLs, then simulate until a target TL is due, at most to the end.
 
@@ -178,6 +183,7 @@ class TargetSimulation:
                 answers[tl] = Answer(actions[tl] if self.decides(tl) else self._idle[tl])
             self.loop.act(answers, self._sample_at_s)
             self._receive_rest()
+        self._overridden += [sent for sent in self.loop.sent if sent.overrides]
         check_answers(self.loop.counters.missing_answers, others)
         if self._rewards is not None and self.now >= self._sample_at_s:
             self._rewards.sample(self.now)

@@ -15,14 +15,18 @@ class AccumulatedWaiting:
 
     def on(self, lane: str) -> float:
         """Vehicle seconds that the vehicles on a lane have waited there."""
-        api = self._connection.api
+        accumulated_s = self._connection.api.vehicle.getAccumulatedWaitingTime
         total_s = 0.0
-        for vehicle in api.lane.getLastStepVehicleIDs(lane):
-            current, accumulated_s = api.vehicle.getLaneID(vehicle), api.vehicle.getAccumulatedWaitingTime(vehicle)
-            by_lane = self._by_lane.setdefault(vehicle, {})
-            # in sumo-rl's order of operations, so that the sums are equal to the last bit
-            by_lane[current] = accumulated_s - sum([seconds for other, seconds in by_lane.items() if other != current])
-            total_s += by_lane[current]
+        for vehicle in self._connection.api.lane.getLastStepVehicleIDs(lane):
+            by_lane = self._by_lane.get(vehicle)
+            if by_lane is None:
+                waited_s = accumulated_s(vehicle)
+                self._by_lane[vehicle] = {lane: waited_s}
+            else:
+                # in sumo-rl's order of operations, so that the sums are equal to the last bit
+                waited_s = accumulated_s(vehicle) - sum([seconds for other, seconds in by_lane.items() if other != lane])
+                by_lane[lane] = waited_s
+            total_s += waited_s
         return total_s
 
 

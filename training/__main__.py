@@ -43,7 +43,7 @@ def parser(prog: str) -> Parser:
         epilog="See also greenserve rounds.",
     )
     parser.add_argument(
-        "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
+        "--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)"
     )
     parser.add_argument(
         "--target-tl",
@@ -95,7 +95,7 @@ def parser(prog: str) -> Parser:
         "--out", type=Path, default=Path("checkpoints"), metavar="DIR", help="folder of the results (default: checkpoints)"
     )
     parser.add_argument(
-        "--checkpoint", choices=("best", "newest"), default="best",
+        "--checkpoint", choices=("best", "newest"),
         help="state to write: best on held-out demand, or newest; with --resume also of a finished training (default: best)",
     )  # fmt: skip
     parser.add_argument(
@@ -133,7 +133,7 @@ def _train(args: argparse.Namespace) -> int:
 
         with run_lock.held(lock_file(args.out, args.model_number), _other_training(args)):
             return command.select(args) if args.select else command.train(args)
-    city = config.load(args.city)
+    city = config.load(args.city or Path("city.toml"))
     targets, infers = _selected(args, city)
     street = street_with_demand(city, (*targets, *infers), args.seconds)
     targets, notes = contract.require_controllable(city, targets, street, args.strict)

@@ -24,6 +24,8 @@ MAX_COUNT = 1_000_000
 HIDDEN_SIZES = (64, 64)
 DEFAULT_STREET_COUNT, DEFAULT_GATE_STREETS = 120, 60
 STREET = street_dialect.DIALECT.name
+EVALUATIONS = ("evaluate_every", "held_out", "patience")
+"""Flags of the evaluations on held-out demand; without one, the default of `Settings` counts."""
 FIXED_NETWORKS = "the networks of the dialect street have fixed sizes"
 
 
@@ -47,16 +49,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="random seed; the same flags give the same results with any --workers (default: 1)",
     )
     parser.add_argument("--same-demand", action="store_true", help="do not vary the demand between episodes")
-    parser.add_argument("--evaluate-every", type=int, default=10, metavar="N", help="updates between evaluations (default: 10)")
+    parser.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations (default: 10)")
     parser.add_argument(
-        "--held-out", type=int, default=2, metavar="N", help="simulations of an evaluation on held-out demand (default: 2)"
+        "--held-out", type=int, metavar="N", help="simulations of an evaluation on held-out demand (default: 2)"
     )
     parser.add_argument(
-        "--patience",
-        type=int,
-        default=0,
-        metavar="N",
-        help="evaluations without an improvement that end the training (default: 0, none)",
+        "--patience", type=int, metavar="N", help="evaluations without an improvement that end the training (default: 0, none)"
     )
     _add_ppo(parser)
 
@@ -104,7 +102,8 @@ def check(args: argparse.Namespace) -> None:
         ("episodes", 1), ("episodes_per_update", 1), ("workers", 1), ("evaluate_every", 1), ("held_out", 1),
         ("patience", 0), ("seed", 0),
     ):  # fmt: skip
-        check_count(args, name, low)
+        if getattr(args, name) is not None:
+            check_count(args, name, low)
     if args.seconds is not None and not 1 <= args.seconds < math.inf:
         raise InputError(f"--seconds {args.seconds:g} must be at least 1")
     ppo_settings.check(_given(args), _shown)
@@ -132,9 +131,7 @@ def settings(args: argparse.Namespace, training: PpoSettings, out: Path, number:
         ppo=PpoConfig(**ppo),
         street_ppo=StreetPpo(**ppo),
         varies=not args.same_demand,
-        evaluate_every=args.evaluate_every,
-        held_out=args.held_out,
-        patience=args.patience,
+        **{name: getattr(args, name) for name in EVALUATIONS if getattr(args, name) is not None},
     )
 
 
@@ -157,6 +154,12 @@ def check_applicable(args: argparse.Namespace, city: City, tls: Iterable[str], s
         refuse(args, "hidden_sizes", FIXED_NETWORKS)
     if not any(trained.action.kind == CATEGORICAL for trained in contracts):
         refuse(args, "final_sharpness", "no target TL has categorical actions")
+
+
+def is_given(args: argparse.Namespace, key: str) -> bool:
+    """Whether a flag without a default is given; 0 is a value."""
+    value = getattr(args, key)
+    return value is not None and value is not False and value != []
 
 
 def refuse(args: argparse.Namespace, key: str, reason: str) -> None:

@@ -17,6 +17,8 @@ MAX_CACHED_STATES = 10_000
 
 PROTECTED, PERMISSIVE, YELLOW = (defaultdict(lambda: "0", {ord(c): "1"}) for c in "Ggy")
 """Translation tables for `links_that_show`."""
+_COLOURS = defaultdict(lambda: "r", {ord("G"): "g", ord("g"): "g", ord("y"): "y"})
+"""Translation table for `colours`."""
 
 
 class OverrideReason(StrEnum):
@@ -103,6 +105,11 @@ def check_phases(where: str, signal: SignalNetwork, program_id: str, states: Ite
 def links_that_show(kind: Mapping[int, str], state: Iterable[str]) -> int:
     """The links of a state that show PROTECTED, PERMISSIVE or YELLOW, as a mask."""
     return int("".join(state).translate(kind)[::-1] or "0", 2)
+
+
+def colours(state: str) -> str:
+    """The colour class of each link of a state."""
+    return state.translate(_COLOURS)
 
 
 def colour(c: str) -> str:

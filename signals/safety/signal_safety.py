@@ -36,6 +36,7 @@ from signals.safety.conflicts import (
     ConflictRules,
     OverrideReason,
     colour,
+    colours,
     links_that_show,
 )
 from signals.safety.safety_times import SafetyTimes, red_clearance_s, yellow_s_at
@@ -356,8 +357,9 @@ class SignalSafety:
                 following[i] = "r" if wanted == "y" else wanted
         if turning_green and not self._start_greens(turning_green, following, now):
             reasons.add(OverrideReason.CLEARANCE)
-        turned = tuple(i for i, (c, new) in enumerate(zip(state, following, strict=True)) if colour(c) != colour(new))
         permitted = PermittedState(self.signal, "".join(following), seal=_SEAL)
+        changes = enumerate(zip(colours(state), colours(permitted.state), strict=True))
+        turned = tuple([i for i, (c, new) in changes if c != new])
         return _Transition(
             permitted, frozenset(reasons), turned, max((self._bound_s(i, following[i]) for i in turned), default=0.0)
         )
@@ -410,12 +412,13 @@ class SignalSafety:
         """Links that will be red but may still have vehicles or pedestrians on the junction, as a mask."""
         if not self._has_clearance:
             return 0
+        shown, later, since = colours(self._state), colours("".join(following)), self._since
         return sum(
-            1 << j
-            for j, clearance_s in enumerate(self.clearance_s)
-            if clearance_s
-            and colour(following[j]) == "r"
-            and (colour(self._state[j]) != "r" or round_to_ms(now - self._since[j]) < clearance_s)
+            [
+                1 << j
+                for j, clearance_s in enumerate(self.clearance_s)
+                if clearance_s and later[j] == "r" and (shown[j] != "r" or round_to_ms(now - since[j]) < clearance_s)
+            ]
         )
 
     def _show(self, transition: _Transition, now: float) -> None:

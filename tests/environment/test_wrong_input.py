@@ -29,6 +29,25 @@ ARGUMENTS = [
     ({"infer_tls": "SA102", "infer_model_number": "1"}, "infer_model_number = '1' must be an integer"),
     ({"tripinfo": "/nowhere/trips.xml"}, "tripinfo: /nowhere: no such folder; create it, or pass another path"),
     ({"demand": "nothing.rou.xml"}, r"demand: nothing.rou.xml: no such file; pass varied or city"),
+    ({"city": 7}, "city = 7 must be the path of a city.toml"),
+    ({"city": None}, "city = None must be the path of a city.toml"),
+    ({"target_tls": 101}, "target_tls: 101 is not the name of a TL; pass names, such as"),
+    ({"target_tls": ["SA101", None]}, "target_tls: None is not the name of a TL"),
+    ({"target_tls": b"SA101"}, "target_tls: 83 is not the name of a TL"),
+    ({"target_tls": ""}, "target_tls selects no TL"),
+    ({"infer_tls": 101}, "infer_tls: 101 is not the name of a TL"),
+    ({"infer_tls": ["SA102"], "server": 8500}, "server = 8500 must be HOST:PORT"),
+    ({"infer_tls": ["SA102"], "infer_model_path": 1}, "infer_model_path = 1 must be a path"),
+    ({"infer_tls": ["SA102"], "infer_model_number": True}, "infer_model_number = True must be an integer"),
+    ({"tripinfo": 5}, "tripinfo = 5 must be a path"),
+    ({"reward": None}, "reward = None must be a function, or one of"),
+    ({"reward": np.zeros(2)}, "reward = .* must be a function, or one of"),
+    ({"floors": ["street"]}, r"floors = \['street'\] must be one of None, street, dialect"),
+    ({"floors": np.array(["street", "street"])}, "floors = .* must be one of"),
+    ({"transport": None}, "transport = None must be one of libsumo, traci"),
+    ({"render_mode": 1}, "render_mode = 1 must be one of None, rgb_array"),
+    ({"seconds": True}, "seconds = True must be a number"),
+    ({"seconds": float("nan")}, "seconds = nan must be at least 1"),
     ({"demand": 7}, "demand = 7 must be varied or city, a route file, or a Demand"),
 ]
 
@@ -43,6 +62,12 @@ def test_wrong_argument_is_named_in_one_line(arguments, message):
 def test_single_environment_needs_one_tl():
     with pytest.raises(InputError, match=r"target_tl must be one of SA101, SA102, .*; for several use parallel_env"):
         greenserve.env(GRID / "city.toml")
+
+
+@pytest.mark.parametrize("tl", [["SA101"], 101, b"SA101"])
+def test_single_environment_takes_one_name(tl):
+    with pytest.raises(InputError, match='must be the name of a TL, such as "SA101"; for several use parallel_env'):
+        greenserve.env(GRID / "city.toml", tl)
 
 
 def test_city_without_tls_is_named(tmp_path):

@@ -19,7 +19,8 @@ from training.trainer import CURVE
 
 pytestmark = pytest.mark.slow
 
-TRAINING = ("--seconds", "100", "--episodes", "2", "--episodes-per-update", "1", "--held-out", "1", "--evaluate-every", "2")
+STREETS = ("--seconds", "100", "--episodes", "2", "--episodes-per-update", "1")
+TRAINING = (*STREETS, "--held-out", "1", "--evaluate-every", "2")
 OTHER = {
     "learning_rate": 0.01, "learning_rate_schedule": "constant", "gamma": 0.5, "gae_lambda": 0.1, "clip": 0.001, "entropy": 0.5,
     "epochs": 3, "minibatch": 4, "final_sharpness": 30.0, "target_kl": 1e-6, "hidden_sizes": (8, 16),
@@ -197,7 +198,7 @@ def test_statistics_have_stable_baselines3s_names_everywhere(tmp_path, capsys):
     flags = ("--city", str(GRID / "city.toml"), "--target-tl", "SA101,SA103", *TRAINING)
     assert main(["train", *flags, "--out", str(tmp_path / "city")]) == 0
     generate(tmp_path / "folder", 0)
-    assert main(["train", "--streets", str(tmp_path / "folder"), *TRAINING, "--out", str(tmp_path / "streets")]) == 0
+    assert main(["train", "--streets", str(tmp_path / "folder"), *STREETS, "--out", str(tmp_path / "streets")]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("update ")]
     assert len(lines) == 4
     for name in TRAIN:
@@ -222,7 +223,7 @@ def test_settings_of_many_streets_are_recorded_in_the_policy(tmp_path, capsys):
 
     generate(tmp_path / "folder", 0)
     others = [as_flag(key, value) for key, value in OTHER.items() if key != "hidden_sizes"]
-    flags = ("train", "--streets", str(tmp_path / "folder"), *TRAINING, "--out", str(tmp_path / "out"))
+    flags = ("train", "--streets", str(tmp_path / "folder"), *STREETS, "--out", str(tmp_path / "out"))
     assert main([*flags, "--hidden-sizes", "8,8"]) == 2
     error = capsys.readouterr().err
     assert error == "error: --hidden-sizes does not apply: the networks of the dialect street have fixed sizes; leave it out\n"

@@ -16,7 +16,10 @@ from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
 from training.ppo import NotFinite
 from training.ppo_config import StreetPpo
 
-CITY_FLAGS = ("target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared", "start_from")
+CITY_FLAGS = (
+    "city", "target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared", "start_from",
+    "strict", "same_demand", "checkpoint", *flags.EVALUATIONS,
+)  # fmt: skip
 """Flags of a training in a city."""
 DEFAULT_KEEP = 3
 """Networks of a product, unless --keep says how many."""
@@ -25,7 +28,7 @@ DEFAULT_KEEP = 3
 def train(args: argparse.Namespace) -> int:
     """Train on many streets and print the file of the policy. Raises InputError, ProgramFailed."""
     for flag in CITY_FLAGS:
-        if getattr(args, flag):
+        if flags.is_given(args, flag):
             raise InputError(f"--{flag.replace('_', '-')} is for a training in a city; leave it or --streets out")
     flags.refuse(args, "hidden_sizes", flags.FIXED_NETWORKS)
     # made first: it refuses to replace files
@@ -61,7 +64,7 @@ def train(args: argparse.Namespace) -> int:
 def select(args: argparse.Namespace) -> int:
     """Gate existing policies and write the product of the best ones. Raises InputError, ProgramFailed."""
     for flag in (*CITY_FLAGS, "streets"):
-        if getattr(args, flag):
+        if flags.is_given(args, flag):
             raise InputError(f"--{flag.replace('_', '-')} is for a training; leave it or --select out")
     paths = [Path(name) for name in ",".join(args.select).split(",") if name]
     if not paths:

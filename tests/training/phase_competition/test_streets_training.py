@@ -103,6 +103,15 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
         (["--streets", "synthetic", "--target-tl", "A"], "--target-tl is for a training in a city"),
         (["--streets", "synthetic", "--street-count", "0"], "--street-count 0 must lie between"),
         (["--streets", "synthetic", "--start-from", "x"], "--start-from is for a training in a city"),
+        (["--streets", "synthetic", "--city", "city.toml"], "--city is for a training in a city; leave it or --streets out"),
+        (["--streets", "synthetic", "--strict"], "--strict is for a training in a city"),
+        (["--streets", "synthetic", "--infer-model-number", "0"], "--infer-model-number is for a training in a city"),
+        (["--streets", "synthetic", "--same-demand"], "--same-demand is for a training in a city"),
+        (["--streets", "synthetic", "--evaluate-every", "10"], "--evaluate-every is for a training in a city"),
+        (["--streets", "synthetic", "--held-out", "2"], "--held-out is for a training in a city"),
+        (["--streets", "synthetic", "--patience", "0"], "--patience is for a training in a city"),
+        (["--streets", "synthetic", "--checkpoint", "best"], "--checkpoint is for a training in a city"),
+        (["--streets", "synthetic", "--evaluate-every", "0"], "--evaluate-every 0 must lie between"),
     ],
 )
 def test_wrong_flags_are_one_line(flags, text, tmp_path, monkeypatch, capsys):

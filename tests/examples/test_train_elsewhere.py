@@ -1,0 +1,45 @@
+"""Trainers that are not ours in the environment: their policies are exported, served and control."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+TRAINERS = {
+    "train_in_the_environment.py": (["--steps", "600"], "stable-baselines3"),
+    "train_with_cleanrl.py": (["--steps", "7680"], "PyTorch or SuperSuit"),
+    "train_with_rllib.py": (["--iterations", "2"], "PyTorch or RLlib"),
+}
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", TRAINERS)
+def test_trained_policy_has_the_same_trips_under_the_controller(example, pytorch, tmp_path):
+    command = [pytorch, ROOT / "examples" / example, *TRAINERS[example][0], "--seconds", "600", "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    (trips,) = re.findall(r"the controller's (\d+) trips are those of the environment", done.stdout)
+    assert int(trips) > 50
+
+
+@pytest.mark.slow
+def test_stable_baselines3_and_supersuit_run_on_the_environment(pytorch):
+    """The tests that need them pass, and none is skipped."""
+    chosen = "stable_baselines3 or supersuit"
+    command = [pytorch, "-m", "pytest", "-q", "-m", "", "-k", chosen, "-p", "no:cacheprovider", "tests/environment/test_api.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert re.search(r"^3 passed, \d+ deselected", done.stdout, re.MULTILINE), done.stdout + done.stderr
+
+
+@pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")
+@pytest.mark.parametrize("example", TRAINERS)
+def test_example_without_its_libraries_says_what_to_install(example, tmp_path):
+    command = [sys.executable, ROOT / "examples" / example, "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {TRAINERS[example][1]} is not installed")
+    assert "pip install torch" in done.stderr and done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
