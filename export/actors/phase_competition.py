@@ -339,8 +339,8 @@ def greens_allowed(junction: Padded, features: Array) -> tuple[NDArray[np.bool_]
     rows = np.arange(len(longest))
     is_late = waiting_s[rows, longest] >= MAX_RED_S
     is_near = features[..., NEAR] > 0
-    moves = (serves & (is_near & ~is_full)[:, None]).any(-1)
-    only_fills = (serves & (is_near & is_full)[:, None]).any(-1) & ~moves
+    moves: NDArray[np.bool_] = np.any(serves & (is_near & ~is_full)[:, None], 2)
+    only_fills = np.any(serves & (is_near & is_full)[:, None], 2) & ~moves
     is_restricted = only_fills.any(1) & moves.any(1)
     allowed = np.where(is_late[:, None], serves[rows, :, longest], ~only_fills | ~is_restricted[:, None])
     return allowed, is_late | is_restricted
