@@ -227,3 +227,19 @@ def test_large_model_is_refused_before_it_is_read(tmp_path, monkeypatch, limit, 
         sparse.truncate(getattr(graph_check, limit) + 1)
     with pytest.raises(LoadError, match=rf"{name} has \d+ bytes, more than the \d+ that an actor may have"):
         Session(tmp_path / "m")
+
+
+def test_endless_loop_over_constants_is_ended_too(tmp_path, monkeypatch):
+    """TensorFlow folds constants before the first run, where no time limit would hold."""
+
+    class Actor(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float32)])
+        def act(self, x):
+            return {"y": x + tf.while_loop(lambda i: i < 1.0, lambda i: i * 0.5, [tf.constant(0.0)])[0]}
+
+    module = Actor()
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.act)
+    monkeypatch.setattr(session, "_LOOP_CONFIG", tensorflow_pb2.ConfigProto(operation_timeout_in_ms=200))
+    with pytest.raises(StatusError) as ended:
+        Session(tmp_path / "m").run("serving_default", {"x": np.ones((1, 4), np.float32)}, ["y"])
+    assert ended.value.code is grpc.StatusCode.DEADLINE_EXCEEDED

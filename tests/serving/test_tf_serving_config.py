@@ -347,3 +347,16 @@ def test_wrong_input_gives_one_line_and_no_file(exported, tmp_path, monkeypatch,
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_logging_config_that_a_user_has_added_stays(exported, tmp_path):
+    command = ["config", "--models-dir", str(exported), "--out", str(tmp_path)]
+    assert serve(command) == 0
+    file = tmp_path / "models.config"
+    logging = 'logging_config { log_collector_config { filename_prefix: "a" } sampling_config { sampling_rate: 0.5 } }'
+    file.write_text(re.sub(r'(  config \{\n    name: "SA104")', rf"\1\n{logging}", file.read_text()))
+    assert serve([*command, "--model", "SA104=2,1"]) == 0
+    found = models(tmp_path)
+    assert found["SA104"].logging_config.sampling_config.sampling_rate == 0.5
+    assert found["SA104"].version_labels == {"stable": 2, "canary": 1}
+    assert not found["SA105"].HasField("logging_config")

@@ -145,8 +145,8 @@ class PredictionLog:
             self._metrics.count_logged("failed", len(records))
             if not self._failing:
                 log.error(
-                    "logs %s cannot be written: %s: %s; further ones are counted in serving_prediction_logs_total; make room, or "
-                    "correct the permissions of %s",
+                    "prediction logs %s cannot be written: %s: %s; further ones are counted in "
+                    "serving_prediction_logs_total; make room, or correct the permissions of %s",
                     prefix, error.filename or self._root, error.strerror or error, self._root,
                 )  # fmt: skip
             self._failing.add(prefix)
