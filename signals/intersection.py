@@ -5,6 +5,7 @@ Everything that a decision step does to a TL goes through `Intersection`.
 
 import math
 from collections.abc import Container, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from city.config import Controller as ControllerSettings
@@ -24,6 +25,7 @@ RECOVERY_INTERVAL_S = 2.0
 """In fallback the policy is queried at every multiple of this: for all such TLs at once, in one Predict."""
 RECHECK_INTERVAL_S = 1.0
 """Simulated seconds after which a requested state that is not permitted yet is checked again."""
+_MODES: Mapping[ControlMode, Any] = {mode: record.TlStep.ControlMode.Value(mode.name) for mode in ControlMode}
 
 
 class Intersection:
@@ -275,8 +277,9 @@ class Intersection:
             if self._transitions is None or not self._transitions[k].is_confirmed
         ]
 
-    def _enter_plan(self) -> None:
+    def _enter_plan(self) -> list[PlanTransition]:
         self._transitions = [PlanTransition(safety, plans) for safety, plans in zip(self.safeties, self.plans, strict=True)]
+        return self._transitions
 
     def commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
         """Commands to send at second `now`, and overrides; states equal to those sent before are left out."""
@@ -352,7 +355,7 @@ class Intersection:
         A sequencer or observer of the user's own, which does not save its state, is left out.
         """
         mode = self.mode_state
-        state.mode = record.TlStep.ControlMode.Value(mode.mode.name)
+        state.mode = _MODES[mode.mode]
         state.mode_since_s, state.good_answers, state.by_operator = mode.since_s, mode.good_answers, mode.by_operator
         state.next_decision_s = self.next_decision_s
         state.source = next(value for value, source in self._sources().items() if source is self._phase_sequencer)
@@ -371,7 +374,7 @@ class Intersection:
 
     def restore_state(self, state: loop_state.TlState) -> None:
         """Go on from a saved state. Raises ValueError or KeyError if it is not one of this TL."""
-        mode = ControlMode[record.TlStep.ControlMode.Name(state.mode)]
+        mode = {value: mode for mode, value in _MODES.items()}[state.mode]
         self.mode_state = ModeState(mode, state.mode_since_s, state.good_answers, state.by_operator)
         self.next_decision_s = state.next_decision_s
         self._phase_sequencer = self._sources()[state.source]
@@ -384,13 +387,13 @@ class Intersection:
         self._sent = [s.permitted if signal.is_sent else None for s, signal in zip(self.safeties, state.signals, strict=True)]
         self._transitions = None
         if state.is_on_fallback_plan:
-            self._enter_plan()
-            for transition, signal in zip(self._transitions or (), state.signals, strict=True):
+            transitions = self._enter_plan()
+            for transition, signal in zip(transitions, state.signals, strict=True):
                 transition.restore_state(signal)
 
-    def _sources(self) -> dict[int, PhaseSequencer | ScoredGreens]:
+    def _sources(self) -> dict[Any, PhaseSequencer | ScoredGreens]:
         """What can be the source of the requested states."""
-        sources: dict[int, PhaseSequencer | ScoredGreens] = {loop_state.TlState.POLICY: self._policy_sequencer}
+        sources: dict[Any, PhaseSequencer | ScoredGreens] = {loop_state.TlState.POLICY: self._policy_sequencer}
         if self._max_pressure is not None:
             sources[loop_state.TlState.MAX_PRESSURE] = self._max_pressure
         if self._driver is not None:
@@ -399,9 +402,15 @@ class Intersection:
 
     def _parts(self, state: loop_state.TlState) -> list[tuple[SavesState, Any]]:
         """The parts with a state of their own, and their messages in the TL's."""
-        parts: list[tuple[object, Any]] = [(self.observer, state.observer), (self._policy_sequencer, state.sequencer)]
+        parts: list[tuple[Any, Any]] = [(self.observer, state.observer), (self._policy_sequencer, state.sequencer)]
         parts += [(self._max_pressure, state.max_pressure), (self._driver, state.driver)]
-        return [(part, message) for part, message in parts if isinstance(part, SavesState)]
+        return [(part, message) for part, message in parts if _saves_state(type(part))]
+
+
+@cache
+def _saves_state(kind: type) -> bool:
+    """Whether a class is a `SavesState`; isinstance with a Protocol would look at all of its methods at each call."""
+    return hasattr(kind, "save_state") and hasattr(kind, "restore_state")
 
 
 def _next_recovery_s(now: float) -> float:

@@ -210,7 +210,7 @@ class McapStream:
         if len(head) < _HEAD.size:
             return not head
         opcode, length = _HEAD.unpack(head)
-        return Opcode.HEADER <= opcode <= Opcode.DATA_END and position + length <= self._size
+        return bool(Opcode.HEADER <= opcode <= Opcode.DATA_END and position + length <= self._size)
 
     def _next_chunk(self, damaged: int = -1) -> int | None:
         """Where the next chunk begins: by the index, or without one by how chunks begin. Moves the stream.

@@ -8,7 +8,7 @@ The exporter, the controller and the trainers find a dialect by its name.
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from city.config import TL, City, Safety
 from city.errors import InputError
@@ -53,7 +53,6 @@ class PhaseSequencer(Protocol):
         """Whether a decision may be taken at `now`; if not, an answer only shows that the policy is available."""
 
 
-@runtime_checkable
 class SavesState(Protocol):
     """A sequencer or observer whose state is in the record, so that a run can be replayed from the middle on.
 

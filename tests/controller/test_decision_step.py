@@ -14,7 +14,7 @@ from controller.decision_step import NO_ANSWER, DecisionLoop
 from controller.events import OperatorAction
 from controller.sumo.connection import StepResult, SumoConnectionLost
 from protos import policy_pb2 as pb
-from signals.dialects.sappo import PlanSequencer, cycle_plan
+from signals.cycle_plans import PlanSequencer, cycle_plan
 from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.plan import FallbackSchedule

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from city.config import Controller
 from city.network import Phase, Program, ProgramSwitch, SignalNetwork
 from protos import policy_pb2 as pb
-from signals.dialects.sappo import KeepChangeSequencer, PlanSequencer, cycle_plan
+from signals.cycle_plans import PlanSequencer, cycle_plan
+from signals.dialects.sappo import KeepChangeSequencer
 from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.plan import FallbackPlan, FallbackSchedule

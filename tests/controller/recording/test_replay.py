@@ -134,8 +134,8 @@ def test_files_of_street_tls_with_max_pressure_as_the_fallback_are_replayed_alon
     record_run(tmp_path / "run.mcap", street_city(), 150, steps_a_file=10)
     check_files_together_and_alone(tmp_path)
     sources = set()
-    for path in tmp_path.iterdir():
-        with RecordReader(path) as reader:
+    for file in tmp_path.iterdir():
+        with RecordReader(file) as reader:
             sources |= {tl.source for tl in reader.state.tls} if reader.state is not None else set()
     assert sources == {TlState.POLICY, TlState.MAX_PRESSURE}
 

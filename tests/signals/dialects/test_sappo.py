@@ -7,8 +7,9 @@ import pytest
 
 from city.errors import InputError
 from city.network import Phase
-from signals.dialects import sappo
-from signals.dialects.sappo import KeepChangeSequencer, PlanSequencer, SappoObserver, cycle_plan
+from signals import cycle_plans
+from signals.cycle_plans import PlanSequencer, cycle_plan
+from signals.dialects.sappo import KeepChangeSequencer, SappoObserver
 from signals.observation import PhaseState
 from tests.signals.dialects.fixed_cycle import PHASES
 from tests.signals.lane_readings import LENGTH_M, readings
@@ -59,43 +60,43 @@ class TestArithmetic:
     def test_green_split_changes_equal_the_seed_systems(self, vectors):
         for key, expected in vectors["green_splits"].items():
             p, m = map(int, key.split(","))
-            assert [list(change) for change in sappo.green_split_changes(p, m)] == expected, key
+            assert [list(change) for change in cycle_plans.green_split_changes(p, m)] == expected, key
 
     def test_offset_shifts_equal_the_seed_systems(self, vectors):
         for v in vectors["offset"]:
-            assert sappo.offset_shift_s(v["a"], v["cycle"], v["offset_range"]) == v["shift_s"], v
+            assert cycle_plans.offset_shift_s(v["a"], v["cycle"], v["offset_range"]) == v["shift_s"], v
 
     def test_gr_indices_equal_the_seed_systems(self, vectors):
         for v in vectors["gr_index"]:
-            assert sappo.gr_index(v["a"], v["n"]) == v["index"], v
+            assert cycle_plans.gr_index(v["a"], v["n"]) == v["index"], v
 
     def test_changes_of_nine_variable_greens_fit_in_memory(self):
-        changes = sappo.green_split_changes(9, 0)
+        changes = cycle_plans.green_split_changes(9, 0)
         assert all(sum(change) == 0 for change in changes) and len(set(changes)) == len(changes)
 
     def test_permitted_changes_keep_the_cycle_and_the_bounds(self):
         plan = plan_of(20, 3, 10, 3, low=8, high=24)
-        changes = sappo.permitted_changes(plan, 2)
+        changes = cycle_plans.permitted_changes(plan, 2)
         assert changes == ((0, 0), (1, -1), (-1, 1), (-2, 2))  # (2, -2) would shorten the second green to 6 s
         for change in changes:
-            assert len(sappo.phase_by_second(plan, change, 2, 0)) == 36
+            assert len(cycle_plans.phase_by_second(plan, change, 2, 0)) == 36
 
     def test_greens_of_fixed_duration_vary_within_min_and_max_green(self):
         plan = plan_of(20, 3, 10, 3, min_green_s=9, max_green_s=21)
         assert plan.variable == (0, 2)
-        assert sappo.permitted_changes(plan, 2) == ((0, 0), (-1, 1), (-2, 2))
+        assert cycle_plans.permitted_changes(plan, 2) == ((0, 0), (-1, 1), (-2, 2))
         wider = plan_of(20, 3, 10, 3, min_green_s=8, max_green_s=22)
-        assert sappo.permitted_changes(wider, 2) == ((0, 0), (1, -1), (-1, 1), (-2, 2))
+        assert cycle_plans.permitted_changes(wider, 2) == ((0, 0), (1, -1), (-1, 1), (-2, 2))
 
     def test_plan_is_rolled_forward_by_its_offset(self):
         plan = plan_of(4, 1, 2, 1, offset_s=3, min_green_s=1)
-        assert sappo.phase_by_second(plan, (), 2, 0) == (2, 2, 3, 0, 0, 0, 0, 1)
-        assert sappo.phase_by_second(plan, (), 2, 1) == (1, 2, 2, 3, 0, 0, 0, 0)
+        assert cycle_plans.phase_by_second(plan, (), 2, 0) == (2, 2, 3, 0, 0, 0, 0, 1)
+        assert cycle_plans.phase_by_second(plan, (), 2, 1) == (1, 2, 2, 3, 0, 0, 0, 0)
 
     def test_plan_with_too_many_variable_phases_is_refused(self):
         plan = cycle_plan([Phase("G", 10, 5, 20)] * 11, 0, 4, 60)
         with pytest.raises(InputError, match="11 variable phases"):
-            sappo.permitted_changes(plan, 2)
+            cycle_plans.permitted_changes(plan, 2)
 
 
 class TestKeepChange:
