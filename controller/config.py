@@ -131,6 +131,10 @@ def parser(prog: str) -> Parser:
         "--page", metavar="HOST:PORT", help="serve the live page there, on loopback, such as 127.0.0.1:8080 (default: no page)"
     )
     parser.add_argument(
+        "--models-dir", type=Path, metavar="DIR",
+        help="folder of models on this machine, whose export manifests the page shows (default: [serving] models_dir)",
+    )  # fmt: skip
+    parser.add_argument(
         "--speed", type=float, metavar="X",
         help="simulated seconds per wall second: 1 is real time, 0 as fast as possible (default: [controller] speed)",
     )  # fmt: skip
@@ -215,6 +219,10 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
     if args.libsumo and args.gui:
         raise InputError("--libsumo has no window; leave it or --gui out")
     _check_policy(args)
+    if args.models_dir is not None and args.page is None:
+        raise InputError(
+            "--models-dir is for the live page, which shows the models' export manifests; pass --page, or leave it out"
+        )
     check_client_flags(args.clients, args.order, args.sumo_port)
     _check_ranges(args)
     model_settings.check_version(args)
@@ -225,7 +233,7 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
 
 def _check_policy(args: argparse.Namespace) -> None:
     """Raise InputError if a flag about served policies is combined with max-pressure."""
-    of_server = ("server", "fleet", "model_number", "version_label", "deadline_ms", *TLS_FLAGS)
+    of_server = ("server", "models_dir", "fleet", "model_number", "version_label", "deadline_ms", *TLS_FLAGS)
     passed = [name for name in of_server if getattr(args, name) is not None]
     if args.policy == MAX_PRESSURE and passed:
         flag = f"--{passed[0].replace('_', '-')}"
@@ -246,7 +254,7 @@ def _check_ranges(args: argparse.Namespace) -> None:
 
 
 def _city(args: argparse.Namespace, by_pressure: bool) -> City:
-    """The city with the deadline of --deadline-ms, if it is passed. Raises InputError.
+    """The city with the values of --models-dir and --deadline-ms, if they are passed. Raises InputError.
 
     `by_pressure`: if no TL is described, every signal is one.
     """
@@ -256,6 +264,8 @@ def _city(args: argparse.Namespace, by_pressure: bool) -> City:
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
     dialects.check_city_settings(city)
+    if args.models_dir is not None:
+        city = replace(city, serving=replace(city.serving, models_dir=args.models_dir))
     if args.deadline_ms is None:
         return city
     return replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))

@@ -29,7 +29,7 @@ def main() -> int:
         pipeline.export(models, args.out / "export.log")
     with pipeline.serving(models, args.out / "serving.log") as server:
         command = [sys.executable, "-m", "controller", "--city", pipeline.CITY, "--server", server, "--seed", SEED]
-        command += ["--page", args.page, "--speed", args.speed]
+        command += ["--page", args.page, "--speed", args.speed, "--models-dir", models]
         print(f"control: the sample city at speed {args.speed}; its log is {log}", flush=True)
         pipeline.run("the controller", command, log, _print_address)
     return 0

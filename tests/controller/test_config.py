@@ -184,6 +184,7 @@ def test_control_api_beyond_loopback_needs_client_certificates(write_city, tmp_p
     [
         ("", ["--speed", "-1"], r"--speed -1 must lie between 0 and 1000"),
         ("", ["--speed", "nan"], r"--speed nan must lie"),
+        ("", ["--models-dir", "models"], r"--models-dir is for the live page.*; pass --page, or leave it out"),
         ("", ["--control-address", "9110"], r"--control-address '9110' must be HOST:PORT"),
         ("", ["--control-tls-ca", "ca.pem"], r"--control-tls-ca is for the control API; pass --control-address, or leave it out"),
         ("speed = 1001", [], r"\[controller\] speed = 1001 is out of range; it must lie between 0 and 1000$"),

@@ -25,6 +25,8 @@ RUN = ["--policy", "max-pressure", "--speed", "5"]
 TIMEOUT_MS = 30_000
 SECONDS, CHANGES = 12, 4
 """Simulated seconds, and different states of the city, that are compared at least."""
+LAG_S = 10
+"""Simulated seconds by which the states of other signals may be older, while the machine is busy."""
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +97,11 @@ def test_the_page_shows_the_states_that_sumo_shows(browser):
         following = threading.Thread(target=follow)
         following.start()
         try:
-            with running("--sumo", f"127.0.0.1:{port}", "--no-guard") as (address, _), opened(browser, address) as page:
+            flags = ("--sumo", f"127.0.0.1:{port}", "--no-guard", "--infer-tl", "SA101,SA102,SA105")
+            with running(*flags) as (address, _), opened(browser, address) as page:
                 seen = {}
                 ids = page.evaluate("greenserve.map.city.signals.map((signal) => signal.id)")
+                count = page.evaluate("greenserve.map.city.controlled")
                 while len(seen) < SECONDS or len({tuple(states.items()) for states in seen.values()}) < CHANGES:
                     second, states = page.evaluate("[greenserve.shown.second, [...greenserve.map.states]]")
                     if second:
@@ -107,8 +111,14 @@ def test_the_page_shows_the_states_that_sumo_shows(browser):
                 following.join()
         finally:
             ended.set()
-    assert all(len(states) == len(ids) for states in seen.values())
-    assert seen == {second: {signal: shown[second][signal] for signal in ids} for second in seen}
+    assert {tuple(states) for states in seen.values()} <= {tuple(ids[:count]), tuple(ids)}
+    controlled = {second: {signal: states[signal] for signal in ids[:count]} for second, states in seen.items()}
+    assert controlled == {second: {signal: shown[second][signal] for signal in ids[:count]} for second in seen}
+    # the others are read beside the decisions, as often as there is time
+    read = {(second, other): states[other] for second, states in seen.items() for other in ids[count:] if other in states}
+    assert len(set(read.values())) > 1
+    for (second, other), state in read.items():
+        assert state in {states[other] for at_s, states in shown.items() if second - LAG_S <= at_s <= second + 1}
 
 
 def test_a_click_sets_a_tl_to_fixed_and_back(browser, url):
@@ -204,7 +214,7 @@ def test_a_watched_run_whose_sumo_ends_is_shown_as_ended(browser):
     ):
         process_of_sumo.kill()
         page.wait_for_selector("#status.ended")
-        assert "The run has ended" in page.inner_text("#lost")
+        eventually(lambda: "The run has ended" in page.inner_text("#lost"))
 
 
 def test_a_laptop_that_sleeps_connects_again(browser, url):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from city.errors import InputError
+from controller.operator.page.exports import Exports
 from controller.policies import served_fleet
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_fleet import ServedFleet
@@ -479,3 +480,18 @@ def test_comparing_contracts_on_request_covers_every_tl(city):
     compared = city.policies.compare_contracts()
     assert (set(compared.same), compared.changed, compared.failed) == (set(TLS), (), ())
     assert city.fleet.coverage.tls == set(TLS)
+
+
+def test_the_contract_and_manifest_of_what_has_answered_are_known_for_own_models_and_fleets(city):
+    exports, tl = Exports(city.policies, city.models, lambda: 0.0), "SA101"
+    for model in (tl, "city"):
+        answer = city.policies.ask(city.observations)[tl]
+        assert answer.model == model
+        assert city.policies.contract_of(tl, model, answer.version) == city.contracts[tl]
+        assert exports.of(tl, model, answer.version)["manifest"]["path"] == f"models/{tl}/1/assets.extra/export.json"
+        city.fleet.update()
+    for model, version in ((tl, 9), ("city", 9), ("other", 1)):
+        assert city.policies.contract_of(tl, model, version) is None
+    city.fleet.suspend("no answer")
+    assert city.policies.contract_of(tl, "city", 1) is None
+    assert exports.of(tl, "city", 2)["why"] == "the contract of this version is not known yet"

@@ -204,7 +204,7 @@ export class TlPanel {
       ["from", origin.file_name ?? "–"], ["format", origin.source_format ?? "–"], ["SHA-256", (origin.sha256 ?? "–").slice(0, 16)],
       ["exported", origin.exported_at ?? "–"], ["exporter", [origin.exporter_version, origin.tensorflow_version && `TensorFlow ${origin.tensorflow_version}`].filter(Boolean).join(", ") || "–"]];
     if (manifest) {
-      const parity = manifest.parity, digits = (value) => value.toExponential(1);
+      const parity = manifest.parity, digits = (value) => value.toExponential(1).replace("-", "\u2212");
       rows.push(["parity check", `${number(parity.observations, 0)} observations, largest difference ${digits(parity.difference)} (permitted ${digits(parity.permitted)})`],
         ["compared with", parity.reference], ["architecture", manifest.architecture], ["scope", manifest.scope || "–"],
         ["files", manifest.files.join(", ")], ["variables", manifest.variables], ["export manifest", manifest.path]);

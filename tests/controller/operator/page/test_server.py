@@ -15,6 +15,7 @@ import pytest
 from city.errors import InputError
 from controller import daemon
 from controller.operator.page import server as server_module
+from controller.operator.page.frames import decode
 from controller.operator.page.site import listen
 from controller.operator.page.watcher import MalformedRequest, parse_request
 from signals.fallback.control_mode import ControlMode
@@ -147,6 +148,27 @@ def test_signals_that_nobody_controls_are_shown_as_they_were_read(grid_city, gri
     assert before.states == dict(enumerate(page.states("r")))
     assert after.states == dict.fromkeys(others, "GGrr")
     assert changed.states == {count: "yyrr"} and in_view.states == {count: "yyrr"}
+
+
+def test_a_step_wakes_the_page_only_for_watchers_that_wait_for_it(page, monkeypatch):
+    woken, wake = [], page.server._woken
+    monkeypatch.setattr(page.server, "_woken", lambda: woken.append(page.feed.newest.sequence) or wake())
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            page.step(1)
+            await browser.frame()
+            for second in range(2, 7):  # the browser draws
+                page.step(second)
+            await asyncio.sleep(0.1)
+            assert woken == []
+            assert (await browser.frame()).at_s == 6
+            await browser.ask()
+            wait_until(lambda: page.server._awaiting)
+            page.step(7)
+            return decode(await browser.socket.receive_bytes(timeout=5))
+
+    assert run(work).at_s == 7 and woken == [7]
 
 
 def test_without_news_a_watcher_gets_a_frame_each_second(page):
