@@ -5,7 +5,7 @@ import re
 import pytest
 
 from city.errors import InputError
-from controller.recording.run_files import open_run
+from controller.recording.run_files import open_files, open_run
 from tests.controller.recording import mcap_bytes
 
 ENDS = (10, 20, 30)
@@ -110,3 +110,21 @@ def test_run_that_a_file_is_not_of_is_an_input_error(recorded_city, tmp_path):
     path = recorded_city.write(tmp_path / "x.mcap", 0, 3)
     with pytest.raises(InputError, match="is a file of run 5f2c9a, not 77; leave --run out"):
         open_run(path, "77")
+
+
+def test_named_files_are_one_run_in_any_order_without_its_first_file(recorded_city, tmp_path):
+    write_run(recorded_city, tmp_path)
+    reader = open_files([tmp_path / "b.mcap", tmp_path / "a.mcap"])
+    assert read(reader) == (list(range(10, 30)), ["file 0 is missing before a.mcap"])
+    assert read(open_files([tmp_path, tmp_path / "a.mcap"])) == (list(range(30)), [])
+    assert read(open_files([tmp_path / "b.mcap"])) == (list(range(20, 30)), [])
+
+
+def test_named_files_of_two_runs_or_with_the_same_place_are_refused(recorded_city, tmp_path):
+    one = recorded_city.write(tmp_path / "one.mcap", 0, 3)
+    same = recorded_city.write(tmp_path / "same.mcap", 0, 3)
+    other = recorded_city.write(tmp_path / "other.mcap", 0, 3, run="77")
+    with pytest.raises(InputError, match=r"is file 0 of its run, and so is .*; name one of them"):
+        open_files([one, same])
+    with pytest.raises(InputError, match="are files of different runs; name the files of one run"):
+        open_files([one, other])

@@ -90,6 +90,14 @@ class Chunks:
             found += [entry for entry in entries if from_ns <= entry.log_ns <= to_ns]
         return found
 
+    def time_before(self, at_ns: int, max_bytes: int) -> int:
+        """The first log_time of the oldest chunk of those that begin before a time and have `max_bytes` together."""
+        last = first = max(bisect_right(self._first_ns, at_ns) - 1, 0)
+        size = self._places[last].length
+        while first > 0 and (size := size + self._places[first - 1].length) <= max_bytes:
+            first -= 1
+        return self._first_ns[first]
+
     def lose(self, text: str) -> None:
         """Note what could not be read, once."""
         if text not in self._lost:

@@ -16,6 +16,8 @@ from signals.safety.conflicts import EXPLANATIONS, OverrideReason
 
 BAND_S = 180.0
 """Simulated time of signal states that a TL's panel begins with."""
+MAX_HISTORY_BYTES = 16 << 20
+"""Chunks, as they are on the disk, that a TL's panel begins with: a large city's history is shorter."""
 
 
 class MomentPanels:
@@ -58,9 +60,10 @@ class MomentPanels:
             since_s: the second up to which the browser has the panel, so that lists have what follows; None: it has none.
         """
         at_s = moment.at_s
-        band_from_s, from_s = (at_s - BAND_S, at_s - HISTORY_S) if since_s is None else (since_s, since_s)
+        begin_s = self._timeline.history_s(at_s, HISTORY_S, MAX_HISTORY_BYTES)
+        band_from_s, from_s = (max(at_s - BAND_S, begin_s), begin_s) if since_s is None else (since_s, since_s)
         contract = self._feed.contracts[tl]
-        tl_steps = self._timeline.tl_steps(tl, min(from_s, at_s - LOOK_BACK_S), at_s)
+        tl_steps = self._timeline.tl_steps(tl, min(from_s, max(begin_s, at_s - LOOK_BACK_S)), at_s)
         decided = [step for step in tl_steps if step.HasField("decision")]
         new = [step for step in decided if step.at_s > from_s]
         newest = decided[-1] if decided else None

@@ -65,7 +65,7 @@ class MomentReader:
         newest = self.timeline.step_before(at_s)
         following = self.timeline.step_since(at_s)
         step = newest[0] if newest is not None else None
-        recent = self.timeline.steps(at_s - LOOK_BACK_S, at_s)
+        recent = self._recent(at_s)
         hole = _hole(step, following)
         # what was read before a hole says nothing of it
         read = [] if hole else recent
@@ -80,6 +80,16 @@ class MomentReader:
             self._halting(read),
             vehicles,
         )
+
+    def _recent(self, at_s: float) -> list[record.Step]:
+        """The steps up to a second in which each TL has decided once, in their order."""
+        steps, lacking = [], set(range(len(self.tls)))
+        for step in self.timeline.steps_back(at_s, LOOK_BACK_S):
+            steps.append(step)
+            lacking.difference_update(step.due)
+            if not lacking:
+                break
+        return steps[::-1]
 
     def halting_of(self, step: record.Step, rows: Sequence[int]) -> int | None:
         """The vehicles that halt on lanes with these rows, as a step read them; None if it is malformed."""
@@ -114,6 +124,7 @@ class MomentReader:
     def _modes(self, at_s: float, recent: Sequence[record.Step]) -> bytes:
         """The newest of each TL: after its decision, or after an operator's command."""
         tl_steps = self.timeline.newest_tl_steps(self.tls, at_s, LOOK_BACK_S)
+        # a TL's decision is not older than these steps
         commanded: dict[str, tuple[int, Any]] = {
             command.tl: (step.number, command.mode) for step in recent for command in step.commands
         }

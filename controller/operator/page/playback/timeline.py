@@ -30,6 +30,19 @@ class Timeline:
         """The steps with from_s <= at_s <= to_s, in their order."""
         return list(self._parsed(self.chunks.between(STEP, _ns(from_s), _ns(to_s)), record.Step))
 
+    def steps_back(self, at_s: float, back_s: float) -> Iterator[record.Step]:
+        """The steps of the `back_s` seconds up to a second, the newest first; they are read one by one."""
+        at_ns, from_ns = _ns(at_s), _ns(at_s - back_s)
+        for chunk in self.chunks.before(at_ns):
+            entries = [entry for entry in reversed(chunk.get(STEP, ())) if from_ns <= entry.log_ns <= at_ns]
+            yield from self._parsed(entries, record.Step)
+            if _is_before(chunk, from_ns):
+                return
+
+    def history_s(self, at_s: float, back_s: float, max_bytes: int) -> float:
+        """The second after which a history up to at_s begins: at most `back_s` seconds and `max_bytes` of chunks before it."""
+        return max(at_s - back_s, self.chunks.time_before(_ns(at_s), max_bytes) / NS - 0.001)
+
     def tl_steps(self, tl: str, from_s: float, to_s: float) -> list[record.TlStep]:
         """A TL's part of the steps with from_s <= at_s <= to_s, in their order."""
         return list(self._parsed(self.chunks.between(TL + tl, _ns(from_s), _ns(to_s)), record.TlStep))

@@ -65,6 +65,7 @@ def test_the_steps_around_a_second_and_the_newest_of_each_tl(run, form, at_s):
     assert timeline.step_since(at_s) == next((step for step, _, _ in steps if step.at_s >= at_s), None)
     newest = {tl: tl_step for step, tls, _ in steps if at_s - 30 <= step.at_s <= at_s for tl, tl_step in tls.items()}
     assert timeline.newest_tl_steps(run.tls, at_s, 30.0) == newest
+    assert list(timeline.steps_back(at_s, 30.0)) == timeline.steps(at_s - 30.0, at_s)[::-1]
 
 
 @pytest.mark.parametrize("form", ["whole", "several"])
@@ -75,7 +76,8 @@ def test_a_second_of_a_record_is_read_from_few_of_its_chunks(files, form):
     assert len(chunks) > 20 and reads <= 3 * len(files[form])
     timeline.steps(200, 210)
     timeline.step_before(205)
-    timeline.newest_tl_steps(["SA101"], 205, 30)
+    timeline.newest_tl_steps(["SA101", "not of this run"], 205, 10)
+    list(timeline.steps_back(205, 10))
     assert chunks.reads - reads <= 5
 
 
@@ -137,6 +139,15 @@ def test_a_file_that_has_gone_is_named_and_the_others_are_read(recorded_city, tm
     # what was read before is still there
     assert timeline.steps(30, 1000)[0].number == 40
     assert "0.mcap" in str(timeline.chunks.losses) and "No such file" in str(timeline.chunks.losses)
+
+
+def test_a_history_is_shorter_where_chunks_are_larger(run):
+    timeline = run.timelines["whole"]
+    sizes = [place.length for place in timeline.chunks._places]
+    assert timeline.history_s(300, 100, 1 << 30) == 200
+    begins = [timeline.history_s(300, 400, size) for size in (1, 5 * max(sizes), 10 * max(sizes), sum(sizes))]
+    assert begins == sorted(begins, reverse=True) and len(set(begins)) == 4
+    assert 280 <= begins[0] <= 300 and begins[-1] == -0.001
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of a record", b"\x89MCAP0\r\n"])
