@@ -6,7 +6,7 @@ after each decision step.
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +115,9 @@ def check_fleet(fleet: ServedFleet, tls: int) -> None:
         raise RuntimeError("the fleet does not answer for all TLs of the street")
 
 
-def open_connection(transport: str, sumocfg: Path) -> Any:
-    """A connection to a new SUMO. `transport`: traci, guard or libsumo."""
-    arguments = ["-c", str(sumocfg), *QUIET]
+def open_connection(transport: str, sumocfg: Path, options: Sequence[str] = ()) -> Any:
+    """A connection to a new SUMO. `transport`: traci, guard or libsumo. `options`: further ones of SUMO."""
+    arguments = ["-c", str(sumocfg), *QUIET, *options]
     if transport == LIBSUMO:
         return libsumo_connection.start_libsumo(arguments)
     check_transport(TRACI)

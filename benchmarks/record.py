@@ -7,14 +7,15 @@ run interleaved, each in a process of its own, in turns of a twelfth of the simu
 
 - without a record;
 - recorded, as a simulation at full speed does it: a chunk each second of wall time;
-- recorded with a chunk at each step, as a run in real time does it: more bytes, because a chunk is compressed by itself.
+- recorded with a chunk at each step, as a run in real time does it: more bytes, because a chunk is compressed by itself;
+- recorded with the loops of `greenserve detectors`, which SUMO simulates too and which are read after each of its steps.
 
 The last turn includes the end of the record: all of it is written, with its index, and on the disk (fsync). Not included is the
 start, before control begins, when the network is compressed. Printed are the time of a round, the ratio of the sums and the
 median of the turns' ratios to the case without a record, and the bytes by TL and hour, without the network's files.
 Streets: the sample city; cologne8 and ingolstadt7 of RESCO, which sumo-rl's wheel has (pip install sumo-rl); a generated
 grid of 1,000 signals, for a tenth of the time.
-Budget: 1.03 x the case without a record.
+Budget: 1.03 x the case without a record; detectors have none.
 """
 
 import argparse
@@ -32,9 +33,10 @@ from benchmarks import thousand_signals
 from benchmarks.control_cases import RandomPolicies, check_connection, contracts_of, open_connection
 from benchmarks.control_loop import TURNS, parts
 from benchmarks.turns import ROOT, Command, serve_turns, take_turns
-from city import config, network
+from city import config, network, sumo_files
 from controller.assembly import checked_start, loop_from, take_over
 from controller.recording import recorder
+from controller.recording.atspm import detectors
 from controller.recording.record_file import RecordReader
 from controller.recording.record_folder import RecordFolder
 from controller.recording.recorder import Recorder
@@ -45,7 +47,8 @@ from signals.observation import Observation
 from signals.policy import Answer
 
 PLAIN, RECORDED, REAL_TIME = "without a record", "recorded", "recorded, a chunk a step"
-CASES = (PLAIN, RECORDED, REAL_TIME)
+WITH_DETECTORS = "recorded, with detectors"
+CASES = (PLAIN, RECORDED, REAL_TIME, WITH_DETECTORS)
 GRID, THOUSAND = "grid", "thousand"
 RESCO = ("cologne8", "ingolstadt7")
 MAX_BYTES = 10**12
@@ -71,13 +74,20 @@ def controlled(sumocfg: Path, seconds: float, case: str, transport: str, folder:
         recorder.FLUSH_INTERVAL_S = 0.0
     street = network.of_sumocfg(sumocfg)
     contracts = contracts_of(street, "sumo-rl")
-    connection = open_connection(transport, sumocfg)
+    options: list[str] = []
+    if case == WITH_DETECTORS:
+        loops = Path(folder).with_suffix(".add.xml")
+        detectors.write(loops, detectors.place(street))
+        listed = sumo_files.listed_files(sumocfg, "additional-files")
+        options = ["--additional-files", ",".join(map(str, [*listed, loops]))]
+    connection = open_connection(transport, sumocfg, options)
     check_connection(connection, transport)
     start = checked_start(connection, street, contracts)
     safety, control = config.Safety(), config.Controller()
     metrics, subscribers = RecordMetrics(CollectorRegistry()), []
     if case != PLAIN:
-        run = RunStart(street, tuple(contracts), start, safety, control)
+        found = detectors.track(connection, start.signals, start.sumo_step_s)
+        run = RunStart(street, tuple(contracts), start, safety, control, detectors=found)
         subscribers.append(Recorder(RecordFolder(Path(folder), MAX_BYTES), run, metrics))
     loop = loop_from(start, connection, street, contracts, ScoredPolicies(contracts), safety, control, subscribers, None)
     take_over(connection, street, start)
@@ -111,7 +121,7 @@ def measure(name: str, sumocfg: Path, seconds: float, rounds: int, transport: st
                 commands[case] = Command(("-m", "benchmarks.record", *arguments))
             for case, times_s in take_turns(commands, parts(street.begin_s, seconds)).items():
                 times[case] += times_s
-            sizes = {case: sum(steps_bytes(path) for path in folders[case].iterdir()) for case in (RECORDED, REAL_TIME)}
+            sizes = {case: sum(steps_bytes(path) for path in folders[case].iterdir()) for case in CASES[1:]}
     print(f"\n{name}: {tls} TLs, {seconds:g} s simulated over {transport}, {rounds} rounds in {TURNS} turns each")
     for case, times_s in times.items():
         ratio = sum(times_s) / sum(times[PLAIN])

@@ -92,7 +92,9 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             subscribers += [page.feed] if page is not None else []
             if config.record is not None:
                 subscribers.append(
-                    _recorder(config, config.record, connection, street, list(contracts.values()), begin, metrics.registry, alarms)
+                    _recorder(
+                        config, config.record, connection, street, list(contracts.values()), begin, metrics.registry, alarms
+                    )
                 )
             loop = _assembled(config, connection, street, list(contracts.values()), policies, subscribers, begin)
             traffic.track(connection.lanes)

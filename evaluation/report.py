@@ -38,7 +38,8 @@ h1{line-height:1.2}h1,h2,p,li,td:first-child{overflow-wrap:anywhere}th{hyphens:n
 .verdict{font-size:1.15em;border-left:.3em solid #1b7f4b;padding:.2em 1em;background:#f4f7f5}
 table{border-collapse:collapse;width:100%;margin:1em 0}td,th{border-bottom:1px solid #bbb;padding:.3em .5em;text-align:right;
 vertical-align:top}td:first-child,th:first-child{text-align:left}th{vertical-align:bottom}
-section{margin-top:2em}svg{max-width:100%;height:auto;display:block;break-inside:avoid}figure{margin:1em 0}img{max-width:100%;height:auto}figcaption,.note{font-size:.9em;color:#444}
+svg{max-width:100%;height:auto;display:block;break-inside:avoid}
+section{margin-top:2em}figure{margin:1em 0}img{max-width:100%;height:auto}figcaption,.note{font-size:.9em;color:#444}
 pre{background:#f4f4f4;padding:1em;white-space:pre-wrap;overflow-wrap:anywhere}
 @page{size:A4;margin:16mm}
 @media print{body{font-size:10pt;max-width:none;margin:0;padding:0}table{font-size:8.5pt}td,th{padding:.2em .3em}

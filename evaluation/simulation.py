@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from city import config, network, sumo_files
-from city.lanes import is_internal, road_of
 from city.errors import InputError
+from city.lanes import is_internal, road_of
 from controller.assembly import DRIVERS, checked_start, loop_from, take_over
 from controller.decision_step import DecisionLoop
 from controller.policies.no_policies import NoPolicies, contracts_of_city

@@ -72,8 +72,8 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Write the tables decisions, states, shown, alarms and detectors of a record into a folder, signal events for ATSPM "
-        "tools, SUMO programs of the recorded lights, or files for models.",
+        description="Write the tables decisions, states, shown, alarms and detectors of a record into a folder, signal events "
+        "for ATSPM tools, SUMO programs of the recorded lights, or files for models.",
     )
     add_record(parser)
     formats = parser.add_mutually_exclusive_group(required=True)

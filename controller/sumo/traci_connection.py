@@ -196,6 +196,8 @@ class TraciConnection:
 
     def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
         loops = self.api.inductionloop.getIDList()
+        if not loops:
+            return {}  # SUMO does not answer a message without commands
         answer = self._request(wire.message([wire.get_parameter(wire.GET_LOOP, loop, key) for loop in loops for key in keys]))
         reader = wire.Reader(answer)
         try:

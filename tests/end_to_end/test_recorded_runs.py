@@ -12,6 +12,8 @@ from itertools import pairwise
 
 import pytest
 
+from controller.recording import command as record_command
+from controller.recording.atspm import detectors_command
 from controller.recording.record_file import RecordReader
 from tests.conftest import GRID, ROOT
 from tests.end_to_end.programs import CITY
@@ -134,3 +136,19 @@ def test_record_of_a_served_run_has_models_versions_and_scores(grid_server, tmp_
         if tl in categorical:
             assert max(decision.scores) == decision.scores[int(decision.action[0])]
     assert all(later.publish_ns >= earlier.publish_ns for earlier, later in pairwise(steps))
+
+
+def test_detectors_of_the_sumocfg_are_recorded_and_exported(tmp_path):
+    for file in GRID.glob("*.*"):
+        shutil.copy(file, tmp_path)
+    city = ("--city", str(tmp_path / "city.toml"))
+    assert detectors_command.main([*city, "--out", str(tmp_path / "detectors.add.xml")]) == 0
+    sumocfg = tmp_path / "grid.sumocfg"
+    sumocfg.write_text(sumocfg.read_text().replace('fixed_time.add.xml"', 'fixed_time.add.xml,detectors.add.xml"'))
+    process = control("--policy", "max-pressure", "--end", 120, *city, "--record", tmp_path / "record")
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 0 and "recording the vehicles on 216 detectors" in log
+    assert record_command.main(["export", str(tmp_path / "record"), "--atspm", str(tmp_path / "atspm")], "record") == 0
+    rows = (tmp_path / "atspm" / "events.csv").read_text().splitlines()
+    assert {"43", "44", "81", "82"} <= {row.split(",")[2] for row in rows}
+    assert len((tmp_path / "atspm" / "detectors.csv").read_text().splitlines()) == 217

@@ -66,7 +66,8 @@ def test_signals_without_a_controller_are_read_after_every_step(city, street, tm
         for signal, shown in states.items():
             shown.append(connection.api.trafficlight.getRedYellowGreenState(signal))
         for loop in detectors.read(loops):
-            entries |= {(loop.id, round(entry_s, 3)) for _, _, entry_s, *_ in connection.api.inductionloop.getVehicleData(loop.id)}
+            data = connection.api.inductionloop.getVehicleData(loop.id)
+            entries |= {(loop.id, round(entry_s, 3)) for _, _, entry_s, *_ in data}
     connection.close()
     for own in timeline.signals:
         expected = states[own.signal]

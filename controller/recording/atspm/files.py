@@ -89,7 +89,9 @@ def _write_events(path: Path, timeline: Timeline, events: Sequence[SignalEvents]
                 writer.writerow([time, device, int(event.code), event.parameter])
 
 
-def _write_detectors(path: Path, loops: Sequence[Detector], phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]) -> None:
+def _write_detectors(
+    path: Path, loops: Sequence[Detector], phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]
+) -> None:
     numbers = detectors.numbers(loops)
     with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

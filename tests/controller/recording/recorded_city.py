@@ -1,7 +1,7 @@
 """A run of the sample city, in the real SUMO, and files of its record.
 
-Detectors of every signal, TLs of three dialects, signals with two programs each, missing answers (hold, fallback, recovery), overrides, a fleet's
-answer and a version that changes.
+Detectors of every signal, TLs of three dialects, signals with two programs each, missing answers (hold, fallback, recovery),
+overrides, a fleet's answer and a version that changes.
 """
 
 import contextlib

@@ -75,10 +75,14 @@ def test_entries_and_exits_are_those_of_every_step(opened, options, loops, passa
     assert sorted(exits) == sorted((loop, exit_s) for (loop, _, _), exit_s in passages.items() if exit_s is not None)
 
 
-def test_nothing_is_read_without_detectors():
-    connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true"])
+@pytest.mark.parametrize("opened", [over_socket, start_libsumo])
+def test_nothing_is_read_without_detectors(opened):
+    connection = opened(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true"])
     try:
         assert detectors.track(connection, SIGNALS, 1.0) == ()
+        connection.track({}, [], {})
+        connection.advance(5)
+        assert connection.read(()).loop_changes in ([], ())
     finally:
         connection.close()
 

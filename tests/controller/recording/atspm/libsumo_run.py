@@ -11,6 +11,8 @@ from controller.sumo.libsumo_connection import start_libsumo
 from tests.conftest import GRID
 
 ZERO = datetime(2026, 3, 2, 7)
+OPTIONS = ("--scale", "1.3", "--seed", "7")
+"""More demand than the city's, so that some splits fail."""
 
 
 @dataclass
@@ -34,8 +36,7 @@ class Readings:
 def run(additional: Sequence[Path], loops: Sequence[Loop], seconds: int) -> Readings:
     """Simulate the sample city with the programs of its files, of which SUMO runs the last one loaded."""
     files = ",".join(map(str, [GRID / "fixed_time.add.xml", *additional]))
-    # more demand than the city's, so that some splits fail
-    options = ["-c", str(GRID / "grid.sumocfg"), "-a", files, "--scale", "1.3", "--seed", "7", "--no-step-log", "--no-warnings"]
+    options = ["-c", str(GRID / "grid.sumocfg"), "-a", files, *OPTIONS, "--no-step-log", "--no-warnings"]
     connection = start_libsumo(options)
     api = connection.api
     signals = api.trafficlight.getIDList()

@@ -9,15 +9,20 @@ from datetime import datetime
 
 import pytest
 
-from city import network
+from city import config, network
+from controller.recording import sumo_programs
 from controller.recording.atspm import detectors, files, phase_numbers
 from controller.recording.atspm.detectors import ADVANCE, PRESENCE
 from controller.recording.atspm.events import signal_events
 from controller.recording.atspm.phase_numbers import Phase, PhaseNumbers
 from controller.recording.atspm.timeline import ModeChange, ProgramChange, ShownState, SignalTimeline, Timeline
+from controller.recording.export import export_atspm
+from controller.recording.recorded_run import RecordedRun
+from controller.recording.run_files import open_run
 from evaluation import actuated
 from tests.conftest import GRID
-from tests.controller.recording.atspm.libsumo_run import ZERO, Readings, occupied, run, timeline
+from tests.controller.recording.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, run, timeline
+from tests.controller.recording.replayed_city import record_run
 
 pytestmark = pytest.mark.slow
 
@@ -119,13 +124,29 @@ def read_by_atspm(python, folder):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module", params=["fixed", "actuated"])
+def controlled(folder, additional):
+    """Record a controlled run over TraCI, export it, and return (what was written, SUMO's programs of the recorded lights)."""
+    city = config.load(GRID / "city.toml")
+    files = ",".join(map(str, [GRID / "fixed_time.add.xml", *additional]))
+    record_run(folder / "run.mcap", city, SECONDS, "-a", files, *OPTIONS, over_traci=True, releases=False)
+    recorded = RecordedRun([folder / "run.mcap"])
+    assert sumo_programs.write(folder / "lights.add.xml", recorded.start, recorded.steps()) == []
+    return export_atspm(open_run(folder / "run.mcap"), folder / "atspm", zero=ZERO), folder / "lights.add.xml"
+
+
+@pytest.fixture(scope="module", params=["fixed", "actuated", "controlled"])
 def judged(request, atspm, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     street = network.of_sumocfg(GRID / "grid.sumocfg")
     additional = [folder / "detectors.add.xml"]
     detectors.write(additional[0], detectors.place(street))
     loops = detectors.read(additional[0])
+    if request.param == "controlled":
+        written, lights = controlled(folder, additional)
+        # SUMO alone shows the recorded lights, and is read after every step: the record has no part in these readings
+        readings = run([*additional, lights], loops, SECONDS)
+        phases = phase_numbers.of_city(config.load(GRID / "city.toml"), street)
+        return Judged(readings, loops, phases, read_by_atspm(atspm, folder / "atspm"), written.notes)
     if request.param == "actuated":
         additional.append(actuated.write(folder / "actuated.add.xml", list(street.signals.values())))
     street = network.read(street.net_file, [GRID / "fixed_time.add.xml", *additional])
