@@ -48,6 +48,7 @@ def environment(city: Path, seed: int | str, *options: str) -> Any:
         num_seconds=int(street.end_s - street.begin_s), sumo_seed=seed, sumo_warnings=False, add_system_info=False,
         add_per_agent_info=False, additional_sumo_cmd=" ".join(["--no-step-log", "true", *options]),
     )  # fmt: skip
+    env.unwrapped.render_mode = None  # SuperSuit of today reads it
     return supersuit.pad_action_space_v0(supersuit.pad_observations_v0(env))
 
 
