@@ -74,7 +74,7 @@ def train(city: Path, folder: Path, begin_s: float, limit_s: float, interval_s: 
     """Train for a wall time that counts from `begin_s` (time.time), so with the imports of this process; save snapshots."""
     envs = supersuit.pettingzoo_env_to_vec_env_v1(environment(city, "random"))
     envs = VecMonitor(supersuit.concat_vec_envs_v1(envs, 1, num_cpus=1, base_class="stable_baselines3"))
-    model = PPO("MlpPolicy", envs, device="cpu", seed=1, **HYPERPARAMETERS)
+    model = PPO("MlpPolicy", envs, device="cpu", **HYPERPARAMETERS)
     model.learn(sys.maxsize, callback=Snapshots(folder, begin_s, limit_s, interval_s))
 
 

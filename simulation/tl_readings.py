@@ -20,7 +20,7 @@ class AccumulatedWaiting:
         for vehicle in self._connection.api.lane.getLastStepVehicleIDs(lane):
             by_lane = self._by_lane.get(vehicle)
             waited_s = accumulated_s(vehicle)
-            if by_lane is None or len(by_lane) == 1 and lane in by_lane:
+            if by_lane is None or (len(by_lane) == 1 and lane in by_lane):
                 self._by_lane[vehicle] = {lane: waited_s}
             else:
                 # in sumo-rl's order of operations, so that the sums are equal to the last bit
