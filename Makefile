@@ -58,6 +58,7 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.fleet
 	$(BIN)/python -m benchmarks.bulk_export
 	$(BIN)/python -m benchmarks.large_city
+	$(BIN)/python -m benchmarks.environment
 	$(BIN)/python -m benchmarks.training_speed
 	$(BIN)/python -m benchmarks.live_page
 

@@ -48,6 +48,7 @@ def environment(city: Path, seed: int | str, *options: str) -> Any:
         num_seconds=int(street.end_s - street.begin_s), sumo_seed=seed, sumo_warnings=False, add_system_info=False,
         add_per_agent_info=False, additional_sumo_cmd=" ".join(["--no-step-log", "true", *options]),
     )  # fmt: skip
+    env.unwrapped.render_mode = None  # SuperSuit of today reads it
     return supersuit.pad_action_space_v0(supersuit.pad_observations_v0(env))
 
 
@@ -73,7 +74,7 @@ def train(city: Path, folder: Path, begin_s: float, limit_s: float, interval_s: 
     """Train for a wall time that counts from `begin_s` (time.time), so with the imports of this process; save snapshots."""
     envs = supersuit.pettingzoo_env_to_vec_env_v1(environment(city, "random"))
     envs = VecMonitor(supersuit.concat_vec_envs_v1(envs, 1, num_cpus=1, base_class="stable_baselines3"))
-    model = PPO("MlpPolicy", envs, device="cpu", seed=1, **HYPERPARAMETERS)
+    model = PPO("MlpPolicy", envs, device="cpu", **HYPERPARAMETERS)
     model.learn(sys.maxsize, callback=Snapshots(folder, begin_s, limit_s, interval_s))
 
 

@@ -84,7 +84,7 @@ def greenserve_snapshots(city: Path, folder: Path, limit_s: float, episodes: int
                 target = folder / "snapshots" / f"{elapsed_s:08.1f}"
                 shutil.copytree(out, target, ignore=shutil.ignore_patterns("tensorboard", ".*", "*.csv"))
                 snapshots += [(elapsed_s, target)] * (len(evaluated) - len(snapshots))
-    if process.returncode > 0:
+    if process.returncode and time.monotonic() - begin_s < limit_s:  # at the limit it is terminated
         raise CaseFailed((folder / "training.log").read_text()[-1000:])
     return list(dict(snapshots).items())
 
@@ -107,7 +107,17 @@ def sb3_snapshots(python: Path, city: Path, folder: Path, limit_s: float) -> lis
     """Train with stable-baselines3 for the whole limit."""
     target = folder / "snapshots"
     target.mkdir()
-    command = [python, "-m", "benchmarks.sb3_in_sumo_rl", "train", city, target, time.time(), limit_s, min(INTERVAL_S, limit_s / 4)]
+    command = [
+        python,
+        "-m",
+        "benchmarks.sb3_in_sumo_rl",
+        "train",
+        city,
+        target,
+        time.time(),
+        limit_s,
+        min(INTERVAL_S, limit_s / 4),
+    ]
     run(command, folder / "training.log")
     return [(float(path.stem), path) for path in sorted(target.glob("*.zip"))]
 
@@ -140,7 +150,9 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=3600.0, metavar="S", help="of each training (default: %(default)g)")
     parser.add_argument("--episodes", type=int, default=80, help="of greenserve train (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=3600, metavar="S", help="of an episode (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=len(SEEDS), metavar="N", help="simulations of a snapshot (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=int, default=len(SEEDS), metavar="N", help="simulations of a snapshot (default: %(default)s)"
+    )
     parser.add_argument("--venv", type=Path, metavar="DIR", help="virtual environment to make, or to use again")
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -249,6 +249,8 @@ class DecisionLoop:
 
     def _correct_released(self, due: Sequence[Intersection]) -> None:
         """Release signals again that should run their own programs but are frozen in a state that another client set."""
+        if not self._released_at_s:
+            return
         released = {signal: intersection for intersection in due for signal in intersection.released_signals}
         if not released:
             return

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
+from typing import Any
 
 from city import config, names
 from city.arguments import host_and_port
@@ -139,7 +140,7 @@ def _listed(tls: object, name: str) -> list[str]:
     """The names of an argument; [] without one. Raises InputError."""
     if isinstance(tls, str):
         return [tls] if tls else []
-    listed = list(tls) if isinstance(tls, Iterable) else [tls]
+    listed: list[Any] = list(tls) if isinstance(tls, Iterable) else [tls]
     if wrong := [tl for tl in listed if not isinstance(tl, str)]:
         raise InputError(f'{name}: {wrong[0]!r} is not the name of a TL; pass names, such as ["SA101", "SA102"] or "SA101,SA102"')
     return listed

@@ -64,7 +64,9 @@ def train(checkpoint: Path, models: Path, iterations: int, seconds: int) -> None
         result = algo.train()
         returned = result["env_runners"].get("episode_return_mean")
         mean = "" if returned is None else f", mean return of an episode {returned:.1f}"
-        print(f"iteration {iteration + 1} of {iterations}: {result['num_env_steps_sampled_lifetime']:.0f} steps{mean}", flush=True)
+        print(
+            f"iteration {iteration + 1} of {iterations}: {result['num_env_steps_sampled_lifetime']:.0f} steps{mean}", flush=True
+        )
     algo.save_to_path(str(checkpoint))
     algo.stop()
     ray.shutdown()

@@ -19,12 +19,12 @@ class AccumulatedWaiting:
         total_s = 0.0
         for vehicle in self._connection.api.lane.getLastStepVehicleIDs(lane):
             by_lane = self._by_lane.get(vehicle)
-            if by_lane is None:
-                waited_s = accumulated_s(vehicle)
+            waited_s = accumulated_s(vehicle)
+            if by_lane is None or (len(by_lane) == 1 and lane in by_lane):
                 self._by_lane[vehicle] = {lane: waited_s}
             else:
                 # in sumo-rl's order of operations, so that the sums are equal to the last bit
-                waited_s = accumulated_s(vehicle) - sum([seconds for other, seconds in by_lane.items() if other != lane])
+                waited_s -= sum([seconds for other, seconds in by_lane.items() if other != lane])
                 by_lane[lane] = waited_s
             total_s += waited_s
         return total_s

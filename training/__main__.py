@@ -42,9 +42,7 @@ def parser(prog: str) -> Parser:
         description="Train TLs of a city by PPO; their checkpoints are exported with greenserve export.",
         epilog="See also greenserve rounds.",
     )
-    parser.add_argument(
-        "--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)"
-    )
+    parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
     parser.add_argument(
         "--target-tl",
         "--target-TLs",

@@ -50,9 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--same-demand", action="store_true", help="do not vary the demand between episodes")
     parser.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations (default: 10)")
-    parser.add_argument(
-        "--held-out", type=int, metavar="N", help="simulations of an evaluation on held-out demand (default: 2)"
-    )
+    parser.add_argument("--held-out", type=int, metavar="N", help="simulations of an evaluation on held-out demand (default: 2)")
     parser.add_argument(
         "--patience", type=int, metavar="N", help="evaluations without an improvement that end the training (default: 0, none)"
     )
