@@ -5,7 +5,6 @@ Everything that a decision step does to a TL goes through `Intersection`.
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from city.config import Controller as ControllerSettings
@@ -407,7 +406,6 @@ class Intersection:
         return [(part, message) for part, message in parts if _saves_state(type(part))]
 
 
-@cache
 def _saves_state(kind: type) -> bool:
     """Whether a class is a `SavesState`; isinstance with a Protocol would look at all of its methods at each call."""
     return hasattr(kind, "save_state") and hasattr(kind, "restore_state")

@@ -159,7 +159,9 @@ def _unpacked(path: Path, city: record.City, attachments: Mapping[str, bytes], f
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise InputError(f"{path}: its attachment {name} is damaged ({error}); copy the file again") from None
         if remaining < 0:
-            raise InputError(f"{path}: its network is larger than {MAX_UNPACKED_BYTES >> 20} MB unpacked, so it is not read")
+            raise InputError(
+                f"{path}: its network is larger than {MAX_UNPACKED_BYTES >> 20} MB unpacked and is not read; record the run again"
+            )
     return files
 
 

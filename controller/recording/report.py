@@ -63,7 +63,7 @@ def report(
 ) -> tuple[str, ...]:
     """Write the page of a run and return the notes about it; arguments as `from_record.read`. Raises InputError."""
     if from_s is not None and to_s is not None and to_s <= from_s:
-        raise InputError(f"--to must be later than --from ({from_s:g} s)")
+        raise InputError(f"--to must be later than --from ({from_s:g} s); pass a later one")
     recorded = from_record.read(reader, city, zero, tls, from_s, to_s, vehicles_s=time_space.MAX_S)
     timeline = recorded.timeline
     drawn = views(timeline, recorded.phases, recorded.detectors, recorded.programs, recorded.readings, recorded.names)

@@ -73,7 +73,7 @@ def _entries(reader: RunReader, args: argparse.Namespace) -> Iterator[dict[str, 
     from_s = -math.inf if args.from_s is None else args.from_s
     to_s = math.inf if args.to_s is None else args.to_s
     if to_s <= from_s:
-        raise InputError(f"--to must be later than --from ({from_s:g} s)")
+        raise InputError(f"--to must be later than --from ({from_s:g} s); pass a later one")
     city = reader.city
     contracts = {contract.tl: contract for contract in city.contracts}
     tl_of_signal = {signal: contract.tl for contract in city.contracts for signal in contract.signal_ids}

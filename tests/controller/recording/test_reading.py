@@ -174,6 +174,20 @@ def test_steps_from_a_second_on_are_those_of_the_whole_file(name, request, recor
             assert "are missing" not in reader.missing
 
 
+def test_steps_of_the_first_chunk_are_no_hole_if_the_next_ones_are_sought(tmp_path, recorded_city):
+    """A file of another writer, with steps in the chunk of its head."""
+    path = tmp_path / "mixed.mcap"
+    with RecordReader(recorded_city.write(tmp_path / "one.mcap", 0, 1)) as reader, path.open("wb") as file:
+        writer = RecordWriter(file, reader.city, {}, BEGIN_UNIX_NS)
+        for step, tl_steps, publish_ns in recorded_city.steps[:STEPS]:
+            writer.add(step, tl_steps, publish_ns)
+            writer.flush()
+        writer.finish()
+    with RecordReader(path) as reader:
+        steps = list(reader.steps(from_s=recorded_city.steps[5][0].at_s))
+        assert [s.step.number for s in steps] == list(range(5, STEPS)) and reader.missing == ""
+
+
 def test_steps_before_a_second_are_not_read_if_there_is_an_index(whole, recorded_city, tmp_path):
     data = whole.read_bytes()
     for before in mcap_bytes.chunks(data)[1:4]:

@@ -125,6 +125,17 @@ def test_tl_goes_on_from_a_saved_state(crossing, steps, saved_after):
         assert math.isfinite(now)
 
 
+def test_link_beyond_max_red_is_not_reported_again_after_a_saved_state(crossing):
+    monitor = SignalMonitor(crossing, LIMITS, GREENS)
+    assert monitor.check_shown("GgGr", 0, 5) == []
+    assert [alarm.rule.value for alarm in monitor.check_shown("GgGr", 5, 100)] == ["max_red_exceeded"]
+    saved = MonitorState()
+    monitor.save_state(saved)
+    other = SignalMonitor(crossing, LIMITS, GREENS)
+    other.restore_state(saved)
+    assert other.check_shown("GgGr", 100, 110) == []
+
+
 def test_monitor_of_the_sample_city_saves_links_that_were_never_seen_to_change():
     signal = next(iter(network.read(GRID / "grid.net.xml").signals.values()))
     monitor = SignalMonitor(signal, LIMITS)
