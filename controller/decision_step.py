@@ -48,7 +48,6 @@ from controller.events import (
 )
 from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
-from controller.sumo.induction_loops import LoopChange
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection

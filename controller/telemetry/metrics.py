@@ -30,7 +30,9 @@ class ControllerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         Info("controller_build", "Version of the controller", registry=registry).info({"version": VERSION})
-        self.policy = Info("controller_policy", "What controls the TLs in mode policy: served, max-pressure or greedy", registry=registry)
+        self.policy = Info(
+            "controller_policy", "What controls the TLs in mode policy: served, max-pressure or greedy", registry=registry
+        )
         self.steps = Counter("controller_decision_steps", "Moments at which at least one TL was due", registry=registry)
         self.decisions = Counter(
             "controller_decisions",
