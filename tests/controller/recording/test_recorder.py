@@ -242,7 +242,9 @@ def test_full_disk_ends_the_record_with_one_line(controlled, metrics, tmp_path, 
     if not begins:
         (path,) = tmp_path.iterdir()
         _, steps, missing = read(path)
-        assert 0 < len(steps) < len(controlled.events) and "cut off after byte" in missing and value(metrics.steps) == len(steps)
+        assert 0 < len(steps) < len(controlled.events) and "cut off after byte" in missing
+        # what of the newest step is on the disk may be whole, although the disk was full before its chunk's index
+        assert 0 <= len(steps) - value(metrics.steps) <= 1
 
 
 class FullFrom:
