@@ -139,6 +139,7 @@ def test_real_networks_have_about_the_same_paths_without_internal_links(request,
 
 
 @pytest.mark.parametrize("options", [(), ("--no-internal-links",)], ids=["internal links", "no internal links"])
+@pytest.mark.slow
 def test_no_foe_of_a_real_network_is_missed_without_requests(request, monkeypatch, tmp_path, options):
     for name in ("grid", *SCENARIOS):
         net_file = netconvert(street(name, request).net_file, tmp_path / f"{name}.net.xml", *options)

@@ -12,6 +12,7 @@ STREETS = {
 
 
 @pytest.mark.parametrize("name", STREETS)
+@pytest.mark.slow
 def test_policy_with_short_changes_moves_as_many_vehicles_as_the_fixed_plan(name, tmp_path):
     options, cars_per_second = STREETS[name]
     street = generate(tmp_path, *options, cars_per_second=cars_per_second)

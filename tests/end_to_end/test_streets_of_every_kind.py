@@ -62,6 +62,7 @@ def street_of(name, folder):
 
 
 @pytest.mark.parametrize("name", [*GENERATED, *HANDMADE, "two programs", *TIMES])
+@pytest.mark.slow
 def test_control_is_as_safe_as_the_fixed_plan_and_moves_as_many_vehicles(name, tmp_path):
     street = street_of(name, tmp_path)
     seconds = SECONDS / 2 if name in TIMES else SECONDS  # several steps each

@@ -156,6 +156,7 @@ def test_city_without_tables_has_the_same_signals_evaluated_and_controlled(folde
         assert capfd.readouterr().err.splitlines()[-1].startswith(f"error: {ODD}: signal {ODD}: phase")
 
 
+@pytest.mark.slow
 def test_rounds_go_on_without_an_odd_signal_unless_they_are_strict(folder, tmp_path, capsys):
     city = tmp_path / "city.toml"
     tls = (("ODD", ODD), ("A0", "A0"), ("B0", "B0"))

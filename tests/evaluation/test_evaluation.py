@@ -89,13 +89,15 @@ def test_results_compare_tls_queues_and_emissions(results):
         assert simulation["delay_by_departure"].keys() == {"0", "300"} and max(simulation["queue_by_road"].values()) > 0
 
 
-def test_report_is_one_file_with_every_plot(results):
+def test_report_has_every_plot_and_links_the_pages_of_signals(results):
     page = (results[1] / "report.html").read_text()
     pictures = re.findall(r'<img alt="([^"]+)" src="data:image/png;base64,([^"]+)" width="\d+">', page)
     titles = [title for title, _ in pictures]
     assert {"Delay over time", "Signals in time and space: actuated"} < set(titles) and len(set(titles)) == 8
     assert all(base64.b64decode(data).startswith(b"\x89PNG") for _, data in pictures)
-    assert "max-pressure" in page and not re.findall(r'(?:src|href)="(?!data:)', page), "no other file is needed"
+    links = re.findall(r'(?:src|href)="(?!data:)([^"]*)', page)
+    assert "max-pressure" in page and links and all(re.fullmatch(r"signals-\d+-[\w.-]+\.html", link) for link in links)
+    assert all((results[1] / link).is_file() for link in links)
 
 
 def test_results_name_city_tls_and_models(results, grid_models):
@@ -206,6 +208,7 @@ def test_vehicles_that_never_depart_are_in_the_window_of_their_schedule(tmp_path
     assert windows[begin_s + 300] == pytest.approx(np.mean([360 - k / 2 for k in range(600, 700)]), abs=1.0)
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_outcomes_in_the_same_order(grid_models):
     task = EvaluationTask(config.load(GRID / "city.toml"), ("SA101", "SA102"), seconds=100.0)
     compared, demands = arms.parse("served,max-pressure,fixed"), [Demand(seed) for seed in (1, 2, 3)]
@@ -284,6 +287,7 @@ def test_gate_decides_by_the_interval(delays, code, text, grid_models, monkeypat
     assert text in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_model_numbers_are_arms_of_their_own(grid_models, tmp_path):
     """Version 2 of SA101 is another actor of the same shape; both are asked in one run."""
     shutil.copytree(grid_models / "SA101", tmp_path / "SA101")

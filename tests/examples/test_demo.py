@@ -27,6 +27,7 @@ def test_export_returns_the_summary_line_and_logs_the_rest(pipeline, tmp_path, c
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_controlled_run_reports_progress_once_per_second_reached(pipeline, grid_server, tmp_path, capfd):
     reached = []
     run = pipeline.controlled(grid_server, 1, tmp_path, reached.append)

@@ -191,6 +191,7 @@ def test_a_read_only_disk_is_refused(tmp_path):
     assert "cannot be written: Read-only file system" in err and "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_leaves_complete_versions_only(tmp_path):
     command = [sys.executable, "-m", "export", "--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(tmp_path)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

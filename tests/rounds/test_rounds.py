@@ -145,6 +145,7 @@ def test_groups_learn_beside_the_models_of_the_round_before(first_round, tmp_pat
         assert job.settings.number == 2 and job.settings.seed != executor.trainings[0].settings.seed
 
 
+@pytest.mark.slow
 def test_interrupted_round_is_resumed_where_it_was(first_round, tmp_path, monkeypatch):
     decided = json.loads((first_round[0] / "rounds.json").read_text())
     executor = SampleCheckpoints()
@@ -198,6 +199,7 @@ def test_results_of_rounds_whose_state_is_gone_are_not_used(tmp_path):
         Rounds(plan(tmp_path), SampleCheckpoints(), resume=False, report=print)
 
 
+@pytest.mark.slow
 def test_group_whose_numbers_are_not_finite_ends_with_its_best_state(tmp_path, monkeypatch):
     """The round goes on with the other groups' models, and without this one's if it was never evaluated."""
 

@@ -78,6 +78,7 @@ def test_a_forced_decision_has_no_log_probability_and_serves_the_lane():
     values = observation(3, 2)
     values[5 + len(FEATURES) + RED] = 130
     values[5 + len(FEATURES) + FEATURES.index("halting")] = 1
+    values[5 + len(FEATURES) + FEATURES.index("exit_blocked")] = 0
     x = networks.inputs_of([values] * 20, np.zeros(20, np.intp))
     actions, log_p = networks.sample(np.zeros(20, np.intp), x, np.random.default_rng(0))
     assert (actions == 2).all() and np.isnan(log_p).all()
@@ -230,6 +231,7 @@ def test_weights_are_those_of_the_release_without_statistics():
         {"minibatch": 20}, {"final_sharpness": 30.0}, {"target_kl": 1e-6},
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_every_setting_of_the_learner_changes_its_weights(setting):
     data, results = one_batch(), []
     for ppo in (StreetPpo(), StreetPpo(**setting)):
@@ -239,6 +241,7 @@ def test_every_setting_of_the_learner_changes_its_weights(setting):
     assert any(not np.array_equal(a, b) for a, b in zip(*results, strict=True))
 
 
+@pytest.mark.slow
 def test_target_kl_ends_the_epochs_before_the_step_that_exceeds_it():
     data, steps = one_batch(), []
     for target in (None, 1e-6, 10.0):

@@ -46,12 +46,14 @@ def test_a_training_is_the_same_again_and_with_two_workers(streets, tmp_path):
     assert lines[0].startswith("cloned ") and lines[-1].startswith("update 2 of 2")
 
 
+@pytest.mark.slow
 def test_another_seed_trains_another_policy(streets, tmp_path):
     first, _ = trained(streets, tmp_path / "a")
     second, _ = trained(streets, tmp_path / "b", seed=2)
     assert not np.array_equal(first["lane_kernel_1"], second["lane_kernel_1"])
 
 
+@pytest.mark.slow
 def test_a_resumed_training_ends_like_an_uninterrupted_one(streets, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "SAVE_EVERY", 1)
     whole, _ = trained(streets, tmp_path / "whole")
@@ -86,6 +88,7 @@ def test_a_street_that_sumo_refuses_is_left_out_of_an_update(streets, tmp_path):
         StreetsTrainer(settings([broken], tmp_path / "out"), lines.append).run()
 
 
+@pytest.mark.slow
 def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"]) == 0
