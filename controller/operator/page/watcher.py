@@ -27,7 +27,7 @@ def parse_request(text: str) -> FrameRequest:
         message = json.loads(text)
         view, tl = tuple(float(value) for value in message["view"]), message.get("tl")
         x0, y0, x1, y1 = view
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):  # a huge integer overflows
         raise MalformedRequest("a request needs view: [min x, min y, max x, max y]") from None
     if not all(abs(value) < 1e9 for value in view) or x0 >= x1 or y0 >= y1:  # NaN is not below either
         raise MalformedRequest("view must be [min x, min y, max x, max y] in m")

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -35,6 +34,9 @@ from controller.operator.page.street_data import StreetData
 from controller.operator.page.watcher import FrameRequest, MalformedRequest, parse_request
 
 log = logging.getLogger("greenserve.playback")
+
+MAX_S = 1e12
+"""Bound of the second that a browser asks for; SUMO's times are far below."""
 
 
 class MomentRequest(NamedTuple):
@@ -168,6 +170,7 @@ def parse_moment_request(text: str) -> MomentRequest:
     """A browser's message. Raises MalformedRequest."""
     request = parse_request(text)
     at_s = json.loads(text).get("at")
-    if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not math.isfinite(at_s):
+    # a huge integer is compared as it is: as a float it would overflow
+    if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not abs(at_s) < MAX_S:  # NaN is not below either
         raise MalformedRequest("a request needs at: the simulated second")
     return MomentRequest(request, float(at_s))

@@ -129,7 +129,8 @@ def test_requests_of_other_sites_are_refused(url, headers):
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "nonsense", '{"view": [0, 0, 1, 1]}', '{"view": [0, 0, 1, 1], "at": "1"}', '{"view": [0, 0, 1, 1], "at": true}',
-     '{"view": [0, 0, 1, 1], "at": NaN}', '{"view": [0, 0, 1, 1], "at": null}', '{"view": [1, 0, 0, 1], "at": 1}'],
+     '{"view": [0, 0, 1, 1], "at": NaN}', '{"view": [0, 0, 1, 1], "at": 1' + 400 * "0" + "}",
+     '{"view": [0, 0, 1, 1], "at": null}', '{"view": [1, 0, 0, 1], "at": 1}'],
 )  # fmt: skip
 def test_a_malformed_request_ends_the_connection_with_its_reason(url, text):
     async def work(session):
