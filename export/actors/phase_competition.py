@@ -42,8 +42,11 @@ Array = NDArray[Any]
 
 MAX_RED_S = 120.0
 """Time without green after which a lane with halting vehicles is served next."""
-MIN_BLOCKED_SHARE, FULL_OCCUPANCY = 0.99, 0.8
-"""Exits are full if more than this share of them is blocked, and their occupancy is higher than this."""
+MIN_BLOCKED_SHARE, FULL_OCCUPANCY = (float(np.float32(bound)) for bound in (0.99, 0.8))
+"""Exits are full if more than this share of them is blocked, and their occupancy is higher than this.
+
+Rounded to float32, so that an evaluation in float64 decides the same at a bound: 8 vehicles on an exit of 75 m have 0.8.
+"""
 MIN_LOG_PROBABILITY = -30.0
 """Of a network's log-probabilities, so that no network of several forbids a green."""
 MASKED_BELOW = 30.0

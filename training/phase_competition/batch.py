@@ -65,7 +65,7 @@ def make_batch(
                 continue
             row, advantage, target = len(junctions), *_advantages(tl, gamma, gae_lambda)
             junctions.append(junction)
-            # a decision that was forced says nothing of the actor
+            # a decision that a rule has restricted says little of the actor
             chosen = ~np.isnan(tl.log_p[:-1])
             current, green_s, features = split(tl.x[:-1][chosen], own_greens)
             parts.append(

@@ -123,7 +123,7 @@ class StreetActorCritic(StreetNetworks):
         self._critics = [network[len(SHAPES) :] for network in networks]
 
     def sample(self, rows: NDArray[np.intp], x: Float32s, rng: np.random.Generator) -> tuple[Float32s, Float32s]:
-        """As above; a decision without a choice, because a lane has waited too long, has a log probability of NaN."""
+        """As above; a decision that one of the rules has restricted (`greens_allowed`) has a log probability of NaN."""
         log_p, is_forced = self._log_p(rows, x)
         action = (log_p + rng.gumbel(size=log_p.shape)).argmax(1)
         chosen = np.where(is_forced, np.nan, log_p[np.arange(len(action)), action])
