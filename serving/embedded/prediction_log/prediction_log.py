@@ -131,10 +131,15 @@ class PredictionLog:
         records: dict[Path, list[bytes]] = defaultdict(list)
         for prefix, record in queue:
             records[prefix].append(record)
-        for prefix, batch in records.items():
-            self._write(prefix, batch)
+        # an error of a prefix that is no longer logged must not hide the next one
+        self._failing &= {config.filename_prefix for config in self._configs.values()} | records.keys()
+        try:
+            for prefix, batch in records.items():
+                self._write(prefix, batch)
+        finally:
+            # also after an error, or the queue would stay full
             with self._lock:
-                self._queued_bytes -= sum(map(len, batch))
+                self._queued_bytes -= sum(len(record) for _, record in queue)
 
     def _write(self, prefix: Path, records: Sequence[bytes]) -> None:
         if self._files is None:
