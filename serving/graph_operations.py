@@ -71,6 +71,8 @@ INFERENCE = RESTORE - set(_RANDOM.split())
 """The operations that an exported model may have."""
 LOOPS = frozenset(("While", "StatelessWhile", "Enter", "NextIteration"))
 """The allowed operations that may run their bodies without end."""
+MAX_INLINED_SIZE = 1 << 64
+"""Up to here the nodes of an inlined function are counted."""
 INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op", "table_initializer", "local_init_op")
 """TensorFlow runs their operations when it loads a SavedModel, and the operation of INIT_SIGNATURE."""
 INIT_SIGNATURE = "__saved_model_init_op"
@@ -134,7 +136,8 @@ class Closure:
     def inlined_size(self) -> int:
         """The number of nodes if every call is replaced by the nodes of its function; raises graphlib.CycleError for recursion.
 
-        TensorFlow inlines calls, so a few functions that call each other twice can take any time and memory.
+        TensorFlow inlines calls, so a few functions that call each other twice can take any time and memory. The size of a
+        function is counted up to MAX_INLINED_SIZE, because the numbers themselves would grow with every call.
         """
         calls = {
             name: [called for node in function.node_def for called in self._callees(node)]
@@ -142,7 +145,8 @@ class Closure:
         }
         sizes: dict[str, int] = {}
         for name in graphlib.TopologicalSorter(calls).static_order():
-            sizes[name] = len(self._functions[name].node_def) + sum(sizes[called] for called in calls[name])
+            size = len(self._functions[name].node_def) + sum(sizes[called] for called in calls[name])
+            sizes[name] = min(size, MAX_INLINED_SIZE)
         called = (called for node in self._nodes.values() for called in self._callees(node)) if sizes else ()
         return len(self._nodes) + sum(sizes[name] for name in called)
 

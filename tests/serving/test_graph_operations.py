@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from protos import tensorflow_pb2
+from serving import graph_operations
 from serving.graph_operations import ALLOWED, Closure
 
 SPEC = tf.TensorSpec([None, 4], tf.float32)
@@ -129,6 +130,18 @@ def test_size_counts_a_function_for_each_call_of_it():
     for _ in range(60):
         sizes.append(2 + 2 * sizes[-1])
     assert Closure(graph).inlined_size() == 1 + sizes[-1] > 1 << 60
+
+
+def test_size_is_counted_up_to_a_bound(monkeypatch):
+    monkeypatch.setattr(graph_operations, "MAX_INLINED_SIZE", 5)
+    graph = tensorflow_pb2.GraphDef()
+    for name, called in (("f", "Tanh"), ("g", "f"), ("h", "g")):
+        function = graph.library.function.add()
+        function.signature.name = name
+        for node in ("first", "second"):
+            function.node_def.add(op=called, name=node)
+    graph.node.add(op="h", name="call")
+    assert Closure(graph).inlined_size() == 1 + 5, "2 nodes of f, 6 of g, 14 of h"
 
 
 def test_size_counts_functions_that_may_run_in_the_place_of_a_called_one():
