@@ -7,6 +7,7 @@ of the same export as the served contract.
 
 import json
 import math
+import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -75,7 +76,10 @@ def _manifest(folder: Path, contract: pb.PolicyContract, shown_as: str) -> tuple
     """What the page shows of a manifest, or None and why. `shown_as`: its path from the city's folder."""
     path = folder / MANIFEST
     try:
-        if path.stat().st_size > MAX_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return None, f"{shown_as} is not a regular file"  # a FIFO would block the page
+        if status.st_size > MAX_BYTES:
             return None, f"{shown_as} has more than {MAX_BYTES} bytes"
         content = json.loads(path.read_text(encoding="utf-8"))
         origin, source = contract.origin, content["source"]

@@ -1,6 +1,7 @@
 """Where the model that answers comes from: its contract's origin, and the export manifest if it is of the same export."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -55,6 +56,13 @@ def test_without_the_file_the_page_says_why_and_has_the_contracts_origin(models)
     found = exports(models).of("SA101", "SA101", 1)
     assert found["manifest"] is None and "this machine has no models/SA101/1/" in found["why"]
     assert found["origin"]["sha256"]
+
+
+def test_a_manifest_that_is_no_regular_file_does_not_block_the_page(models):
+    path = models / "SA101" / "1" / MANIFEST
+    path.unlink()
+    os.mkfifo(path)
+    assert exports(models).of("SA101", "SA101", 1)["why"] == "models/SA101/1/assets.extra/export.json is not a regular file"
 
 
 def test_a_manifest_of_another_export_is_not_shown(models):
