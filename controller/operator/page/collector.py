@@ -3,6 +3,7 @@
 These are the vehicles in view, and the states of the signals in view that nobody controls.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -14,6 +15,9 @@ from city.street_shapes import JunctionShape
 from controller.operator.page.feed import Feed
 from controller.operator.page.frames import Vehicles, View
 from controller.operator.page.street_data import StreetData
+from controller.sumo.connection import CommandRejected
+
+log = logging.getLogger("controller")
 
 COLLECT_SHARE = 0.03
 """Of the wall time, what reading takes at most."""
@@ -23,6 +27,8 @@ MIN_INTERVAL_S = 0.1
 
 class StreetSource(Protocol):
     """The part of a connection to SUMO that is read."""
+
+    def shown(self) -> dict[str, str]: ...
 
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]: ...
 
@@ -58,6 +64,8 @@ class Collector:
         self._next_s = 0.0
         self._read: tuple[float, View] | None = None
         """(simulated second, view) of the newest reading."""
+        self._is_rejected = False
+        """Whether SUMO has rejected a request: then nothing more is read."""
         self.took_s = 0.0
         """Wall time of the newest reading."""
         self.interval_s = MIN_INTERVAL_S
@@ -66,17 +74,25 @@ class Collector:
     def collect(self, source: StreetSource, now: float) -> bool:
         """Read what is in view if that is due; return whether it was read. Called by the decision loop's thread.
 
-        Raises the exceptions of `SumoConnection.read`.
+        A rejection ends the reading and not the run. Raises SumoConnectionLost, WaitAborted, and CommandRejected if SUMO has
+        rejected an earlier request of the run.
         """
         view = self._feed.wanted_view
-        if view is None or not self._names or (now, view) == self._read:
+        if view is None or not self._names or self._is_rejected or (now, view) == self._read:
             return False
         begin = self._clock()
         if begin < self._next_s:
             return False
         junction, radius_m = self._circle(view)
-        values = source.vehicles_near(junction, radius_m).astype(np.float32)
-        self._feed.set_collected(now, Vehicles(*np.ascontiguousarray(values.T)), self._states(source, view))
+        source.shown()  # receives the answer that is due first: its rejection is not one of the page's
+        try:
+            values = source.vehicles_near(junction, radius_m).astype(np.float32)
+            states = self._states(source, view)
+        except CommandRejected as error:
+            self._is_rejected = True
+            log.warning("second %g: the live page no longer reads vehicles and uncontrolled signals: %s", now, error)
+            return True
+        self._feed.set_collected(now, Vehicles(*np.ascontiguousarray(values.T)), states)
         self._read = now, view
         self.took_s = self._clock() - begin
         self.interval_s = max(MIN_INTERVAL_S, self.took_s / COLLECT_SHARE)

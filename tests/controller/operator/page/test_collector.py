@@ -8,6 +8,7 @@ import pytest
 from city.street_shapes import JunctionShape
 from controller.operator.page.collector import COLLECT_SHARE, MIN_INTERVAL_S, Collector
 from controller.operator.page.feed import Feed
+from controller.sumo.connection import CommandRejected
 from protos import policy_pb2 as pb
 
 JUNCTIONS = [JunctionShape("J", 0, 0, ()), JunctionShape("K", 100, 0, ())]
@@ -27,6 +28,9 @@ class Source:
 
     def clock(self):
         return self.now
+
+    def shown(self):
+        return {}
 
     def vehicles_near(self, junction, radius_m):
         self.requests.append((junction, radius_m))
@@ -79,6 +83,21 @@ def test_signals_that_sumo_does_not_have_are_not_asked_for(feed):
     feed.wanted_view = WATCHED
     assert collector(feed, source, [5.0, 8.0], known=["s2", "other"]).collect(source, 1.0)
     assert source.signals == [{"s2": 3}] and feed.collected.states == {2: "GGG"}
+
+
+def test_a_rejected_request_ends_the_reading_and_not_the_run(feed, caplog):
+    class Rejecting(Source):
+        def signal_states(self, links_of):
+            super().signal_states(links_of)
+            raise CommandRejected("unknown signal")
+
+    source = Rejecting()
+    reading = collector(feed, source, [5.0])
+    feed.wanted_view = WATCHED
+    assert reading.collect(source, 1.0)
+    source.now += 60
+    assert not reading.collect(source, 2.0)
+    assert len(source.requests) == len(source.signals) == 1 and "unknown signal" in caplog.text
 
 
 @pytest.mark.parametrize(("uncontrolled", "took_s"), [([], 0.03), ([5.0], 0.015)])
