@@ -70,7 +70,7 @@ def subparser(prog: str) -> argparse.ArgumentParser:
 
 
 def _command_first(argv: Sequence[str]) -> list[str]:
-    """Arguments with the flags that stand before the subcommand behind it, where its parser reads them."""
+    """Move the flags before the subcommand behind it, because only the parser of the subcommand reads them."""
     shared = Parser(add_help=False)
     _add_common_flags(shared, is_command=True)
     at = 0
