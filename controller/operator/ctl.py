@@ -130,7 +130,10 @@ def _speed_arguments(command: argparse.ArgumentParser) -> None:
 
 def _alarms_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "alarms", nargs="*", metavar="ALARM", help="ids or names of alarms, shown with the runbook's section (default: all, without)"
+        "alarms",
+        nargs="*",
+        metavar="ALARM",
+        help="ids or names of alarms, shown with the runbook's section (default: all, without)",
     )
     command.add_argument("--all", action="store_true", help="show ended alarms too")
 
