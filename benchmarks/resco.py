@@ -4,7 +4,7 @@
 
 Each street is that of the sumo-rl wheel, with the city.toml that `greenserve city init --dialect street` writes and `all_red_s`
 of --all-red; `--all-red default` leaves the red clearance by the junction's size. `greenserve evaluate` simulates all arms with
-SUMO seeds from 101. A street whose results are in --out already is not simulated again. Printed is a table in Markdown.
+SUMO seeds from 101. A street whose results are in --out already is not simulated again. Prints a table in Markdown.
 
 Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. RESCO's figures are computed from its
 repository (https://github.com/Pi-Star-Lab/RESCO, resco_benchmark/utils/avg_timeLoss.py): of each method the mean of its last ten

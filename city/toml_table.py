@@ -120,7 +120,7 @@ def _integer(where: str, value: Any, folder: Path) -> int:
 
 
 def _number(where: str, value: Any, folder: Path) -> int | float:
-    """The number as it is written: an integer of hundreds of digits is no float."""
+    """The number as it is written: an integer of hundreds of digits does not fit a float."""
     if type(value) not in (int, float):
         raise InputError(f"{where} = {value!r} must be a number")
     number: int | float = value

@@ -80,7 +80,7 @@ def assemble(
 
     `subscribers`: get the decision events.
     `driver`: one of DRIVERS, which controls in the place of the policies, with the greens of the programs that run.
-    `is_monitored`: whether monitors check the shown states; for a run whose alarms somebody reads.
+    `is_monitored`: whether monitors check the shown states; False for a run whose alarms are not used.
     Raises InputError that names the difference.
     """
     start = checked_start(connection, street, contracts)

@@ -218,7 +218,7 @@ class Episodes:
 
 
 def _add_overrides(overrides: dict[str, list[Info]], sent: Sent, tl_of: Mapping[str, str]) -> None:
-    """Add what `info` tells of overrides, by target TL."""
+    """Add the overrides that were sent, by target TL, as `info` has them."""
     for override in sent.overrides:
         if tl := tl_of.get(override.signal):
             values = {

@@ -68,7 +68,9 @@ def parser(prog: str) -> Parser:
         help="simulate served and max-pressure once more with faulty detectors: missing, stuck, noisy (such as missing=0.1)",
     )  # fmt: skip
     parser.add_argument("--emissions", action="store_true", help="compute the vehicles' emissions (slower)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write report.html, results.json and results.csv there")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write report.html with pages of signals, results.json and results.csv there"
+    )
     parser.add_argument(
         "--gate", metavar="ARM", help="exit 3 unless the candidate's delay is lower than this arm's by its interval"
     )

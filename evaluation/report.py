@@ -259,7 +259,7 @@ def _signal_pictures(names: Sequence[str], results: Results) -> str:
     shown_tl = f"On this page: arrivals and split failures on the main street of {html.escape(tl)}. " if tl is not None else ""
     return (
         '<section><h2>Signal performance measures (ATSPM)</h2><p class="lead">The pictures that signal engineers read, of the '
-        f"first seed, from detectors that the evaluation adds to the simulation. {shown_tl}Each linked page beside this one has "
+        f"first seed, from the city's detectors or those that the evaluation adds. {shown_tl}Each linked page has "
         f"up to {MAX_PICTURED_TLS} TLs, those with the most lanes.</p>{''.join(parts)}</section>"
     )
 

@@ -4,7 +4,7 @@
 
 Needs PyTorch and SuperSuit, which the project does not install. The loop follows CleanRL's ppo_pettingzoo_ma_atari.py (Huang et
 al. 2022): SuperSuit makes a vectorised environment of the TLs, and one actor and critic act for all of them. An MLP replaces the
-convolutions, and an episode that reaches its time limit is not taken for a failure: its last value is bootstrapped. At the end
+convolutions, and an episode that reaches its time limit is not a termination: its last value is bootstrapped. At the end
 the example compares the controller's trips with those of the policy in the environment, and the policy with the fixed plans.
 """
 

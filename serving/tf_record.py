@@ -19,7 +19,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class _Tables(NamedTuple):
-    """The checksum's change by a byte with so many bytes behind it in its block, by the byte's value."""
+    """Changes of the checksum by one byte of a block, by the byte's place and value."""
 
     flat: NDArray[np.uint32]
     """[_BLOCK_BYTES * 256], in the order of the bytes in a block."""

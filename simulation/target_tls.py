@@ -92,7 +92,7 @@ class TargetTls:
         task, city = self.task, self.task.city
         with self._served_policies() as policies, simulated(city, demand, tripinfo, options, folder, transport) as connection:
             contracts = [*self.contracts, *self._served.values()]
-            # without monitors: nobody reads their alarms here
+            # without monitors: their alarms are not used here
             loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller, is_monitored=False)
             measured = Rewards(task.reward, connection, self.street, self.contracts, loop.now) if rewards else None
             end_s = end_of(self.street, loop.now, task.seconds)

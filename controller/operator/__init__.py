@@ -1,4 +1,4 @@
-"""What an operator has of a run: a control API, modes that survive a restart, the run's pace, and alarms.
+"""The operator interface of a run: a control API, modes that survive a restart, the pace of the run, and alarms.
 
 A command's way:
 

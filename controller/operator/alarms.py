@@ -97,7 +97,7 @@ class ListedAlarm:
 
     @property
     def instructions(self) -> str:
-        """What to do, with all that the runbook has of it, as plain text."""
+        """What to do: the section of the runbook as plain text."""
         return runbook.instructions(self.name)
 
 

@@ -39,7 +39,7 @@ SUMMARIES = {
     "resume": "resume it",
     "step": "simulate for some seconds, then pause",
     "speed": "set the simulated seconds per wall second",
-    "alarms": "show the active alarms and what to do; the runbook on those that are named",
+    "alarms": "show the active alarms and what to do; with ALARM, the runbook's section too",
     "ack": "acknowledge an alarm until it ends",
 }
 """By subcommand."""
@@ -70,7 +70,7 @@ def subparser(prog: str) -> argparse.ArgumentParser:
 
 
 def _command_first(argv: Sequence[str]) -> list[str]:
-    """Arguments with the flags that stand before the subcommand behind it, where its parser reads them."""
+    """Move the flags before the subcommand behind it, because only the parser of the subcommand reads them."""
     shared = Parser(add_help=False)
     _add_common_flags(shared, is_command=True)
     at = 0
@@ -130,7 +130,10 @@ def _speed_arguments(command: argparse.ArgumentParser) -> None:
 
 def _alarms_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "alarms", nargs="*", metavar="ALARM", help="ids or names of alarms, with the runbook on each (default: all, in short)"
+        "alarms",
+        nargs="*",
+        metavar="ALARM",
+        help="ids or names of alarms, shown with the runbook's section (default: all, without)",
     )
     command.add_argument("--all", action="store_true", help="show ended alarms too")
 
@@ -362,7 +365,7 @@ def _alarms(alarms: Sequence[pb.Alarm], width: int | None) -> str:
 
 
 def _runbook(alarms: Iterable[pb.Alarm], width: int | None) -> str:
-    """What the runbook has of each kind of alarm."""
+    """The runbook's section of each kind of alarm."""
     lines = []
     for name, instructions in {alarm.name: alarm.instructions for alarm in alarms}.items():
         lines += ["", printable(name)]

@@ -1,4 +1,4 @@
-"""What an operator has of a run, as the daemon calls it before each step, and at the end."""
+"""The operator interface of a run; the daemon calls it before each step, and at the end."""
 
 import contextlib
 import logging

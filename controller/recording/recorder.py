@@ -184,7 +184,7 @@ class Recorder:
             files.finish()
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the record and not the run
             self._stop(error)
-            with contextlib.suppress(queue.Empty):  # nothing will take these
+            with contextlib.suppress(queue.Empty):  # queued steps are not written any more
                 while True:
                     self._queue.get_nowait()
         finally:

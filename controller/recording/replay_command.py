@@ -1,4 +1,4 @@
-"""`greenserve replay`: decide a recorded run again, without SUMO, and query other models for what they would have decided."""
+"""`greenserve replay`: decide a recorded run again, without SUMO, query other models, or play the record in a browser."""
 
 import argparse
 import json
@@ -55,7 +55,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--page",
         metavar="HOST:PORT",
-        help="play the record in a browser instead, there, on loopback, such as 127.0.0.1:8080 (default: no page)",
+        help="instead of comparing, serve the page of the record there, on loopback, such as 127.0.0.1:8080 (default: no page)",
     )
     tls_files.add_flags(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the differences and the server's figures to this file")

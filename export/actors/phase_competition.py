@@ -11,7 +11,7 @@ features of green p:
 
 The logits are the sum of the networks' log-probabilities, if there are several. Two rules come after the networks:
 
-- Exits of a lane are full if all of them are blocked and hardly have room. A green whose vehicles near the stop line would
+- Exits of a lane are full if all of them are blocked and have little room. A green whose vehicles near the stop line would
   all enter full exits is not chosen while another green has vehicles near with room ahead: it would fill the junction, or a
   roundabout, and move nothing.
 - A lane with halting vehicles and exits that are not full, which has had no green for MAX_RED_S, leaves only the greens that

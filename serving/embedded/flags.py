@@ -225,7 +225,7 @@ def _config(args: argparse.Namespace) -> ServerConfig:
     if args.models_root is not None and not args.models_root.is_dir():
         raise InputError(f"--models_root {args.models_root}: no such folder; name the folder of the models")
     if args.logs_root is not None and not (args.logs_root.is_dir() and os.access(args.logs_root, os.W_OK | os.X_OK)):
-        raise InputError(f"--logs_root {args.logs_root}: no folder that can be written; make it, or correct its permissions")
+        raise InputError(f"--logs_root {args.logs_root}: not a writable folder; create it, or correct its permissions")
     try:
         logging_config.check(model_config.logging_configs(models), args.logs_root)
     except StatusError as error:

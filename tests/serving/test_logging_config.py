@@ -58,7 +58,7 @@ def test_logging_config_needs_a_folder_for_the_logs(tmp_path):
         parse(arguments)
     config = parse([*arguments, f"--logs_root={tmp_path}", "--logs_max_mb=128"])
     assert (config.logs_root, config.logs_max_bytes) == (tmp_path, 128 << 20)
-    with pytest.raises(InputError, match=r"--logs_root .*: no folder that can be written"):
+    with pytest.raises(InputError, match=r"--logs_root .*: not a writable folder"):
         parse([*arguments, f"--logs_root={tmp_path / 'missing'}"])
     with pytest.raises(InputError, match="--logs_max_mb 1 must lie between 128"):
         parse([*arguments, f"--logs_root={tmp_path}", "--logs_max_mb=1"])
@@ -83,7 +83,7 @@ def test_prefix_may_be_relative_to_the_folder_of_the_logs(tmp_path, prefix):
     check({"M": logging(prefix.replace("{root}", str(root)))}, root)
 
 
-@pytest.mark.parametrize(("prefix", "error"), [("a\0b", "is no path"), ("x" * 201, "longer than 200 bytes")])
+@pytest.mark.parametrize(("prefix", "error"), [("a\0b", "is not a path"), ("x" * 201, "longer than 200 bytes")])
 def test_prefix_that_cannot_be_a_path_is_refused(tmp_path, prefix, error):
     with pytest.raises(StatusError, match=error):
         check({"M": logging(prefix)}, tmp_path)

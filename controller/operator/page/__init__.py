@@ -16,6 +16,7 @@ Invariants:
 
 `live` puts the parts together for a controller. `feed` keeps the newest step and a short history, `collector` reads from SUMO
 what only the page needs, `frames` is the binary form of a frame, `panels` makes the texts and figures, `exports` says where a
-model comes from, `street_data` has what never changes, `security` decides who may ask, `server` is the WebSocket side, `watcher`
-a browser at its other end, `site` the rest of HTTP, `controls` the operator's commands. `playback` serves the page of a record.
+model comes from, `street_data` has what never changes, `security` refuses requests of other sites, `server` is the WebSocket
+side, `watcher` a browser at its other end, `site` the rest of HTTP, `controls` the operator's commands. `playback` serves the
+page of a record.
 """

@@ -1,6 +1,6 @@
 """What is read from SUMO for the page alone, and when: only while somebody watches, and within a share of the wall time.
 
-These are the vehicles in view, and the states of the signals in view that nobody controls.
+These are the vehicles in view, and the states of uncontrolled signals in view.
 """
 
 import logging
@@ -50,7 +50,7 @@ class Collector:
 
         Args:
             feed: gets what is read.
-            street: has the signals that nobody controls.
+            street: has the signals that this run does not control.
             junctions: of the network.
             known: the signals that SUMO has.
             clock: wall time in s.
@@ -100,7 +100,7 @@ class Collector:
         return True
 
     def _states(self, source: StreetSource, view: View) -> dict[int, str]:
-        """By index, the states of the signals in view that nobody controls."""
+        """By index, the states of uncontrolled signals in view."""
         if not self._uncontrolled:
             return {}
         wanted = [k for k in self._street.signals_in(view) if k in self._uncontrolled]

@@ -69,7 +69,7 @@ class Collected(NamedTuple):
     at_s: float
     vehicles: Vehicles
     states: Mapping[int, str]
-    """By index of the page, states of signals that nobody controls."""
+    """By index of the page, states of uncontrolled signals."""
 
 
 class Feed:

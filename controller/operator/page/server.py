@@ -141,7 +141,7 @@ class PageServer:
     # called by the thread of the decision loop
 
     def _wake(self) -> None:
-        """Tell the watchers that wait of a new step; one call to the page's loop at a time."""
+        """Notify the waiting watchers of a new step; one call to the page's loop at a time."""
         if not self._awaiting:
             return
         with self._wake_lock:

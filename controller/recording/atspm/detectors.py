@@ -160,7 +160,7 @@ def read(path: Path) -> list[Loop]:
 
 
 def _known(function: str) -> str:
-    """The function. Raises ValueError if it is none of FUNCTIONS."""
+    """The function. Raises ValueError if it is not one of FUNCTIONS."""
     if function not in FUNCTIONS:
         raise ValueError(f"{FUNCTION_KEY} = {function!r}")
     return function

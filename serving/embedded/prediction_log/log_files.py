@@ -133,6 +133,6 @@ def _write(descriptor: int, data: bytes) -> None:
         while rest:
             rest = rest[os.write(descriptor, rest) :]
     except OSError:
-        with contextlib.suppress(OSError):  # the write's own error tells more
+        with contextlib.suppress(OSError):  # the write's own error has the reason
             os.ftruncate(descriptor, begin)
         raise

@@ -64,7 +64,9 @@ def check(configs: Mapping[str, LoggingConfig], root: Path | None) -> None:
             os.path.realpath(path)  # raises for a zero byte in its name
             is_inside = Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(root))
         except ValueError as error:
-            raise invalid_argument(f"{where}: filename_prefix {str(config.filename_prefix)!r} is no path: {error}") from None
+            raise invalid_argument(
+                f"{where}: filename_prefix {str(config.filename_prefix)!r} is not a path: {error}; correct it"
+            ) from None
         if not is_inside or path.name in ("", ".."):
             raise invalid_argument(
                 f"{where}: filename_prefix {str(config.filename_prefix)!r} lies outside of --logs_root {root}; "

@@ -109,7 +109,7 @@ class PredictionLog:
             self._metrics.count_logged("dropped")
         if is_first_drop:
             log.warning(
-                "a log of model %s is dropped, because %d MB of logs wait for %s; further ones are counted in "
+                "a log of model %s is dropped, because %d MiB of logs wait for %s; further ones are counted in "
                 "serving_prediction_logs_total", request.model_spec.name, MAX_QUEUED_BYTES >> 20, self._root,
             )  # fmt: skip
 

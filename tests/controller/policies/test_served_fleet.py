@@ -482,7 +482,7 @@ def test_comparing_contracts_on_request_covers_every_tl(city):
     assert city.fleet.coverage.tls == set(TLS)
 
 
-def test_the_contract_and_manifest_of_what_has_answered_are_known_for_own_models_and_fleets(city):
+def test_contracts_of_answered_versions_are_known_for_own_models_and_fleets(city):
     exports, tl = Exports(city.policies, city.models, lambda: 0.0), "SA101"
     for model in (tl, "city"):
         answer = city.policies.ask(city.observations)[tl]

@@ -108,8 +108,8 @@ def test_tl_goes_on_from_a_saved_state(crossing, steps, saved_after):
                 failure = x.apply_answer(TimeoutError("late") if answer is None else Answer(np.array([answer])), now, (state,))
             commands, overrides = x.commands(now)
             x.confirm_sent(("X",) if k % 7 == 6 else ())
-            told = [(type(each).__name__, getattr(each, "state", None), getattr(each, "phase", None)) for each in commands]
-            return corrected, failure, told, overrides, x.requested, x.mode_state, x.next_due_s(now), x.phase_state(now)
+            sent = [(type(each).__name__, getattr(each, "state", None), getattr(each, "phase", None)) for each in commands]
+            return corrected, failure, sent, overrides, x.requested, x.mode_state, x.next_due_s(now), x.phase_state(now)
 
         result = play(first)
         if second is not first:

@@ -157,7 +157,7 @@ class PlaybackServer:
             panels["tl"] = self._panels.tl(tl, moment, panel.at_s if panel is not None and is_next else None)
         sections = [
             frames.vehicles_section(moment.vehicles, wanted.view),
-            # a record has no states of signals that nobody controlled, which come last
+            # a record has no states of uncontrolled signals, which come last
             frames.states_section({k: moment.shown[k] for k in self._street.signals_in(wanted.view) if k < len(moment.shown)}),
             frames.modes_section(moment.modes),
             frames.queues_section(rows, moment.halting[rows]),

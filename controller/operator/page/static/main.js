@@ -249,7 +249,7 @@ function drawLegend() {
   $("legend").replaceChildren(...lines);
 }
 
-// A record: what commands a run has no place here.
+// A record: the controls that command a run are removed.
 
 function playRecord(record) {
   for (const part of document.querySelectorAll("[data-live]")) part.remove();

@@ -213,7 +213,7 @@ export class StreetMap {
       context.fillStyle = colour;
       context.fill(path);
     }
-    if (hasShape) {  // a stopped vehicle has an outline too, so that it is told by more than its colour
+    if (hasShape) {  // a stopped vehicle has an outline too, so that it is recognised by more than its colour
       context.strokeStyle = c.queue;
       context.lineWidth = 0.35;
       context.stroke(groups[0]);
@@ -315,7 +315,7 @@ export class StreetMap {
   }
 }
 
-// The shape of a control mode: told apart without colours.
+// The shape of a control mode: distinguishable without colours.
 export function glyph(path, mode, x, y, r) {
   const polygon = (...corners) => {
     corners.forEach(([dx, dy], k) => (k ? path.lineTo(x + dx * r, y + dy * r) : path.moveTo(x + dx * r, y + dy * r)));

@@ -97,7 +97,7 @@ export class CityPanel {
 
   // What to do, in one line, and the runbook's section behind it. An open one stays open when the list is written anew.
   instructions(id, known) {
-    const details = element("details", "", { class: "runbook" }), summary = element("summary", "", { title: "What the runbook has of it" });
+    const details = element("details", "", { class: "runbook" }), summary = element("summary", "", { title: "The runbook's section" });
     summary.append(...code(`To do: ${known.remedy}`));
     details.append(summary, ...known.instructions.split("\n").map((text) => {
       const isItem = text.startsWith("- "), line = element("p", "", isItem ? { class: "item" } : {});

@@ -6,7 +6,7 @@ const POLL_MS = 1000, MARK_PX = 3, MAX_LISTED = 200, THUMB_PX = 16,  // the midd
   NAMES = { critical: "critical alarm", warning: "alarm", command: "command", missing: "missing" };
 
 export class Player {
-  // `ask`: asks for the frame of `second`. `changed`: is told that it plays or has stopped.
+  // `ask`: asks for the frame of `second`. `changed`: called when it begins to play, and when it stops.
   constructor(record, colours, ask, changed) {
     this.record = record; this.colours = colours; this.ask = ask; this.changed = changed;
     this.step = record.step_s; this.isPlaying = false; this.speed = 1; this.asked = NaN; this.isStale = false;
@@ -154,7 +154,7 @@ export class Player {
     }
     for (const [at, kind] of this.overview.marks) {
       context.fillStyle = { critical: c.fallback, warning: c.hold, command: c.accent, missing: c.dim }[kind] ?? c.text;
-      // told apart by height too
+      // distinguished by height too
       const share = { critical: 1, warning: 0.7, command: 0.45 }[kind] ?? 1;
       context.fillRect(x(at), height * (1 - share), MARK_PX, height * share);
     }

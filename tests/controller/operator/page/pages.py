@@ -73,7 +73,7 @@ class Page:
             subscriber.add(made)
 
     def collect(self, count, at_s=0.0, states=None):
-        """Take vehicles, and the states of signals that nobody controls."""
+        """Take vehicles, and the states of uncontrolled signals."""
         axis = np.linspace(0, 500, count).astype(np.float32)
         vehicles = Vehicles(axis, axis, np.zeros(count, np.float32), np.ones(count, np.float32))
         self.feed.set_collected(at_s, vehicles, states or {})

@@ -69,7 +69,7 @@ def test_the_circle_around_the_nearest_junction_covers_the_view(feed):
     assert source.signals == []  # there are none to read
 
 
-def test_states_of_signals_that_nobody_controls_are_read_if_they_are_in_view(feed):
+def test_states_of_uncontrolled_signals_are_read_if_they_are_in_view(feed):
     source = Source()
     reading = collector(feed, source, [5.0, 50.0, 8.0])
     feed.wanted_view = WATCHED

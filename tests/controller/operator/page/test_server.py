@@ -125,7 +125,7 @@ def test_a_watcher_has_one_frame_in_flight_and_skips_steps(page):
     assert second.sequence == first.sequence + 10 and second.at_s == 11
 
 
-def test_signals_that_nobody_controls_are_shown_as_they_were_read(grid_city, grid_street):
+def test_uncontrolled_signals_are_shown_as_they_were_read(grid_city, grid_street):
     page = Page(grid_city, grid_street, ("SA101",))
     count, others = len(page.feed.signals), page.server._street.uncontrolled
     assert len(others) == len(grid_street.signals) - count > 0 and next(iter(others)) == count

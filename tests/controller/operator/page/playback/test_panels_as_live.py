@@ -160,7 +160,7 @@ def test_marks_lead_to_alarms_and_commands(live_and_played):
     assert [mark.at_s for mark in overview["marks"]] == sorted(mark.at_s for mark in overview["marks"])
 
 
-def test_before_the_overview_has_read_the_record_the_street_is_shown_and_the_rest_is_unknown(live_and_played):
+def test_street_is_shown_before_the_overview_has_read_the_record(live_and_played):
     _, played = live_and_played
     path = played.page.overview._reader.files[0].path
     unread = Played(path, reads=False)

@@ -153,7 +153,7 @@ def test_any_text_is_a_request_or_malformed(text):
     assert isinstance(request.at_s, float)
 
 
-def test_watchers_are_told_that_the_command_has_ended():
+def test_connections_close_when_the_command_ends():
     played = Played(SAMPLE_CITY, reads=False)
 
     async def work(session, url, ending):
