@@ -4,6 +4,7 @@ import argparse
 import math
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from city import config as city_config
@@ -226,6 +227,8 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         raise InputError(f"--models_root {args.models_root}: no such folder; name the folder of the models")
     if args.logs_root is not None and not (args.logs_root.is_dir() and os.access(args.logs_root, os.W_OK | os.X_OK)):
         raise InputError(f"--logs_root {args.logs_root}: not a writable folder; create it, or correct its permissions")
+    if args.logs_root is not None:
+        _check_apart(args.logs_root, [models_dir, args.models_root, *(model.base_path for model in models.values())])
     try:
         logging_config.check(model_config.logging_configs(models), args.logs_root)
     except StatusError as error:
@@ -271,6 +274,14 @@ def _rest(args: argparse.Namespace) -> RestConfig | None:
     timeout_s = args.rest_api_timeout_in_ms / 1000 if args.rest_api_timeout_in_ms > 0 else math.inf
     metrics_path = None if file is None else metrics_path_from_file(file)
     return RestConfig(args.rest_api_port, args.rest_api_num_threads, timeout_s, metrics_path, args.rest_api_max_body_bytes)
+
+
+def _check_apart(logs_root: Path, folders: Sequence[Path | None]) -> None:
+    """Raise InputError if log files could lie among models: a log's folder would be taken for a version of a model."""
+    logs = logs_root.resolve()
+    for folder in folders:
+        if folder is not None and (logs.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(logs)):
+            raise InputError(f"--logs_root {logs_root}: shares folders with the models in {folder}; pass a folder of its own")
 
 
 def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:

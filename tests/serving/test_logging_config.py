@@ -56,12 +56,23 @@ def test_logging_config_needs_a_folder_for_the_logs(tmp_path):
     arguments = [f"--model_config_file={config_file(tmp_path, VALID)}", "--port=0"]
     with pytest.raises(InputError, match=r"models\.config: model M: logging_config needs .*--logs_root DIR"):
         parse(arguments)
-    config = parse([*arguments, f"--logs_root={tmp_path}", "--logs_max_mb=128"])
-    assert (config.logs_root, config.logs_max_bytes) == (tmp_path, 128 << 20)
+    (tmp_path / "logs").mkdir()
+    config = parse([*arguments, f"--logs_root={tmp_path / 'logs'}", "--logs_max_mb=128"])
+    assert (config.logs_root, config.logs_max_bytes) == (tmp_path / "logs", 128 << 20)
     with pytest.raises(InputError, match=r"--logs_root .*: not a writable folder"):
         parse([*arguments, f"--logs_root={tmp_path / 'missing'}"])
     with pytest.raises(InputError, match="--logs_max_mb 1 must lie between 128"):
-        parse([*arguments, f"--logs_root={tmp_path}", "--logs_max_mb=1"])
+        parse([*arguments, f"--logs_root={tmp_path / 'logs'}", "--logs_max_mb=1"])
+
+
+@pytest.mark.parametrize("logs", ["models", "models/M/logs", "."])
+def test_logs_lie_apart_from_the_models(tmp_path, logs):
+    (tmp_path / "models" / "M" / "logs").mkdir(parents=True)
+    arguments = [f"--models-dir={tmp_path / 'models'}", "--port=0"]
+    with pytest.raises(InputError, match=r"--logs_root .*: shares folders with the models in .*models; pass a folder of its own"):
+        parse([*arguments, f"--logs_root={tmp_path / logs}"])
+    (tmp_path / "logs").mkdir()
+    assert parse([*arguments, f"--logs_root={tmp_path / 'logs'}"]).logs_root == tmp_path / "logs"
 
 
 @pytest.mark.parametrize(
