@@ -109,11 +109,13 @@ def _row(street: str, results: dict[str, Any]) -> str:
     best = min(ARMS[1:], key=lambda name: float(arms[name]["mean"]))
     difference = arms[best]["difference"]
     low, mean, high = (difference[key] for key in ("low", "mean", "high"))
+    # one seed has no interval
+    interval = "" if low is None else f" ({low:+.1f} to {high:+.1f})"
     worst = max(simulation["delay_s"] for simulation in results["simulations"] if simulation["arm"] == ARMS[0])
     published = ["" if value is None else f"{value:.1f}" for value in STREETS[street]]
     cells = [
         street, f"{arms[ARMS[0]]['mean']:.1f}", f"{worst:.1f}", *(f"{arms[name]['mean']:.1f}" for name in ARMS[1:]),
-        f"{mean:+.1f} ({low:+.1f} to {high:+.1f})", *published,
+        f"{mean:+.1f}{interval}", *published,
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 

@@ -1,4 +1,4 @@
-"""ATSPM's pictures in the evaluation's report, whoever controls the signals."""
+"""ATSPM's pictures in the evaluation's report, of controlled and of uncontrolled signals."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is read from SUMO for the page alone, and when: only while somebody watches, and within a share of the wall time.
+"""What is read from SUMO for the page alone, and when: only while there is a watcher, and within a share of the wall time.
 
 These are the vehicles in view, and the states of uncontrolled signals in view.
 """

@@ -96,9 +96,9 @@ class Feed:
         self.newest = Newest(0, begin_s, (), bytes(self._modes), np.zeros(0))
         self.collected = Collected(0, begin_s, NO_VEHICLES, {})
         self.wanted_view: View | None = None
-        """The part of the map that watchers see, set by the page; None: nobody watches."""
+        """The part of the map that watchers see, set by the page; None: there is no watcher."""
         self.wake: Callable[[], None] = lambda: None
-        """Tells the page's thread of a new step; called only while somebody watches."""
+        """Tells the page's thread of a new step; called only while there is a watcher."""
         self.has_ended = False
 
     def track(self, lanes: Sequence[str]) -> None:
