@@ -321,6 +321,7 @@ def test_slow_disk_makes_a_hole_and_delays_nothing(controlled, metrics, tmp_path
 
 
 def test_disk_that_blocks_for_10_s_loses_no_step(controlled, metrics, tmp_path, caplog, flushed_each_step):
+    caplog.set_level(logging.INFO, "controller")
     disk = SlowDisk(tmp_path)
     recorder = Recorder(disk, controlled.run, metrics)
     events = [replace(event, number=k) for k, event in enumerate(controlled.events)]
@@ -333,7 +334,9 @@ def test_disk_that_blocks_for_10_s_loses_no_step(controlled, metrics, tmp_path, 
     recorder.close()
     _, steps, missing = read(next(tmp_path.iterdir()))
     assert [each.step.number for each in steps] == list(range(len(events))) and not missing
-    assert value(metrics.dropped_steps) == value(metrics.stopped) == 0 and not caplog.records
+    assert value(metrics.dropped_steps) == value(metrics.stopped) == 0
+    log = [(line.levelname, line.getMessage().split(" ")[0]) for line in caplog.records if line.name == "controller"]
+    assert log == [("INFO", "recording"), ("INFO", "recorded")]
 
 
 def opened(descriptor):
