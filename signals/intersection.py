@@ -17,13 +17,11 @@ from signals.fallback.plan import FallbackSchedule, PlanTransition
 from signals.fallback.scored_greens import ScoredGreens
 from signals.observation import Observation, Observer, PhaseState, Readings, Shares
 from signals.policy import ActionSpace, Answer, InvalidAction
-from signals.safety.signal_safety import Override, PermittedState, SignalCommand, SignalSafety
+from signals.safety.signal_safety import RECHECK_INTERVAL_S, Override, PermittedState, SignalCommand, SignalSafety
 from signals.simulation_time import round_to_ms
 
 RECOVERY_INTERVAL_S = 2.0
 """In fallback the policy is queried at every multiple of this: for all such TLs at once, in one Predict."""
-RECHECK_INTERVAL_S = 1.0
-"""Simulated seconds after which a requested state that is not permitted yet is checked again."""
 _MODES: Mapping[ControlMode, Any] = {mode: record.TlStep.ControlMode.Value(mode.name) for mode in ControlMode}
 
 
@@ -339,12 +337,12 @@ class Intersection:
         if self._transitions is not None:
             if all(transition.is_sent for transition in self._transitions):
                 return self.next_decision_s
-            return min(self.next_decision_s, round_to_ms(now + RECHECK_INTERVAL_S))
+            return min(self.next_decision_s, *(safety.next_change_s(now) for safety in self.safeties))
         due_s = min(self.next_decision_s, self._phase_sequencer.next_change_s(now))
         for safety, requested in zip(self.safeties, self._requested, strict=True):
             if not safety.shows(requested):
-                return min(due_s, round_to_ms(now + RECHECK_INTERVAL_S))
-            if safety.bound_exceeded_at_s < due_s:
+                due_s = min(due_s, safety.next_change_s(now))
+            elif safety.bound_exceeded_at_s < due_s:
                 due_s = max(safety.bound_exceeded_at_s, round_to_ms(now + RECHECK_INTERVAL_S))
         return due_s
 

@@ -47,6 +47,8 @@ _OFF = str.maketrans("oOY", "yyy")
 _NONE: frozenset[OverrideReason] = frozenset()
 _NOTHING_REPORTED = ("", _NONE)
 _SEAL = object()
+RECHECK_INTERVAL_S = 1.0
+"""Simulated seconds after which a requested state that is not shown yet is permitted again, if no later moment is known."""
 _REASONS: Mapping[OverrideReason, Any] = {reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason}
 
 
@@ -158,6 +160,8 @@ class SignalSafety:
         self._ages_matter_until_s = -math.inf
         """When every link will have shown its colour for long enough."""
         self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
+        self._target_state = self._state
+        """What the newest call of `permit` led to, or to the first step of."""
         self._forced: tuple[OverrideReason, str] | None = None
         self.bound_exceeded_at_s = math.inf
         """When max green or max red is next exceeded; inf if neither applies."""
@@ -211,6 +215,7 @@ class SignalSafety:
             target, reasons = requested, _NONE
         else:
             target, reasons = self._target(requested, now)
+        self._target_state = target
         if target != self._state:
             transition = self._transition(target, now)
             reasons |= transition.reasons
@@ -221,6 +226,24 @@ class SignalSafety:
         reported = self._reported[1] if self._reported[0] == requested else _NONE
         self._reported = requested, reported | reasons
         return self._permitted, [Override(self.signal, reason, requested, self._state) for reason in sorted(reasons - reported)]
+
+    def next_change_s(self, now: float) -> float:
+        """When to call `permit` again with what it was called with at second `now`: before that, its result is the same.
+
+        That is when the next link has shown its colour for long enough, if no more can change before. With pedestrians, or a
+        bound of waiting times that is exceeded, other moments count too, and the result is `now` + RECHECK_INTERVAL_S.
+        """
+        recheck_s = round_to_ms(now + RECHECK_INTERVAL_S)
+        if self._crossings or self._forced is not None or now >= self.bound_exceeded_at_s:
+            return recheck_s
+        if self._target_state != self._state:
+            following = self._transition(self._target_state, now)
+            if following.following.state != self._state or not following.reasons <= self._reported[1]:
+                return recheck_s  # states change once per step
+        bounds_s = [
+            round_to_ms(since + self._bound_s(i, c)) for i, (c, since) in enumerate(zip(self._state, self._since, strict=True))
+        ]
+        return min((bound_s for bound_s in (*bounds_s, self.bound_exceeded_at_s) if now < bound_s < math.inf), default=recheck_s)
 
     def shows(self, requested: str) -> bool:
         """Whether the requested state is shown, so that nothing changes before the next request."""

@@ -205,7 +205,8 @@ def test_changed_safety_is_named_by_the_permitted_state(sample, monkeypatch):
     replay = replayed(sample)
     fields = {field for _, field in replay.differences.counts}
     assert "permitted" in fields
-    assert replay.differences.first.field == "permitted"
+    # a longer yellow ends at another second, at which the record has no step
+    assert replay.differences.first.field in ("permitted", "step")
 
 
 def test_decision_at_another_moment_ends_the_replay_there(sample, monkeypatch):
@@ -364,9 +365,11 @@ def test_run_without_its_first_files_is_replayed_from_the_first_one_that_is_ther
         (rotated / "run-1.kept").rename(rotated / "run-1.mcap")
 
 
-def test_difference_is_found_in_the_last_file_alone(rotated, tmp_path):
-    last = max(rotated.iterdir(), key=lambda path: int(path.stem.removeprefix("run-")))
-    first = next(step for step in RecordedRun([last]).steps() if step.step.due)
+def test_difference_is_found_in_a_late_file_alone(rotated, tmp_path):
+    files = sorted(rotated.iterdir(), key=lambda path: int(path.stem.removeprefix("run-")))
+    decisions = {path: [step for step in RecordedRun([path]).steps() if step.step.due] for path in files}
+    last = max((path for path in files if decisions[path]), key=files.index)
+    first = decisions[last][0]
 
     def other(step):
         if step.step.number == first.step.number:

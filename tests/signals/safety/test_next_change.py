@@ -1,0 +1,73 @@
+"""A signal that is permitted again only when something may change shows the same as one that is permitted every second."""
+
+import math
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import SignalSafety
+from tests.signals.safety.test_signal_safety import SIGNALS, walked
+
+GREENS = ("GgGr", "rrrG")
+SOME_TIMES = st.builds(
+    SafetyTimes,
+    yellow_s=st.sampled_from([0.0, 2.0, 3.0, 3.4]),
+    min_green_s=st.sampled_from([0.0, 5.0, 6.5]),
+    all_red_s=st.sampled_from([0.0, 1.0, 1.7]),
+    max_green_s=st.sampled_from([math.inf, 20.0]),
+    max_red_s=st.sampled_from([math.inf, 30.0]),
+    red_by_path=st.booleans(),
+    yellow_by_speed=st.booleans(),
+)
+
+
+def calls_needed(signal, greens, times, requests):
+    """Follow requests, each for some seconds; return the number of calls that show what calls at every second show."""
+    every, sparse = SignalSafety(signal, times, greens), SignalSafety(signal, times, greens)
+    for safety in (every, sparse):
+        safety.start_from(greens[0], 0)
+    now = calls = 0
+    for requested, seconds in requests:
+        due_s = float(now)
+        for second in range(now, now + seconds):
+            state, overrides = every.permit(requested, second)
+            if second < due_s:
+                assert not overrides
+            else:
+                assert sparse.permit(requested, second)[1] == overrides
+                calls += 1
+                due_s = sparse.next_change_s(second)
+                if sparse.shows(requested):
+                    due_s = max(sparse.bound_exceeded_at_s, second + 1.0)
+            assert sparse.shown == state.state, (second, requested)
+        now += seconds
+    return calls
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(SOME_TIMES, st.lists(st.tuples(st.sampled_from([*GREENS, "rrrr", "GGGG", "ygyr", "GgG", "Grrr"]), st.integers(1, 40))))
+def test_with_requests_of_any_kind(crossing, times, requests):
+    calls_needed(crossing, GREENS, times, requests)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(SOME_TIMES, st.lists(st.tuples(st.sampled_from(["GGrrr", "rrGrr", "rrrGr", "rrrrG", "rrrrr"]), st.integers(1, 40))))
+def test_with_pedestrians(crossing, times, requests):
+    foes = np.pad(crossing.foes, (0, 1))
+    foes[4, :3] = foes[:3, 4] = True
+    calls_needed(walked(crossing, foes, 4), ("GGrrr", "rrrGr", "rrrrG"), times, requests)
+
+
+@given(st.data(), SOME_TIMES)
+def test_at_real_junctions(data, times):
+    signal = SIGNALS[data.draw(st.sampled_from(sorted(SIGNALS)))]
+    greens = [signal.plan.phases[i].state for i in signal.plan.greens]
+    calls_needed(signal, greens, times, data.draw(st.lists(st.tuples(st.sampled_from(greens), st.integers(1, 60)), max_size=12)))
+
+
+def test_a_change_of_greens_takes_few_calls(crossing):
+    times = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=2, yellow_by_speed=False)
+    assert calls_needed(crossing, GREENS, times, [("GgGr", 10), ("rrrG", 10)]) == 1 + 3
+    assert calls_needed(crossing, GREENS, times, [("GgGr", 1), ("rrrG", 14)]) == 1 + 5, "min green first"
