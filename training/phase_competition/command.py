@@ -8,6 +8,7 @@ from pathlib import Path
 
 from city.errors import InputError, ProgramFailed
 from city.program import GATE_FAILED
+from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
 from simulation.streets import SYNTHETIC, of_folder, synthetic
 from training import flags
@@ -42,10 +43,14 @@ def train(args: argparse.Namespace) -> int:
         seconds=args.seconds or defaults.seconds,
         seed=args.seed,
         workers=args.workers,
+        ray=args.ray,
         reward=args.reward,
         ppo=StreetPpo(**flags.ppo_values(args)),
         resume=args.resume,
     )
+    # a cluster that does not answer is an error before streets are generated
+    with executor(args.workers, args.ray):
+        pass
     if args.streets == SYNTHETIC:
         found = synthetic(args.out / "streets", range(args.street_count or flags.DEFAULT_STREET_COUNT))
     else:
@@ -119,6 +124,7 @@ def _selection(args: argparse.Namespace, networks: int) -> Selection:
         street_count=args.gate_streets or flags.DEFAULT_GATE_STREETS,
         seconds=args.seconds or StreetsSettings(args.out, ()).seconds,
         workers=args.workers,
+        ray=args.ray,
         resume=args.resume,
     )
     return Selection(settings, _print_line)

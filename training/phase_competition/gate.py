@@ -26,6 +26,8 @@ from tqdm import tqdm
 from city import network
 from city.config import City
 from city.network import StreetNetwork
+from export.checkpoints import phase_networks
+from simulation.packed_streets import Street, unpacked
 from simulation.street_results import StreetResult, control, has_gridlock
 from simulation.street_simulation import SimulationFailed, simulated
 from simulation.streets import RandomTraffic, city_of
@@ -130,18 +132,22 @@ def _demand(seed: int, bounds: tuple[float, float]) -> float:
 class GateSimulation:
     """Runs a network or the reference on a street; a function for executors."""
 
-    policies: Mapping[str, Path | None]
-    """By name, the file of a network; None for the reference."""
     seconds: float
 
-    def __call__(self, job: tuple[GateStreet, str]) -> StreetResult | str:
-        """Simulate a street with the network of a name; the reason if SUMO ends it early. Raises InputError."""
-        gate_street, name = job
-        city, street = _read(gate_street.folder)
-        traffic = RandomTraffic(street.net_file, gate_street.seed, gate_street.vehicles_per_lane_h, self.seconds)
-        policy = self.policies[name]
-        with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch:
+    def __call__(self, job: tuple[GateStreet, str, Street, Path | bytes | None]) -> StreetResult | str:
+        """Simulate a street; return the reason if SUMO ends it early. Raises InputError.
+
+        `job`: the street, the name of a network, the street's files, and the network's file or the file's content (None for
+        the reference).
+        """
+        gate_street, _, files, policy = job
+        with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch, unpacked(files) as folder:
+            city, street = _read(folder)
+            traffic = RandomTraffic(street.net_file, gate_street.seed, gate_street.vehicles_per_lane_h, self.seconds)
             tripinfo = Path(scratch) / "tripinfo.xml"
+            if isinstance(policy, bytes):
+                content, policy = policy, Path(scratch) / f"network{phase_networks.SUFFIX}"
+                policy.write_bytes(content)
             try:
                 with simulated(city, traffic, tripinfo) as connection:
                     control(connection, city, street, self.seconds, policy, REFERENCE if policy is None else None)

@@ -17,6 +17,7 @@ from city.errors import InputError
 from export.actors.phase_competition import SHAPES
 from export.checkpoints import phase_networks
 from simulation.executors import executor
+from simulation.packed_streets import for_jobs
 from simulation.street_results import StreetResult
 from simulation.street_simulation import SimulationFailed
 from training.phase_competition import gate
@@ -49,6 +50,8 @@ class SelectionSettings:
     street_count: int
     seconds: float
     workers: int
+    ray: str | None
+    """Address of a Ray cluster that simulates; None: this machine."""
     resume: bool
 
     @property
@@ -141,15 +144,18 @@ class Selection:
             for name, key in keys.items()
             if key not in self._saved.get(street.folder.name, {})
         ]
-        simulate = gate.GateSimulation({network.name: network.path for network in networks} | {REFERENCE: None}, settings.seconds)
-        failed = set()
+        simulate, failed = gate.GateSimulation(settings.seconds), set()
         with (
-            executor(settings.workers) as runner,
+            executor(settings.workers, settings.ray) as runner,
             tqdm(total=len(jobs), desc="gate", unit="simulation", disable=None, leave=False) as bar,
         ):
             if jobs and bar.disable:
                 self._report(f"gate: {len(jobs)} simulations on {len(streets)} streets")
-            for k, outcome in runner.run(simulate, jobs):
+            policies: dict[str, Path | bytes | None] = {network.name: network.path for network in networks} | {REFERENCE: None}
+            if runner.moves_files:
+                policies = {name: path.read_bytes() if isinstance(path, Path) else path for name, path in policies.items()}
+            simulations = [(street, name, for_jobs(runner, street.folder), policies[name]) for street, name in jobs]
+            for k, outcome in runner.run(simulate, simulations):
                 street, name = jobs[k]
                 bar.update()
                 if isinstance(outcome, str):

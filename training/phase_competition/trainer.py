@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from city import whole_files
 from city.errors import InputError, first_line
+from simulation import packed_streets
 from simulation.executors import executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
 from simulation.street_simulation import SimulationFailed
@@ -58,6 +59,8 @@ class StreetsSettings:
     """Episodes of the heuristic that the actor is first cloned from."""
     seed: int = 1
     workers: int = 1
+    ray: str | None = None
+    """Address of a Ray cluster that simulates; None: this machine."""
     reward: str = "delay"
     ppo: StreetPpo = field(default_factory=StreetPpo)
     resume: bool = False
@@ -106,7 +109,7 @@ class StreetsTrainer:
     def __init__(self, settings: StreetsSettings, report: Callable[[str], None]) -> None:
         """Prepare the networks, or read the state to resume from. Raises InputError. `report`: called with lines of progress."""
         self._settings, self._report = settings, report
-        self._executor = executor(settings.workers)
+        self._executor = executor(settings.workers, settings.ray)
         make = functools.partial(StreetSimulator, settings.seconds, settings.reward)
         self._simulate = SimulatorPerProcess(make, make())
         self._learner = StreetLearner(initial_arrays(np.random.default_rng(settings.seed)), settings.ppo)
@@ -212,7 +215,8 @@ class StreetsTrainer:
             factor = float(rng.uniform(*((MIN_FACTOR, MAX_FACTOR) if is_usual else (MIN_HEAVY, MAX_HEAVY))))
             seed = int(rng.integers(1, 1 << 30))
             rate = self._rates[k] * factor
-            jobs.append((settings.streets[k], arrays, rate, seed, True, sharpness))
+            street = packed_streets.for_jobs(self._executor, settings.streets[k])
+            jobs.append((street, arrays, rate, seed, True, sharpness))
             drawn.append((k, is_usual, factor, rate))
         episodes = []
         for (k, is_usual, factor, _), episode in zip(drawn, in_order(self._executor.run(self._simulate, jobs)), strict=True):

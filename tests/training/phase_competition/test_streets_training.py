@@ -115,6 +115,9 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
         (["--streets", "synthetic", "--patience", "0"], "--patience is for a training in a city"),
         (["--streets", "synthetic", "--checkpoint", "best"], "--checkpoint is for a training in a city"),
         (["--streets", "synthetic", "--evaluate-every", "0"], "--evaluate-every 0 must lie between"),
+        (["--ray", "auto"], "--ray is for a training on many streets; pass --streets synthetic, or use greenserve rounds"),
+        (["--streets", "synthetic", "--ray", "auto", "--workers", "2"], "--ray uses every CPU of its cluster"),
+        (["--streets", "synthetic", "--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray cluster answers there"),
     ],
 )
 def test_wrong_flags_are_one_line(flags, text, tmp_path, monkeypatch, capsys):
