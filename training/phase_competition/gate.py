@@ -172,7 +172,7 @@ def judge(results: Results, names: Sequence[str]) -> list[Verdict]:
     means_s = {name: mean_delay_s(used, name) for name in names}
     verdicts = []
     for name in names:
-        ratios = {street: _ratio(by_name[name], by_name[REFERENCE]) for street, by_name in used.items()}
+        ratios = {street: ratio(by_name[name], by_name[REFERENCE]) for street, by_name in used.items()}
         worst = max(ratios, key=lambda street: ratios[street])
         gridlocks = [s for s, by_name in used.items() if has_gridlock(by_name, name) and not has_gridlock(by_name, REFERENCE)]
         mean_ratio = means_s[name] / min(means_s.values())
@@ -186,7 +186,8 @@ def mean_delay_s(results: Results, name: str) -> float:
     return math.exp(float(np.mean(np.log(delays_s))))
 
 
-def _ratio(result: StreetResult, reference: StreetResult) -> float:
+def ratio(result: StreetResult, reference: StreetResult) -> float:
+    """A delay relative to the reference's, EXTRA_S added to both."""
     return (result.delay_s + EXTRA_S) / (reference.delay_s + EXTRA_S)
 
 
@@ -206,11 +207,11 @@ def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
     for gate_street in gate_streets:
         by_name = results.get(gate_street.folder.name, {})
         for name, result in by_name.items():
-            ratio, gridlock = _ratio(result, by_name[REFERENCE]), has_gridlock(by_name, name)
+            relative, gridlock = ratio(result, by_name[REFERENCE]), has_gridlock(by_name, name)
             writer.writerow(
                 [
                     gate_street.folder.name, f"{gate_street.vehicles_per_lane_h:.1f}", "; ".join(gate_street.oddities), name,
-                    f"{result.delay_s:.3f}", result.finished, result.total, int(gridlock), f"{ratio:.3f}",
+                    f"{result.delay_s:.3f}", result.finished, result.total, int(gridlock), f"{relative:.3f}",
                 ]
             )  # fmt: skip
     return text.getvalue()

@@ -40,6 +40,29 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What has become of networks at the gate."""
+
+    results: gate.Results
+    verdicts: tuple[Verdict, ...]
+    """On the networks, then on their product, if it has more than one."""
+    kept: tuple[str, ...]
+    """The networks that the policy consists of; empty if too few pass, and then there is no policy."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether there is a policy, and it passes the gate."""
+        last = self.verdicts[-1]
+        return bool(self.kept) and not (last.name == PRODUCT and last.failure)
+
+    def state(self, verdict: Verdict) -> str:
+        """A verdict in a word."""
+        if verdict.failure:
+            return "fails" if verdict.name == PRODUCT else "dropped"
+        return "kept" if verdict.name in self.kept else "passes"
+
+
+@dataclass(frozen=True)
 class SelectionSettings:
     """Settings of a selection."""
 
@@ -81,10 +104,10 @@ class Selection:
         self._saved: dict[str, dict[str, list[float]]] = {}
         """By street, by digest of a policy's weights."""
 
-    def run(self, networks: Sequence[Network]) -> bool:
+    def run(self, networks: Sequence[Network]) -> Outcome:
         """Gate the networks; write the results and, if enough pass, the product.
 
-        Prints a line for each network. Returns whether enough networks pass, and the product too.
+        Prints a line for each network.
 
         Raises:
             InputError: a file cannot be read or written.
@@ -108,7 +131,7 @@ class Selection:
                 f"{len(kept)} of {len(networks)} networks pass the gate, fewer than --keep {settings.keep}, so no policy is "
                 f"written; the networks and {settings.table_file} are kept: with --resume, pass a smaller --keep or more networks"
             )
-            return False
+            return Outcome(results, tuple(verdicts), ())
         chosen = [network for network in networks if network.name in {verdict.name for verdict in kept}]
         if len(chosen) == 1:
             own = kept[0]
@@ -118,7 +141,8 @@ class Selection:
             self._print([own])
         self._write(chosen, streets, results, verdicts, own)
         whole_files.write(settings.table_file, gate.table(streets, results))
-        return not own.failure
+        judged = verdicts if len(chosen) == 1 else [*verdicts, own]
+        return Outcome(results, tuple(judged), tuple(network.name for network in chosen))
 
     def _product_at_the_gate(
         self, chosen: Sequence[Network], streets: Sequence[GateStreet], results: gate.Results, networks: Sequence[Network]

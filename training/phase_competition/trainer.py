@@ -85,6 +85,10 @@ class StreetsSettings:
         return f"trial_{self.number}_seed_{self.seed}" if self.is_part else f"trial_{self.number}"
 
     @property
+    def curve_file(self) -> Path:
+        return self.out / f"{self.label}_curve.csv"
+
+    @property
     def identity(self) -> dict[str, Any]:
         """Everything that must be the same when a training is resumed, by the flag that changes it."""
         return {
@@ -192,7 +196,7 @@ class StreetsTrainer:
         columns = {name: value for name, value in values.items() if name != FPS}
         self._rows = self._rows or [",".join(columns)]
         self._rows.append(",".join(cell(value) for value in columns.values()))
-        whole_files.write(self._settings.out / f"{self._settings.label}_curve.csv", "\n".join(self._rows) + "\n")
+        whole_files.write(self._settings.curve_file, "\n".join(self._rows) + "\n")
         for name, value in values.items():
             tf.summary.scalar(name, value, step=self._update)
 
