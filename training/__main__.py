@@ -59,7 +59,7 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument("--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)")
     parser.add_argument(
-        "--streets", metavar="DIR", help="train one policy for any junction on the streets of a folder, or on synthetic ones"
+        "--streets", metavar="DIR", help="train one policy for any junction on the streets of a folder; synthetic: on random ones"
     )
     parser.add_argument(
         "--street-count",

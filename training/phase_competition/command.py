@@ -36,11 +36,12 @@ def train(args: argparse.Namespace) -> int:
     # made first: it refuses to replace files
     selection = _selection(args, args.networks) if args.networks > 1 or args.keep is not None else None
     defaults = StreetsSettings(args.out, ())
+    episodes_per_update = args.episodes_per_update or flags.STREETS_EPISODES_PER_UPDATE
     settings = replace(
         defaults,
         number=args.model_number,
-        updates=-(-args.episodes // args.episodes_per_update),
-        episodes_per_update=args.episodes_per_update,
+        updates=-(-(args.episodes or flags.STREETS_EPISODES) // episodes_per_update),
+        episodes_per_update=episodes_per_update,
         seconds=args.seconds or defaults.seconds,
         seed=args.seed,
         workers=args.workers,

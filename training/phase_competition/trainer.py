@@ -51,7 +51,7 @@ class StreetsSettings:
     number: int = 1
     """Model number of the policy."""
     updates: int = 45
-    episodes_per_update: int = 16
+    episodes_per_update: int = 24
     seconds: float = 1200.0
     heavy: float = 0.35
     """Share of the episodes that are saturated."""
