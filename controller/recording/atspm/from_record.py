@@ -6,7 +6,7 @@ programs          while signals were handed to them; none while the controller s
 causes            max-out for a green that the safety rules ended at its maximum
 queues            halting vehicles, whenever the TL was due
 volumes           counted vehicles, else the flow of single vehicles on their lanes after Edie: the way that they drive in a time,
-                  divided by the lane's length (dialect street)
+                  divided by the lane's length (dialect street, driver greedy)
 detectors         occupied while a vehicle is on them: from entries and exits, of runs in which SUMO had loaded detectors; free
                   after a hole of the record, until a vehicle enters
 
@@ -285,7 +285,7 @@ class StepCollector:
         if run.driver is not None:
             notes.append(f"{run.driver} drove in the place of the policies: its time is control mode {FALLBACK}")
         if any(signal.uses_flow for signal in self.signals.values()):
-            notes.append("volumes of dialect street are the flow of single vehicles (Edie), not counts")
+            notes.append("volumes of TLs whose single vehicles are read are their flow (Edie), not counts")
         own = tuple(signal.timeline() for signal in self.signals.values())
         detections = tuple(self._occupancy.detections())
         return RecordedSignals(
