@@ -50,9 +50,7 @@ def train(args: argparse.Namespace) -> int:
         ppo=StreetPpo(**flags.ppo_values(args)),
         resume=args.resume,
     )
-    # a cluster that does not answer is an error before streets are generated
-    with executor(args.workers, args.ray):
-        pass
+    _check_cluster(args)
     if args.streets == SYNTHETIC:
         found = synthetic(args.out / "streets", range(args.street_count or flags.DEFAULT_STREET_COUNT))
     else:
@@ -84,6 +82,7 @@ def select(args: argparse.Namespace) -> int:
         raise InputError(f"--select names {repeated} twice; remove one")
     try:
         selection = _selection(args, len(paths))
+        _check_cluster(args)
         return _code(selection, selection.run([Network(*pair) for pair in zip(names, paths, strict=True)]))
     except SimulationFailed as error:
         raise ProgramFailed(str(error)) from None
@@ -134,6 +133,12 @@ def _selection(args: argparse.Namespace, networks: int) -> Selection:
         resume=args.resume,
     )
     return Selection(settings, _print_line)
+
+
+def _check_cluster(args: argparse.Namespace) -> None:
+    """Raise InputError if the Ray cluster does not answer: before streets are generated, not after."""
+    with executor(args.workers, args.ray):
+        pass
 
 
 def _train_and_select(selection: Selection, settings: StreetsSettings, count: int) -> int:

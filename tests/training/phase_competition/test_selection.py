@@ -236,6 +236,7 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
         (["--select", "good.policy,old.policy"], "old.policy: its weights are for other lane features"),
         (["--select", "good.policy", "--streets", "synthetic"], "--streets is for a training"),
         (["--select", "good.policy", "--networks", "2"], "--networks is for a training"),
+        (["--select", "good.policy", "--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray cluster answers there"),
     ],
 )
 def test_wrong_flags_are_one_line(flags, text, tmp_path, capsys):
