@@ -61,6 +61,7 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.environment
 	$(BIN)/python -m benchmarks.training_speed
 	$(BIN)/python -m benchmarks.live_page
+	$(BIN)/python -m benchmarks.record_page
 
 protos: $(VENV)/.ready
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. protos/*.proto

@@ -5,13 +5,15 @@
 The start of SUMO and the end of the episode are left out of both. The streets: RESCO's cologne8 and ingolstadt7 from
 --scenarios, and 1,000 signals (`benchmarks.thousand_signals`). The cases:
 
-- sumo-rl: its environment with its defaults (yellow 2 s, reward diff-waiting-time);
+- sumo-rl: its environment with its defaults (yellow 2 s, reward diff-waiting-time, statistics of the street in every info);
+- sumo-rl, no info: without these statistics, which ours has not either (its info has overrides and signal states);
 - floors dialect: `greenserve.parallel_env(floors="dialect")` with sumo-rl's reward, which is sumo-rl's simulation to the
   vehicle (tests/environment/test_sumo_rl_identity.py);
 - floors street: the same with the street's safety rules, so with other yellows and other traffic;
 - floors street, delay: with our default reward.
 
-Goals, in simulated seconds a second: floors dialect at least 1.0 times, floors street at least 0.9 times sumo-rl.
+Goals, in simulated seconds a second: floors dialect at least 1.0 times, floors street at least 0.9 times sumo-rl. Printed are
+the ratios to both cases of sumo-rl.
 """
 
 import argparse
@@ -43,10 +45,11 @@ STREETS = ("cologne8", "ingolstadt7", THOUSAND)
 SECONDS, SECONDS_THOUSAND, TURNS = 1200, 240, 12
 """Simulated seconds of an episode, and its parts."""
 SEED = 42
-SUMO_RL = "sumo-rl"
+SUMO_RL, SUMO_RL_NO_INFO = "sumo-rl", "sumo-rl, no info"
 REWARD = "diff-waiting-time"
 CASES: dict[str, dict[str, Any]] = {
     SUMO_RL: {},
+    SUMO_RL_NO_INFO: {},
     "floors dialect": {"floors": "dialect", "reward": REWARD},
     "floors street": {"floors": "street", "reward": REWARD},
     "floors street, delay": {"floors": "street"},
@@ -69,7 +72,7 @@ def random_actions(rng: np.random.Generator, sizes: dict[str, int]) -> Actions:
     return {signal: int(rng.integers(sizes[signal])) for signal in sorted(sizes)}
 
 
-def sumo_rl_steps(city: Path, seconds: int) -> Iterator[float]:
+def sumo_rl_steps(city: Path, seconds: int, has_info: bool) -> Iterator[float]:
     """Simulate with sumo-rl's environment."""
     import sumo
 
@@ -81,7 +84,7 @@ def sumo_rl_steps(city: Path, seconds: int) -> Iterator[float]:
     with contextlib.redirect_stdout(None):
         env = importlib.import_module("sumo_rl").SumoEnvironment(
             net_file=str(street.net_file), route_file=routes, begin_time=int(street.begin_s), num_seconds=seconds + DELTA_S,
-            sumo_seed=SEED, sumo_warnings=False, add_system_info=False, add_per_agent_info=False,
+            sumo_seed=SEED, sumo_warnings=False, add_system_info=has_info, add_per_agent_info=has_info,
         )  # fmt: skip
         env.reset()
         sizes = {ts: int(env.action_spaces(ts).n) for ts in env.ts_ids}
@@ -111,12 +114,13 @@ def our_steps(city: Path, seconds: int, options: dict[str, Any]) -> Iterator[flo
 
 def run_case(case: str, city: Path, seconds: int, result: Path) -> None:
     """Run a case in turns, and write [SUMO's own time in s, vehicle seconds] to `result`."""
-    steps = sumo_rl_steps(city, seconds) if case == SUMO_RL else our_steps(city, seconds, CASES[case])
+    is_sumo_rl = case in (SUMO_RL, SUMO_RL_NO_INFO)
+    steps = sumo_rl_steps(city, seconds, case == SUMO_RL) if is_sumo_rl else our_steps(city, seconds, CASES[case])
 
     def counted() -> Iterator[float]:
         yield next(steps)
         # sumo-rl's traci is libsumo under another name, if libsumo was not imported before
-        api = importlib.import_module("traci" if case == SUMO_RL else "libsumo")
+        api = importlib.import_module("traci" if is_sumo_rl else "libsumo")
         vehicle_s = 0.0
         with timed_steps(api) as in_sumo_s:
             for second in steps:
@@ -142,10 +146,10 @@ def measure(city: Path, seconds: int, cases: Sequence[str], folder: Path) -> dic
     return {case: Measured(sum(times[case]), *json.loads(file.read_text())) for case, file in files.items()}
 
 
-def write_city(street: str, scenarios: Path, folder: Path, seconds: int = 3600) -> Path | None:
+def write_city(street: str, scenarios: Path, folder: Path, seconds: int = 3600, dialect: str = "sumo-rl") -> Path | None:
     """Write a city.toml with a TL for every signal and sumo-rl's options of SUMO; None if the scenario is missing.
 
-    `seconds`: simulated time of the configuration that is written.
+    `seconds`: simulated time of the configuration that is written. `dialect`: of its TLs.
     """
     from greenserve.__main__ import main as greenserve
 
@@ -160,7 +164,8 @@ def write_city(street: str, scenarios: Path, folder: Path, seconds: int = 3600) 
     routes = [str(path) for path in sumo_files.listed_files(sumocfg, "route-files")]
     arguments = ["--net", str(found.net_file), "--route", ",".join(routes), "--begin-time", str(int(found.begin_s))]
     with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
-        code = greenserve(["city", "init", *arguments, "--num-seconds", str(seconds), "--out", str(folder / "city.toml")])
+        arguments += ["--num-seconds", str(seconds), "--dialect", dialect, "--out", str(folder / "city.toml")]
+        code = greenserve(["city", "init", *arguments])
     if code:
         raise InputError(f"greenserve city init of {sumocfg} failed: {output.getvalue()}")
     return folder / "city.toml"
@@ -172,9 +177,11 @@ def report(street: str, seconds: int, runs: Sequence[dict[str, Measured]]) -> No
     for case in runs[0]:
         wall_s, in_sumo_s, vehicle_s = (statistics.median(column) for column in zip(*(run[case] for run in runs), strict=True))
         line = f"  {case:<22}{wall_s:>7.2f} s, SUMO's own steps {in_sumo_s:.2f} s, {vehicle_s / seconds:.0f} vehicles on average"
-        if case != SUMO_RL and SUMO_RL in runs[0]:
-            ratios = sorted(run[SUMO_RL].wall_s / run[case].wall_s for run in runs)
-            line += f"; {statistics.median(ratios):.2f} x sumo-rl ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        for other in (SUMO_RL, SUMO_RL_NO_INFO):
+            if case in (SUMO_RL, SUMO_RL_NO_INFO) or other not in runs[0]:
+                continue
+            ratios = sorted(run[other].wall_s / run[case].wall_s for run in runs)
+            line += f"; {statistics.median(ratios):.2f} x {other} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         print(line, flush=True)
 
 
@@ -189,7 +196,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, help=f"of an episode (default: {SECONDS}; thousand: {SECONDS_THOUSAND})")
     parser.add_argument("--repeats", type=int, default=5, help="episodes of each case (default: %(default)s)")
     args = parser.parse_args()
-    cases = [case for case in CASES if case != SUMO_RL or is_installed()]
+    cases = [case for case in CASES if case not in (SUMO_RL, SUMO_RL_NO_INFO) or is_installed()]
     if SUMO_RL not in cases:
         print("sumo-rl is not installed (pip install sumo-rl): no ratios")
     for street in args.streets.split(","):

@@ -1,14 +1,15 @@
 """Wall time from nothing to a good policy: `greenserve train` against stable-baselines3's PPO in sumo-rl's environment.
 
-    python -m benchmarks.time_to_policy [--goal 20] [--limit 3600] [--street cologne8]
+    python -m benchmarks.time_to_policy [--goal 20] [--limit 3600] [--street cologne8] [--dialect street]
 
 Each training runs alone, as a process of its own; its time counts from the start of the process. It saves snapshots of its
 policy. Afterwards the snapshots are simulated in the order of their times, greedy, with the city's demand and SUMO seeds that no
 training had (101 to 105). The first snapshot with a mean delay (time loss + departure delay of all vehicles, as in
 RESCO) of at most --goal ends the search.
 
-- greenserve: the defaults, --episodes of them in all, --workers 2; the snapshots are exported and served, with the street's
-  safety rules (3 s of yellow). The time includes the training's own evaluations on held-out demand.
+- greenserve: from random weights (no pretrained policy), the defaults, --episodes of them in all, --workers 2. In dialect
+  street all TLs share their weights; in dialect sumo-rl each has its own. The snapshots are exported and served, with the
+  street's safety rules (3 s of yellow). The time includes the training's own evaluations on held-out demand.
 - stable-baselines3: see `benchmarks.sb3_in_sumo_rl`; sumo-rl's 2 s of yellow and no safety rules. PyTorch, stable-baselines3 and
   SuperSuit are installed into a virtual environment (--venv keeps it); if they cannot be, the case is skipped with the reason.
 
@@ -146,6 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", type=Path, default=SCENARIOS, metavar="DIR", help="folder of RESCO's streets")
     parser.add_argument("--street", default="cologne8", help="(default: %(default)s)")
+    parser.add_argument("--dialect", choices=("street", "sumo-rl"), default="street", help="of greenserve's TLs (default: street)")
     parser.add_argument("--goal", type=float, default=20.0, metavar="S", help="mean delay to reach (default: %(default)g)")
     parser.add_argument("--limit", type=float, default=3600.0, metavar="S", help="of each training (default: %(default)g)")
     parser.add_argument("--episodes", type=int, default=80, help="of greenserve train (default: %(default)s)")
@@ -159,7 +161,7 @@ def main() -> None:
     seeds = SEEDS[: args.seeds]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        city = write_city(args.street, args.scenarios, folder, args.seconds)
+        city = write_city(args.street, args.scenarios, folder, args.seconds, args.dialect)
         if city is None:
             print(f"skipped: {args.scenarios / args.street}: no such scenario; pass --scenarios")
             return

@@ -17,6 +17,7 @@ from city.errors import InputError
 from controller.assembly import DRIVERS
 from evaluation import actuated
 from evaluation.arms import ACTUATED, FIXED, SERVED, Arm
+from simulation.packed_streets import Street, unpacked
 from simulation.street_results import StreetResult, control, has_gridlock
 from simulation.street_simulation import SimulationFailed, simulated
 from simulation.streets import RandomTraffic, city_of
@@ -54,13 +55,14 @@ class StreetSimulation:
             raise InputError(f"--streets: arm {served} is for a city; leave it out")
         self._arms, self._seconds = tuple(arms), seconds
 
-    def __call__(self, job: tuple[Path, int]) -> dict[str, StreetResult] | str:
-        """Simulate every arm on the street of a folder with the demand of a seed; the reason if SUMO ends one early."""
-        folder, seed = job
+    def __call__(self, job: tuple[Street, int]) -> dict[str, StreetResult] | str:
+        """Simulate every arm on a street with the demand of a seed; the reason if SUMO ends one early."""
+        street, seed = job
         rng = np.random.default_rng([seed, 8])
         rate = float(rng.uniform(MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H))
         try:
-            return {arm.name: self._run(arm, folder, seed, rate) for arm in self._arms}
+            with unpacked(street) as folder:
+                return {arm.name: self._run(arm, folder, seed, rate) for arm in self._arms}
         except SimulationFailed as error:
             return str(error)
 

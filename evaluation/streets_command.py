@@ -17,6 +17,7 @@ from evaluation import results_files
 from evaluation.arms import Arm
 from evaluation.arms import parse as parse_arms
 from evaluation.many_streets import HELD_OUT_SEED, StreetSimulation, compare
+from simulation import packed_streets
 from simulation.executors import executor
 from simulation.street_results import StreetResult, has_gridlock
 from simulation.street_simulation import SimulationFailed
@@ -46,12 +47,12 @@ def run(args: argparse.Namespace) -> int:
         streets, left_out = of_folder(Path(args.streets), "--streets")
         for reason in left_out:
             print(f"left out: {reason}", file=sys.stderr)
-    jobs = [(street, args.first_seed + k) for k, street in enumerate(streets)]
     results: dict[str, dict[str, StreetResult]] = {}
     with (
         executor(args.workers, args.ray) as runner,
-        tqdm(total=len(jobs), unit="street", disable=None, leave=False) as bar,
+        tqdm(total=len(streets), unit="street", disable=None, leave=False) as bar,
     ):
+        jobs = [(packed_streets.for_jobs(runner, street), args.first_seed + k) for k, street in enumerate(streets)]
         for k, outcome in runner.run(simulate, jobs):
             bar.update()
             if isinstance(outcome, str):

@@ -150,11 +150,10 @@ class ScoredGreensState(_message.Message):
     def __init__(self, next_decision_s: _Optional[float] = ..., signals: _Optional[_Iterable[_Union[ScoredGreensState.Signal, _Mapping]]] = ...) -> None: ...
 
 class SignalState(_message.Message):
-    __slots__ = ("shown", "since_s", "waiting_since_s", "ages_matter_until_s", "bound_exceeded_at_s", "forced", "forced_reason", "reported_request", "reported", "is_sent", "is_release_sent", "is_release_confirmed")
+    __slots__ = ("shown", "since_s", "waiting_since_s", "bound_exceeded_at_s", "forced", "forced_reason", "reported_request", "reported", "is_sent", "is_release_sent", "is_release_confirmed")
     SHOWN_FIELD_NUMBER: _ClassVar[int]
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
     WAITING_SINCE_S_FIELD_NUMBER: _ClassVar[int]
-    AGES_MATTER_UNTIL_S_FIELD_NUMBER: _ClassVar[int]
     BOUND_EXCEEDED_AT_S_FIELD_NUMBER: _ClassVar[int]
     FORCED_FIELD_NUMBER: _ClassVar[int]
     FORCED_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -166,7 +165,6 @@ class SignalState(_message.Message):
     shown: str
     since_s: _containers.RepeatedScalarFieldContainer[float]
     waiting_since_s: _containers.RepeatedScalarFieldContainer[float]
-    ages_matter_until_s: float
     bound_exceeded_at_s: float
     forced: str
     forced_reason: _record_pb2.TlStep.OverrideReason
@@ -175,7 +173,7 @@ class SignalState(_message.Message):
     is_sent: bool
     is_release_sent: bool
     is_release_confirmed: bool
-    def __init__(self, shown: _Optional[str] = ..., since_s: _Optional[_Iterable[float]] = ..., waiting_since_s: _Optional[_Iterable[float]] = ..., ages_matter_until_s: _Optional[float] = ..., bound_exceeded_at_s: _Optional[float] = ..., forced: _Optional[str] = ..., forced_reason: _Optional[_Union[_record_pb2.TlStep.OverrideReason, str]] = ..., reported_request: _Optional[str] = ..., reported: _Optional[_Iterable[_Union[_record_pb2.TlStep.OverrideReason, str]]] = ..., is_sent: _Optional[bool] = ..., is_release_sent: _Optional[bool] = ..., is_release_confirmed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, shown: _Optional[str] = ..., since_s: _Optional[_Iterable[float]] = ..., waiting_since_s: _Optional[_Iterable[float]] = ..., bound_exceeded_at_s: _Optional[float] = ..., forced: _Optional[str] = ..., forced_reason: _Optional[_Union[_record_pb2.TlStep.OverrideReason, str]] = ..., reported_request: _Optional[str] = ..., reported: _Optional[_Iterable[_Union[_record_pb2.TlStep.OverrideReason, str]]] = ..., is_sent: _Optional[bool] = ..., is_release_sent: _Optional[bool] = ..., is_release_confirmed: _Optional[bool] = ...) -> None: ...
 
 class MonitorState(_message.Message):
     __slots__ = ("shown", "since_s", "monitored_from_s", "waited_s", "max_waited_s", "reported", "is_controlled")

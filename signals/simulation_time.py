@@ -4,10 +4,17 @@ With steps of 0.1 s an unrounded comparison would lengthen a yellow by a step, o
 wait for a moment that SUMO never reports.
 """
 
+import math
+
 
 def round_to_ms(time_s: float) -> float:
     """Round a moment or a duration in s to the millisecond; infinite ones stay infinite."""
     return round(time_s, 3)
+
+
+def ceil_to_ms(time_s: float) -> float:
+    """The first whole millisecond that is not before a moment in s; infinite ones stay infinite."""
+    return math.ceil(time_s * 1000 - 1e-6) / 1000 if math.isfinite(time_s) else time_s
 
 
 def next_multiple_s(now: float, begin_s: float, interval_s: float) -> float:

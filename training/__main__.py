@@ -59,7 +59,7 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument("--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)")
     parser.add_argument(
-        "--streets", metavar="DIR", help="train one policy for any junction on the streets of a folder, or on synthetic ones"
+        "--streets", metavar="DIR", help="train one policy for any junction on the streets of a folder; synthetic: on random ones"
     )
     parser.add_argument(
         "--street-count",
@@ -83,6 +83,9 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--start-from", metavar="FILE", help="TLs of dialect street: policy to start from, or pretrained (default: a new one)"
+    )
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="with --streets or --select: simulate on a Ray cluster: HOST:PORT of its head, or auto"
     )
     flags.add(parser)
     parser.add_argument("--model-number", type=int, default=1, metavar="N", help="model number of the checkpoints (default: 1)")
@@ -116,6 +119,10 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
         raise InputError("--gate-streets is for a training on many streets; pass --streets synthetic, or leave it out")
     if args.streets is None and not args.select and (args.networks > 1 or args.keep is not None):
         raise InputError("--networks and --keep are for a training on many streets; pass --streets synthetic, or leave them out")
+    if args.ray is not None and args.streets is None and not args.select:
+        raise InputError("--ray is for a training on many streets; pass --streets synthetic, or use greenserve rounds for a city")
+    if args.ray is not None and args.workers != 1:
+        raise InputError("--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out")
     if args.select and args.networks > 1:
         raise InputError("--networks is for a training; leave it or --select out")
     flags.check_count(args, "model_number", 0)

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 MAX_COUNT = 1_000_000
 HIDDEN_SIZES = (64, 64)
-DEFAULT_STREET_COUNT, DEFAULT_GATE_STREETS = 120, 60
+EPISODES, EPISODES_PER_UPDATE = 300, 4
+"""Defaults of a training in a city."""
+STREETS_EPISODES, STREETS_EPISODES_PER_UPDATE = 1080, 24
+"""Defaults of a training on many streets; with these and DEFAULT_STREET_COUNT the shipped policy was trained."""
+DEFAULT_STREET_COUNT, DEFAULT_GATE_STREETS = 160, 60
 STREET = street_dialect.DIALECT.name
 EVALUATIONS = ("evaluate_every", "held_out", "patience")
 """Flags of the evaluations on held-out demand; without one, the default of `Settings` counts."""
@@ -35,11 +39,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
     )
-    parser.add_argument("--episodes", type=int, default=300, metavar="N", help="episodes in all (default: 300)")
     parser.add_argument(
-        "--seconds", type=float, metavar="S", help="simulated time of an episode (default: until the sumocfg's end)"
+        "--episodes", type=int, metavar="N", help=f"episodes in all (default: {EPISODES}; many streets: {STREETS_EPISODES})"
     )
-    parser.add_argument("--episodes-per-update", type=int, default=4, metavar="N", help="episodes an update (default: 4)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="simulated time of an episode (default: until the sumocfg's end; many streets: 1200)",
+    )
+    parser.add_argument(
+        "--episodes-per-update", type=int, metavar="N",
+        help=f"episodes an update (default: {EPISODES_PER_UPDATE}; many streets: {STREETS_EPISODES_PER_UPDATE})",
+    )  # fmt: skip
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
     parser.add_argument(
         "--seed",
@@ -122,8 +134,8 @@ def settings(args: argparse.Namespace, training: PpoSettings, out: Path, number:
     return Settings(
         out=out,
         number=number,
-        episodes=args.episodes,
-        episodes_per_update=args.episodes_per_update,
+        episodes=args.episodes or EPISODES,
+        episodes_per_update=args.episodes_per_update or EPISODES_PER_UPDATE,
         seed=args.seed,
         workers=args.workers,
         ppo=PpoConfig(**ppo),

@@ -19,8 +19,11 @@ from city.config import City
 from city.errors import InputError
 from controller.recording import atspm_flags, observation_files, sumo_programs
 from controller.recording.atspm import files, from_record
-from controller.recording.atspm.events import signal_events
+from controller.recording.atspm.detectors import Detector
+from controller.recording.atspm.events import SignalEvents, signal_events
 from controller.recording.atspm.files import Written
+from controller.recording.atspm.from_record import RecordedSignals, StepCollector
+from controller.recording.atspm.spool import Spool
 from controller.recording.info import add_record, open_record
 from controller.recording.record_file import RecordedStep
 from controller.recording.recorded_run import RecordedRun
@@ -157,9 +160,20 @@ def write(reader: RunReader, folder: Path, kind: str) -> dict[str, int]:
 
 def export_atspm(reader: RunReader, folder: Path, city: City | None = None, zero: datetime | None = None) -> Written:
     """Write the signal events of a run for ATSPM tools; arguments as `from_record.read`. Raises InputError."""
-    recorded = from_record.read(reader, city, zero)
-    events = signal_events(recorded.timeline, recorded.phases, recorded.detectors, recorded.programs)
-    return files.write(folder, recorded.timeline, events, recorded.phases, recorded.detectors, recorded.notes)
+    with Spool() as spool:
+        steps, zero = from_record.collect(reader, city, zero, spool=spool)
+        recorded = steps.recorded(zero, reader.missing, signals=())
+        events = _events(steps, zero, recorded)
+        return files.write(folder, recorded.timeline, events, recorded.phases, recorded.detectors, recorded.notes)
+
+
+def _events(steps: StepCollector, zero: datetime, recorded: RecordedSignals) -> Iterator[SignalEvents]:
+    """The events of one signal after another, so that only one is in memory."""
+    loops: dict[str, list[Detector]] = {signal: [] for signal in steps.signals}
+    for loop in recorded.detectors:
+        loops[loop.signal].append(loop)
+    for signal, own in loops.items():
+        yield from signal_events(steps.timeline(zero, [signal]), recorded.phases, own, recorded.programs)
 
 
 def _export_sumo(reader: RunReader, path: Path) -> int:

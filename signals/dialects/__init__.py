@@ -5,6 +5,7 @@ a DIALECT object that implements the protocol below. Others are the user's own (
 The exporter, the controller and the trainers find a dialect by its name.
 """
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
@@ -108,9 +109,15 @@ _of_cities: dict[str, Dialect] = {}
 contract may be untrusted, so it can select among these, and never have a module imported."""
 
 
-def included_names() -> list[str]:
+def included_names() -> tuple[str, ...]:
     """The names of the dialects in this folder."""
-    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+    return _names_in(tuple(__path__))
+
+
+@functools.cache
+def _names_in(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Read once: a city asks for each of its TLs."""
+    return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(folders)))
 
 
 def names() -> list[str]:

@@ -41,7 +41,7 @@ from signals.safety.conflicts import (
 )
 from signals.safety.safety_times import SafetyTimes, red_clearance_s, yellow_s_at
 from signals.safety.service_bounds import ServiceBounds
-from signals.simulation_time import round_to_ms
+from signals.simulation_time import ceil_to_ms, round_to_ms
 
 _OFF = str.maketrans("oOY", "yyy")
 _NONE: frozenset[OverrideReason] = frozenset()
@@ -122,10 +122,8 @@ class _Transition(NamedTuple):
     following: PermittedState
     reasons: frozenset[OverrideReason]
     """Why it differs from the target."""
-    turned: tuple[int, ...]
-    """Links that change colour."""
-    settling_time_s: float
-    """Duration after which the ages of these links have no further effect."""
+    turned: tuple[tuple[int, float], ...]
+    """(link that changes colour, its new colour's age beyond which it has no further effect, in s)."""
 
 
 class SignalSafety:
@@ -151,14 +149,16 @@ class SignalSafety:
         ]
         """By link: how long it must be red before a foe gets its green, s."""
         self._has_clearance = any(self.clearance_s)
-        self._transitions: dict[tuple[str, str], _Transition] = {}
-        """By (state, target), for links that have all shown their colours for long enough that ages do not matter."""
+        self._transitions: dict[tuple[str, str, int], _Transition] = {}
+        """By (state, target, young links): all that a transition depends on, except for pedestrians."""
         self._state = "r" * self.rules.links
         self._since = [-math.inf] * self.rules.links
         self._waiting_since = [math.inf] * self.rules.links
         """Like `_since`, but includes waiting while the signal ran its own program."""
+        self._settled_s = [-math.inf] * self.rules.links
+        """By link, when it will have shown its colour for so long that its age has no further effect."""
         self._ages_matter_until_s = -math.inf
-        """When every link will have shown its colour for long enough."""
+        """When this holds for every link."""
         self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
         self._target_state = self._state
         """What the newest call of `permit` led to, or to the first step of."""
@@ -188,7 +188,7 @@ class SignalSafety:
         shown = self._colours(shown)
         self._state = shown
         self._since = [now] * self.rules.links
-        self._ages_matter_until_s = round_to_ms(now + self.clearing_s)
+        self._settle()
         self._permitted = PermittedState(self.signal, shown, seal=_SEAL)
         self._forced = None
         self.bound_exceeded_at_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
@@ -240,10 +240,8 @@ class SignalSafety:
             following = self._transition(self._target_state, now)
             if following.following.state != self._state or not following.reasons <= self._reported[1]:
                 return recheck_s  # states change once per step
-        bounds_s = [
-            round_to_ms(since + self._bound_s(i, c)) for i, (c, since) in enumerate(zip(self._state, self._since, strict=True))
-        ]
-        return min((bound_s for bound_s in (*bounds_s, self.bound_exceeded_at_s) if now < bound_s < math.inf), default=recheck_s)
+        ends_s = (*self._settled_s, self.bound_exceeded_at_s)
+        return min((end_s for end_s in ends_s if now < end_s < math.inf), default=recheck_s)
 
     def shows(self, requested: str) -> bool:
         """Whether the requested state is shown, so that nothing changes before the next request."""
@@ -331,34 +329,41 @@ class SignalSafety:
     def _transition(self, target: str, now: float) -> _Transition:
         """The next state on the way to a target that is free of conflicts.
 
-        Ages matter only below a bound. If none is below, as in nearly every step, the
-        transition depends only on the two states and is cached.
+        An age matters only below its bound, so a transition depends on the two states and on which links are younger, and is
+        cached. How long pedestrians have been walking matters too.
         """
-        if now < self._ages_matter_until_s:
-            return self._compute_transition(target, now)
-        transition = self._transitions.get((self._state, target))
+        young = self._young(now)
+        if young and self._crossings:
+            return self._compute_transition(target, young, now)
+        transition = self._transitions.get((self._state, target, young))
         if transition is None:
             if len(self._transitions) > MAX_CACHED_STATES:
                 self._transitions.clear()
-            transition = self._transitions[self._state, target] = self._compute_transition(target, math.inf)
+            transition = self._compute_transition(target, young, now if young else math.inf)
+            self._transitions[self._state, target, young] = transition
         return transition
 
-    def _compute_transition(self, target: str, now: float) -> _Transition:
+    def _young(self, now: float) -> int:
+        """The links that have not shown their colours for long enough, as a mask."""
+        if now >= self._ages_matter_until_s:
+            return 0
+        return sum([1 << i for i, settled_s in enumerate(self._settled_s) if now < settled_s])
+
+    def _compute_transition(self, target: str, young: int, now: float) -> _Transition:
         """Compute a transition. `now` is inf if every link has shown its colour for long enough."""
-        times, state, reasons = self.times, self._state, set()
+        state, reasons = self._state, set()
         following = list(state)
         turning_green: list[tuple[int, str]] = []
         walking_s = self._walking_s(target, now)
         for i, (c, wanted) in enumerate(zip(state, target, strict=True)):
             if c == wanted:
                 continue
-            age = round_to_ms(now - self._since[i])
             if c in GREEN:
                 if wanted == "g":
                     following[i] = "g"
                 elif wanted == "G":
                     turning_green.append((i, wanted))
-                elif age < times.min_green_s:
+                elif young >> i & 1:
                     reasons.add(OverrideReason.MIN_GREEN)
                 elif self.is_crossing[i]:
                     following[i] = "r"
@@ -369,7 +374,7 @@ class SignalSafety:
                     if wanted != "y":
                         reasons.add(OverrideReason.YELLOW)
             elif c == "y":
-                if age < self.yellow_s[i]:
+                if young >> i & 1:
                     reasons.add(OverrideReason.YELLOW)
                     continue
                 # if its green is requested again, the link shows it after red
@@ -378,14 +383,12 @@ class SignalSafety:
                 turning_green.append((i, wanted))
             else:
                 following[i] = "r" if wanted == "y" else wanted
-        if turning_green and not self._start_greens(turning_green, following, now):
+        if turning_green and not self._start_greens(turning_green, following, young):
             reasons.add(OverrideReason.CLEARANCE)
         permitted = PermittedState(self.signal, "".join(following), seal=_SEAL)
         changes = enumerate(zip(colours(state), colours(permitted.state), strict=True))
-        turned = tuple([i for i, (c, new) in changes if c != new])
-        return _Transition(
-            permitted, frozenset(reasons), turned, max((self._bound_s(i, following[i]) for i in turned), default=0.0)
-        )
+        turned = tuple([(i, self._bound_s(i, new)) for i, (c, new) in changes if c != new])
+        return _Transition(permitted, frozenset(reasons), turned)
 
     def _walking_s(self, target: str, now: float) -> dict[int, float]:
         """Time in s until pedestrians are clear, by crossing that the target does not serve and that is not clear yet."""
@@ -412,14 +415,14 @@ class SignalSafety:
         return waits_for != 0 and all(self.rules.foes[k] & waits_for for k in vehicles)
 
     def _bound_s(self, i: int, c: str) -> float:
-        """The age of a colour beyond which it has no further effect, s."""
-        return self.times.min_green_s if c in GREEN else self.yellow_s[i] if c == "y" else self.clearance_s[i]
+        """The age of a colour beyond which it has no further effect, in s, in whole ms as SUMO's time."""
+        return ceil_to_ms(self.times.min_green_s if c in GREEN else self.yellow_s[i] if c == "y" else self.clearance_s[i])
 
-    def _start_greens(self, turning_green: list[tuple[int, str]], following: list[str], now: float) -> bool:
+    def _start_greens(self, turning_green: list[tuple[int, str]], following: list[str], young: int) -> bool:
         """Start the greens that no foe blocks; return whether all of them started."""
         rules, all_started = self.rules, True
         protected, permissive = links_that_show(PROTECTED, following), links_that_show(PERMISSIVE, following)
-        uncleared = links_that_show(YELLOW, following) | self._uncleared(following, now)
+        uncleared = links_that_show(YELLOW, following) | self._uncleared(following, young)
         for i, wanted in turning_green:
             blocking = rules.foes[i] & (protected | uncleared | permissive & ~rules.yielded_by[i])
             if wanted == "g":
@@ -431,16 +434,16 @@ class SignalSafety:
             protected, permissive = (protected | 1 << i, permissive) if wanted == "G" else (protected, permissive | 1 << i)
         return all_started
 
-    def _uncleared(self, following: Sequence[str], now: float) -> int:
+    def _uncleared(self, following: Sequence[str], young: int) -> int:
         """Links that will be red but may still have vehicles or pedestrians on the junction, as a mask."""
         if not self._has_clearance:
             return 0
-        shown, later, since = colours(self._state), colours("".join(following)), self._since
+        shown, later = colours(self._state), colours("".join(following))
         return sum(
             [
                 1 << j
                 for j, clearance_s in enumerate(self.clearance_s)
-                if clearance_s and later[j] == "r" and (shown[j] != "r" or round_to_ms(now - since[j]) < clearance_s)
+                if clearance_s and later[j] == "r" and (shown[j] != "r" or young >> j & 1)
             ]
         )
 
@@ -448,17 +451,25 @@ class SignalSafety:
         if transition.following.state != self._state:
             self._permitted, self._state = transition.following, transition.following.state
         if transition.turned:
-            for i in transition.turned:
+            for i, bound_s in transition.turned:
                 self._since[i] = self._waiting_since[i] = now
-            self._ages_matter_until_s = max(self._ages_matter_until_s, round_to_ms(now + transition.settling_time_s))
+                self._settled_s[i] = settled_s = round_to_ms(now + bound_s)
+                if settled_s > self._ages_matter_until_s:
+                    self._ages_matter_until_s = settled_s
             self.bound_exceeded_at_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
+
+    def _settle(self) -> None:
+        """Find when the colours will have been shown for long enough, from since when they are."""
+        since = zip(self._state, self._since, strict=True)
+        self._settled_s = [round_to_ms(since_s + self._bound_s(i, c)) for i, (c, since_s) in enumerate(since)]
+        self._ages_matter_until_s = max(self._settled_s, default=-math.inf)
 
     def save_state(self, state: loop_state.SignalState) -> None:
         """Write the state that later permissions depend on."""
         state.shown = self._state
         state.since_s.extend(self._since)
         state.waiting_since_s.extend(self._waiting_since)
-        state.ages_matter_until_s, state.bound_exceeded_at_s = self._ages_matter_until_s, self.bound_exceeded_at_s
+        state.bound_exceeded_at_s = self.bound_exceeded_at_s
         if self._forced is not None:
             state.forced_reason, state.forced = _REASONS[self._forced[0]], self._forced[1]
         state.reported_request = self._reported[0]
@@ -470,7 +481,8 @@ class SignalSafety:
             raise ValueError(f"the state of signal {self.signal} has {len(state.shown)} links, not {self.rules.links}")
         self._state, self._permitted = state.shown, PermittedState(self.signal, state.shown, seal=_SEAL)
         self._since, self._waiting_since = list(state.since_s), list(state.waiting_since_s)
-        self._ages_matter_until_s, self.bound_exceeded_at_s = state.ages_matter_until_s, state.bound_exceeded_at_s
+        self.bound_exceeded_at_s = state.bound_exceeded_at_s
+        self._settle()
         reasons = {value: reason for reason, value in _REASONS.items()}
         self._forced = (reasons[state.forced_reason], state.forced) if state.HasField("forced") else None
         self._reported = state.reported_request, frozenset(reasons[value] for value in state.reported)

@@ -1,4 +1,4 @@
-"""Rounds and evaluations on a real Ray cluster of several nodes on this machine, one of which is killed."""
+"""Rounds, evaluations and trainings on a real Ray cluster of several nodes on this machine, one of which is killed."""
 
 import json
 import os
@@ -13,7 +13,11 @@ from evaluation.__main__ import main as evaluate
 from rounds.__main__ import main
 from simulation.executors.ray_tasks import RayTasks
 from simulation.street_simulation import SimulationFailed
+from simulation.synthetic.streets import generate
 from tests.conftest import GRID
+from training.__main__ import main as train
+from training.phase_competition import gate
+from training.phase_competition.trainer import StreetsSettings
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -93,6 +97,31 @@ def test_rounds_and_evaluation_run_on_a_cluster(cluster, grid_models, tmp_path, 
     on_ray = capsys.readouterr().out.splitlines()[-3:]
     assert evaluate([*CITY, *flags]) == 0
     assert capsys.readouterr().out.splitlines()[-3:] == on_ray, "the same numbers as on one machine"
+
+
+def test_a_training_on_many_streets_is_the_same_on_a_cluster(cluster, tmp_path, monkeypatch):
+    streets = tmp_path / "streets"
+    for seed in (0, 3):
+        generate(streets, seed)
+    for name in ("MAX_RATIO", "MAX_MEAN_RATIO"):
+        monkeypatch.setattr(gate, name, 1e6)  # a network of two updates is no good
+    monkeypatch.setattr(gate, "has_gridlock", lambda by_name, name: False)
+    initialise = StreetsSettings.__init__
+    monkeypatch.setattr(
+        StreetsSettings, "__init__", lambda self, *args, **values: initialise(self, *args, **{"cloning_episodes": 2} | values)
+    )
+    found = gate.streets
+    monkeypatch.setattr(gate, "streets", lambda folder, count: found(tmp_path / "gate_streets", count))
+    flags = ("--episodes", "4", "--episodes-per-update", "2", "--seconds", "60", "--keep", "1", "--gate-streets", "1")
+    for out, where in (("one", ()), ("two", ("--workers", "2")), ("ray", ("--ray", cluster.address))):
+        assert train(["--streets", str(streets), *flags, "--out", str(tmp_path / out), *where]) == 0
+    one, two, on_ray = (results(tmp_path / out) for out in ("one", "two", "ray"))
+    assert one.keys() >= {"street_trial_1.policy", "trial_1_gate.csv", "trial_1_seed_1_curve.csv"}
+    assert one == two == on_ray
+
+
+def results(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")}
 
 
 def test_cluster_of_another_version_is_refused(cluster, monkeypatch):

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from city.errors import InputError, ProgramFailed
 from city.program import GATE_FAILED
+from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
 from simulation.streets import SYNTHETIC, of_folder, synthetic
 from training import flags
-from training.phase_competition.selection import Network, Selection, SelectionSettings, names_of
+from training.phase_competition import curves_picture
+from training.phase_competition.selection import Network, Outcome, Selection, SelectionSettings, names_of
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
 from training.ppo import NotFinite
 from training.ppo_config import StreetPpo
@@ -34,18 +36,23 @@ def train(args: argparse.Namespace) -> int:
     # made first: it refuses to replace files
     selection = _selection(args, args.networks) if args.networks > 1 or args.keep is not None else None
     defaults = StreetsSettings(args.out, ())
+    episodes_per_update = args.episodes_per_update or flags.STREETS_EPISODES_PER_UPDATE
     settings = replace(
         defaults,
         number=args.model_number,
-        updates=-(-args.episodes // args.episodes_per_update),
-        episodes_per_update=args.episodes_per_update,
+        updates=-(-(args.episodes or flags.STREETS_EPISODES) // episodes_per_update),
+        episodes_per_update=episodes_per_update,
         seconds=args.seconds or defaults.seconds,
         seed=args.seed,
         workers=args.workers,
+        ray=args.ray,
         reward=args.reward,
         ppo=StreetPpo(**flags.ppo_values(args)),
         resume=args.resume,
     )
+    # a cluster that does not answer is an error before streets are generated
+    with executor(args.workers, args.ray):
+        pass
     if args.streets == SYNTHETIC:
         found = synthetic(args.out / "streets", range(args.street_count or flags.DEFAULT_STREET_COUNT))
     else:
@@ -56,7 +63,7 @@ def train(args: argparse.Namespace) -> int:
     try:
         if selection is None:
             return _exported(StreetsTrainer(settings, _print_line).run())
-        return _outcome(selection, _train_networks(settings, args.networks))
+        return _train_and_select(selection, settings, args.networks)
     except (NotFinite, SimulationFailed) as error:
         raise ProgramFailed(f"{error}; --resume continues from the last saved state, if there is one") from None
 
@@ -76,35 +83,39 @@ def select(args: argparse.Namespace) -> int:
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"--select names {repeated} twice; remove one")
     try:
-        return _outcome(_selection(args, len(paths)), [Network(*pair) for pair in zip(names, paths, strict=True)])
+        selection = _selection(args, len(paths))
+        return _code(selection, selection.run([Network(*pair) for pair in zip(names, paths, strict=True)]))
     except SimulationFailed as error:
         raise ProgramFailed(str(error)) from None
 
 
-def _train_networks(settings: StreetsSettings, count: int) -> list[Network]:
+def _train_networks(parts: Sequence[StreetsSettings]) -> list[Network]:
     """Train networks one after another, each with a seed of its own.
 
     Raises InputError, SimulationFailed, NotFinite if none has been trained.
     """
-    parts = [replace(settings, seed=settings.seed + k, is_part=True) for k in range(count)]
-    if not settings.resume:
-        for part in parts:
+    for part in parts:
+        if not part.resume:
             part.refuse_existing()
     networks: list[Network] = []
     for k, part in enumerate(parts, 1):
-        _print_line(f"network {k} of {count}, seed {part.seed}")
+        _print_line(f"network {k} of {len(parts)}, seed {part.seed}")
         # of a network that an interrupted run had not begun, nothing is to be resumed
-        resumes = settings.resume and (k == 1 or part.progress_file.exists())
+        resumes = part.resume and (k == 1 or part.progress_file.exists())
         try:
             path = StreetsTrainer(replace(part, resume=resumes), _print_line).run()
         except NotFinite as error:
             # the same seed would fail again; the others may do without it
-            if k == count and not networks:
+            if k == len(parts) and not networks:
                 raise
             _print_line(f"warning: seed {part.seed} is dropped: {error}")
             continue
-        networks.append(Network(f"seed {part.seed}", path))
+        networks.append(Network(_name(part), path))
     return networks
+
+
+def _name(part: StreetsSettings) -> str:
+    return f"seed {part.seed}"
 
 
 def _selection(args: argparse.Namespace, networks: int) -> Selection:
@@ -119,14 +130,32 @@ def _selection(args: argparse.Namespace, networks: int) -> Selection:
         street_count=args.gate_streets or flags.DEFAULT_GATE_STREETS,
         seconds=args.seconds or StreetsSettings(args.out, ()).seconds,
         workers=args.workers,
+        ray=args.ray,
         resume=args.resume,
     )
     return Selection(settings, _print_line)
 
 
-def _outcome(selection: Selection, networks: Sequence[Network]) -> int:
-    """The exit code of a selection. Raises InputError, ProgramFailed, SimulationFailed."""
-    return _exported(selection.settings.policy_file) if selection.run(networks) else GATE_FAILED
+def _train_and_select(selection: Selection, settings: StreetsSettings, count: int) -> int:
+    """Train networks and gate them; write the picture of both.
+
+    Raises InputError, ProgramFailed, SimulationFailed, NotFinite.
+    """
+    parts = [replace(settings, seed=settings.seed + k, is_part=True) for k in range(count)]
+    networks = _train_networks(parts)
+    # that of a network that has diverged is shown too
+    curves = {_name(part): part.curve_file for part in parts if part.curve_file.exists()}
+    picture = settings.out / f"{settings.label}_curves.svg"
+    # the gate may take an hour
+    curves_picture.write(picture, curves, None)
+    outcome = selection.run(networks)
+    curves_picture.write(picture, curves, outcome)
+    return _code(selection, outcome)
+
+
+def _code(selection: Selection, outcome: Outcome) -> int:
+    """The exit code of a selection."""
+    return _exported(selection.settings.policy_file) if outcome.passes else GATE_FAILED
 
 
 def _exported(path: Path) -> int:

@@ -26,6 +26,8 @@ from tqdm import tqdm
 from city import network
 from city.config import City
 from city.network import StreetNetwork
+from export.checkpoints import phase_networks
+from simulation.packed_streets import Street, unpacked
 from simulation.street_results import StreetResult, control, has_gridlock
 from simulation.street_simulation import SimulationFailed, simulated
 from simulation.streets import RandomTraffic, city_of
@@ -130,18 +132,22 @@ def _demand(seed: int, bounds: tuple[float, float]) -> float:
 class GateSimulation:
     """Runs a network or the reference on a street; a function for executors."""
 
-    policies: Mapping[str, Path | None]
-    """By name, the file of a network; None for the reference."""
     seconds: float
 
-    def __call__(self, job: tuple[GateStreet, str]) -> StreetResult | str:
-        """Simulate a street with the network of a name; the reason if SUMO ends it early. Raises InputError."""
-        gate_street, name = job
-        city, street = _read(gate_street.folder)
-        traffic = RandomTraffic(street.net_file, gate_street.seed, gate_street.vehicles_per_lane_h, self.seconds)
-        policy = self.policies[name]
-        with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch:
+    def __call__(self, job: tuple[GateStreet, str, Street, Path | bytes | None]) -> StreetResult | str:
+        """Simulate a street; return the reason if SUMO ends it early. Raises InputError.
+
+        `job`: the street, the name of a network, the street's files, and the network's file or the file's content (None for
+        the reference).
+        """
+        gate_street, _, files, policy = job
+        with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch, unpacked(files) as folder:
+            city, street = _read(folder)
+            traffic = RandomTraffic(street.net_file, gate_street.seed, gate_street.vehicles_per_lane_h, self.seconds)
             tripinfo = Path(scratch) / "tripinfo.xml"
+            if isinstance(policy, bytes):
+                content, policy = policy, Path(scratch) / f"network{phase_networks.SUFFIX}"
+                policy.write_bytes(content)
             try:
                 with simulated(city, traffic, tripinfo) as connection:
                     control(connection, city, street, self.seconds, policy, REFERENCE if policy is None else None)
@@ -166,7 +172,7 @@ def judge(results: Results, names: Sequence[str]) -> list[Verdict]:
     means_s = {name: mean_delay_s(used, name) for name in names}
     verdicts = []
     for name in names:
-        ratios = {street: _ratio(by_name[name], by_name[REFERENCE]) for street, by_name in used.items()}
+        ratios = {street: ratio(by_name[name], by_name[REFERENCE]) for street, by_name in used.items()}
         worst = max(ratios, key=lambda street: ratios[street])
         gridlocks = [s for s, by_name in used.items() if has_gridlock(by_name, name) and not has_gridlock(by_name, REFERENCE)]
         mean_ratio = means_s[name] / min(means_s.values())
@@ -180,7 +186,8 @@ def mean_delay_s(results: Results, name: str) -> float:
     return math.exp(float(np.mean(np.log(delays_s))))
 
 
-def _ratio(result: StreetResult, reference: StreetResult) -> float:
+def ratio(result: StreetResult, reference: StreetResult) -> float:
+    """A delay relative to the reference's, EXTRA_S added to both."""
     return (result.delay_s + EXTRA_S) / (reference.delay_s + EXTRA_S)
 
 
@@ -200,11 +207,11 @@ def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
     for gate_street in gate_streets:
         by_name = results.get(gate_street.folder.name, {})
         for name, result in by_name.items():
-            ratio, gridlock = _ratio(result, by_name[REFERENCE]), has_gridlock(by_name, name)
+            relative, gridlock = ratio(result, by_name[REFERENCE]), has_gridlock(by_name, name)
             writer.writerow(
                 [
                     gate_street.folder.name, f"{gate_street.vehicles_per_lane_h:.1f}", "; ".join(gate_street.oddities), name,
-                    f"{result.delay_s:.3f}", result.finished, result.total, int(gridlock), f"{ratio:.3f}",
+                    f"{result.delay_s:.3f}", result.finished, result.total, int(gridlock), f"{relative:.3f}",
                 ]
             )  # fmt: skip
     return text.getvalue()

@@ -17,6 +17,7 @@ from city.errors import InputError
 from export.actors.phase_competition import SHAPES
 from export.checkpoints import phase_networks
 from simulation.executors import executor
+from simulation.packed_streets import for_jobs
 from simulation.street_results import StreetResult
 from simulation.street_simulation import SimulationFailed
 from training.phase_competition import gate
@@ -39,6 +40,29 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What has become of networks at the gate."""
+
+    results: gate.Results
+    verdicts: tuple[Verdict, ...]
+    """On the networks, then on their product, if it has more than one."""
+    kept: tuple[str, ...]
+    """The networks that the policy consists of; empty if too few pass, and then there is no policy."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether there is a policy, and it passes the gate."""
+        last = self.verdicts[-1]
+        return bool(self.kept) and not (last.name == PRODUCT and last.failure)
+
+    def state(self, verdict: Verdict) -> str:
+        """A verdict in a word."""
+        if verdict.failure:
+            return "fails" if verdict.name == PRODUCT else "dropped"
+        return "kept" if verdict.name in self.kept else "passes"
+
+
+@dataclass(frozen=True)
 class SelectionSettings:
     """Settings of a selection."""
 
@@ -49,6 +73,8 @@ class SelectionSettings:
     street_count: int
     seconds: float
     workers: int
+    ray: str | None
+    """Address of a Ray cluster that simulates; None: this machine."""
     resume: bool
 
     @property
@@ -78,10 +104,10 @@ class Selection:
         self._saved: dict[str, dict[str, list[float]]] = {}
         """By street, by digest of a policy's weights."""
 
-    def run(self, networks: Sequence[Network]) -> bool:
+    def run(self, networks: Sequence[Network]) -> Outcome:
         """Gate the networks; write the results and, if enough pass, the product.
 
-        Prints a line for each network. Returns whether enough networks pass, and the product too.
+        Prints a line for each network.
 
         Raises:
             InputError: a file cannot be read or written.
@@ -105,7 +131,7 @@ class Selection:
                 f"{len(kept)} of {len(networks)} networks pass the gate, fewer than --keep {settings.keep}, so no policy is "
                 f"written; the networks and {settings.table_file} are kept: with --resume, pass a smaller --keep or more networks"
             )
-            return False
+            return Outcome(results, tuple(verdicts), ())
         chosen = [network for network in networks if network.name in {verdict.name for verdict in kept}]
         if len(chosen) == 1:
             own = kept[0]
@@ -115,7 +141,8 @@ class Selection:
             self._print([own])
         self._write(chosen, streets, results, verdicts, own)
         whole_files.write(settings.table_file, gate.table(streets, results))
-        return not own.failure
+        judged = verdicts if len(chosen) == 1 else [*verdicts, own]
+        return Outcome(results, tuple(judged), tuple(network.name for network in chosen))
 
     def _product_at_the_gate(
         self, chosen: Sequence[Network], streets: Sequence[GateStreet], results: gate.Results, networks: Sequence[Network]
@@ -141,15 +168,18 @@ class Selection:
             for name, key in keys.items()
             if key not in self._saved.get(street.folder.name, {})
         ]
-        simulate = gate.GateSimulation({network.name: network.path for network in networks} | {REFERENCE: None}, settings.seconds)
-        failed = set()
+        simulate, failed = gate.GateSimulation(settings.seconds), set()
         with (
-            executor(settings.workers) as runner,
+            executor(settings.workers, settings.ray) as runner,
             tqdm(total=len(jobs), desc="gate", unit="simulation", disable=None, leave=False) as bar,
         ):
             if jobs and bar.disable:
                 self._report(f"gate: {len(jobs)} simulations on {len(streets)} streets")
-            for k, outcome in runner.run(simulate, jobs):
+            policies: dict[str, Path | bytes | None] = {network.name: network.path for network in networks} | {REFERENCE: None}
+            if runner.moves_files:
+                policies = {name: path.read_bytes() if isinstance(path, Path) else path for name, path in policies.items()}
+            simulations = [(street, name, for_jobs(runner, street.folder), policies[name]) for street, name in jobs]
+            for k, outcome in runner.run(simulate, simulations):
                 street, name = jobs[k]
                 bar.update()
                 if isinstance(outcome, str):

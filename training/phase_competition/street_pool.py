@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from export.actors.phase_competition import Junction
+from simulation.packed_streets import Street, unpacked
 from simulation.street_simulation import SimulationFailed
 from simulation.streets import RandomTraffic, city_of
 from simulation.trips import Trips
@@ -35,24 +36,25 @@ class StreetSimulator:
         self._simulators: OrderedDict[Path, EpisodeSimulator] = OrderedDict()
 
     def run(
-        self, folder: Path, arrays: Sequence[Float32s], vehicles_per_lane_h: float, seed: int, explore: bool, sharpness: float
+        self, street: Street, arrays: Sequence[Float32s], vehicles_per_lane_h: float, seed: int, explore: bool, sharpness: float
     ) -> StreetEpisode | str:
-        """Simulate an episode on the street of a folder; the reason if SUMO ends it early. Raises InputError.
+        """Simulate an episode on a street; the reason if SUMO ends it early. Raises InputError.
 
         Args:
-            folder: of `synthetic.streets.generate`, or one like it.
+            street: of `synthetic.streets.generate`, or one like it.
             arrays: actor and critic; none for the heuristic.
             vehicles_per_lane_h: demand.
             seed: of the demand and the exploration.
             explore: sample actions and record transitions.
             sharpness: factor of the scores.
         """
-        simulator = self._simulator(folder)
-        traffic = RandomTraffic(simulator.street.net_file, seed, vehicles_per_lane_h, self._seconds)
-        try:
-            episode = simulator.run([list(arrays)], traffic, (seed, 5), explore, sharpness)
-        except SimulationFailed as error:
-            return str(error)  # one street must not end a training on hundreds
+        with unpacked(street) as folder:
+            simulator = self._simulator(folder)
+            traffic = RandomTraffic(simulator.street.net_file, seed, vehicles_per_lane_h, self._seconds)
+            try:
+                episode = simulator.run([list(arrays)], traffic, (seed, 5), explore, sharpness)
+            except SimulationFailed as error:
+                return str(error)  # one street must not end a training on hundreds
         (layout,) = simulator.layouts
         assert isinstance(layout, StreetLayout), "all TLs of a street have the street dialect"
         by_tl = dict(zip(layout.tls, layout.junctions, strict=True))

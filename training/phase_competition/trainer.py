@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from city import whole_files
 from city.errors import InputError, first_line
+from simulation import packed_streets
 from simulation.executors import executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
 from simulation.street_simulation import SimulationFailed
@@ -50,7 +51,7 @@ class StreetsSettings:
     number: int = 1
     """Model number of the policy."""
     updates: int = 45
-    episodes_per_update: int = 16
+    episodes_per_update: int = 24
     seconds: float = 1200.0
     heavy: float = 0.35
     """Share of the episodes that are saturated."""
@@ -58,6 +59,8 @@ class StreetsSettings:
     """Episodes of the heuristic that the actor is first cloned from."""
     seed: int = 1
     workers: int = 1
+    ray: str | None = None
+    """Address of a Ray cluster that simulates; None: this machine."""
     reward: str = "delay"
     ppo: StreetPpo = field(default_factory=StreetPpo)
     resume: bool = False
@@ -80,6 +83,10 @@ class StreetsSettings:
     def label(self) -> str:
         """Name of the curve and of the logs."""
         return f"trial_{self.number}_seed_{self.seed}" if self.is_part else f"trial_{self.number}"
+
+    @property
+    def curve_file(self) -> Path:
+        return self.out / f"{self.label}_curve.csv"
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -106,7 +113,7 @@ class StreetsTrainer:
     def __init__(self, settings: StreetsSettings, report: Callable[[str], None]) -> None:
         """Prepare the networks, or read the state to resume from. Raises InputError. `report`: called with lines of progress."""
         self._settings, self._report = settings, report
-        self._executor = executor(settings.workers)
+        self._executor = executor(settings.workers, settings.ray)
         make = functools.partial(StreetSimulator, settings.seconds, settings.reward)
         self._simulate = SimulatorPerProcess(make, make())
         self._learner = StreetLearner(initial_arrays(np.random.default_rng(settings.seed)), settings.ppo)
@@ -189,7 +196,7 @@ class StreetsTrainer:
         columns = {name: value for name, value in values.items() if name != FPS}
         self._rows = self._rows or [",".join(columns)]
         self._rows.append(",".join(cell(value) for value in columns.values()))
-        whole_files.write(self._settings.out / f"{self._settings.label}_curve.csv", "\n".join(self._rows) + "\n")
+        whole_files.write(self._settings.curve_file, "\n".join(self._rows) + "\n")
         for name, value in values.items():
             tf.summary.scalar(name, value, step=self._update)
 
@@ -212,7 +219,8 @@ class StreetsTrainer:
             factor = float(rng.uniform(*((MIN_FACTOR, MAX_FACTOR) if is_usual else (MIN_HEAVY, MAX_HEAVY))))
             seed = int(rng.integers(1, 1 << 30))
             rate = self._rates[k] * factor
-            jobs.append((settings.streets[k], arrays, rate, seed, True, sharpness))
+            street = packed_streets.for_jobs(self._executor, settings.streets[k])
+            jobs.append((street, arrays, rate, seed, True, sharpness))
             drawn.append((k, is_usual, factor, rate))
         episodes = []
         for (k, is_usual, factor, _), episode in zip(drawn, in_order(self._executor.run(self._simulate, jobs)), strict=True):

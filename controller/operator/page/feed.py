@@ -113,9 +113,13 @@ class Feed:
     def add(self, event: DecisionEvent) -> None:
         before = self.newest
         modes = before.modes
-        changed = [(c.tl, c.mode) for c in event.commands] + [
-            (d.tl, d.mode) for d in event.decisions if d.mode is not d.mode_before
-        ]
+        changed = [(c.tl, c.mode) for c in event.commands]
+        missing = 0
+        for decision in event.decisions:
+            if decision.failure:
+                missing += 1
+            if decision.mode is not decision.mode_before:
+                changed.append((decision.tl, decision.mode))
         if changed:
             for tl, mode in changed:
                 self._modes[self._index[tl]] = mode.value
@@ -125,7 +129,6 @@ class Feed:
         self.newest = Newest(before.sequence + 1, event.at_s, shown, modes, halting)
         self._keep(KeptStep(before.sequence + 1, event.at_s, event.decisions, event.sent, event.shown, halting))
         if event.times is not None:
-            missing = sum(decision.is_missing for decision in event.decisions)
             self.missing += missing
             self.decisions += len(event.decisions) - missing
             self.times.append(StepTime(event.monotonic_s, len(event.decisions), event.times))

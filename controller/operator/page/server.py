@@ -38,8 +38,8 @@ log = logging.getLogger("controller")
 MAX_WATCHERS = 200
 MAX_REQUEST_BYTES = 4096
 """Of a watcher's message."""
-MIN_FRAME_INTERVAL_S = 0.05
-"""Wall time between two frames of a watcher, at least."""
+MIN_FRAME_INTERVAL_S = 0.1
+"""Wall time between two frames of a watcher, at least: vehicles are not read more often either."""
 FRAME_SHARE = 0.03
 """Of a processor's time, what making frames for all watchers takes at most."""
 IDLE_INTERVAL_S = 1.0

@@ -10,7 +10,7 @@ Devices are numbered: a column with both numbers and names of signals would be r
 """
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from city.errors import InputError
 from city.printable import printable
 from controller.recording.atspm import detectors
 from controller.recording.atspm.detectors import Detector
+from controller.recording.atspm.event_codes import Event
 from controller.recording.atspm.events import SignalEvents
 from controller.recording.atspm.phase_numbers import PhaseNumbers
 from controller.recording.atspm.timeline import Timeline
@@ -45,7 +46,7 @@ def device_numbers(phases: Mapping[str, PhaseNumbers]) -> dict[str, int]:
 def write(
     folder: Path,
     timeline: Timeline,
-    events: Sequence[SignalEvents],
+    events: Iterable[SignalEvents],
     phases: Mapping[str, PhaseNumbers],
     loops: Sequence[Detector] = (),
     notes: Sequence[str] = (),
@@ -55,7 +56,7 @@ def write(
     Args:
         folder: the folder.
         timeline: what the events were made from: it has the date.
-        events: of `signal_events`.
+        events: of `signal_events`; taken one by one.
         phases: of all signals of the network, so that a signal has the same device number in every export.
         loops: the detectors.
         notes: first lines of notes.txt, such as what is not known.
@@ -66,27 +67,26 @@ def write(
         raise InputError(f"{folder}: cannot be created: {error.strerror or error}; pass another folder") from None
     devices = device_numbers(phases)
     paths = [folder / name for name in ("events.csv", "detectors.csv", "phases.csv", "notes.txt")]
-    _write_events(paths[0], timeline, events, devices)
-    _write_detectors(paths[1], [loop for loop in loops if loop.signal in phases], phases, devices)
-    _write_phases(paths[2], phases, devices)
-    rules = [f"device {devices[own.signal]}, signal {printable(own.signal)}, {note}" for own in events for note in own.notes]
-    notes = (*map(printable, notes), *rules)
-    whole_files.write(paths[3], "".join(f"{note}\n" for note in notes) + ("" if rules else NO_NOTES), REMEDY)
-    for own in events:
-        paths.append(folder / f"device-{devices[own.signal]}.xml")
-        _write_maxtime(paths[-1], timeline, own, devices[own.signal], phases[own.signal])
-    return Written(tuple(paths), notes)
-
-
-def _write_events(path: Path, timeline: Timeline, events: Sequence[SignalEvents], devices: Mapping[str, int]) -> None:
-    with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+    rules: list[str] = []
+    with whole_files.replacing(paths[0], REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["TimeStamp", "DeviceId", "EventId", "Parameter"])
         for own in events:
             device = devices[own.signal]
-            for event in own.events:
-                time = timeline.time(event.time_ms).isoformat(" ", "milliseconds")
-                writer.writerow([time, device, int(event.code), event.parameter])
+            writer.writerows(_row(timeline, event, device) for event in own.events)
+            paths.append(folder / f"device-{device}.xml")
+            _write_maxtime(paths[-1], timeline, own, device, phases[own.signal])
+            rules += [f"device {device}, signal {printable(own.signal)}, {note}" for note in own.notes]
+    _write_detectors(paths[1], [loop for loop in loops if loop.signal in phases], phases, devices)
+    _write_phases(paths[2], phases, devices)
+    notes = (*map(printable, notes), *rules)
+    whole_files.write(paths[3], "".join(f"{note}\n" for note in notes) + ("" if rules else NO_NOTES), REMEDY)
+    return Written(tuple(paths), notes)
+
+
+def _row(timeline: Timeline, event: Event, device: int) -> tuple[str, int, int, int]:
+    """A row of events.csv."""
+    return timeline.time(event.time_ms).isoformat(" ", "milliseconds"), device, int(event.code), event.parameter
 
 
 def _write_detectors(

@@ -6,7 +6,7 @@ programs          while signals were handed to them; none while the controller s
 causes            max-out for a green that the safety rules ended at its maximum
 queues            halting vehicles, whenever the TL was due
 volumes           counted vehicles, else the flow of single vehicles on their lanes after Edie: the way that they drive in a time,
-                  divided by the lane's length (dialect street)
+                  divided by the lane's length (dialect street, driver greedy)
 detectors         occupied while a vehicle is on them: from entries and exits, of runs in which SUMO had loaded detectors; free
                   after a hole of the record, until a vehicle enters
 
@@ -14,9 +14,9 @@ Edie, "Discussion of traffic stream measurements and definitions", 1963.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import InitVar, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,15 +26,16 @@ from city.network import Program
 from city.sumo_files import time_text
 from controller.recording.atspm import phase_numbers
 from controller.recording.atspm.detectors import Detector
+from controller.recording.atspm.occupancy import Occupancy
 from controller.recording.atspm.phase_numbers import PhaseNumbers
 from controller.recording.atspm.readings import LaneReading, SignalReadings, VehicleReading
+from controller.recording.atspm.spool import Series, Spool
 from controller.recording.atspm.timeline import (
     FALLBACK,
     LOST,
     MAX_OUT,
     MODES,
     POLICY,
-    Detection,
     GreenEnd,
     ModeChange,
     ProgramChange,
@@ -98,6 +99,24 @@ def read(
 
     Raises InputError if the record's network or the phase numbers cannot be read, or no signal is recorded in that time.
     """
+    steps, zero = collect(reader, city, zero, tls, from_s, to_s, vehicles_s)
+    return steps.recorded(zero, reader.missing)
+
+
+def collect(
+    reader: RunReader,
+    city: City | None = None,
+    zero: datetime | None = None,
+    tls: Iterable[str] | None = None,
+    from_s: float | None = None,
+    to_s: float | None = None,
+    vehicles_s: float = 0.0,
+    spool: Spool | None = None,
+) -> "tuple[StepCollector, datetime]":
+    """The steps of a record, and the local date and time of second 0. Arguments and errors are those of `read`.
+
+    `spool`: where states and detections are kept, for a record that is longer than the memory; then nothing is read of lanes.
+    """
     path = reader.files[0].path
     with RecordReader(path) as file:
         run = start_of(path, file.city, file.attachments)
@@ -108,17 +127,21 @@ def read(
             hour=0, minute=0, second=0, microsecond=0, tzinfo=None
         )
     chosen = None if tls is None else set(tls)
-    steps = StepCollector(run, phases, chosen, from_s, to_s, vehicles_s)
+    steps = StepCollector(run, phases, chosen, from_s, to_s, vehicles_s, spool)
     for recorded in reader.steps(chosen):
         if to_s is not None and recorded.step.at_s >= to_s and steps.end_s >= to_s:
             break
-        steps.add(recorded)
+        try:
+            steps.add(recorded)
+        except OutOfOrder as error:
+            raise InputError(f"{path}: its times are out of order: {error}; record the run again") from None
     if not steps.begin_s < steps.end_s:
         raise InputError(f"{path}: has no shown state of these TLs at that time; see greenserve record info")
-    try:
-        return steps.recorded(zero, reader.missing)
-    except ValueError as error:
-        raise InputError(f"{path}: its times are out of order: {error}; record the run again") from None
+    return steps, zero
+
+
+class OutOfOrder(ValueError):
+    """A time comes after a later one."""
 
 
 def programs_of(run: RunStart, signal: str) -> tuple[Program, ...]:
@@ -141,26 +164,36 @@ class _Signal:
     """By phase, the rows of its incoming lanes."""
     uses_flow: bool = False
     """Whether vehicles are not counted, but read one by one."""
-    states: list[ShownState] = field(default_factory=list)
-    modes: list[ModeChange] = field(default_factory=list)
-    programs: list[ProgramChange] = field(default_factory=list)
-    green_ends: list[GreenEnd] = field(default_factory=list)
+    spool: InitVar[Spool | None] = None
     readings: SignalReadings = field(default_factory=SignalReadings)
     flow: dict[int, float] = field(default_factory=dict)
     """By phase, the vehicles that passed until `flow_s`, after Edie."""
     flow_s: float | None = None
 
+    def __post_init__(self, spool: Spool | None) -> None:
+        self.states = Series[ShownState](spool)
+        self.modes = Series[ModeChange](spool)
+        self.programs = Series[ProgramChange](spool)
+        self.green_ends = Series[GreenEnd](spool)
+
     def set_mode(self, begin_s: float, mode: str) -> None:
-        while self.modes and self.modes[-1].begin_s >= begin_s:
-            self.modes.pop()
-        if not self.modes or self.modes[-1].mode != mode:
+        while (newest := self.modes.newest) is not None and newest.begin_s >= begin_s:
+            self.modes.remove_newest()
+        if newest is None or newest.mode != mode:
             self.modes.append(ModeChange(begin_s, mode))
 
     def set_program(self, begin_s: float, program: str | None) -> None:
-        while self.programs and self.programs[-1].begin_s >= begin_s:
-            self.programs.pop()
-        if not self.programs or self.programs[-1].program != program:
+        while (newest := self.programs.newest) is not None and newest.begin_s >= begin_s:
+            self.programs.remove_newest()
+        if newest is None or newest.program != program:
             self.programs.append(ProgramChange(begin_s, program))
+
+    def add_green_end(self, time_s: float, cause: str) -> None:
+        """Raises OutOfOrder."""
+        newest = self.green_ends.newest
+        if newest is not None and newest.time_s > time_s:
+            raise OutOfOrder(f"{self.id}: green_ends: {time_s} s comes after {newest.time_s} s")
+        self.green_ends.append(GreenEnd(time_s, cause))
 
     def timeline(self) -> SignalTimeline:
         return SignalTimeline(self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), tuple(self.green_ends))
@@ -175,37 +208,6 @@ def _recorded_phases(path: Path, run: RunStart) -> dict[str, PhaseNumbers]:
         raise InputError(f"{error}, in a city.toml that --city names") from None
 
 
-class _Occupancy:
-    """When detectors were occupied, from the vehicles that came onto them and left them."""
-
-    def __init__(self, detectors: Sequence[Detector]) -> None:
-        self._detectors = detectors
-        self._changes: list[tuple[int, bool, int]] = []
-        """(ms, whether it is an exit, detector): an entry comes before an exit of the same moment."""
-        self._on: Counter[int] = Counter()
-        """Vehicles on each detector."""
-
-    def add(self, changes: record.DetectorChanges) -> None:
-        """Add those of a step. An exit without an entry is left out: the entry was in a hole."""
-        for detector, time_s, is_entry in zip(changes.detector, changes.time_s, changes.is_entry, strict=False):
-            if detector < len(self._detectors) and (is_entry or self._on[detector]):
-                self._on[detector] += 1 if is_entry else -1
-                self._changes.append((round(1000 * time_s), not is_entry, detector))
-
-    def end_all(self, time_s: float) -> None:
-        """Every vehicle leaves, because what follows is not known."""
-        self._changes += [(round(1000 * time_s), True, detector) for detector in self._on.elements()]
-        self._on.clear()
-
-    def detections(self) -> Iterator[Detection]:
-        """Each detector that became occupied or free, in order of time."""
-        on: Counter[int] = Counter()
-        for time_ms, is_exit, detector in sorted(self._changes):
-            on[detector] += -1 if is_exit else 1
-            if on[detector] == (0 if is_exit else 1):
-                yield Detection(self._detectors[detector].id, time_ms / 1000, not is_exit)
-
-
 class StepCollector:
     """Collects the steps of a run, of a file or of one that is simulated now."""
 
@@ -217,8 +219,9 @@ class StepCollector:
         from_s: float | None,
         to_s: float | None,
         vehicles_s: float,
+        spool: Spool | None = None,
     ) -> None:
-        """`phases`: of every signal of the network; the other arguments are those of `read`."""
+        """`phases`: of every signal of the network; the other arguments are those of `collect`."""
         self._run, self._phases = run, phases
         self._tls = [contract.tl for contract in run.contracts]
         self._lanes = run.tracked_lanes()
@@ -226,12 +229,13 @@ class StepCollector:
         self._length_m = [run.street.lane_length_m[lane] for lane in self._lanes.lanes]
         self._has_driver = run.driver is not None
         self._from_s, self._to_s, self._vehicles_s = from_s, to_s, vehicles_s
+        self._has_readings = spool is None
         self._rows: dict[tuple[str, ...], list[int]] = {}
         self.begin_s = self.end_s = -math.inf if from_s is None else from_s
         self._shown_s: float | None = None
         """End of the newest shown state."""
         self.holes: list[str] = []
-        self._occupancy = _Occupancy(run.detectors)
+        self._occupancy = Occupancy(run.detectors, spool)
         self.signals: dict[str, _Signal] = {}
         self._of_tl: dict[str, list[_Signal]] = {}
         number_of_states = {signal: k for k, signal in enumerate(run.start.signals)}
@@ -248,7 +252,7 @@ class StepCollector:
                 uses_flow = not all(row in self._outflow for row in rows) and set(
                     self._lanes.vehicle_lanes_of.get(contract.tl, ())
                 ) >= {self._lanes.lanes[row] for row in rows}
-                self.signals[signal] = _Signal(signal, contract.tl, number_of_states[signal], lanes, uses_flow)
+                self.signals[signal] = _Signal(signal, contract.tl, number_of_states[signal], lanes, uses_flow, spool)
                 self._of_tl.setdefault(contract.tl, []).append(self.signals[signal])
 
     def add(self, recorded: RecordedStep) -> None:
@@ -259,7 +263,7 @@ class StepCollector:
             mode = self._mode(record.TlStep.POLICY) if step.number == 0 else LOST
             begin_s = min([step.at_s, *(shown.begin_s for shown in step.shown)])
             for signal in self.signals.values():
-                if not signal.modes:
+                if signal.modes.newest is None:
                     signal.set_mode(begin_s, mode)
         for shown in step.shown:
             self._add_shown(shown)
@@ -271,13 +275,22 @@ class StepCollector:
             for signal in self._of_tl.get(tl, ()):
                 signal.set_mode(tl_step.at_s, self._mode(tl_step.mode))
                 self._add_states(signal, tl_step)
-        if step.due and self._is_inside(step.at_s):
+        if step.due and self._has_readings and self._is_inside(step.at_s):
             self._add_readings(step)
 
-    def recorded(self, zero: datetime, missing: Iterable[str] = ()) -> RecordedSignals:
-        """The signals of the steps so far. Raises ValueError if their times are out of order.
+    def timeline(self, zero: datetime, signals: Iterable[str] | None = None) -> Timeline:
+        """What signals showed in the steps so far. `signals`: None for all."""
+        names = tuple(self.signals) if signals is None else tuple(signals)
+        own = tuple(self.signals[name].timeline() for name in names)
+        return Timeline(self.begin_s, self.end_s, zero, own, tuple(self._occupancy.detections(names)))
 
-        `zero`: local date and time of simulated second 0. `missing`: what else is missing of the record.
+    def recorded(self, zero: datetime, missing: Iterable[str] = (), signals: Iterable[str] | None = None) -> RecordedSignals:
+        """The signals of the steps so far.
+
+        Args:
+            zero: local date and time of simulated second 0.
+            missing: what else is missing of the record.
+            signals: those of the timeline; None for all.
         """
         run = self._run
         detectors = tuple(detector for detector in run.detectors if detector.signal in self.signals)
@@ -285,12 +298,10 @@ class StepCollector:
         if run.driver is not None:
             notes.append(f"{run.driver} drove in the place of the policies: its time is control mode {FALLBACK}")
         if any(signal.uses_flow for signal in self.signals.values()):
-            notes.append("volumes of dialect street are the flow of single vehicles (Edie), not counts")
-        own = tuple(signal.timeline() for signal in self.signals.values())
-        detections = tuple(self._occupancy.detections())
+            notes.append("volumes of TLs whose single vehicles are read are their flow (Edie), not counts")
         return RecordedSignals(
             run,
-            Timeline(self.begin_s, self.end_s, zero, own, detections),
+            self.timeline(zero, signals),
             dict(self._phases),
             {name: programs_of(run, name) for name in self.signals},
             {name: signal.readings for name, signal in self.signals.items()},
@@ -316,8 +327,9 @@ class StepCollector:
         self._shown_s = shown.end_s
         self.end_s = max(self.end_s, shown.end_s if self._to_s is None else min(shown.end_s, self._to_s))
         for signal in self.signals.values():
-            state = shown.states[signal.number_of_states] if signal.number_of_states < len(shown.states) else ""
-            before = signal.states[-1] if signal.states else None
+            # a signal has a few states, each of which is shown many times
+            state = sys.intern(shown.states[signal.number_of_states]) if signal.number_of_states < len(shown.states) else ""
+            before = signal.states.newest
             if state and (before is None or (before.state != state and before.begin_s < shown.begin_s)):
                 signal.states.append(ShownState(shown.begin_s, state))
 
@@ -325,9 +337,9 @@ class StepCollector:
         self.holes.append(f"nothing is recorded from {time_text(begin_s)} to {time_text(end_s)}")
         self._occupancy.end_all(begin_s)
         for signal in self.signals.values():
-            mode = signal.modes[-1].mode
+            newest = signal.modes.newest
             signal.set_mode(begin_s, LOST)
-            signal.set_mode(end_s + AFTER_HOLE_S, mode)
+            signal.set_mode(end_s + AFTER_HOLE_S, newest.mode if newest is not None else LOST)
 
     def _add_states(self, signal: _Signal, tl_step: record.TlStep) -> None:
         """Programs, and greens that the safety rules ended at their maximum."""
@@ -337,7 +349,7 @@ class StepCollector:
                     signal.set_program(states.at_s, None if command.state else command.program)
             for override in states.overrides:
                 if override.signal == signal.id and override.reason == record.TlStep.MAX_GREEN:
-                    signal.green_ends.append(GreenEnd(states.at_s, MAX_OUT))
+                    signal.add_green_end(states.at_s, MAX_OUT)
 
     def _add_readings(self, step: record.Step) -> None:
         due = tuple(self._tls[k] for k in step.due if k < len(self._tls))

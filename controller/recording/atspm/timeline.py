@@ -15,7 +15,7 @@ FORCE_OFF, MAX_OUT, GAP_OUT = "force-off", "max-out", "gap-out"
 CAUSES = (FORCE_OFF, MAX_OUT, GAP_OUT)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ShownState:
     """A state that a signal showed until its next one."""
 
@@ -25,7 +25,7 @@ class ShownState:
     """One character per link, as SUMO has them: r, y, g, G, s, u, o or O."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ModeChange:
     """A control mode that lasted until the next one."""
 
@@ -34,7 +34,7 @@ class ModeChange:
     """One of MODES."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ProgramChange:
     """The program that ran until the next change."""
 
@@ -43,7 +43,7 @@ class ProgramChange:
     """Its id; None while a client, such as the controller, set the states."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GreenEnd:
     """Why the greens that ended at a moment did so, if more is known than `events` can derive from mode and program."""
 
@@ -52,7 +52,7 @@ class GreenEnd:
     """One of CAUSES: a maximum green ended them (max-out), a plan or policy did (force-off), or a detector's gap (gap-out)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PedestrianCall:
     """A pedestrian's call for a walk."""
 
@@ -61,7 +61,7 @@ class PedestrianCall:
     """Link index of the crossing."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Detection:
     """A detector that became occupied or free."""
 

@@ -1,7 +1,9 @@
 """The memory of the commands that read records does not grow with a record's length."""
 
+import copy
 import gc
 import tracemalloc
+from collections import Counter
 
 import pytest
 
@@ -10,6 +12,7 @@ from controller.recording.record_file import RecordReader, RecordWriter
 from controller.recording.recorded_run import RecordedRun
 from controller.recording.replay import Replay
 from protos import record_pb2 as record
+from tests.controller.recording.recorded_city import RecordedCity
 from tests.controller.recording.replayed_city import record_run
 from tests.controller.recording.update import path, sample_city
 
@@ -73,6 +76,46 @@ def test_memory_of_commands_with_24_h_of_1000_tls_is_that_of_an_hour(tmp_path, c
         assert peaks[1] < 1.3 * peaks[0] + 4e6, (command, flags, peaks)
     lines = sum(1 for _ in (tmp_path / "tables" / "decisions.csv").open())
     assert lines == 1 + 24 * 3600 / INTERVAL_S * TLS
+
+
+def write_hours(file, recorded_city, hours):
+    """A run of the sample city, with its detectors, over and over."""
+    steps, begin_s = [], 0.0
+    length_s = recorded_city.steps[-1][0].shown[-1].end_s
+    while begin_s < hours * 3600:
+        for step, tl_steps, publish_ns in recorded_city.steps:
+            step, tl_steps = copy.deepcopy((step, tl_steps))
+            step.number = len(steps)
+            for moved in (
+                step,
+                *step.commands,
+                *tl_steps.values(),
+                *(states for tl in tl_steps.values() for states in tl.states),
+            ):
+                moved.at_s += begin_s
+            for shown in step.shown:
+                shown.begin_s, shown.end_s = shown.begin_s + begin_s, shown.end_s + begin_s
+            step.detectors.time_s[:] = [time_s + begin_s for time_s in step.detectors.time_s]
+            steps.append((step, tl_steps, publish_ns))
+        begin_s += length_s
+    return RecordedCity(recorded_city.start, steps).write(file)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_export_of_events_holds_those_of_one_signal(recorded_city, tmp_path, capsys):
+    for hours in (1, 4):
+        file = write_hours(tmp_path / f"{hours}.mcap", recorded_city, hours)
+        code, peak = peak_bytes(lambda: main(["export", str(file), "--atspm", str(tmp_path / "atspm")], PROG))  # noqa: B023
+        assert (code, capsys.readouterr().err) == (0, "")
+        with (tmp_path / "atspm" / "events.csv").open() as rows:
+            events = Counter(row.split(",")[1] for row in rows)
+        most = max(events.values())
+        with capsys.disabled():
+            print(f"\n{hours} h, {events.total()} events, at most {most} of a signal: {peak / 1e6:.1f} MB")
+        # an event and what it is made from are some 200 bytes
+        assert peak < 4e6 + 300 * most, (hours, peak, most)
+        assert events.total() > 6 * most
 
 
 @pytest.mark.slow

@@ -143,6 +143,7 @@ def test_a_training_interrupted_in_its_second_network_resumes_to_the_same_files(
     lines = [line.split(" passes the gate: ")[0] for line in output.out.splitlines()]
     assert lines[:-1] == ["seed 5", "seed 6", "product"]
     assert files(trained) == files(tmp_path / "cut")
+    assert b"seed 6 (kept): " in files(trained)["trial_1_curves.svg"]
 
 
 def test_existing_networks_have_the_same_results_with_two_workers(trained, tmp_path, monkeypatch):

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from city import network
+from export import pretrained
 from export.checkpoints import phase_networks
 from greenserve.__main__ import main
 from simulation.synthetic.streets import generate
 from simulation.trips import Trips
 from tests.conftest import GRID
-from training.phase_competition import street_learning, trainer
+from training.phase_competition import command, street_learning, trainer
 from training.phase_competition.networks import initial_arrays
 from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
@@ -96,6 +97,26 @@ def test_a_street_that_sumo_refuses_is_left_out_of_an_update(streets, tmp_path):
         StreetsTrainer(settings([broken], tmp_path / "out"), lines.append).run()
 
 
+def test_the_defaults_are_those_of_the_shipped_policy(tmp_path, monkeypatch):
+    prepared = []
+
+    class Prepared:
+        def __init__(self, settings, report):
+            prepared.append(settings)
+
+        def run(self):
+            return tmp_path / "street_trial_1.policy"
+
+    monkeypatch.setattr(command, "StreetsTrainer", Prepared)
+    monkeypatch.setattr(command, "synthetic", lambda folder, seeds: [folder / f"street_{seed}" for seed in seeds])
+    assert main(["train", "--streets", "synthetic", "--out", str(tmp_path)]) == 0
+    (used,) = prepared
+    (shipped,) = phase_networks.trainings(pretrained.policy())
+    assert f"synthetic, {len(used.streets)}" == shipped["--streets"]
+    names = ("--updates", "--episodes-per-update", "--seconds", "--seed", "--reward", "heavy")
+    assert {name: used.identity[name] for name in names} == {name: shipped[name] for name in names}
+
+
 @pytest.mark.slow
 def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -123,6 +144,9 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
         (["--streets", "synthetic", "--patience", "0"], "--patience is for a training in a city"),
         (["--streets", "synthetic", "--checkpoint", "best"], "--checkpoint is for a training in a city"),
         (["--streets", "synthetic", "--evaluate-every", "0"], "--evaluate-every 0 must lie between"),
+        (["--ray", "auto"], "--ray is for a training on many streets; pass --streets synthetic, or use greenserve rounds"),
+        (["--streets", "synthetic", "--ray", "auto", "--workers", "2"], "--ray uses every CPU of its cluster"),
+        (["--streets", "synthetic", "--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray cluster answers there"),
     ],
 )
 def test_wrong_flags_are_one_line(flags, text, tmp_path, monkeypatch, capsys):

@@ -14,6 +14,7 @@ from city import config
 from city.errors import InputError
 from controller.recording.atspm import from_record
 from controller.recording.atspm.detectors import Detector
+from controller.recording.atspm.occupancy import Occupancy
 from controller.recording.atspm.timeline import FALLBACK, HOLD, LOST, MAX_OUT, POLICY, RECOVERING
 from controller.recording.run_files import open_run
 from controller.recording.sentences import mode_name
@@ -266,7 +267,7 @@ def test_detectors_are_occupied_while_a_vehicle_is_on_them(recorded_city, record
 def test_detector_is_free_when_the_last_vehicle_has_left(stays, step_ms):
     ends = [(entry, entry + stay) for entry, stay in stays]
     changes = sorted([(ms, False) for ms, _ in ends] + [(ms, True) for _, ms in ends])
-    occupancy = from_record._Occupancy([Detector("d", "A", "Presence", "a_0")])
+    occupancy = Occupancy([Detector("d", "A", "Presence", "a_0")])
     for begin_ms in range(0, 100, step_ms):
         own = [(ms / 1000, not is_exit) for ms, is_exit in changes if begin_ms <= ms < begin_ms + step_ms]
         times, entries = zip(*own, strict=True) if own else ((), ())
@@ -281,7 +282,7 @@ def test_detector_is_free_when_the_last_vehicle_has_left(stays, step_ms):
 
 
 def test_hole_frees_detectors_until_a_vehicle_enters():
-    occupancy = from_record._Occupancy([Detector("d", "A", "Presence", "a_0")])
+    occupancy = Occupancy([Detector("d", "A", "Presence", "a_0")])
     occupancy.add(record.DetectorChanges(detector=[0], time_s=[1.0], is_entry=[True]))
     occupancy.end_all(5.0)
     occupancy.add(record.DetectorChanges(detector=[0, 0, 7], time_s=[9.0, 10.0, 11.0], is_entry=[False, True, True]))
