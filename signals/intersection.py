@@ -337,7 +337,10 @@ class Intersection:
         if self._transitions is not None:
             if all(transition.is_sent for transition in self._transitions):
                 return self.next_decision_s
-            return min(self.next_decision_s, *(safety.next_change_s(now) for safety in self.safeties))
+            # a cleared signal has been permitted for the last time: its release comes next
+            recheck_s = round_to_ms(now + RECHECK_INTERVAL_S)
+            dues_s = (recheck_s if safety.is_cleared(now) else safety.next_change_s(now) for safety in self.safeties)
+            return min(self.next_decision_s, *dues_s)
         due_s = min(self.next_decision_s, self._phase_sequencer.next_change_s(now))
         for safety, requested in zip(self.safeties, self._requested, strict=True):
             if not safety.shows(requested):

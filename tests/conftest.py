@@ -1,5 +1,7 @@
 """Shared fixtures: the sample city, real training output and networks, small networks, servers."""
 
+import fcntl
+import os
 import subprocess
 from pathlib import Path
 
@@ -87,12 +89,19 @@ def crossroads(tmp_path_factory) -> SignalNetwork:
 
 @pytest.fixture(scope="session")
 def grid_models(tmp_path_factory) -> Path:
-    """Folder of the sample city's models, exported from its checkpoints."""
-    from export.__main__ import main
+    """Folder of the sample city's models, exported from its checkpoints once for all of pytest-xdist's workers: for reading."""
+    own = tmp_path_factory.getbasetemp()
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    models = folder / "grid-models"
+    with (folder / "grid-models.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not models.is_dir():
+            from export.__main__ import main
 
-    folder = tmp_path_factory.mktemp("grid") / "models"
-    assert main(["--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(folder)]) == 0
-    return folder
+            draft = folder / "grid-models.draft"
+            assert main(["--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(draft)]) == 0
+            draft.rename(models)
+    return models
 
 
 @pytest.fixture(params=["TCP", "Unix socket"])

@@ -62,7 +62,8 @@ def _vehicles(answer: bytes, at: int, begin: bytes) -> tuple[list[LoopVehicle], 
     end = reader.value_end()
     at = reader.at + len(begin)
     (count,) = struct.unpack_from("!i", answer, at + 6) if at + 10 <= end else (-1,)
-    if not answer.startswith(begin, reader.at) or count < 0 or not answer.startswith(_compound(count), at):
+    # a vehicle takes more than a byte
+    if not 0 <= count <= end - at or not answer.startswith(begin, reader.at) or not answer.startswith(_compound(count), at):
         raise MalformedMessage("an answer whose layout does not match its getters")
     vehicles = list(_each_vehicle(answer, at + 10, end, count))
     return vehicles, end

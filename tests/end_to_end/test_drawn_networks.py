@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import pytest
 import sumolib
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,7 +100,17 @@ def control_networks(options, kind, safety, step_s, begin_s):
     assert controlled.collisions <= fixed.collisions and controlled.emergency_stops <= fixed.emergency_stops
 
 
-@settings(max_examples=15)
-@given(networks(), KINDS, SAFETIES, st.sampled_from((1.0, 1.0, 0.5, 0.2)), st.sampled_from((0.0, 100.5)))
+CASES = (networks(), KINDS, SAFETIES, st.sampled_from((1.0, 1.0, 0.5, 0.2)), st.sampled_from((0.0, 100.5)))
+
+
+@settings(max_examples=5)
+@given(*CASES)
 def test_adversarial_policies_on_drawn_networks_raise_no_alarm(options, kind, safety, step_s, begin_s):
+    control_networks(options, kind, safety, step_s, begin_s)
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(*CASES)
+def test_adversarial_policies_on_many_drawn_networks_raise_no_alarm(options, kind, safety, step_s, begin_s):
     control_networks(options, kind, safety, step_s, begin_s)

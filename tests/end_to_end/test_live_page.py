@@ -1,28 +1,21 @@
 """The live page in a real browser: Debian's chromium, driven by playwright."""
 
 import contextlib
+import functools
 import re
-import shutil
 import signal
 import threading
 import time
 
 import pytest
 
+from tests.end_to_end import browser as real_browser
+from tests.end_to_end.browser import COLOURS, VIEWS, chromium, eventually, needs_chromium
 from tests.end_to_end.programs import connect, controller, free_port, sumo
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = [needs_chromium, pytest.mark.slow]
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian's package chromium)"),
-    pytest.mark.slow,
-]
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 RUN = ["--policy", "max-pressure", "--speed", "5"]
-TIMEOUT_MS = 30_000
 SECONDS, CHANGES = 12, 4
 """Simulated seconds, and different states of the city, that are compared at least."""
 LAG_S = 10
@@ -31,28 +24,11 @@ LAG_S = 10
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield made
-        made.close()
+    with chromium() as browser:
+        yield browser
 
 
-@contextlib.contextmanager
-def opened(browser, url, width=1280, height=800, scheme="dark"):
-    """The page in a context of its own; a browser's error or a script's error fails the test."""
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-    page, errors = context.new_page(), []
-    page.set_default_timeout(TIMEOUT_MS)
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(url)
-    page.wait_for_selector("#status.live")
-    try:
-        yield page
-        # a connection that is lost is an error to the browser, but not of the page
-        assert [text for text in errors if not re.search(r"ERR_CONNECTION|ERR_EMPTY_RESPONSE|WebSocket connection", text)] == []
-    finally:
-        context.close()
+opened = functools.partial(real_browser.opened, status="live")
 
 
 @contextlib.contextmanager
@@ -72,13 +48,6 @@ def running(*arguments, address="127.0.0.1:0"):
 def url():
     with running() as (address, _):
         yield address
-
-
-def eventually(check, timeout_s=30.0):
-    end_s = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
 
 
 def test_the_page_shows_the_states_that_sumo_shows(browser):
@@ -279,9 +248,7 @@ def test_an_alarm_has_its_runbook_on_the_page(browser, url):
         assert "<b>Unavailable</b>" in page.inner_text("#alarms")  # text, not HTML
 
 
-@pytest.mark.parametrize(
-    ("width", "height", "scheme"), [(1280, 800, "dark"), (1280, 800, "light"), (390, 844, "dark"), (390, 844, "light")]
-)
+@pytest.mark.parametrize(("width", "height", "scheme"), VIEWS)
 def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, width, height, scheme):
     with opened(browser, url, width, height, scheme) as page:
         page.fill("#search", "SA101")
@@ -292,9 +259,4 @@ def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, w
         assert page.locator("#map").bounding_box()["height"] > 0.4 * height
         back = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert back == ("rgb(17, 22, 28)" if scheme == "dark" else "rgb(244, 246, 248)")
-        drawn = """(id) => {
-            const canvas = document.getElementById(id);
-            const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-            return new Set(new Uint32Array(image.data.buffer)).size;
-        }"""
-        assert page.evaluate(drawn, "street") > 2 and page.evaluate(drawn, "traffic") > 5
+        assert page.evaluate(COLOURS, "street") > 2 and page.evaluate(COLOURS, "traffic") > 5

@@ -72,7 +72,7 @@ def test_a_tl_that_an_operator_set_stays_so_over_a_restart(tmp_path):
 
 
 def test_a_paused_run_is_alive_for_its_guard_and_probes_and_steps_exactly(tmp_path):
-    """The pause is several times as long as the guard's watchdog."""
+    """The pause is more than twice as long as the guard's watchdog."""
     city = tmp_path / "city.toml"
     text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
     city.write_text(text.replace("[controller]\n", "[controller]\nwatchdog_s = 2\n"))
@@ -86,7 +86,7 @@ def test_a_paused_run_is_alive_for_its_guard_and_probes_and_steps_exactly(tmp_pa
             connected(process, port) as client,
         ):
             paused = client.call("Pause", pb.PauseRequest(author="ann"))
-            time.sleep(6)
+            time.sleep(4.5)
             assert second(client) == paused.second
             with urllib.request.urlopen(f"http://127.0.0.1:{http}/healthz", timeout=5) as answer:
                 assert answer.status == 200
@@ -107,11 +107,10 @@ def test_answers_after_a_pause_longer_than_the_deadline_are_not_missing(grid_ser
     port = free_port()
     flags = ("--server", grid_server, "--control-address", f"127.0.0.1:{port}", "--deadline-ms", "3000")
     with controller(*flags) as process, connected(process, port) as client:
-        for _ in range(2):
-            client.call("Pause", pb.PauseRequest(author="ann"))
-            time.sleep(3.5)
-            now = client.call("Resume", pb.ResumeRequest(author="ann")).second
-            until(lambda before=now: second(client) > before + 20)
+        client.call("Pause", pb.PauseRequest(author="ann"))
+        time.sleep(3.5)
+        before = client.call("Resume", pb.ResumeRequest(author="ann")).second
+        until(lambda: second(client) > before + 20)
         assert not client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=True)).alarms
         assert {state.mode for state in client.call("ListTls", pb.ListTlsRequest()).tls} == {"policy"}
         client.call("Pause", pb.PauseRequest(author="ann"))

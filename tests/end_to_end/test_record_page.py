@@ -1,9 +1,9 @@
 """The page of a record in a real browser: Debian's chromium, driven by playwright."""
 
 import contextlib
+import functools
 import itertools
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,32 +15,19 @@ import pytest
 from controller.recording.run_files import open_files
 from tests.conftest import ROOT
 from tests.controller.recording.recorded_city import SILENT_TL, STREET_TL, record_city
+from tests.end_to_end import browser as real_browser
+from tests.end_to_end.browser import COLOURS, VIEWS, chromium, eventually, needs_chromium
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = [needs_chromium, pytest.mark.slow]
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian's package chromium)"),
-    pytest.mark.slow,
-]
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
-TIMEOUT_MS = 30_000
 SAMPLE_CITY = ROOT / "tests" / "controller" / "recording" / "records" / "sample-city.mcap"
-DRAWN = """(id) => {
-    const canvas = document.getElementById(id);
-    const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-    return new Set(new Uint32Array(image.data.buffer)).size;
-}"""
+opened = functools.partial(real_browser.opened, status="paused")
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield made
-        made.close()
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -74,32 +61,8 @@ def url(folder):
         yield address
 
 
-@contextlib.contextmanager
-def opened(browser, url, width=1280, height=800, scheme="dark"):
-    """The page in a context of its own; a browser's error or a script's error fails the test."""
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-    page, errors = context.new_page(), []
-    page.set_default_timeout(TIMEOUT_MS)
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(url)
-    page.wait_for_selector("#status.paused")
-    try:
-        yield page
-        assert [text for text in errors if not re.search(r"ERR_CONNECTION|ERR_EMPTY_RESPONSE|WebSocket connection", text)] == []
-    finally:
-        context.close()
-
-
 def second(page):
     return page.evaluate("greenserve.shown.second")
-
-
-def eventually(check, timeout_s=20.0):
-    end_s = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
 
 
 def seek(page, at_s):
@@ -245,9 +208,7 @@ def test_the_page_says_that_the_command_has_ended(browser, folder):
         assert process.wait(20) == 0
 
 
-@pytest.mark.parametrize(
-    ("width", "height", "scheme"), [(1280, 800, "dark"), (1280, 800, "light"), (390, 844, "dark"), (390, 844, "light")]
-)
+@pytest.mark.parametrize(("width", "height", "scheme"), VIEWS)
 def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, width, height, scheme):
     with opened(browser, url, width, height, scheme) as page:
         seek(page, 250)
@@ -262,4 +223,6 @@ def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, w
         for name in ("#play", "#position", "#play-speed"):
             box = page.locator(name).bounding_box()
             assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["width"] > 40
-        assert page.evaluate(DRAWN, "street") > 2 and page.evaluate(DRAWN, "traffic") > 5 and page.evaluate(DRAWN, "marks") > 1
+        assert (
+            page.evaluate(COLOURS, "street") > 2 and page.evaluate(COLOURS, "traffic") > 5 and page.evaluate(COLOURS, "marks") > 1
+        )

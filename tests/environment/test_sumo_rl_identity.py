@@ -20,9 +20,9 @@ SUMO_RL = importlib.util.find_spec("sumo_rl")
 pytestmark = pytest.mark.skipif(SUMO_RL is None, reason="sumo-rl is not installed (pip install sumo-rl)")
 CASES = [
     ("cologne1", "diff-waiting-time", "libsumo", 300),
-    ("cologne1", "average-speed", "traci", 150),
+    pytest.param("cologne1", "average-speed", "traci", 150, marks=pytest.mark.slow),
     pytest.param("cologne8", "diff-waiting-time", "libsumo", 600, marks=pytest.mark.slow),
-    ("cologne8", "pressure", "libsumo", 200),
+    pytest.param("cologne8", "pressure", "libsumo", 200, marks=pytest.mark.slow),
     ("ingolstadt7", "queue", "libsumo", 200),
     pytest.param("ingolstadt7", "average-speed", "libsumo", 600, marks=pytest.mark.slow),
     pytest.param("ingolstadt7", "diff-waiting-time", "traci", 300, marks=pytest.mark.slow),

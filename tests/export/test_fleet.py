@@ -25,11 +25,10 @@ from tests.export.exporting import run
 from tests.export.writers import keras3
 
 
-@pytest.fixture
-def models(tmp_path):
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
     """Models of several kinds: stackable ones of two shapes, a norm, a trainer's own graph."""
-    checkpoints = tmp_path / "checkpoints"
-    checkpoints.mkdir()
+    checkpoints = tmp_path_factory.mktemp("checkpoints")
     for tl, model in {
         "SA101": writers.sequential(keras3),
         "SA102": writers.sequential(keras3, sizes=(8, 5)),
@@ -38,8 +37,15 @@ def models(tmp_path):
         "SA105": writers.functional(keras3),
     }.items():
         model.save(checkpoints / f"{tl}_trial_4.keras")
-    assert main(["--model-path", str(checkpoints), "--tl", "all", "--models-dir", str(tmp_path / "models")]) == 0
-    return tmp_path / "models"
+    models = tmp_path_factory.mktemp("exported") / "models"
+    assert main(["--model-path", str(checkpoints), "--tl", "all", "--models-dir", str(models)]) == 0
+    return models
+
+
+@pytest.fixture
+def models(exported, tmp_path):
+    """A test's own copy of them."""
+    return shutil.copytree(exported, tmp_path / "models")
 
 
 def build(models, *flags, name="city"):

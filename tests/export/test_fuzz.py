@@ -75,9 +75,24 @@ def damage(data, how, where, other, length):
     return bytes(data)
 
 
+def fuzz(examples):
+    return settings(max_examples=examples, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+
+
 @given(what=damages, file=st.integers(0, 99))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@fuzz(6)
 def test_a_damaged_file_gives_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
+    assert_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file)
+
+
+@pytest.mark.slow
+@given(what=damages, file=st.integers(0, 99))
+@fuzz(50)
+def test_many_damaged_files_give_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
+    assert_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file)
+
+
+def assert_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
     monkeypatch.setattr(helper_process, "READ_TIMEOUT_S", 3)  # some damages make the HDF5 library loop
     work = tmp_path / "work"
     shutil.rmtree(work, ignore_errors=True)

@@ -171,6 +171,7 @@ def mounted(options, tmp_path, *flags):
     return done.returncode, done.stderr, [line for line in done.stdout.splitlines() if line.startswith("./")]
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_complete_versions_only(tmp_path):
     code, err, remaining = mounted("-o size=300k", tmp_path, "--tl", "all")
     assert code == 2 and "Traceback" not in err

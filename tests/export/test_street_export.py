@@ -30,7 +30,9 @@ from tests.serving.conftest import running
 COLOGNE = SHARED / "scenarios" / "cologne8" / "cologne8.sumocfg"
 STREETS = {
     "grid": GRID / "grid.sumocfg",
-    "cologne8": pytest.param(COLOGNE, marks=pytest.mark.skipif(not COLOGNE.is_file(), reason="cologne8 is not at hand")),
+    "cologne8": pytest.param(
+        COLOGNE, marks=[pytest.mark.slow, pytest.mark.skipif(not COLOGNE.is_file(), reason="cologne8 is not at hand")]
+    ),
 }
 CONTROLLED_S = 60
 

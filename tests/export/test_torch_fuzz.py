@@ -55,7 +55,7 @@ def test_flipped_bytes_and_cut_files_raise_only_errors_of_the_input(shared, tmp_
 
 
 @pytest.mark.parametrize("name", ["cleanrl_state_dict/agent.pt", "sb3_ppo_small/model.zip"])
-@pytest.mark.parametrize("flips", [1, 255])
+@pytest.mark.parametrize("flips", [255, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_damaged_directory_of_a_zip_raises_only_errors_of_the_input(shared, tmp_path, name, flips):
     """Every byte at the archive's end, where the members are listed."""
     whole = (shared / "checkpoints" / "torch" / name).read_bytes()

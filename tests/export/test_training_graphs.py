@@ -63,7 +63,12 @@ def test_an_actor_is_extracted_from_its_training_graph(what, resource, checkpoin
     assert recorded["operations"]["Placeholder"] == 2, "observation and rows"
 
 
-@pytest.mark.parametrize("how", ["tf1", *WHOLE])
+SAME_BYTES_DAILY = ("tf1", "keras 3 .keras", "keras 3 tf.saved_model.save")
+
+
+@pytest.mark.parametrize(
+    "how", [*SAME_BYTES_DAILY, *(pytest.param(how, marks=pytest.mark.slow) for how in WHOLE if how not in SAME_BYTES_DAILY)]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_an_extracted_graph_always_has_the_same_bytes(how, checkpoints, tmp_path):
     if how == "tf1":

@@ -1,6 +1,7 @@
 """A TL from answers to signal commands, without a simulator."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -176,6 +177,17 @@ def test_release_hands_signals_back_once_they_are_cleared(crossing):
         x.confirm_sent(())
     assert isinstance(sent[-1], PermittedRelease) and x.is_released and x.unreleased(0) == []
     assert [s.state for s in sent[:-1]] == ["yyyr", "rrrr"]
+
+
+@pytest.mark.parametrize("max_red_s", [math.inf, 120.0])
+@pytest.mark.parametrize("all_red_s", [0, 2])
+def test_release_is_sent_a_second_after_the_signal_is_cleared(crossing, all_red_s, max_red_s):
+    x = one_signal(crossing, times=SafetyTimes(3, 5, all_red_s, max_red_s=max_red_s))
+    x.commands(0)
+    x.release()
+    sent = play(x, 100, None, begin_s=7)
+    assert states(sent) == [(7, "yyyr"), (10, "rrrr")]
+    assert [now for now, command in sent if isinstance(command, PermittedRelease)] == [10 + max(all_red_s, 1)]
 
 
 def test_released_signal_is_cleared_and_released_again(crossing):

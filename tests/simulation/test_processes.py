@@ -1,8 +1,5 @@
 """Functions in other processes: order, errors, processes that die, and a parent that is killed."""
 
-import contextlib
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,91 +12,22 @@ from simulation.executors.processes import MAX_RETRIES, Processes
 from simulation.executors.this_process import ThisProcess
 from simulation.street_simulation import SimulationFailed
 from tests.conftest import ROOT
-
-
-def square(n):
-    return n * n
-
-
-def fail(n):
-    raise InputError(f"{n} is wrong")
-
-
-def die_once(path):
-    """Kill this process in the first call with the path."""
-    marker = Path(path)
-    if not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return path
-
-
-def die(n):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def own_process(_):
-    return os.getpid()
-
-
-def wait_until_another_died(path):
-    """`first` goes on until the process of `second` was killed and started again."""
-    marker, second = Path(path), Path(path).parent.parent / "second"
-    if marker.name == "first":
-        with marker.open("a") as file:
-            file.write("x")
-        wait_for(lambda: second.exists() and second.read_text() == "again")
-    elif not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    else:
-        marker.write_text("again")
-
-
-def fail_while_another_runs(path):
-    """`second` fails while `first` runs."""
-    first = Path(path).parent / "first"
-    if Path(path).name == "second":
-        wait_for(first.exists)
-        raise InputError("wrong")
-    try:
-        first.touch()
-        time.sleep(600)
-    finally:
-        first.write_text("ended")
-
-
-def fail_while_another_ignores_its_end(path):
-    first = Path(path).with_name("first")
-    if Path(path).name == "second":
-        wait_for(first.exists)
-        raise InputError("wrong")
-    first.touch()
-    while True:
-        with contextlib.suppress(SystemExit):
-            time.sleep(600)
-
-
-def wait_for(condition):
-    end_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
+from tests.simulation import process_jobs
 
 
 @pytest.mark.parametrize("make", [ThisProcess, lambda: Processes(2)], ids=["here", "others"])
 def test_results_have_the_index_of_their_job(make):
     with make() as executor:
-        assert dict(executor.run(square, [3, 1, 2])) == {0: 9, 1: 1, 2: 4}
-        assert dict(executor.run(square, [])) == {}
+        assert dict(executor.run(process_jobs.square, [3, 1, 2])) == {0: 9, 1: 1, 2: 4}
+        assert dict(executor.run(process_jobs.square, [])) == {}
         with pytest.raises(InputError, match="5 is wrong"):
-            dict(executor.run(fail, [5]))
+            dict(executor.run(process_jobs.fail, [5]))
 
 
 def test_jobs_of_a_process_that_dies_are_run_again(tmp_path):
     jobs = [str(tmp_path / name) for name in "abc"]
     with Processes(2) as processes:
-        results = list(processes.run(die_once, jobs))
+        results = list(processes.run(process_jobs.die_once, jobs))
     assert sorted(results) == [(0, jobs[0]), (1, jobs[1]), (2, jobs[2])], "each result once"
 
 
@@ -107,20 +35,20 @@ def test_only_the_job_of_the_process_that_dies_is_run_again(tmp_path):
     (started := tmp_path / "started").mkdir()
     with Processes(2) as processes:
         jobs = [str(started / "first"), str(tmp_path / "second")]
-        assert sorted(processes.run(wait_until_another_died, jobs)) == [(0, None), (1, None)]
+        assert sorted(processes.run(process_jobs.wait_until_another_died, jobs)) == [(0, None), (1, None)]
     assert (started / "first").read_text() == "x", "it was started once"
 
 
 def test_jobs_that_use_several_cpus_run_one_after_another():
     with Processes(2) as processes:
-        assert len({process_id for _, process_id in processes.run(own_process, [0, 0, 0], cpus=2)}) == 1
+        assert len({process_id for _, process_id in processes.run(process_jobs.own_process, [0, 0, 0], cpus=2)}) == 1
 
 
 def test_terminated_process_ends_what_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr("simulation.executors.processes.TERMINATE_TIMEOUT_S", 60)
     with pytest.raises(InputError), Processes(2) as processes:
         try:
-            dict(processes.run(fail_while_another_runs, [str(tmp_path / "first"), str(tmp_path / "second")]))
+            dict(processes.run(process_jobs.fail_while_another_runs, [str(tmp_path / "first"), str(tmp_path / "second")]))
         finally:
             begin_s = time.monotonic()
     assert time.monotonic() - begin_s < 30, "it ends by itself"
@@ -130,7 +58,7 @@ def test_terminated_process_ends_what_it_started(tmp_path, monkeypatch):
 def test_process_that_swallows_its_termination_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("simulation.executors.processes.TERMINATE_TIMEOUT_S", 0.5)
     with pytest.raises(InputError), Processes(2) as processes:
-        dict(processes.run(fail_while_another_ignores_its_end, [str(tmp_path / "first"), str(tmp_path / "second")]))
+        dict(processes.run(process_jobs.fail_while_another_ignores_its_end, [str(tmp_path / "first"), str(tmp_path / "second")]))
 
 
 def test_job_whose_process_dies_again_and_again_ends_the_run():
@@ -138,7 +66,7 @@ def test_job_whose_process_dies_again_and_again_ends_the_run():
         Processes(1) as processes,
         pytest.raises(SimulationFailed, match=f"process of a simulation died {MAX_RETRIES + 1} times"),
     ):
-        dict(processes.run(die, [1]))
+        dict(processes.run(process_jobs.die, [1]))
 
 
 def test_processes_end_with_a_parent_that_is_killed():
@@ -161,13 +89,7 @@ def test_processes_end_with_a_parent_that_is_killed():
         time.sleep(0.05)
 
 
-def leave_with_a_reason(n):
-    with Path(n).open("a") as file:
-        file.write("x")
-    sys.exit("the reward needs a detector E1")
-
-
 def test_exit_of_a_job_with_a_reason_is_reported_and_not_repeated(tmp_path):
     with Processes(1) as processes, pytest.raises(SimulationFailed, match=r"^the reward needs a detector E1$"):
-        list(processes.run(leave_with_a_reason, [str(tmp_path / "runs")]))
+        list(processes.run(process_jobs.leave_with_a_reason, [str(tmp_path / "runs")]))
     assert (tmp_path / "runs").read_text() == "x"

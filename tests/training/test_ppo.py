@@ -253,6 +253,7 @@ def test_weights_are_those_of_the_release_without_statistics():
     np.testing.assert_allclose([np.abs(array).sum() for array in own.networks.arrays], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_target_kl_that_is_never_reached_changes_nothing():
     unset, unreached = (learner(contract("A", 2, 3), contract("B", 3, 2), target_kl=target) for target in (None, 10.0))
     for own in (unset, unreached):

@@ -378,6 +378,7 @@ def test_signal_ends_the_training_and_every_process_it_started(number, tmp_path)
     assert {"SA101", "SA103", "SA107"} <= {path.name for path in tmp_path.iterdir()}, "the best state so far"
 
 
+@pytest.mark.slow
 def test_disk_that_is_full_leaves_the_last_whole_checkpoint(trained, tmp_path):
     """The limit of a file's size stands for a full disk: TensorFlow writes the files itself."""
     shutil.copytree(trained, tmp_path / "out")

@@ -1,5 +1,7 @@
 """Answers to getters of the vehicles on induction loops."""
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from controller.sumo.connection import CommandRejected
 from controller.sumo.induction_loops import LoopVehicle
 from controller.sumo.loop_wire import BLOCK_LOOPS, LoopGetters
-from controller.sumo.wire import MalformedMessage
+from controller.sumo.wire import TYPE_INT, MalformedMessage
 from tests.controller.sumo.traci_answers import loops_answer, status
 
 TIMES_S = st.floats(allow_nan=False, allow_infinity=False)
@@ -53,6 +55,14 @@ def test_changed_byte_is_decoded_or_malformed(vehicles, data):
         return
     # of a time, of a name or of a vehicle's length
     assert {loop: len(of_loop) for loop, of_loop in decoded.items()} == {k: len(v) for k, v in expected.items()}
+
+
+def test_number_of_vehicles_beyond_any_answer_is_malformed():
+    getters, answer, _ = answer_and_expected([[("v", 1.0, 2.0)]])
+    number = answer.index(struct.pack("!Bi", TYPE_INT, 1)) + 1
+    for wrong in (-1, 1 << 25, (1 << 31) - 1):
+        with pytest.raises(MalformedMessage):
+            getters.decode(answer[:number] + struct.pack("!i", wrong) + answer[number + 4 :])
 
 
 def test_rejected_getter_is_named():

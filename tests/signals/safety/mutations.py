@@ -45,7 +45,7 @@ MAX_CPU_S = 60
 """CPU time of a mutant's tests, which take about 5 s without a change: a mutant may loop for ever."""
 MAX_MEMORY_BYTES = 4 << 30
 STATES = 2000
-"""Instead of a quarter of a million states under adversarial requests."""
+"""Instead of a hundred thousand states under adversarial requests."""
 
 
 class TestOrder:

@@ -1,5 +1,6 @@
 """Random streets: safe programs, the same files for the same seed, every kind, and simulations that run."""
 
+import functools
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
@@ -31,6 +32,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("streets")
 
 
+@functools.cache
 def read(folder, seed):
     return network.of_sumocfg(streets.generate(folder, seed) / streets.CONFIGURATION)
 
@@ -121,7 +123,7 @@ def test_sumo_runs_a_street_with_demand(folder, seed):
 
 
 def test_the_same_seed_gives_the_same_bytes(folder, tmp_path):
-    for seed in SEEDS[:6]:
+    for seed in SEEDS[:3]:
         first, second = (streets.generate(each, seed) for each in (folder, tmp_path))
         names = {path.name for path in second.iterdir()}
         assert names - {streets.PROGRAMS} == {streets.NETWORK, streets.CONFIGURATION}

@@ -39,6 +39,14 @@ def trained(streets, out, **changes):
     return phase_networks.load(path)[0], lines
 
 
+def test_a_training_clones_the_heuristic_and_learns(streets, tmp_path):
+    arrays, lines = trained(streets, tmp_path, updates=1)
+    assert lines[0].startswith("cloned ") and lines[-1].startswith("update 1 of 1")
+    assert all(np.isfinite(array).all() for array in arrays.values())
+    assert len(list(csv.DictReader((tmp_path / "trial_1_curve.csv").open()))) == 1
+
+
+@pytest.mark.slow
 def test_a_training_is_the_same_again_and_with_two_workers(streets, tmp_path):
     first, lines = trained(streets, tmp_path / "a")
     again, _ = trained(streets, tmp_path / "b", workers=2)
