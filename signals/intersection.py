@@ -309,10 +309,11 @@ class Intersection:
         Returns (signal, sent state, shown state) of these signals.
         """
         corrected = []
-        for safety, sent in zip(self.safeties, self._sent, strict=True):
+        for k, (safety, sent) in enumerate(zip(self.safeties, self._sent, strict=True)):
             state = shown.get(safety.signal, "")
             if sent is not None and state != sent.state and safety.signal in shown:
                 safety.start_from(state, now)
+                self._sent[k] = None  # so that a permitted state is sent even if it is the one that was sent last
                 corrected.append((safety.signal, sent.state, state))
         return corrected
 

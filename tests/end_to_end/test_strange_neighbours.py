@@ -10,6 +10,9 @@ from tests.end_to_end.programs import ModelServer, connect, controller, guard_lo
 from tests.end_to_end.signal_history import SIGNALS, step_until
 
 GUARDED = pytest.mark.parametrize("flags", [(), ("--no-guard",)], ids=["guard", "no guard"])
+GUARDED_DAILY = pytest.mark.parametrize(
+    "flags", [(), pytest.param(("--no-guard",), marks=pytest.mark.slow)], ids=["guard", "no guard"]
+)
 
 
 @GUARDED
@@ -41,7 +44,7 @@ def test_state_of_another_client_is_reported_and_set_right(grid_server, flags):
         client.close()
 
 
-@GUARDED
+@GUARDED_DAILY
 def test_state_of_another_client_is_left_while_the_fallback_plan_runs(grid_models, tmp_path, flags):
     server = ModelServer(grid_models, tmp_path / "socket")
     attached = ("--order", "2", "--infer-tl", "SA101", "--end", "300", "--server", server.address, *flags)
@@ -66,7 +69,7 @@ def test_state_of_another_client_is_left_while_the_fallback_plan_runs(grid_model
         client.close()
 
 
-@GUARDED
+@GUARDED_DAILY
 @pytest.mark.parametrize("links", [-1, 1], ids=["too short", "too long"])
 def test_state_of_the_wrong_length_is_reported_and_set_right(grid_server, flags, links):
     attached = ("--order", "2", "--infer-tl", "SA101,SA102", "--end", "200", "--server", grid_server, *flags)
@@ -104,7 +107,7 @@ def test_alarms_of_a_client_that_sets_a_signal_again_and_again_are_limited(grid_
         client.close()
 
 
-@GUARDED
+@GUARDED_DAILY
 def test_second_controller_of_the_same_signals_is_refused(grid_server, flags):
     with sumo(3) as (port, _):
         attached = ("--sumo", f"127.0.0.1:{port}", "--end", "200", "--server", grid_server, *flags)
@@ -132,7 +135,14 @@ def test_full_disk_is_one_error_line_for_each_output_and_exit_code_1(grid_server
         assert "--tripinfo /dev/full: is not a complete tripinfo file" in errors[1]
 
 
-@pytest.mark.parametrize("name", ["trips.xml.gz", "trips.csv", "trips.csv.gz", "trips", "/dev/null"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "trips.csv.gz",
+        "/dev/null",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("trips.xml.gz", "trips.csv", "trips")),
+    ],
+)
 def test_every_format_of_tripinfo_is_accepted(grid_server, tmp_path, name):
     path = tmp_path / name
     with controller("--end", "60", "--tripinfo", str(path), "--server", grid_server) as process:

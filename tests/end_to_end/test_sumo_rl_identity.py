@@ -35,7 +35,7 @@ def run_in_a_process(name, run):
 @pytest.mark.parametrize(
     ("name", "transport", "has_internal_links", "times", "step_s", "actors"),
     [
-        ("cologne1", "libsumo", True, (5, 2, 5), 1.0, "random"),
+        pytest.param("cologne1", "libsumo", True, (5, 2, 5), 1.0, "random", marks=pytest.mark.slow),
         pytest.param("cologne1", "guard", True, (5, 3, 5), 1.0, "random", marks=pytest.mark.slow),
         pytest.param("cologne1", "guard", True, (5, 2, 5), 1.0, "trained", marks=pytest.mark.slow),
         ("cologne1", "traci", False, (5, 2, 5), 1.0, "trained"),

@@ -179,6 +179,16 @@ def test_release_hands_signals_back_once_they_are_cleared(crossing):
     assert [s.state for s in sent[:-1]] == ["yyyr", "rrrr"]
 
 
+def test_state_is_sent_again_each_time_another_client_replaces_it(crossing):
+    x = one_signal(crossing)
+    play(x, 20, lambda now: Answer(np.array([0])))
+    sent = []
+    for begin_s in (20, 40, 60):
+        assert x.correct({"X": "rrrr"}, begin_s) == [("X", "GgGr", "rrrr")]
+        sent.append(states(play(x, begin_s + 20, lambda now: Answer(np.array([0])), begin_s=begin_s)))
+    assert [[state for _, state in each][-1:] for each in sent] == [["GgGr"]] * 3
+
+
 @pytest.mark.parametrize("max_red_s", [math.inf, 120.0])
 @pytest.mark.parametrize("all_red_s", [0, 2])
 def test_release_is_sent_a_second_after_the_signal_is_cleared(crossing, all_red_s, max_red_s):
