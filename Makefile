@@ -19,7 +19,8 @@ test: $(VENV)/.ready
 
 # Minutes each: the wheel in a bare environment, training, long fault runs.
 slow: $(VENV)/.ready
-	$(BIN)/python -m pytest -m slow --timeout 1500
+	$(BIN)/python -m pytest -m "slow and not alone" --timeout 1500 --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "slow and alone" --timeout 1500
 
 # The API's contract against a running server with the sample city's models: SERVER (gRPC) and REST.
 contract-tests: $(VENV)/.ready

@@ -120,9 +120,13 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    """Keep tests that run alone in tests/end_to_end: `make test` collects that folder a second time, and nothing else."""
+    """Keep tests that run alone in tests/end_to_end: `make test` collects that folder a second time, and nothing else.
+
+    `make slow` collects every folder a second time.
+    """
     for item in items:
-        if item.get_closest_marker("alone") and not item.path.is_relative_to(ROOT / "tests" / "end_to_end"):
+        is_alone, is_slow = (item.get_closest_marker(name) is not None for name in ("alone", "slow"))
+        if is_alone and not is_slow and not item.path.is_relative_to(ROOT / "tests" / "end_to_end"):
             raise pytest.UsageError(f"{item.nodeid} is marked alone; move it to tests/end_to_end, where make test looks for it")
 
 

@@ -339,7 +339,7 @@ class SignalSafety:
         if transition is None:
             if len(self._transitions) > MAX_CACHED_STATES:
                 self._transitions.clear()
-            transition = self._compute_transition(target, young, now if young else math.inf)
+            transition = self._compute_transition(target, young, math.inf)  # nobody walks
             self._transitions[self._state, target, young] = transition
         return transition
 
@@ -350,7 +350,7 @@ class SignalSafety:
         return sum([1 << i for i, settled_s in enumerate(self._settled_s) if now < settled_s])
 
     def _compute_transition(self, target: str, young: int, now: float) -> _Transition:
-        """Compute a transition. `now` is inf if every link has shown its colour for long enough."""
+        """Compute a transition. `now` counts for pedestrians alone; inf: nobody walks."""
         state, reasons = self._state, set()
         following = list(state)
         turning_green: list[tuple[int, str]] = []

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.record import CASES, PLAIN, Command, steps_bytes, take_turns
 from tests.conftest import GRID
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.mark.parametrize("transport", ["traci", "libsumo"])

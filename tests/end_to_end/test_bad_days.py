@@ -135,7 +135,7 @@ def test_district_whose_server_is_lost_leaves_the_other_untouched(grid_models, t
             controllers = {}
             for order, name in enumerate(servers, 1):
                 arguments = ["--city", str(tmp_path / "city.toml"), "--district", name, "--sumo", f"127.0.0.1:{port}"]
-                arguments += ["--order", str(order), "--summary", str(tmp_path / f"{name}.json"), "--end", "700"]
+                arguments += ["--order", str(order), "--summary", str(tmp_path / f"{name}.json"), "--end", "500"]
                 controllers[name] = stack.enter_context(program("controller", *arguments))
             for controller in controllers.values():
                 # SUMO begins when both clients are there

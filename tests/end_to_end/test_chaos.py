@@ -5,6 +5,7 @@ import pytest
 from tests.end_to_end import chaos
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_day_of_faults_passes_without_alarm_and_every_tl_is_back_in_time(grid_models, tmp_path):
     report = chaos.main(["--models", str(grid_models), "--folder", str(tmp_path)])

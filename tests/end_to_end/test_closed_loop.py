@@ -89,7 +89,9 @@ def test_served_trips_equal_those_of_in_process_actors(transport, in_process, gr
     assert read_trips(path).total > 300
 
 
-@pytest.mark.parametrize("options", [["--step-length", "0.5"], ["--step-length", "0.1"], ["--begin", "97"]])
+@pytest.mark.parametrize(
+    "options", [["--step-length", "0.5"], pytest.param(["--step-length", "0.1"], marks=pytest.mark.slow), ["--begin", "97"]]
+)
 def test_other_step_lengths_and_begin_times_are_controlled(options, grid_server, tmp_path):
     summary = tmp_path / "summary.json"
     command = [sys.executable, "-m", "controller", "--city", CITY, "--server", grid_server, "--end", "300"]

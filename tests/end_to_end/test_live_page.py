@@ -13,7 +13,7 @@ from tests.end_to_end import browser as real_browser
 from tests.end_to_end.browser import COLOURS, VIEWS, chromium, eventually, needs_chromium
 from tests.end_to_end.programs import connect, controller, free_port, sumo
 
-pytestmark = [needs_chromium, pytest.mark.slow]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.alone]
 
 RUN = ["--policy", "max-pressure", "--speed", "5"]
 SECONDS, CHANGES = 12, 4

@@ -18,7 +18,7 @@ from tests.controller.recording.recorded_city import SILENT_TL, STREET_TL, recor
 from tests.end_to_end import browser as real_browser
 from tests.end_to_end.browser import COLOURS, VIEWS, chromium, eventually, needs_chromium
 
-pytestmark = [needs_chromium, pytest.mark.slow]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.alone]
 
 SAMPLE_CITY = ROOT / "tests" / "controller" / "recording" / "records" / "sample-city.mcap"
 opened = functools.partial(real_browser.opened, status="paused")

@@ -196,6 +196,7 @@ def test_body_that_is_announced_too_large_is_refused_before_it_arrives(server):
         assert response.status == 400 and "larger than 1000 bytes" in json.loads(response.read())["error"]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", [b"{}", b"[]", b"1"])
 def test_hostile_rest_clients_delay_predict_by_less_than_a_second(grid_models, unit):

@@ -73,6 +73,7 @@ def run_decision_steps(streets, seconds, is_done=lambda: False):
     return missing
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["stable", None])
 @pytest.mark.parametrize("fleets", [FLEETS, DISTRICTS], ids=["fleet", "districts"])

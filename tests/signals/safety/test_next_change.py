@@ -71,3 +71,17 @@ def test_a_change_of_greens_takes_few_calls(crossing):
     times = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=2, yellow_by_speed=False)
     assert calls_needed(crossing, GREENS, times, [("GgGr", 10), ("rrrG", 10)]) == 1 + 3
     assert calls_needed(crossing, GREENS, times, [("GgGr", 1), ("rrrG", 14)]) == 1 + 5, "min green first"
+
+
+def test_next_call_is_a_second_later_from_the_moment_at_which_a_bound_is_exceeded(crossing):
+    safety = SignalSafety(crossing, SafetyTimes(yellow_s=3, min_green_s=6.5, max_green_s=4), GREENS)
+    safety.start_from(GREENS[0], 0)
+    safety.permit(GREENS[1], 4)
+    assert safety.bound_exceeded_at_s == 4 and safety.next_change_s(4) == 5
+
+
+def test_next_call_is_a_second_later_if_no_age_matters(crossing):
+    safety = SignalSafety(crossing, SafetyTimes(yellow_s=3, min_green_s=5), GREENS)
+    safety.start_from(GREENS[0], 0)
+    safety.permit("GGGG", 100)
+    assert not safety.shows("GGGG") and safety.next_change_s(100) == 101
