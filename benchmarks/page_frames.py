@@ -2,9 +2,9 @@
 
     python -m benchmarks.page_frames [--thousand FOLDER]
 
-The controller runs under max-pressure as fast as it can; the page shows the whole city at 1920 x 1080. Printed is the last that
-the page says of itself: the 95th percentile of drawing a frame (of the newest 300), vehicles in view, steps skipped. Needs
-playwright (PyPI) and Debian's chromium.
+The controller runs under max-pressure as fast as it can; the page shows the whole city at 1920 x 1080. It prints the
+newest figures that the page shows of itself: the 95th percentile of drawing a frame (of the newest 300), vehicles in view, steps
+skipped. Needs playwright (PyPI) and Debian's chromium.
 """
 
 import argparse

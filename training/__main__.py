@@ -87,7 +87,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--ray", metavar="ADDRESS", help="with --streets or --select: simulate on a Ray cluster: HOST:PORT of its head, or auto"
     )
-    flags.add(parser)
+    flags.add(parser, has_streets=True)
     parser.add_argument("--model-number", type=int, default=1, metavar="N", help="model number of the checkpoints (default: 1)")
     parser.add_argument(
         "--format", action="append", default=[], metavar="TL=FORMAT", help="checkpoint format: tf1, tf2 or h5 (default: tf2)"

@@ -33,24 +33,28 @@ EVALUATIONS = ("evaluate_every", "held_out", "patience")
 FIXED_NETWORKS = "the networks of the dialect street have fixed sizes"
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the flags to a parser."""
+def add(parser: argparse.ArgumentParser, has_streets: bool = False) -> None:
+    """Add the flags to a parser. `has_streets`: whether it can train on many streets too, with other defaults."""
+
+    def default(of_city: object, of_streets: object) -> str:
+        return f"(default: {of_city}; many streets: {of_streets})" if has_streets else f"(default: {of_city})"
+
     parser.add_argument("--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)")
     parser.add_argument(
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
     )
     parser.add_argument(
-        "--episodes", type=int, metavar="N", help=f"episodes in all (default: {EPISODES}; many streets: {STREETS_EPISODES})"
+        "--episodes", type=int, metavar="N", help=f"episodes in all {default(EPISODES, STREETS_EPISODES)}"
     )
     parser.add_argument(
         "--seconds",
         type=float,
         metavar="S",
-        help="simulated time of an episode (default: until the sumocfg's end; many streets: 1200)",
+        help="simulated time of an episode " + default("until the sumocfg's end", 1200),
     )
     parser.add_argument(
         "--episodes-per-update", type=int, metavar="N",
-        help=f"episodes an update (default: {EPISODES_PER_UPDATE}; many streets: {STREETS_EPISODES_PER_UPDATE})",
+        help=f"episodes an update {default(EPISODES_PER_UPDATE, STREETS_EPISODES_PER_UPDATE)}",
     )  # fmt: skip
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
     parser.add_argument(

@@ -154,7 +154,7 @@ def _gate(outcome: Outcome) -> Canvas:
 
 
 def _sentences(curves: Mapping[str, Curve], outcome: Outcome | None) -> list[str]:
-    """What the picture shows, for those who do not see it."""
+    """What the picture shows as sentences, for screen readers."""
     lines = [
         f"{name}: mean delay {curve['delay_s'][0]:.1f} s at {curve['vehicles_per_lane_h'][0]:.0f} vehicles per hour and lane in "
         f"the first update, {curve['delay_s'][-1]:.1f} s at {curve['vehicles_per_lane_h'][-1]:.0f} in the last of "

@@ -115,7 +115,7 @@ def collect(
 ) -> "tuple[StepCollector, datetime]":
     """The steps of a record, and the local date and time of second 0. Arguments and errors are those of `read`.
 
-    `spool`: where states and detections are kept, for a record that is longer than the memory; then nothing is read of lanes.
+    `spool`: keeps states and detections in a file, for a record that does not fit into memory; readings of lanes are left out.
     """
     path = reader.files[0].path
     with RecordReader(path) as file:

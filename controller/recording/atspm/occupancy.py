@@ -20,14 +20,14 @@ class Occupancy:
         """Vehicles on each detector."""
 
     def add(self, changes: record.DetectorChanges) -> None:
-        """Add those of a step. An exit without an entry is left out: the entry was in a hole."""
+        """Add the entries and exits of a step. An exit without an entry is left out: the entry was in a hole."""
         for detector, time_s, is_entry in zip(changes.detector, changes.time_s, changes.is_entry, strict=False):
             if detector < len(self._detectors) and (is_entry or self._on[detector]):
                 self._on[detector] += 1 if is_entry else -1
                 self._change(time_s, not is_entry, detector)
 
     def end_all(self, time_s: float) -> None:
-        """Every vehicle leaves, because what follows is not known."""
+        """Free every detector, because what follows is not known."""
         for detector in self._on.elements():
             self._change(time_s, True, detector)
         self._on.clear()
