@@ -60,6 +60,8 @@ EQUIVALENT_MUTANTS = {
     "signal_safety.SignalSafety._show: settled_s > self._ages_matter_until_s -> settled_s >= self._ages_matter_until_s": (
         "assigns the value that it has"
     ),
+    "signal_safety.SignalSafety._settle: max(self._settled_s, default=-math.inf) -> "
+    "max(self._settled_s, default=math.inf)": _NO_LINKS,
     "signal_safety.SignalSafety._young: now >= self._ages_matter_until_s -> now > self._ages_matter_until_s": (
         "at this moment the mask has no link either"
     ),
