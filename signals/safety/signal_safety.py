@@ -287,10 +287,7 @@ class SignalSafety:
 
     def is_cleared(self, now: float) -> bool:
         """Whether every link has been red for long enough that any green may follow."""
-        return all(
-            c in "rsu" and round_to_ms(now - since) >= clearance_s
-            for c, since, clearance_s in zip(self._state, self._since, self.clearance_s, strict=True)
-        )
+        return all(c in "rsu" and now >= settled_s for c, settled_s in zip(self._state, self._settled_s, strict=True))
 
     def permit_release(self, program: str, phase: int | None, now: float, remaining_s: float | None = None) -> PermittedRelease:
         """Permit the release of the signal to its program, which starts with a green phase or has none (None).
