@@ -6,7 +6,8 @@ The start of SUMO and the end of the episode are left out of both. The streets: 
 --scenarios, and 1,000 signals (`benchmarks.thousand_signals`). The cases:
 
 - sumo-rl: its environment with its defaults (yellow 2 s, reward diff-waiting-time, statistics of the street in every info);
-- sumo-rl, no info: without these statistics, which our environment does not compute either (its info has overrides and signal states);
+- sumo-rl, no info: without these statistics, which our environment does not compute either (its info has
+  overrides and signal states);
 - floors dialect: `greenserve.parallel_env(floors="dialect")` with sumo-rl's reward, which is sumo-rl's simulation to the
   vehicle (tests/environment/test_sumo_rl_identity.py);
 - floors street: the same with the street's safety rules, so with other yellows and other traffic;

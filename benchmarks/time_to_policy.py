@@ -147,7 +147,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", type=Path, default=SCENARIOS, metavar="DIR", help="folder of RESCO's streets")
     parser.add_argument("--street", default="cologne8", help="(default: %(default)s)")
-    parser.add_argument("--dialect", choices=("street", "sumo-rl"), default="street", help="of greenserve's TLs (default: street)")
+    parser.add_argument(
+        "--dialect", choices=("street", "sumo-rl"), default="street", help="of greenserve's TLs (default: street)"
+    )
     parser.add_argument("--goal", type=float, default=20.0, metavar="S", help="mean delay to reach (default: %(default)g)")
     parser.add_argument("--limit", type=float, default=3600.0, metavar="S", help="of each training (default: %(default)g)")
     parser.add_argument("--episodes", type=int, default=80, help="of greenserve train (default: %(default)s)")

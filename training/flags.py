@@ -43,9 +43,7 @@ def add(parser: argparse.ArgumentParser, has_streets: bool = False) -> None:
     parser.add_argument(
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
     )
-    parser.add_argument(
-        "--episodes", type=int, metavar="N", help=f"episodes in all {default(EPISODES, STREETS_EPISODES)}"
-    )
+    parser.add_argument("--episodes", type=int, metavar="N", help=f"episodes in all {default(EPISODES, STREETS_EPISODES)}")
     parser.add_argument(
         "--seconds",
         type=float,
