@@ -149,8 +149,15 @@ class SignalSafety:
         ]
         """By link: how long it must be red before a foe gets its green, s."""
         self._has_clearance = any(self.clearance_s)
+        bounds_s = {"g": [times.min_green_s] * self.rules.links, "y": self.yellow_s, "r": self.clearance_s}
+        self._bounds_s = {c: [(i, ceil_to_ms(bound_s)) for i, bound_s in enumerate(by_link)] for c, by_link in bounds_s.items()}
+        """By colour and link, (link, age in s beyond which the colour has no further effect, in whole ms as SUMO's time)."""
         self._transitions: dict[tuple[str, str, int], _Transition] = {}
         """By (state, target, young links): all that a transition depends on, except for pedestrians."""
+        self._outcomes: dict[tuple[str, str, frozenset[OverrideReason]], _Transition] = {}
+        """The same transitions by (state, following state, reasons)."""
+        self._reason_sets: dict[frozenset[OverrideReason], frozenset[OverrideReason]] = {}
+        """The reasons of transitions, each set once."""
         self._state = "r" * self.rules.links
         self._since = [-math.inf] * self.rules.links
         self._waiting_since = [math.inf] * self.rules.links
@@ -336,7 +343,12 @@ class SignalSafety:
         if transition is None:
             if len(self._transitions) > MAX_CACHED_STATES:
                 self._transitions.clear()
-            transition = self._compute_transition(target, young, now if young else math.inf)
+                self._outcomes.clear()
+            computed = self._compute_transition(target, young, now if young else math.inf)
+            # many keys have the same outcome; apart, they would need several times the memory
+            reasons = self._reason_sets.setdefault(computed.reasons, computed.reasons)
+            outcome = self._state, computed.following.state, reasons
+            transition = self._outcomes.setdefault(outcome, computed._replace(reasons=reasons))
             self._transitions[self._state, target, young] = transition
         return transition
 
@@ -384,7 +396,7 @@ class SignalSafety:
             reasons.add(OverrideReason.CLEARANCE)
         permitted = PermittedState(self.signal, "".join(following), seal=_SEAL)
         changes = enumerate(zip(colours(state), colours(permitted.state), strict=True))
-        turned = tuple([(i, self._bound_s(i, new)) for i, (c, new) in changes if c != new])
+        turned = tuple([self._bounds_s[new][i] for i, (c, new) in changes if c != new])
         return _Transition(permitted, frozenset(reasons), turned)
 
     def _walking_s(self, target: str, now: float) -> dict[int, float]:
@@ -410,10 +422,6 @@ class SignalSafety:
         if followers and not vehicles:
             return False  # pedestrians do not wait for other pedestrians
         return waits_for != 0 and all(self.rules.foes[k] & waits_for for k in vehicles)
-
-    def _bound_s(self, i: int, c: str) -> float:
-        """The age of a colour beyond which it has no further effect, in s, in whole ms as SUMO's time."""
-        return ceil_to_ms(self.times.min_green_s if c in GREEN else self.yellow_s[i] if c == "y" else self.clearance_s[i])
 
     def _start_greens(self, turning_green: list[tuple[int, str]], following: list[str], young: int) -> bool:
         """Start the greens that no foe blocks; return whether all of them started."""
@@ -457,8 +465,8 @@ class SignalSafety:
 
     def _settle(self) -> None:
         """Find when the colours will have been shown for long enough, from since when they are."""
-        since = zip(self._state, self._since, strict=True)
-        self._settled_s = [round_to_ms(since_s + self._bound_s(i, c)) for i, (c, since_s) in enumerate(since)]
+        since = zip(colours(self._state), self._since, strict=True)
+        self._settled_s = [round_to_ms(since_s + self._bounds_s[c][i][1]) for i, (c, since_s) in enumerate(since)]
         self._ages_matter_until_s = max(self._settled_s, default=-math.inf)
 
     def save_state(self, state: loop_state.SignalState) -> None:

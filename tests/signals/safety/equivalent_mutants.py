@@ -57,11 +57,9 @@ EQUIVALENT_MUTANTS = {
     "service_bounds.ServiceBounds.__init__: min(times.max_green_s, times.max_red_s) < math.inf -> "
     "min(times.max_green_s, times.max_red_s) <= math.inf": "without bounds, the minimum of infinite times is infinite as well",
     "signal_safety.SignalSafety.__init__: -math.inf -> -0.0 (2)": "simulated time is not negative",
-    "signal_safety.SignalSafety._transition: now < self._ages_matter_until_s -> now <= self._ages_matter_until_s": (
-        "at this moment every age has reached its bound, so both branches compute the same transition"
+    "signal_safety.SignalSafety._young: now >= self._ages_matter_until_s -> now > self._ages_matter_until_s": (
+        "at this moment every age has reached its bound, so no link is young"
     ),
-    "signal_safety.SignalSafety._compute_transition: max((self._bound_s(i, following[i]) for i in turned), default=0.0) -> "
-    "max((self._bound_s(i, following[i]) for i in turned), default=1.0)": "read only if a link has turned",
     "signal_safety.SignalSafety._walking_s: until_red_s + self.clearance_s[j] > 0 -> until_red_s + self.clearance_s[j] >= 0": (
         "0 s never exceed the time in which vehicles clear"
     ),

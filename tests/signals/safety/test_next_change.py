@@ -71,3 +71,17 @@ def test_a_change_of_greens_takes_few_calls(crossing):
     times = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=2, yellow_by_speed=False)
     assert calls_needed(crossing, GREENS, times, [("GgGr", 10), ("rrrG", 10)]) == 1 + 3
     assert calls_needed(crossing, GREENS, times, [("GgGr", 1), ("rrrG", 14)]) == 1 + 5, "min green first"
+
+
+@given(st.data(), SOME_TIMES)
+def test_a_cached_transition_is_the_one_that_would_be_computed(data, times):
+    signal = SIGNALS[data.draw(st.sampled_from(sorted(SIGNALS)))]
+    phases = [phase.state for phase in signal.plan.phases]
+    safety, now = SignalSafety(signal, times, [phases[i] for i in signal.plan.greens]), 0.0
+    safety.start_from(phases[0], now)
+    for requested, seconds in data.draw(st.lists(st.tuples(st.sampled_from(phases), st.sampled_from([0.1, 0.5, 1.0, 5.0])))):
+        for _ in range(3):
+            safety.permit(requested, now)
+            now = round(now + seconds, 3)
+            cached, computed = safety._transition(requested, now), safety._compute_transition(requested, safety._young(now), now)
+            assert (cached.following.state, *cached[1:]) == (computed.following.state, *computed[1:])
