@@ -425,6 +425,7 @@ class DecisionLoop:
             )
             answer = answers.get(tl, NO_ANSWER)
             failure = intersection.apply_answer(answer, self.now, shown, readings)
+            self._due_s[tl] = self.now  # an operator may have set its mode between two of its moments
             if failure:
                 self.counters.missing_answers[tl] += 1
             else:

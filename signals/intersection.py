@@ -346,8 +346,8 @@ class Intersection:
         for safety, requested in zip(self.safeties, self._requested, strict=True):
             if not safety.shows(requested):
                 due_s = min(due_s, safety.next_change_s(now))
-            elif safety.bound_exceeded_at_s < due_s:
-                due_s = max(safety.bound_exceeded_at_s, round_to_ms(now + RECHECK_INTERVAL_S))
+            else:
+                due_s = min(due_s, max(safety.bound_exceeded_at_s, round_to_ms(now + RECHECK_INTERVAL_S)))
         return due_s
 
     def save_state(self, state: loop_state.TlState) -> None:

@@ -29,7 +29,6 @@ from protos import loop_state_pb2 as loop_state
 from protos import record_pb2 as record
 from signals.safety.conflicts import (
     GREEN,
-    MAX_CACHED_STATES,
     PERMISSIVE,
     PROTECTED,
     YELLOW,
@@ -49,6 +48,8 @@ _NOTHING_REPORTED = ("", _NONE)
 _SEAL = object()
 RECHECK_INTERVAL_S = 1.0
 """Simulated seconds after which a requested state that is not shown yet is permitted again, if no later moment is known."""
+MAX_CACHED_TRANSITIONS = 64
+"""Of a signal, some 0.5 kB each. If there are more, as under random requests, it begins again."""
 _REASONS: Mapping[OverrideReason, Any] = {reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason}
 
 
@@ -149,6 +150,9 @@ class SignalSafety:
         ]
         """By link: how long it must be red before a foe gets its green, s."""
         self._has_clearance = any(self.clearance_s)
+        bounds_s = {"g": [times.min_green_s] * self.rules.links, "y": self.yellow_s, "r": self.clearance_s}
+        self._bounds_s = {c: [(i, ceil_to_ms(bound_s)) for i, bound_s in enumerate(by_link)] for c, by_link in bounds_s.items()}
+        """By colour and link, (link, age in s beyond which the colour has no further effect, in whole ms as SUMO's time)."""
         self._transitions: dict[tuple[str, str, int], _Transition] = {}
         """By (state, target, young links): all that a transition depends on, except for pedestrians."""
         self._state = "r" * self.rules.links
@@ -287,10 +291,7 @@ class SignalSafety:
 
     def is_cleared(self, now: float) -> bool:
         """Whether every link has been red for long enough that any green may follow."""
-        return all(
-            c in "rsu" and round_to_ms(now - since) >= clearance_s
-            for c, since, clearance_s in zip(self._state, self._since, self.clearance_s, strict=True)
-        )
+        return all(c in "rsu" and now >= settled_s for c, settled_s in zip(self._state, self._settled_s, strict=True))
 
     def permit_release(self, program: str, phase: int | None, now: float, remaining_s: float | None = None) -> PermittedRelease:
         """Permit the release of the signal to its program, which starts with a green phase or has none (None).
@@ -337,7 +338,7 @@ class SignalSafety:
             return self._compute_transition(target, young, now)
         transition = self._transitions.get((self._state, target, young))
         if transition is None:
-            if len(self._transitions) > MAX_CACHED_STATES:
+            if len(self._transitions) >= MAX_CACHED_TRANSITIONS:
                 self._transitions.clear()
             transition = self._compute_transition(target, young, math.inf)  # nobody walks
             self._transitions[self._state, target, young] = transition
@@ -387,7 +388,7 @@ class SignalSafety:
             reasons.add(OverrideReason.CLEARANCE)
         permitted = PermittedState(self.signal, "".join(following), seal=_SEAL)
         changes = enumerate(zip(colours(state), colours(permitted.state), strict=True))
-        turned = tuple([(i, self._bound_s(i, new)) for i, (c, new) in changes if c != new])
+        turned = tuple([self._bounds_s[new][i] for i, (c, new) in changes if c != new])
         return _Transition(permitted, frozenset(reasons), turned)
 
     def _walking_s(self, target: str, now: float) -> dict[int, float]:
@@ -413,10 +414,6 @@ class SignalSafety:
         if followers and not vehicles:
             return False  # pedestrians do not wait for other pedestrians
         return waits_for != 0 and all(self.rules.foes[k] & waits_for for k in vehicles)
-
-    def _bound_s(self, i: int, c: str) -> float:
-        """The age of a colour beyond which it has no further effect, in s, in whole ms as SUMO's time."""
-        return ceil_to_ms(self.times.min_green_s if c in GREEN else self.yellow_s[i] if c == "y" else self.clearance_s[i])
 
     def _start_greens(self, turning_green: list[tuple[int, str]], following: list[str], young: int) -> bool:
         """Start the greens that no foe blocks; return whether all of them started."""
@@ -460,8 +457,8 @@ class SignalSafety:
 
     def _settle(self) -> None:
         """Find when the colours will have been shown for long enough, from since when they are."""
-        since = zip(self._state, self._since, strict=True)
-        self._settled_s = [round_to_ms(since_s + self._bound_s(i, c)) for i, (c, since_s) in enumerate(since)]
+        since = zip(colours(self._state), self._since, strict=True)
+        self._settled_s = [round_to_ms(since_s + self._bounds_s[c][i][1]) for i, (c, since_s) in enumerate(since)]
         self._ages_matter_until_s = max(self._settled_s, default=-math.inf)
 
     def save_state(self, state: loop_state.SignalState) -> None:

@@ -416,6 +416,17 @@ def test_an_operators_command_is_followed_from_the_next_step_on_and_published(cr
         loop.set_mode("SA999", OperatorMode.HOLD, "ada")
 
 
+def test_an_operators_command_between_two_decisions_is_followed_at_once(crossing):
+    connection = SteppedConnection(1.0)
+    keeping = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations})
+    loop = loop_of(crossing, [], keeping, connection)
+    for until_s in (12, 40):
+        while loop.now < until_s:
+            loop.step(until_s)
+        loop.set_mode("SA101", OperatorMode.FIXED, "ada")
+    assert connection.sent == [(0, "GgGr"), (12, "yyyr"), (15, "rrrr")]
+
+
 def commanded(crossing, mode, at_s, policies=CONSTANT, subscribers=()):
     """A run to second 120 in which an operator sets a mode at a second, and takes it back at 90."""
     connection = SteppedConnection(1.0)

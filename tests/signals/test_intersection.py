@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +111,18 @@ def test_intermittent_policy_keeps_max_red(crossing, hold_s, period_s, good_s):
     assert len(served) > 4 and max(b - a for a, b in itertools.pairwise(served)) <= 60 + period_s + 15
 
 
+def test_max_green_that_no_link_waits_for_does_not_delay_decisions(crossing):
+    greens = ("Grrr", "rrGr")
+    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
+    safety = SignalSafety(crossing, SafetyTimes(3, 5, max_green_s=20), greens)
+    observer, sequencer = SumoRlObserver(np.arange(4), 4, 2), GreenPhaseSequencer(greens, 5.5, 3, 5)
+    x = Intersection(contract, observer, sequencer, [safety], [FallbackSchedule(PLAN)], Controller())
+    x.start(0, ["Grrr"])
+    asked = []
+    play(x, 60, lambda now: asked.append(now) or Answer(np.array([0])))
+    assert asked == [5.5 * k for k in range(11)]
+
+
 def test_max_red_service_does_not_delay_the_plan_for_ever(crossing):
     """With a max red that cannot be kept, some link always exceeds it."""
     greens = ("GrGr", "rGrr", "rrrG")
@@ -198,6 +211,17 @@ def test_release_is_sent_a_second_after_the_signal_is_cleared(crossing, all_red_
     sent = play(x, 100, None, begin_s=7)
     assert states(sent) == [(7, "yyyr"), (10, "rrrr")]
     assert [now for now, command in sent if isinstance(command, PermittedRelease)] == [10 + max(all_red_s, 1)]
+
+
+def test_clearance_of_whole_seconds_is_not_lengthened_by_float_rounding(crossing):
+    signal = replace(crossing, path_m=(38.34,) * 4, slowest_mps=(11.11,) * 4)
+    x = one_signal(signal, times=SafetyTimes(3, 5, max_red_s=120, red_by_path=True))
+    assert 3.0 < x.safeties[0].clearance_s[0] < 3.0 + 1e-9
+    x.commands(0)
+    x.release()
+    sent = play(x, 200, None, begin_s=7)
+    assert states(sent) == [(7, "yyyr"), (10, "rrrr")]
+    assert [now for now, command in sent if isinstance(command, PermittedRelease)] == [13]
 
 
 def test_released_signal_is_cleared_and_released_again(crossing):

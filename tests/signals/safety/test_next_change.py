@@ -85,3 +85,17 @@ def test_next_call_is_a_second_later_if_no_age_matters(crossing):
     safety.start_from(GREENS[0], 0)
     safety.permit("GGGG", 100)
     assert not safety.shows("GGGG") and safety.next_change_s(100) == 101
+
+
+@given(st.data(), SOME_TIMES)
+def test_a_cached_transition_is_the_one_that_would_be_computed(data, times):
+    signal = SIGNALS[data.draw(st.sampled_from(sorted(SIGNALS)))]
+    phases = [phase.state for phase in signal.plan.phases]
+    safety, now = SignalSafety(signal, times, [phases[i] for i in signal.plan.greens]), 0.0
+    safety.start_from(phases[0], now)
+    for requested, seconds in data.draw(st.lists(st.tuples(st.sampled_from(phases), st.sampled_from([0.1, 0.5, 1.0, 5.0])))):
+        for _ in range(3):
+            safety.permit(requested, now)
+            now = round(now + seconds, 3)
+            cached, computed = safety._transition(requested, now), safety._compute_transition(requested, safety._young(now), now)
+            assert (cached.following.state, *cached[1:]) == (computed.following.state, *computed[1:])
