@@ -338,7 +338,7 @@ class SignalSafety:
             return self._compute_transition(target, young, now)
         transition = self._transitions.get((self._state, target, young))
         if transition is None:
-            if len(self._transitions) >= MAX_CACHED_TRANSITIONS:
+            if len(self._transitions) > MAX_CACHED_TRANSITIONS:
                 self._transitions.clear()
             transition = self._compute_transition(target, young, math.inf)  # nobody walks
             self._transitions[self._state, target, young] = transition

@@ -49,8 +49,9 @@ def test_phase_that_is_never_shown_is_refused_with_its_remedy(crossing, state, y
 
 
 def test_caches_of_states_keep_results_and_are_bounded(crossing, monkeypatch):
-    for module in (conflicts, monitor, signal_safety):
+    for module in (conflicts, monitor):
         monkeypatch.setattr(module, "MAX_CACHED_STATES", 5)
+    monkeypatch.setattr(signal_safety, "MAX_CACHED_TRANSITIONS", 5)
     safety = SignalSafety(crossing, SafetyTimes(0, 0, yellow_by_speed=False))
     shown = SignalMonitor(crossing, Limits(0, 0, 0))
     states, rng = ["".join(letters) for letters in itertools.product("rs", repeat=4)], random.Random(1)
