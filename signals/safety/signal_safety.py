@@ -159,10 +159,7 @@ class SignalSafety:
         self._since = [-math.inf] * self.rules.links
         self._waiting_since = [math.inf] * self.rules.links
         """Like `_since`, but includes waiting while the signal ran its own program."""
-        self._settled_s = [-math.inf] * self.rules.links
-        """By link, when it will have shown its colour for so long that its age has no further effect."""
-        self._ages_matter_until_s = -math.inf
-        """When this holds for every link."""
+        self._settle()
         self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
         self._target_state = self._state
         """What the newest call of `permit` led to, or to the first step of."""

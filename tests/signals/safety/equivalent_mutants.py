@@ -56,7 +56,7 @@ EQUIVALENT_MUTANTS = {
     "monitor.SignalMonitor._faults_of: i < j -> i <= j": "no link is its own foe",
     "service_bounds.ServiceBounds.__init__: min(times.max_green_s, times.max_red_s) < math.inf -> "
     "min(times.max_green_s, times.max_red_s) <= math.inf": "without bounds, the minimum of infinite times is infinite as well",
-    "signal_safety.SignalSafety.__init__: -math.inf -> -0.0 (2)": "simulated time is not negative",
+    "signal_safety.SignalSafety.__init__: self._target_state = self._state -> pass": "permit sets it before it is read",
     "signal_safety.SignalSafety._show: settled_s > self._ages_matter_until_s -> settled_s >= self._ages_matter_until_s": (
         "assigns the value that it has"
     ),
