@@ -63,6 +63,8 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.training_speed
 	$(BIN)/python -m benchmarks.live_page
 	$(BIN)/python -m benchmarks.record_page
+	$(BIN)/python -m benchmarks.page_frames
+	$(BIN)/python -m benchmarks.street_fleet
 
 protos: $(VENV)/.ready
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. protos/*.proto

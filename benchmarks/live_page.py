@@ -1,4 +1,4 @@
-"""What the live page costs a controller that runs as fast as it can: no page, nobody watching, one watcher, and sumo-gui.
+"""What the live page costs a controller that runs as fast as it can: no page, no watcher, one watcher, and sumo-gui.
 
 python -m benchmarks.live_page [--rounds N] [--thousand FOLDER]
 
@@ -32,7 +32,7 @@ from controller.operator.page.frames import decode
 GRID = Path(__file__).resolve().parent.parent / "examples" / "grid" / "grid.sumocfg"
 CITIES = {"sample city": (3600, 2), "1,000 signals": (120, 1)}
 """By city, simulated seconds of a run, and its rounds for each of --rounds: short runs differ more."""
-NO_PAGE, NOBODY, WATCHED, GUI = "no page", "page, nobody watches", "page, one watcher", "sumo-gui under Xvfb"
+NO_PAGE, NO_WATCHER, WATCHED, GUI = "no page", "page, no watcher", "page, one watcher", "sumo-gui under Xvfb"
 ROUNDS = 3
 WHOLE_CITY = [-1e6, -1e6, 1e6, 1e6]
 
@@ -70,10 +70,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as display:
         if shutil.which("Xvfb") is not None:
             os.environ["DISPLAY"] = display.enter_context(virtual_display())
-            arms = [NO_PAGE, NOBODY, WATCHED, GUI]
+            arms = [NO_PAGE, NO_WATCHER, WATCHED, GUI]
         else:
             print("sumo-gui: left out, because Xvfb is not installed (Debian's package xvfb)")
-            arms = [NO_PAGE, NOBODY, WATCHED]
+            arms = [NO_PAGE, NO_WATCHER, WATCHED]
         folder = Path(temporary)
         thousand = args.thousand / "thousand.sumocfg" if args.thousand else thousand_signals.write(folder, thousand_signals.DAY)
         for (name, (seconds, rounds)), cfg in zip(CITIES.items(), (GRID, thousand), strict=True):
@@ -106,7 +106,7 @@ def report(name: str, seconds: int, cfg: Path, folder: Path, rounds: int, arms: 
 def run(arm: str, city: Path, seconds: int) -> tuple[Cost, str]:
     """Run an arm; return its cost, and what the watcher has seen."""
     command = [sys.executable, "-m", "controller", "--city", str(city), "--policy", "max-pressure", "--end", str(seconds)]
-    has_page = arm in (NOBODY, WATCHED)
+    has_page = arm in (NO_WATCHER, WATCHED)
     command += ["--page", "127.0.0.1:0"] if has_page else ["--gui"] if arm == GUI else []
     watcher = waiting_watcher() if arm == WATCHED else None
     wall_s, sumo_s, own_s = [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]

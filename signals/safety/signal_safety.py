@@ -238,8 +238,8 @@ class SignalSafety:
         if self._crossings or self._forced is not None or now >= self.bound_exceeded_at_s:
             return recheck_s
         if self._target_state != self._state:
-            following = self._transition(self._target_state, now)
-            if following.following.state != self._state or not following.reasons <= self._reported[1]:
+            transition = self._transition(self._target_state, now)
+            if transition.following.state != self._state or not transition.reasons <= self._reported[1]:
                 return recheck_s  # states change once per step
         ends_s = (*self._settled_s, self.bound_exceeded_at_s)
         return min((end_s for end_s in ends_s if now < end_s < math.inf), default=recheck_s)
@@ -337,7 +337,7 @@ class SignalSafety:
         if transition is None:
             if len(self._transitions) > MAX_CACHED_TRANSITIONS:
                 self._transitions.clear()
-            transition = self._compute_transition(target, young, math.inf)  # nobody walks
+            transition = self._compute_transition(target, young, math.inf)  # no crossing is being cleared
             self._transitions[self._state, target, young] = transition
         return transition
 
@@ -348,7 +348,7 @@ class SignalSafety:
         return sum([1 << i for i, settled_s in enumerate(self._settled_s) if now < settled_s])
 
     def _compute_transition(self, target: str, young: int, now: float) -> _Transition:
-        """Compute a transition. `now` counts for pedestrians alone; inf: nobody walks."""
+        """Compute a transition. `now` counts for crossings that are being cleared alone; inf: none is."""
         state, reasons = self._state, set()
         following = list(state)
         turning_green: list[tuple[int, str]] = []
@@ -453,7 +453,10 @@ class SignalSafety:
             self.bound_exceeded_at_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
 
     def _settle(self) -> None:
-        """Find when the colours will have been shown for long enough, from since when they are."""
+        """Find when the colours will have been shown for long enough, from since when they are.
+
+        `_settled_s`: by link, when the age of its colour has no further effect; `_ages_matter_until_s`: when that holds for all.
+        """
         since = zip(colours(self._state), self._since, strict=True)
         self._settled_s = [round_to_ms(since_s + self._bounds_s[c][i][1]) for i, (c, since_s) in enumerate(since)]
         self._ages_matter_until_s = max(self._settled_s, default=-math.inf)

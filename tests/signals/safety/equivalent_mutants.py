@@ -66,7 +66,7 @@ EQUIVALENT_MUTANTS = {
         "at this moment the mask has no link either"
     ),
     "signal_safety.SignalSafety._transition: young and self._crossings -> young or self._crossings": (
-        "computes what the cache holds: nobody walks any more once no link is young"
+        "computes what the cache holds: no crossing is being cleared once no link is young"
     ),
     "signal_safety.SignalSafety._walking_s: until_red_s + self.clearance_s[j] > 0 -> until_red_s + self.clearance_s[j] >= 0": (
         "0 s never exceed the time in which vehicles clear"
