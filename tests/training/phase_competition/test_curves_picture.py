@@ -77,9 +77,12 @@ def test_the_gate_shows_each_street_and_what_becomes_of_each_network(curves, tmp
     root, panels = drawing(tmp_path / "curves.svg")
     texts = [element.text for element in panels[2].iter(f"{SVG}text")]
     assert [text for text in texts if text in ("kept", "dropped", "passes")] == ["kept", "kept", "dropped", "passes"]
-    _, _, *marks = paths(panels[2])
+    reference, _, *marks = paths(panels[2])
     # of seed 5: two streets, then its mean
     assert [len(points) for points in islice(marks, 2)] == [2, 2]
+    box = next(element for element in panels[2].iter(f"{SVG}rect") if element.get("class") == "axes")
+    heights = [float(box.get("y")) + float(box.get("height")) - points[0][1] for points in (marks[1], reference)]
+    assert heights[0] / heights[1] == pytest.approx(14.1 / (20 * 30) ** 0.5, abs=0.01)
     colours = [path.get("stroke") for path in panels[2].iter(f"{SVG}path") if path.get("class") == "data"]
     assert colours.count(curves_picture.RED) == 3, "the bound, the gridlock, and the street that is beyond the axis"
     description = root.find(f"{SVG}desc").text

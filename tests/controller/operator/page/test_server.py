@@ -171,6 +171,21 @@ def test_a_step_wakes_the_page_only_for_watchers_that_wait_for_it(page, monkeypa
     assert run(work).at_s == 7 and woken == [7]
 
 
+def test_two_frames_of_a_watcher_are_an_interval_apart(page, monkeypatch):
+    monkeypatch.setattr(server_module, "MIN_FRAME_INTERVAL_S", 0.5)
+
+    async def work(session):
+        async with Browser(session, page) as browser:
+            page.step(1.0)
+            await browser.frame()
+            begin_s = time.monotonic()
+            page.step(2.0)
+            await browser.frame()
+            return time.monotonic() - begin_s
+
+    assert run(work) > 0.4
+
+
 def test_without_news_a_watcher_gets_a_frame_each_second(page):
     page.step(1)
 
