@@ -17,8 +17,9 @@ EQUIVALENT_MUTANTS = {
     "monitor: MAX_CACHED_STATES = 10000 -> MAX_CACHED_STATES = 10001": _CACHE,
     "monitor.SignalMonitor._between: len(self._changes) > MAX_CACHED_STATES -> len(self._changes) >= MAX_CACHED_STATES": _CACHE,
     "monitor.SignalMonitor._check_state: len(self._faults) > MAX_CACHED_STATES -> len(self._faults) >= MAX_CACHED_STATES": _CACHE,
-    "signal_safety.SignalSafety._transition: len(self._transitions) > MAX_CACHED_STATES -> "
-    "len(self._transitions) >= MAX_CACHED_STATES": _CACHE,
+    "signal_safety: MAX_CACHED_TRANSITIONS = 64 -> MAX_CACHED_TRANSITIONS = 65": _CACHE,
+    "signal_safety.SignalSafety._transition: len(self._transitions) > MAX_CACHED_TRANSITIONS -> "
+    "len(self._transitions) >= MAX_CACHED_TRANSITIONS": _CACHE,
     "monitor: _ROUNDING_S = 0.001 -> _ROUNDING_S = 0.0011": _WHOLE_MS,
     "monitor.SignalMonitor._change: now - begin_s + _ROUNDING_S < self._min_green_s -> "
     "now - begin_s + _ROUNDING_S <= self._min_green_s": _WHOLE_MS,
@@ -62,6 +63,7 @@ EQUIVALENT_MUTANTS = {
     ),
     "signal_safety.SignalSafety._settle: max(self._settled_s, default=-math.inf) -> "
     "max(self._settled_s, default=math.inf)": _NO_LINKS,
+    "signal_safety.SignalSafety._settle: -math.inf -> -0.0": _NO_LINKS,
     "signal_safety.SignalSafety._young: now >= self._ages_matter_until_s -> now > self._ages_matter_until_s": (
         "at this moment the mask has no link either"
     ),
