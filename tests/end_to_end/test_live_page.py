@@ -250,7 +250,7 @@ def test_an_alarm_has_its_runbook_on_the_page(browser, url):
 
 @pytest.mark.parametrize(("width", "height", "scheme"), VIEWS)
 def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, width, height, scheme):
-    with opened(browser, url, width, height, scheme) as page:
+    with opened(browser, url, width=width, height=height, scheme=scheme) as page:
         page.fill("#search", "SA101")
         page.keyboard.press("Enter")
         page.wait_for_selector("#tl-chart canvas")

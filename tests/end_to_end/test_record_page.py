@@ -210,7 +210,7 @@ def test_the_page_says_that_the_command_has_ended(browser, folder):
 
 @pytest.mark.parametrize(("width", "height", "scheme"), VIEWS)
 def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, width, height, scheme):
-    with opened(browser, url, width, height, scheme) as page:
+    with opened(browser, url, width=width, height=height, scheme=scheme) as page:
         seek(page, 250)
         page.wait_for_selector("#next-mark:enabled")
         page.screenshot(path=tmp_path / "city.png")
