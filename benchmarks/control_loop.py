@@ -177,8 +177,13 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, dialect: str, w
         print(f"    {part:<48}{1000 * part_s:>9.3f} ms {100 * part_s / sum(stopwatch.seconds.values()):>5.0f} %")
     own_s = sum(part_s for part, part_s in stopwatch.seconds.items() if part not in (SUMO, REQUEST))
     print(f"    our own part of them: {1000 * own_s:.3f} ms, {1e6 * own_s / signals:.0f} us a signal")
-    sent, received = (statistics.mean(values) for values in zip(*((len(e[0]) / 2, e[3]) for e in exchanges), strict=True))
-    print(f"  an exchange with SUMO: {sent:.0f} bytes to it, {received:.0f} bytes from it")
+    # vehicles are a second exchange of the same step
+    by_step: dict[float, list[tuple[float, int]]] = {}
+    for sent_hex, _, until_s, received_bytes in exchanges:
+        by_step.setdefault(until_s, []).append((len(sent_hex) / 2, received_bytes))
+    totals = [tuple(map(sum, zip(*step, strict=True))) for step in by_step.values()]
+    sent, received = map(statistics.mean, zip(*totals, strict=True))
+    print(f"  bytes of a decision step: {sent:.0f} to SUMO, {received:.0f} from it")
 
 
 def ratios(times: dict[str, list[float]], case: str, references: tuple[str, ...]) -> str:

@@ -4,7 +4,8 @@
 
 Each street is that of the sumo-rl wheel, with the city.toml that `greenserve city init --dialect street` writes and `all_red_s`
 of --all-red; `--all-red default` leaves the red clearance by the junction's size. `greenserve evaluate` simulates all arms with
-SUMO seeds from 101. A street whose results are in --out already is not simulated again. Prints a table in Markdown.
+SUMO seeds from 101. A street whose results with these flags are in --out already is not simulated again. Prints a table in
+Markdown.
 
 Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. RESCO's figures are computed from its
 repository (https://github.com/Pi-Star-Lab/RESCO, resco_benchmark/utils/avg_timeLoss.py): of each method the mean of its last ten
@@ -66,8 +67,9 @@ def main(argv: list[str]) -> int:
         print("skipped: sumo-rl is not installed (pip install sumo-rl), and its wheel has the streets", file=sys.stderr)
         return 0
     rows = []
+    variant = f"all-red-{args.all_red}-seeds-{args.seeds}{'-varied' * args.vary_demand}"
     for street in args.street or STREETS:
-        folder = args.out / street
+        folder = args.out / variant / street
         results = folder / "results" / "results.json"
         if not results.exists():
             print(street, file=sys.stderr, flush=True)

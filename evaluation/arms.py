@@ -67,10 +67,9 @@ def parse(text: str) -> list[Arm]:
 
 
 def with_faults(arms: list[Arm]) -> list[Arm]:
-    """The arms, followed by copies of the served ones and max-pressure with faulty detectors.
-
-    Arms that SUMO itself controls have no copy, and neither has greedy: stuck and noisy detectors are faults of counts.
-    """
+    """The arms, followed by copies with faulty detectors of those that the controller runs; SUMO itself controls the others."""
     return arms + [
-        replace(arm, name=arm.name + WITH_FAULTS, has_faults=True) for arm in arms if arm.has_models or arm.kind == MAX_PRESSURE
+        replace(arm, name=arm.name + WITH_FAULTS, has_faults=True)
+        for arm in arms
+        if arm.has_models or arm.kind in (MAX_PRESSURE, GREEDY)
     ]

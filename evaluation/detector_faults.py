@@ -2,19 +2,20 @@
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.sumo.connection import StepResult, SumoConnection
-from signals.observation import Readings, VehicleReadings
+from signals.observation import NO_VEHICLES, Readings, VehicleReadings
 
 MISSING, STUCK, NOISY = "missing", "stuck", "noisy"
 KINDS = (MISSING, STUCK, NOISY)
 NOISE = 0.3
-"""Standard deviation of a noisy lane's counts, relative to the true ones."""
+"""Standard deviation of a noisy lane's number of vehicles, relative to the true one."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,10 @@ class FaultRates:
     missing: float = 0.0
     """The detector never sees a vehicle."""
     stuck: float = 0.0
-    """The counts are constant from some second of the simulation on."""
+    """Counts and vehicles are those of the same moment from some second of the simulation on."""
     noisy: float = 0.0
-    """The counts have a relative error, normally distributed with standard deviation NOISE."""
+    """The counts have a relative error, normally distributed with standard deviation NOISE; so has the number of single
+    vehicles, of which some are not seen, or some are seen twice."""
 
 
 NO_FAULTS = FaultRates()
@@ -59,6 +61,10 @@ class FaultyDetectors:
         self._begin_s, self._end_s = begin_s, end_s
         self._draw = np.zeros(0)
         self._stuck_from_s = np.zeros(0)
+        self._vehicle_rows: dict[str, list[int]] = {}
+        """TL -> rows of the lanes that it reads for single vehicles."""
+        self._before_stuck: dict[int, VehicleReadings] = {}
+        """Row -> the last vehicles seen there."""
         self.readings: Readings = Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0))
 
     def __getattr__(self, name: str) -> Any:
@@ -78,6 +84,8 @@ class FaultyDetectors:
         ]
         self._draw, stuck_from = np.array(draws).reshape(-1, 2).T
         self._stuck_from_s = self._begin_s + stuck_from * (self._end_s - self._begin_s)
+        row_of = {lane: row for row, lane in enumerate(self._connection.lanes)}
+        self._vehicle_rows = {tl: [row_of[lane] for lane in lanes] for tl, lanes in vehicle_lanes_of.items()}
         self.readings = self._copy()
 
     def read(self, due: tuple[str, ...]) -> StepResult:
@@ -92,11 +100,37 @@ class FaultyDetectors:
         self.readings.counts[:, held], self.readings.outflow[held] = previous.counts[:, held], previous.outflow[held]
         factor = np.maximum(0.0, 1.0 + NOISE * self._rng.standard_normal(is_noisy.sum()))
         self.readings.counts[:, is_noisy] = np.round(self.readings.counts[:, is_noisy] * factor)
+        vehicles = self._vehicles(due, is_missing, is_stuck, held, is_noisy)
+        self.readings = replace(self.readings, by_vehicle=vehicles)
         return result
+
+    def _vehicles(
+        self,
+        due: Sequence[str],
+        is_missing: NDArray[np.bool_],
+        is_stuck: NDArray[np.bool_],
+        held: NDArray[np.bool_],
+        is_noisy: NDArray[np.bool_],
+    ) -> VehicleReadings:
+        """The single vehicles on the lanes of the TLs that are due, with faults. The masks have one element per lane."""
+        seen = self._connection.readings.by_vehicle
+        index = [np.flatnonzero(~(is_missing | held | is_noisy)[seen.row])]
+        for row in np.unique(seen.row[is_noisy[seen.row]]):
+            own = np.flatnonzero(seen.row == row)
+            count = round(len(own) * max(0.0, 1.0 + NOISE * self._rng.standard_normal()))
+            index += [self._rng.permutation(own)[:count], self._rng.choice(own, max(0, count - len(own)))]
+        parts = [_some(seen, np.concatenate(index))]
+        for row in dict.fromkeys(row for tl in due for row in self._vehicle_rows.get(tl, ()) if is_stuck[row]):
+            if held[row]:
+                parts.append(self._before_stuck.get(row, NO_VEHICLES))
+            else:
+                self._before_stuck[row] = _some(seen, np.flatnonzero(seen.row == row))
+        return VehicleReadings(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def _copy(self) -> Readings:
         readings = self._connection.readings
-        is_seen = self._draw[readings.by_vehicle.row] >= self._rates.missing
-        row, position_m, speed_mps, waiting_s = readings.by_vehicle
-        by_vehicle = VehicleReadings(row[is_seen], position_m[is_seen], speed_mps[is_seen], waiting_s[is_seen])
-        return Readings(readings.counts.copy(), readings.mean_length_m.copy(), readings.outflow.copy(), by_vehicle)
+        return Readings(readings.counts.copy(), readings.mean_length_m.copy(), readings.outflow.copy())
+
+
+def _some(vehicles: VehicleReadings, index: NDArray[np.intp]) -> VehicleReadings:
+    return VehicleReadings(*(column[index] for column in vehicles))

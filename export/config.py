@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city import config as city_config
@@ -76,7 +76,7 @@ def parser(prog: str) -> Parser:
         "--model-number",
         type=int,
         metavar="N",
-        help="trial or round to export (default: [training] model_number, else the newest)",
+        help="trial or round to export (default: [training] model_number, else the newest); with --pretrained the version to write",
     )
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder for models (default: [serving] models_dir)")
     parser.add_argument(
@@ -165,6 +165,9 @@ def prepare(args: argparse.Namespace) -> Job:
     if model_path is None:
         raise InputError("no folder of checkpoints: pass --model-path DIR, or set [training] model_path in city.toml")
     candidates = tuple(locate.find_candidates(model_path))
+    if args.pretrained and args.model_number is not None:
+        # the number of the policy's file says nothing of the TLs' models
+        candidates = tuple(replace(candidate, number=args.model_number) for candidate in candidates)
     city_tls = list(city.tls) if city else []
     target_tls = _target_tls(args.target_tls or (), city_tls) or training.target_tls or ()
     tls = names.select(

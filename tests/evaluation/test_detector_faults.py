@@ -103,8 +103,8 @@ def test_lane_has_the_same_fault_whatever_other_lanes_are_read():
 
 
 def test_arms_with_faults_are_those_that_the_controller_runs():
-    names = [arm.name for arm in with_faults(parse("served:3,fixed,actuated,max-pressure"))]
-    assert names[4:] == ["served:3+faults", "max-pressure+faults"]
+    names = [arm.name for arm in with_faults(parse("served:3,fixed,actuated,max-pressure,greedy"))]
+    assert names[5:] == ["served:3+faults", "max-pressure+faults", "greedy+faults"]
 
 
 def test_max_pressure_without_detectors_loses():
