@@ -18,6 +18,8 @@ from city.sumo_files import elements
 SUMO_RL = "sumo-rl"
 RESERVED_NAMES = ("all", "city")
 """`--tl all` means every TL, and `city` is the fleet's name by default."""
+MAX_RED_OF_CROSSINGS_S = 120.0
+"""Longest red at signals with pedestrian crossings, as under max-pressure control."""
 STREET = "street"
 """The dialect of the pretrained policy, which takes the greens of the program that runs."""
 SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}
@@ -211,6 +213,11 @@ def city_toml(
     street_file = f"{'net' if sumocfg is None else 'sumocfg'} = {toml_text.string(_relative(sumocfg or source, folder))}"
     demand = "" if sumocfg else '\n# sumocfg = "..."  # network and demand, to simulate: greenserve city init --route FILE'
     signals = "\n".join(_tl_table(tl, street.signals[signal], choices[signal], dialect) for tl, signal in tls.items())
+    has_crossings = any(any(street.signals[signal].crossing_m) for signal in tls.values())
+    max_red = (
+        f"max_red_s = {MAX_RED_OF_CROSSINGS_S:g}     # no policy sees pedestrians: no link, and no crossing, is red for longer"
+    )
+    max_red = f"\n{max_red if dialect == STREET else f'# {max_red}'}" if has_crossings else ""
     signals += "".join(f"\n# Left out: {toml_text.comment(reason)}" for reason in left_out.values()) + ("\n" if left_out else "")
     return f"""\
 # Made by greenserve city init from {toml_text.comment(source.name)}. Every key: docs/reference/city-toml.md
@@ -237,7 +244,7 @@ address = "127.0.0.1:8500"
 min_yellow_s = 3
 min_green_s = 4
 # all_red_s = 0       # instead of a red clearance by the junction's size
-# floors = "dialect"  # exactly the times of training: only to compare with training
+# floors = "dialect"  # exactly the times of training: only to compare with training{max_red}
 
 # Without an answer of its policy, a TL holds its state for hold_s, then runs its own program.
 [controller]

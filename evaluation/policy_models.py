@@ -13,8 +13,11 @@ STREET = "street"
 
 
 def with_street_dialect(city: config.City) -> config.City:
-    """The city with the street dialect and its default times for every TL."""
-    tls = {name: config.TL(tl.signals, STREET, name, program=tl.program) for name, tl in city.tls.items()}
+    """The city with the street dialect for every TL; those of another dialect get its default times."""
+    tls = {
+        name: tl if tl.dialect == STREET else config.TL(tl.signals, STREET, name, program=tl.program)
+        for name, tl in city.tls.items()
+    }
     return replace(city, tls=tls)
 
 

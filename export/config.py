@@ -76,7 +76,7 @@ def parser(prog: str) -> Parser:
         "--model-number",
         type=int,
         metavar="N",
-        help="trial or round to export (default: [training] model_number, else the newest); with --pretrained the version to write",
+        help="trial or round to export (default: [training] model_number, else the newest); with --pretrained the version",
     )
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder for models (default: [serving] models_dir)")
     parser.add_argument(

@@ -68,17 +68,20 @@ def city(argv: list[str], prog: str) -> int:
         contract.check_controllable(network.id, signal)
         return init.Choice(signal.program.id, signal.greens)
 
-    return program.run(lambda: init.main(argv, dialects.names(), choose, prog, _times_to_train_with))
+    return program.run(lambda: init.main(argv, dialects.names(), choose, prog, _advice))
 
 
-def _times_to_train_with(path: Path) -> list[str]:
+def _advice(path: Path) -> list[str]:
     """Advice about a new city.toml. Raises InputError."""
-    from city import config, network
+    from city import config, init, network
     from signals import change_times
 
     described = config.load(path)
     times = change_times.times_without_model(described, network.of_city(described), described.tls)
-    return change_times.times_to_train_with(times)
+    pretrained = "greenserve export --pretrained --tl all"
+    if any(tl.dialect != init.STREET for tl in described.tls.values()):
+        pretrained = f"greenserve city init --dialect {init.STREET}, then {pretrained}"
+    return [f"A policy that needs no training: {pretrained}", *change_times.times_to_train_with(times)]
 
 
 def train(argv: list[str], prog: str) -> int:

@@ -74,7 +74,7 @@ CROSSROADS = {
 
 
 @pytest.fixture(scope="session")
-def crossroads(tmp_path_factory) -> SignalNetwork:
+def crossroads_net(tmp_path_factory) -> Path:
     """A junction of a 70 km/h and a 50 km/h street with three pedestrian crossings; the first has a link per direction."""
     from controller.sumo.programs import sumo_program
 
@@ -84,7 +84,13 @@ def crossroads(tmp_path_factory) -> SignalNetwork:
         (folder / f"{kind}.xml").write_text(text)
         command += [f"--{kind}-files", str(folder / f"{kind}.xml")]
     subprocess.run(command, check=True, capture_output=True)
-    return network.read(folder / "x.net.xml").signals["J"]
+    return folder / "x.net.xml"
+
+
+@pytest.fixture(scope="session")
+def crossroads(crossroads_net) -> SignalNetwork:
+    """The signal of `crossroads_net`."""
+    return network.read(crossroads_net).signals["J"]
 
 
 @pytest.fixture(scope="session")

@@ -60,6 +60,53 @@ def test_missing_lanes_have_no_single_vehicles():
     assert (counts == faulty.readings.vehicles).all() and 0 < counts.sum() < true.sum()
 
 
+def vehicles_of(rates, steps=40):
+    """The true and the faulty single vehicles of each step of 10 s, every signal due in turn."""
+    connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings", "--seed", "3"])
+    lanes = {signal: list(dict.fromkeys(connection.api.trafficlight.getControlledLanes(signal))) for signal in SIGNALS}
+    faulty = FaultyDetectors(connection, rates, 1, 0.0, 10.0 * steps)
+    faulty.track(lanes, [], {}, lanes)
+    row_of = {lane: row for row, lane in enumerate(connection.lanes)}
+    result = []
+    for k in range(1, steps + 1):
+        signal = SIGNALS[k % len(SIGNALS)]
+        faulty.advance(10.0 * k)
+        faulty.read((signal,))
+        result.append(([row_of[lane] for lane in lanes[signal]], connection.readings.by_vehicle, faulty.readings.by_vehicle))
+    connection.close()
+    return result
+
+
+def positions(vehicles, row):
+    return sorted(vehicles.position_m[vehicles.row == row].tolist())
+
+
+def test_stuck_lanes_keep_their_last_vehicles():
+    held, differing = {}, 0
+    for rows, true, own in vehicles_of(FaultRates(stuck=1.0)):
+        assert set(own.row.tolist()) <= set(rows), "of lanes that are due only"
+        for row in rows:
+            if row in held:
+                assert positions(own, row) == held[row], "it never recovers"
+                differing += positions(true, row) != held[row]
+            elif positions(own, row) != positions(true, row):
+                held[row] = positions(own, row)
+                differing += 1
+    assert differing > 5 and any(held.values())
+
+
+def test_noisy_lanes_miss_vehicles_or_see_them_twice():
+    missed = doubled = total = seen = 0
+    for rows, true, own in vehicles_of(FaultRates(noisy=1.0)):
+        for row in rows:
+            before, after = positions(true, row), positions(own, row)
+            assert set(after) <= set(before), "no vehicle is invented"
+            total, seen = total + len(before), seen + len(after)
+            missed += len(after) < len(before)
+            doubled += len(after) > len(before)
+    assert missed > 5 and doubled > 5 and abs(seen / total - 1) < 0.15
+
+
 def test_stuck_lanes_keep_their_last_counts(read):
     true, faulty, _, _ = read(FaultRates(stuck=1.0))
     same = (true == faulty).all(1)
