@@ -172,7 +172,11 @@ def _gate_lines(gate: Any) -> list[str]:
         return []
     networks = gate.get("networks")
     results = [*(networks if isinstance(networks, list) else []), gate.get("product")]
-    lines = [f"gate: {gate.get('streets')} streets of {gate.get('seconds')} s from seed {gate.get('first_seed')}"]
+    simulations = gate.get("simulations", gate.get("streets"))
+    lines = [
+        f"gate: {simulations} simulations of {gate.get('streets')} streets, {gate.get('seconds')} s each, from seed "
+        f"{gate.get('first_seed')}"
+    ]
     for result in results:
         if isinstance(result, dict):
             state = result.get("failure") or ("passes" if result.get("is_kept", True) else "passes, but others are better")

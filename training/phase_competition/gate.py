@@ -2,12 +2,13 @@
 
 Some trainings gridlock a street that max-pressure copes with, or are slow on a kind of junction, and their mean delay does
 not show it. The gate's streets are no training's. Each of the oddities that real networks have is on a part of them, and
-demand goes from a few vehicles to saturation. A network is dropped for one bad street:
+demand goes from a few vehicles to saturation. Each street is simulated with SEEDS demands. A network is dropped for one bad
+simulation:
 
 - a gridlock where the reference has none,
 - more than MAX_RATIO times the reference's delay,
 
-and if its geometric mean delay over all streets is more than MAX_MEAN_RATIO times the best network's.
+and if its geometric mean delay over all simulations is more than MAX_MEAN_RATIO times the best network's.
 """
 
 import csv
@@ -40,6 +41,10 @@ REFERENCE = "max-pressure"
 FIRST_SEED = 2_000_000
 """Seed of the first street. Trainings use the streets from 0, evaluations those from 1,000,000."""
 STREETS = 60
+SEEDS = 2
+"""Simulations of a street, with other vehicles at the same demand: a gridlock comes with one and not with another."""
+SEED_STEP = 100_000_000
+"""Difference of the seeds of two simulations of a street."""
 ODDITY_PART = 8
 """Each oddity is on 1/ODDITY_PART of the streets, at least."""
 LIGHT, USUAL, SATURATED = (10.0, 60.0), (60.0, 200.0), (200.0, 350.0)
@@ -61,13 +66,19 @@ Results = Mapping[str, Mapping[str, StreetResult]]
 
 @dataclass(frozen=True)
 class GateStreet:
-    """A street of the gate and its demand."""
+    """A street of the gate and its demand: one simulation."""
 
     folder: Path
     seed: int
-    """Of the street, the demand and SUMO."""
+    """Of the demand and SUMO; that of the street, and SEED_STEP for each simulation before."""
     vehicles_per_lane_h: float
     oddities: tuple[Oddity, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the simulation: the street's, with a number from the second simulation on."""
+        repetition = self.seed // SEED_STEP
+        return f"{self.folder.name} ({repetition + 1})" if repetition else self.folder.name
 
 
 @dataclass(frozen=True)
@@ -103,7 +114,7 @@ class Verdict:
 
 
 def streets(folder: Path, count: int) -> list[GateStreet]:
-    """Generate the gate's streets, or find those of an earlier run. Raises InputError, ProgramFailed."""
+    """Generate the gate's streets, or find those of an earlier run; SEEDS simulations of each. Raises InputError, ProgramFailed."""
     part = count // ODDITY_PART
     found: list[tuple[int, Path, set[Oddity]]] = []
     missing = Counter(dict.fromkeys(Oddity, part))
@@ -119,8 +130,14 @@ def streets(folder: Path, count: int) -> list[GateStreet]:
                 bar.update()
             seed += 1
     return [
-        GateStreet(street, seed, _demand(seed, DEMANDS[k % len(DEMANDS)]), tuple(o for o in Oddity if o in own))
+        GateStreet(
+            street,
+            seed + repetition * SEED_STEP,
+            _demand(seed, DEMANDS[k % len(DEMANDS)]),
+            tuple(oddity for oddity in Oddity if oddity in own),
+        )
         for k, (seed, street, own) in enumerate(found)
+        for repetition in range(SEEDS)
     ]
 
 
@@ -205,12 +222,12 @@ def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
         ["street", "vehicles_per_lane_h", "oddities", "network", "delay_s", "finished", "total", "gridlock", "ratio"]
     )  # fmt: skip
     for gate_street in gate_streets:
-        by_name = results.get(gate_street.folder.name, {})
+        by_name = results.get(gate_street.name, {})
         for name, result in by_name.items():
             relative, gridlock = ratio(result, by_name[REFERENCE]), has_gridlock(by_name, name)
             writer.writerow(
                 [
-                    gate_street.folder.name, f"{gate_street.vehicles_per_lane_h:.1f}", "; ".join(gate_street.oddities), name,
+                    gate_street.name, f"{gate_street.vehicles_per_lane_h:.1f}", "; ".join(gate_street.oddities), name,
                     f"{result.delay_s:.3f}", result.finished, result.total, int(gridlock), f"{relative:.3f}",
                 ]
             )  # fmt: skip

@@ -102,7 +102,7 @@ class Selection:
                         "or --resume to continue"
                     )
         self._saved: dict[str, dict[str, list[float]]] = {}
-        """By street, by digest of a policy's weights."""
+        """By simulation of a street, by digest of a policy's weights."""
 
     def run(self, networks: Sequence[Network]) -> Outcome:
         """Gate the networks; write the results and, if enough pass, the product.
@@ -166,7 +166,7 @@ class Selection:
             (street, name)
             for street in streets
             for name, key in keys.items()
-            if key not in self._saved.get(street.folder.name, {})
+            if key not in self._saved.get(street.name, {})
         ]
         simulate, failed = gate.GateSimulation(settings.seconds), set()
         with (
@@ -174,7 +174,7 @@ class Selection:
             tqdm(total=len(jobs), desc="gate", unit="simulation", disable=None, leave=False) as bar,
         ):
             if jobs and bar.disable:
-                self._report(f"gate: {len(jobs)} simulations on {len(streets)} streets")
+                self._report(f"gate: {len(jobs)} simulations of {len({street.folder for street in streets})} streets")
             policies: dict[str, Path | bytes | None] = {network.name: network.path for network in networks} | {REFERENCE: None}
             if runner.moves_files:
                 policies = {name: path.read_bytes() if isinstance(path, Path) else path for name, path in policies.items()}
@@ -183,13 +183,13 @@ class Selection:
                 street, name = jobs[k]
                 bar.update()
                 if isinstance(outcome, str):
-                    failed.add(street.folder.name)
-                    self._report(f"left out {street.folder.name}: {outcome}")
+                    failed.add(street.name)
+                    self._report(f"left out {street.name}: {outcome}")
                     continue
-                saved = self._saved.setdefault(street.folder.name, {})
+                saved = self._saved.setdefault(street.name, {})
                 saved[keys[name]] = [outcome.delay_s, outcome.finished, outcome.total]
                 self._save(streets)
-        used = [street.folder.name for street in streets if street.folder.name not in failed]
+        used = [street.name for street in streets if street.name not in failed]
         if not used:
             raise SimulationFailed("SUMO has ended the simulations of every street of the gate early; look at the reasons above")
         return {name: {own: _result(self._saved[name][key]) for own, key in keys.items()} for name in used}
@@ -219,9 +219,10 @@ class Selection:
         facts = [_facts(verdict) | {"is_kept": verdict.name in names} for verdict in verdicts]
         description = {
             "gate": {
-                "streets": len(results),
+                "streets": len({street.folder for street in streets if street.name in results}),
+                "simulations": len(results),
                 "first_seed": gate.FIRST_SEED,
-                "last_seed": streets[-1].seed,
+                "last_seed": streets[-1].seed % gate.SEED_STEP,
                 "seconds": self.settings.seconds,
                 "max_ratio": gate.MAX_RATIO,
                 "max_mean_ratio": gate.MAX_MEAN_RATIO,
@@ -235,7 +236,7 @@ class Selection:
 
     def _identity(self, streets: Sequence[GateStreet]) -> dict[str, Any]:
         return {
-            "--gate-streets": [street.folder.name for street in streets],
+            "--gate-streets": [street.name for street in streets],
             "--seconds": self.settings.seconds,
             "SUMO": version("eclipse-sumo"),
         }

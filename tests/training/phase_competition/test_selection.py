@@ -111,7 +111,7 @@ def test_inspect_shows_what_a_product_consists_of(trained, capsys):
     *_, summary, first, second, gate, seed_5, seed_6, product = capsys.readouterr().out.splitlines()
     assert summary.startswith("a policy of 2 networks")
     assert first == "network 1: seed 5, streets: 1, 2 updates of 1 episodes of 60.0 s" and second.startswith("network 2: seed 6")
-    assert gate == "gate: 2 streets of 60.0 s from seed 2000000"
+    assert gate == "gate: 4 simulations of 2 streets, 60.0 s each, from seed 2000000"
     assert [line.split(": ")[1] for line in (seed_5, seed_6, product)] == ["seed 5", "seed 6", "product"]
 
 
