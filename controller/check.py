@@ -25,6 +25,7 @@ from signals.change_times import (
     ChangeTimes,
     change_times,
     describe_longer,
+    describe_other_changes,
     signal_safeties,
     times_to_train_with,
     times_without_model,
@@ -33,6 +34,7 @@ from signals.contract import build, controllable
 from signals.dialects import street as street_dialect
 from signals.policy_signals import PolicySignal, describe_programs, of_contract
 from signals.safety.conflicts import check_phases
+from signals.safety.signal_safety import SignalSafety
 
 MATCHES, LEFT_OUT = "matches", "left on its own program"
 SERVER_HELP = "read contracts from this model server (default: the district's server, else the folder [serving] models_dir)"
@@ -95,6 +97,7 @@ def _compare(
     times: list[ChangeTimes | None] = []
     without_model: list[str] = []
     chosen: list[tuple[str, list[PolicySignal]]] = []
+    with_safeties: list[tuple[pb.PolicyContract, list[SignalSafety]]] = []
     for tl in tls:
         try:
             _, left_out = controllable(city, [tl], street)
@@ -110,9 +113,15 @@ def _compare(
         rows.append(_row(city, street, tl, contract))
         if rows[-1][3] == MATCHES:
             chosen.append((tl, of_contract(contract, street)))
-            times.append(change_times(contract, signal_safeties(contract, street, city.safety)))
+            safeties = signal_safeties(contract, street, city.safety)
+            times.append(change_times(contract, safeties))
+            with_safeties.append((contract, safeties))
     to_train_with = times_to_train_with([*times, *times_without_model(city, street, without_model)])
-    return street, rows, [*describe_programs(chosen), *describe_longer(times), *to_train_with]
+    return (
+        street,
+        rows,
+        [*describe_programs(chosen), *describe_longer(times), *describe_other_changes(with_safeties), *to_train_with],
+    )
 
 
 def _uses_server(args: argparse.Namespace) -> bool:

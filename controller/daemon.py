@@ -39,7 +39,7 @@ from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.client.tls_files import ChangingTls
-from signals.change_times import change_times, describe_longer
+from signals.change_times import change_times, describe_longer, describe_other_changes
 from signals.contract import require_controllable
 from signals.policy import Policies
 from signals.policy_signals import describe_programs, of_contract
@@ -160,7 +160,8 @@ def _assembled(
     times = [change_times(intersection.contract, intersection.safeties) for intersection in loop.intersections.values()]
     floors = "[safety] floors = dialect: the street's floors are off; yellow, all-red and min green are the contracts'"
     slow = [] if driver is not None else describe_longer(times, slow_only=True)
-    for line in (warning, *slow, "" if city.safety.floors == "street" else floors):
+    observed = describe_other_changes((i.contract, i.safeties) for i in loop.intersections.values()) if driver is None else []
+    for line in (warning, *slow, *observed, "" if city.safety.floors == "street" else floors):
         if line:
             log.warning("%s", line)
     return loop

@@ -108,6 +108,23 @@ def change_times(contract: pb.PolicyContract, safeties: Sequence[SignalSafety]) 
     )
 
 
+def describe_other_changes(pairs: Iterable[tuple[pb.PolicyContract, Sequence[SignalSafety]]]) -> list[str]:
+    """A line about the TLs whose policy observes change times that the network and [safety] do not give any more."""
+    differing = []
+    for contract, safeties in pairs:
+        for signal, safety in zip(contract.signals, safeties, strict=True):
+            greens = greens_of(signal)
+            now = [safety.change_between_s(a, b) for a in greens for b in greens]
+            if signal.change_s and any(abs(a - b) > 0.01 for a, b in zip(signal.change_s, now, strict=True)):
+                differing.append(contract.tl)
+    if not differing:
+        return []
+    return [
+        f"{names.listed(differing, MAX_NAMED_TLS)}: changes of greens take another time than when the model was exported, and "
+        "its policy counts on the old one; export it again (greenserve export) after a change of [safety] or the network"
+    ]
+
+
 def with_street_changes(contract: pb.PolicyContract, change: ChangeTimes | None) -> pb.PolicyContract:
     """The contract with its min green scaled to the street's change times, at most max green."""
     if change is None or change.min_green_factor == 1.0:

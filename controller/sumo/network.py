@@ -12,6 +12,7 @@ from controller.sumo.connection import ONLINE, OWNER_KEY
 from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
 from signals import dialects
+from signals.dialects.street import approaches
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
 from signals.safety.conflicts import check_phases
 
@@ -159,6 +160,11 @@ def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNe
                     f"{where}: lane {lane.lane_id} was {lane.length_m:g} m long, and {now} in {street.net_file}; "
                     f"export it again (greenserve export --tl {contract.tl})"
                 )
+        if expected.approaches and (lane_id := _differing_lane(expected.approaches, approaches(signal))):
+            raise InputError(
+                f"{where}: lane {lane_id} has other links, lanes upstream or speed limits in {street.net_file}; "
+                f"export it again (greenserve export --tl {contract.tl})"
+            )
         program = next((program for program in signal.programs if program.id == expected.program_id), None)
         if program is None:
             raise InputError(
@@ -166,6 +172,23 @@ def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNe
                 "add the additional file that defines it to the sumocfg, or train it again"
             )
         _check_phases_of_training(contract, where, program, expected, "now")
+
+
+def _differing_lane(exported: Sequence[pb.Approach], now: Sequence[pb.Approach]) -> str:
+    """The first incoming lane that the network describes in another way than when the model was exported; "" if none."""
+
+    def values(approach: pb.Approach) -> list[float]:
+        lanes = [*approach.upstream, *approach.exits]
+        return [x for lane in lanes for x in (lane.distance_m, lane.share, lane.length_m, lane.limit_mps)]
+
+    def names_of(approach: pb.Approach) -> tuple[object, ...]:
+        upstream, exits = ([lane.lane_id for lane in lanes] for lanes in (approach.upstream, approach.exits))
+        return approach.lane_id, list(approach.links), upstream, exits
+
+    for old, new in zip(exported, now, strict=False):
+        if names_of(old) != names_of(new) or any(abs(a - b) > 0.01 for a, b in zip(values(old), values(new), strict=True)):
+            return old.lane_id
+    return ""
 
 
 def check_sumo_matches_contract(

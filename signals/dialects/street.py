@@ -46,7 +46,7 @@ class Street(SumoRl):
     def build_contract(self, tl: TL, signals: Sequence[PolicySignal], safety: Safety) -> pb.PolicyContract:
         contract = super().build_contract(tl, signals, safety)
         (signal,), (message,) = signals, contract.signals
-        message.approaches.extend(_approaches(signal.network))
+        message.approaches.extend(approaches(signal.network))
         rules = SignalSafety(signal.network, times_for(contract, safety, runs_plan=False), signal.greens)
         message.change_s.extend(rules.change_between_s(a, b) for a in signal.greens for b in signal.greens)
         # once more: the lanes of the approaches have features
@@ -92,7 +92,7 @@ class Street(SumoRl):
 DIALECT = Street()
 
 
-def _approaches(network: SignalNetwork) -> list[pb.Approach]:
+def approaches(network: SignalNetwork) -> list[pb.Approach]:
     """The incoming lanes of a signal that vehicles use."""
     graph = network.lane_graph
     approaches = []

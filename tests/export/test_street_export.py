@@ -188,6 +188,31 @@ def test_model_for_a_lane_of_another_length_is_refused(folder):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("change", ["limit", "link"])
+def test_model_for_a_lane_with_another_limit_or_link_is_refused(change, folder):
+    _, contract = fleet_of(folder)
+    built = contract.members[0].contract
+    approach = built.signals[0].approaches[0]
+    if change == "limit":
+        approach.upstream[-1].limit_mps += 1
+    else:
+        del approach.links[-1]
+    street = network.of_city(config.load(folder / "city.toml"))
+    with pytest.raises(InputError, match=rf"lane {approach.lane_id} has other links.*export it again \(greenserve export --tl"):
+        check_contract_matches_network(built, street)
+
+
+def test_check_names_tls_whose_changes_take_another_time_than_at_the_export(folder, server, tmp_path, capsys):
+    described = (folder / "city.toml").read_text()
+    flags = ["--server", server]
+    assert main(["check", "--city", str(folder / "city.toml"), *flags]) == 0
+    assert "take another time" not in capsys.readouterr().out
+    longer = tmp_path / "city.toml"
+    longer.write_text(described.replace("min_yellow_s = 3", "min_yellow_s = 7"))
+    assert main(["check", "--city", str(longer), *flags]) == 0
+    assert "changes of greens take another time than when the model was exported" in capsys.readouterr().out
+
+
 # the policy that is part of the package
 
 

@@ -114,7 +114,7 @@ class Verdict:
 
 
 def streets(folder: Path, count: int) -> list[GateStreet]:
-    """Generate the gate's streets, or find those of an earlier run; SEEDS simulations of each. Raises InputError, ProgramFailed."""
+    """SEEDS simulations of each street; generate the streets, or find an earlier run's. Raises InputError, ProgramFailed."""
     part = count // ODDITY_PART
     found: list[tuple[int, Path, set[Oddity]]] = []
     missing = Counter(dict.fromkeys(Oddity, part))

@@ -162,12 +162,7 @@ class Selection:
         """The results by street and network; streets that SUMO has ended early are left out. Saves each."""
         settings = self.settings
         keys = {network.name: _digest(network.path) for network in networks} | {REFERENCE: REFERENCE}
-        jobs = [
-            (street, name)
-            for street in streets
-            for name, key in keys.items()
-            if key not in self._saved.get(street.name, {})
-        ]
+        jobs = [(street, name) for street in streets for name, key in keys.items() if key not in self._saved.get(street.name, {})]
         simulate, failed = gate.GateSimulation(settings.seconds), set()
         with (
             executor(settings.workers, settings.ray) as runner,

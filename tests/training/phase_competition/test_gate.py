@@ -71,7 +71,9 @@ def test_streets_have_each_oddity_and_every_demand(tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "generate", lambda folder, seed: folder / f"street_{seed}")
     monkeypatch.setattr(gate.oddities, "of_street", lambda street: rare.get(int(street.name[7:]), set()))
     found = gate.streets(tmp_path, gate.ODDITY_PART)
-    assert len({street.folder for street in found}) == gate.ODDITY_PART and {oddity for street in found for oddity in street.oddities} == set(Oddity)
+    assert len({street.folder for street in found}) == gate.ODDITY_PART and {
+        oddity for street in found for oddity in street.oddities
+    } == set(Oddity)
     for bounds, first, second in zip(gate.DEMANDS, found[:: gate.SEEDS], found[1 :: gate.SEEDS], strict=False):
         assert bounds[0] <= first.vehicles_per_lane_h == second.vehicles_per_lane_h <= bounds[1]
         assert first.folder == second.folder and second.name == f"{first.name} (2)" and first.seed != second.seed
