@@ -11,6 +11,7 @@ from city.errors import InputError
 from evaluation.arms import SERVED
 
 MAX_COUNT = 100_000
+DEFAULT_SEEDS = 10
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m evaluation") -> int:
@@ -48,7 +49,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--street-count", type=int, default=50, metavar="N", help="with --streets synthetic: number of streets (default: 50)"
     )
-    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm (default: 10)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="simulations of each arm, in a city (default: 10)")
     parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="seed of the first one (default: 1)")
     parser.add_argument("--vary-demand", action="store_true", help="vary the demand between the seeds, as training does")
     parser.add_argument("--seconds", type=float, metavar="S", help="simulated time (default: until the sumocfg's end)")
@@ -65,7 +66,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument(
         "--faults", metavar="FAULT=SHARE,...",
-        help="simulate served and max-pressure once more with faulty detectors: missing, stuck, noisy (such as missing=0.1)",
+        help="simulate arms of the controller once more with faulty detectors: missing, stuck, noisy (such as missing=0.1)",
     )  # fmt: skip
     parser.add_argument("--emissions", action="store_true", help="compute the vehicles' emissions (slower)")
     parser.add_argument(
@@ -81,6 +82,9 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     args = parser(prog).parse_args(argv)
     if args.ray is not None and args.workers != 1:
         raise InputError("--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out")
+    if args.streets is not None and args.seeds is not None:
+        raise InputError("--seeds is for an evaluation in a city; leave it or --streets out: each street has one simulation")
+    args.seeds = DEFAULT_SEEDS if args.seeds is None else args.seeds
     for name, low in (("seeds", 1), ("first_seed", 0), ("workers", 1), ("street_count", 1)):
         if not low <= getattr(args, name) <= MAX_COUNT:
             raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.faults is not None:
         arms = with_faults(arms)
         if not any(arm.has_faults for arm in arms):
-            raise InputError("--faults needs an arm that the controller runs in --arms: served or max-pressure")
+            raise InputError("--faults needs an arm of the controller in --arms: served, pretrained, max-pressure or greedy")
     if args.gate is not None and args.gate not in [arm.name for arm in arms[1:]]:
         raise InputError(f"--gate {args.gate!r} must be one of --arms, after the candidate {arms[0].name}")
     if args.gate is not None and args.seeds < 2:

@@ -56,6 +56,7 @@ def test_the_command_compares_arms_and_writes_a_table(streets, tmp_path, capsys)
     [
         (["--arms", "served,fixed"], "arm served is for a city"),
         (["--arms", "fixed", "--gate", "fixed"], "--gate is for an evaluation in a city"),
+        (["--arms", "fixed", "--seeds", "3"], "each street has one simulation"),
         (["--arms", "policy:missing.policy"], "missing.policy"),
         (["--arms", "policy:"], "is not one of"),
     ],
