@@ -223,7 +223,7 @@ class StreetsTrainer:
             jobs.append((street, arrays, rate, seed, True, sharpness))
             drawn.append((k, is_usual, factor, rate))
         episodes = []
-        for (k, is_usual, factor, _), episode in zip(drawn, in_order(self._executor.run(self._simulate, jobs)), strict=True):
+        for (k, is_usual, factor, _), episode in zip(drawn, self._simulated(jobs), strict=True):
             if isinstance(episode, str):
                 self._report(f"left out an episode: {episode}")
                 continue
@@ -233,6 +233,13 @@ class StreetsTrainer:
         if not episodes:
             raise SimulationFailed("SUMO has ended every episode of an update early; look at the reasons above")
         return episodes, [rate for *_, rate in drawn]
+
+    def _simulated(self, jobs: Sequence[tuple[Any, ...]]) -> list[StreetEpisode | str]:
+        """Simulate episodes; return them in order. `jobs`: arguments of `StreetSimulator.run`."""
+        # the fullest streets first, which take longest: one of them at the end would keep the other processes waiting
+        order = sorted(range(len(jobs)), key=lambda k: -jobs[k][2])
+        outcomes = in_order(self._executor.run(self._simulate, [jobs[k] for k in order]))
+        return [outcome for _, outcome in sorted(zip(order, outcomes, strict=True), key=lambda pair: pair[0])]
 
     def _write(self) -> None:
         description = {"training": [self._settings.identity | {"sumo": version("eclipse-sumo")}]}
