@@ -5,7 +5,7 @@
 Needs PyTorch and stable-baselines3, which the project does not install. SA101 of the sample city
 learns while served models control its neighbours SA102 and SA104. At the end the example compares
 the controller's trips with those of the policy in the environment: they are the same, with the
-safety rules of the street.
+safety rules of the street. Then it compares the policy with the signal's fixed plan and max-pressure.
 """
 
 import argparse
@@ -70,6 +70,7 @@ def main() -> int:
     evaluate(checkpoint, models, args.seconds, in_environment)
     count = same_trips.check([TARGET], NEIGHBOURS, checkpoint.parent, models, args.seconds, in_environment)
     print(f"the controller's {count} trips are those of the environment")
+    print(same_trips.compare_with_plans([TARGET], models, args.seconds, out / "evaluation.log"))
     return 0
 
 
