@@ -1,0 +1,183 @@
+"""What becomes of cars, buses, pedestrians and vehicles at a rail crossing under the policy for any street.
+
+    python -m benchmarks.road_users [--streets 20] [--seconds 1200] [--policy FILE]
+
+The streets are held-out synthetic ones (seeds from 1,000,000, no training has them) whose signals have pedestrian crossings, a
+junction with a lane for buses on each arm, and a signal 100 m from a rail crossing, with 40 trains an hour. `max_red_s` is 120,
+as `greenserve city init` writes it where signals have crossings. Arms: the shipped policy (or --policy), SUMO's actuated control,
+max-pressure and the fixed programs, each with the same demand. Prints the mean time lost (for vehicles with the departure delay),
+in s, and the number of road users.
+
+Goal: no class of road users loses more time than under actuated control.
+"""
+
+import argparse
+import itertools
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from city import network, sumo_files
+from controller.sumo.programs import sumo_program
+from evaluation import actuated
+from evaluation.many_streets import HELD_OUT_SEED
+from export import pretrained
+from simulation.demand import Demand, SimulatedDemand
+from simulation.street_results import control
+from simulation.street_simulation import simulated
+from simulation.streets import SUMOCFG, RandomTraffic, city_of
+from simulation.synthetic.streets import generate
+
+PRETRAINED, ACTUATED, MAX_PRESSURE, FIXED = ARMS = ("pretrained", "actuated", "max-pressure", "fixed")
+MAX_RED_S = 120.0
+VEHICLES_PER_LANE_H = 150.0
+CLASSES = {"car": "cars", "truck": "cars", "bus": "buses", "rail": "trains", "walk": "pedestrians"}
+"""By the beginning of a vehicle type's name."""
+ROADS = {"north": (0, 200), "east": (200, 0), "south": (0, -200), "west": (-200, 0)}
+Lost = dict[str, list[float]]
+"""By class, the time that each road user has lost, in s."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Streets of one kind."""
+
+    name: str
+    streets: Sequence[tuple[Path, SimulatedDemand]]
+    """Their folders, and the demand of each."""
+
+
+def with_crossings(folder: Path, count: int, seconds: float) -> Case:
+    """Held-out synthetic streets whose signals have pedestrian crossings."""
+    found: list[tuple[Path, SimulatedDemand]] = []
+    for seed in itertools.count(HELD_OUT_SEED):
+        street = generate(folder, seed)
+        city = city_of(street)
+        signals = network.of_city(city).signals
+        if any(any(signals[signal].crossing_m) for tl in city.tls.values() for signal in tl.signals):
+            found.append((street, RandomTraffic(street / "street.net.xml", seed, VEHICLES_PER_LANE_H, seconds)))
+        if len(found) == count:
+            return Case(f"{count} synthetic streets with crossings", found)
+    raise AssertionError("the seeds do not end")
+
+
+def crossroads(
+    folder: Path, name: str, lanes: str, has_railway: bool, flows: Sequence[tuple[str, str, float]], seconds: float
+) -> Case:
+    """A signal with four roads of two lanes each, and cars on all ways.
+
+    Args:
+        folder: where a folder of the street is made.
+        name: of the case.
+        lanes: what is special about each road's lanes, in netconvert's plain XML.
+        has_railway: whether a railway crosses the eastern road, 100 m from the signal.
+        flows: more vehicles: class, edges, vehicles per second.
+        seconds: simulated time.
+    """
+    street = folder / name.replace(" ", "_")
+    street.mkdir()
+    nodes = '<node id="A0" x="0" y="0" type="traffic_light"/>'
+    edges = ""
+    for road, (x, y) in ROADS.items():
+        nodes += f'<node id="{road}" x="{x}" y="{y}"/>'
+        near = "R" if has_railway and road == "east" else road
+        pairs = [(near, "A0", f"{road}_A0"), ("A0", near, f"A0_{road}")]
+        if near == "R":
+            nodes += (
+                '<node id="R" x="100" y="0" type="rail_crossing"/><node id="r0" x="100" y="-900"/><node id="r1" x="100" y="900"/>'
+            )
+            pairs += [("east", "R", "east_R"), ("R", "east", "R_east")]
+            edges += "".join(
+                f'<edge id="{a}_{b}" from="{a}" to="{b}" allow="rail" speed="30"/>' for a, b in (("r0", "R"), ("R", "r1"))
+            )
+        edges += "".join(f'<edge id="{e}" from="{a}" to="{b}" numLanes="2" speed="13.89">{lanes}</edge>' for a, b, e in pairs)
+    (street / "plain.nod.xml").write_text(f"<nodes>{nodes}</nodes>")
+    (street / "plain.edg.xml").write_text(f"<edges>{edges}</edges>")
+    files = ["-n", street / "plain.nod.xml", "-e", street / "plain.edg.xml", "-o", street / "street.net.xml"]
+    subprocess.run([sumo_program("netconvert"), *map(str, files), "--no-turnarounds"], check=True, capture_output=True)
+    ways = [("car", f"{a}_A0 A0_{b}", 0.04) for a, b in itertools.permutations(ROADS, 2)]
+    types = {"car": "passenger", "bus": "bus", "rail": "rail"}
+    routes = "".join(f'<vType id="{kind}" vClass="{vehicle_class}"/>' for kind, vehicle_class in types.items())
+    for k, (kind, way, per_second) in enumerate([*ways, *flows]):
+        first, last = way.split()
+        depart = ' departLane="best" departSpeed="max"' if kind == "car" else ""
+        way_of = f'from="{first}" to="{last}"{depart}'
+        routes += f'<flow id="{k}" type="{kind}" begin="0" end="{seconds}" probability="{per_second}" {way_of}/>'
+    (street / "demand.rou.xml").write_text(f"<routes>{routes}</routes>")
+    (street / SUMOCFG).write_text(
+        '<configuration><input><net-file value="street.net.xml"/><route-files value="demand.rou.xml"/></input>'
+        f'<time><begin value="0"/><end value="{seconds}"/></time></configuration>'
+    )
+    return Case(name, [(street, Demand(seed)) for seed in range(101, 106)])
+
+
+def lost_of(tripinfo: Path) -> Iterator[tuple[str, float]]:
+    """(class, time lost in s) of each road user of a tripinfo file."""
+    for element in ET.parse(tripinfo).getroot():
+        if element.tag == "tripinfo":
+            kind = next(name for prefix, name in CLASSES.items() if element.attrib["vType"].startswith(prefix))
+            departed = float(element.attrib["depart"]) >= 0
+            yield kind, float(element.attrib["departDelay"]) + (float(element.attrib["timeLoss"]) if departed else 0.0)
+        elif element.tag == "personinfo" and (walks := element.findall("walk")):
+            yield CLASSES["walk"], sum(float(walk.attrib["timeLoss"]) for walk in walks)
+
+
+def simulate(folder: Path, demand: SimulatedDemand, arm: str, policy: Path, seconds: float, scratch: Path) -> Lost:
+    """The time that each road user of a street loses under an arm."""
+    city = city_of(folder)
+    city = replace(city, safety=replace(city.safety, max_red_s=MAX_RED_S))
+    street = network.of_city(city)
+    tripinfo, options = scratch / "tripinfo.xml", []
+    assert city.network.sumocfg is not None
+    if arm == ACTUATED:
+        signals = [street.signals[signal] for tl in city.tls.values() for signal in tl.signals]
+        programs = actuated.write(scratch / "actuated.add.xml", signals)
+        files = [*sumo_files.listed_files(city.network.sumocfg, "additional-files"), programs]
+        options = ["--additional-files", ",".join(map(str, files))]
+    with simulated(city, demand, tripinfo, options) as connection:
+        if arm in (ACTUATED, FIXED):
+            connection.api.simulationStep(seconds)
+        else:
+            control(
+                connection, city, street, seconds, policy if arm == PRETRAINED else None, arm if arm == MAX_PRESSURE else None
+            )
+    lost: Lost = {}
+    for kind, lost_s in lost_of(tripinfo):
+        lost.setdefault(kind, []).append(lost_s)
+    return lost
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streets", type=int, default=20, metavar="N", help="synthetic streets (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1200.0, metavar="S", help="simulated time (default: %(default)g)")
+    parser.add_argument("--policy", type=Path, default=pretrained.policy(), metavar="FILE", help="(default: the shipped one)")
+    args = parser.parse_args()
+    print(f"| street | road users | {' | '.join(ARMS)} |\n|{' --- |' * (len(ARMS) + 2)}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        buses = [("bus", way, 0.02) for way in ("west_A0 A0_east", "south_A0 A0_north")]
+        cases = [
+            with_crossings(folder / "streets", args.streets, args.seconds),
+            crossroads(folder, "lanes for buses", '<lane index="0" allow="bus"/>', False, buses, args.seconds),
+            crossroads(folder, "beside a rail crossing", "", True, [("rail", "r0_R R_r1", 0.011)], args.seconds),
+        ]
+        for case in cases:
+            lost: dict[str, Lost] = {arm: {} for arm in ARMS}
+            jobs = list(itertools.product(case.streets, ARMS))
+            for (street, demand), arm in tqdm(jobs, desc=case.name, disable=None, leave=False):
+                for kind, lost_s in simulate(street, demand, arm, args.policy, args.seconds, folder).items():
+                    lost[arm].setdefault(kind, []).extend(lost_s)
+            for kind, users in lost[PRETRAINED].items():
+                means = " | ".join(f"{sum(lost[arm][kind]) / len(lost[arm][kind]):.1f}" for arm in ARMS)
+                print(f"| {case.name} | {len(users):,} {kind} | {means} |", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
