@@ -167,7 +167,7 @@ class DecisionLoop:
         time_s = self.now
         for segment in range(MAX_SEGMENTS):
             sent = self._send_commands(time_s)
-            until_s = min(end_s, min(self._due_s.values()))
+            until_s = min(end_s, min(self._due_s.values(), default=math.inf))
             if self._counts_outflow:
                 until_s = min(until_s, math.floor(time_s / COUNTING_INTERVAL_S) * COUNTING_INTERVAL_S + COUNTING_INTERVAL_S)
             time_s = self._next_sumo_step_s(until_s)

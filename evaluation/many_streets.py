@@ -17,11 +17,11 @@ from city.errors import InputError
 from controller.assembly import DRIVERS
 from evaluation import actuated
 from evaluation.arms import ACTUATED, FIXED, SERVED, Arm
+from simulation.controlled_simulation import Control
 from simulation.packed_streets import Street, unpacked
-from simulation.street_results import StreetResult, control, has_gridlock
-from simulation.street_simulation import SimulationFailed, simulated
+from simulation.street_results import StreetResult, control_of, has_gridlock, simulate
+from simulation.street_simulation import SimulationFailed
 from simulation.streets import RandomTraffic, city_of
-from simulation.trips import read_trips
 
 HELD_OUT_SEED = 1_000_000
 """Seed of the first held-out synthetic street; a training uses those from 0."""
@@ -78,15 +78,10 @@ class StreetSimulation:
                 assert city.network.sumocfg is not None
                 files = [*sumo_files.listed_files(city.network.sumocfg, "additional-files"), programs]
                 options = ["--additional-files", ",".join(map(str, files))]
-            tripinfo = Path(name) / "tripinfo.xml"
-            with simulated(city, traffic, tripinfo, options) as connection:
-                if arm.kind in (FIXED, ACTUATED):
-                    connection.api.simulationStep(self._seconds)
-                else:
-                    driver = arm.kind if arm.kind in DRIVERS else None
-                    control(connection, city, street, self._seconds, arm.policy, driver)
-            trips = read_trips(tripinfo)
-        return StreetResult(trips.delay_s, trips.finished, trips.total)
+            control = Control()
+            if arm.kind not in (FIXED, ACTUATED):
+                control = control_of(city, street, arm.policy, arm.kind if arm.kind in DRIVERS else None)
+            return simulate(city, street, traffic, control, Path(name), options)
 
 
 def compare(results: Mapping[str, Mapping[str, StreetResult]], candidate: str, arm: str) -> Comparison:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from city.config import City
 from city.network import StreetNetwork
-from controller.assembly import Start
+from controller.assembly import Start, checked_start
 from controller.events import DecisionEvent
 from controller.policies.no_policies import contracts_of_city
 from controller.recording.atspm import corridor, detectors, phase_numbers
@@ -27,8 +27,8 @@ from controller.recording.run_start import RunStart
 from controller.sumo.connection import SumoConnection
 from controller.sumo.induction_loops import step_ends
 from controller.sumo.network import running_signals
-from protos import policy_pb2 as pb
 from protos import record_pb2 as record
+from simulation.controlled_simulation import Control
 
 MAX_TLS = 10
 """TLs of which pictures are drawn: those with the most incoming lanes."""
@@ -74,19 +74,14 @@ class PicturedTls:
 class ControlledSignals:
     """A subscriber that collects the pictured TLs of an arm that the controller runs."""
 
-    def __init__(
-        self,
-        pictured: PicturedTls,
-        connection: SumoConnection,
-        contracts: Sequence[pb.PolicyContract],
-        start: Start,
-        driver: str | None,
-    ) -> None:
-        """Begin to read the detectors. Arguments as `controller.assembly.loop_from`."""
+    def __init__(self, pictured: PicturedTls, connection: SumoConnection, control: Control) -> None:
+        """Begin to read the detectors. Raises InputError if a contract does not fit the running simulation."""
+        contracts, street = control.contracts, pictured.street
+        start = checked_start(connection, street, contracts)
         signals = {s for contract in contracts if contract.tl in pictured.tls for s in contract.signal_ids}
         found = detectors.track(connection, signals, start.sumo_step_s)
         city = pictured.city
-        run = RunStart(pictured.street, tuple(contracts), start, city.safety, city.controller, driver, {}, found)
+        run = RunStart(street, tuple(contracts), start, city.safety, city.controller, control.driver, {}, found)
         self._encoder = Encoder(run)
         self._steps = StepCollector(run, pictured.phases, set(pictured.tls), None, None, time_space.MAX_S)
 

@@ -13,9 +13,8 @@ import numpy as np
 from city import config, network, sumo_files
 from city.errors import InputError
 from city.lanes import is_internal, road_of
-from controller.assembly import DRIVERS, checked_start, loop_from, take_over
-from controller.decision_step import DecisionLoop
-from controller.policies.no_policies import NoPolicies, contracts_of_city
+from controller.assembly import DRIVERS
+from controller.policies.no_policies import contracts_of_city
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import SumoConnection
@@ -28,11 +27,11 @@ from evaluation.policy_models import with_street_dialect
 from evaluation.signal_pictures import ControlledSignals, PicturedTls, SignalPictures, UncontrolledSignals
 from evaluation.signal_recording import SignalBand, SignalRecording
 from serving.client import Client
-from signals.policy import Policies
 from simulation.approaches import upstream_lanes
+from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.demand import Demand
 from simulation.lost_time import LostTime
-from simulation.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
+from simulation.street_simulation import SERVED_DEADLINE_S, end_of, simulated
 from simulation.trips import Trips, read_trips
 
 MEASUREMENT_INTERVAL_S = 10.0
@@ -143,14 +142,12 @@ class ArmSimulator:
             with simulated(self.task.city, demand, tripinfo, options) as connection:
                 if recording is not None:
                     recording.locate(connection.api)
-                measurement, loop, signals = self._simulate(arm, demand, connection, models, pictured)
+                measurement, simulation, signals = self._simulate(arm, demand, connection, models, pictured)
                 ended_s = float(connection.api.simulation.getTime())
-            if loop is not None and models is not None:
-                check_answers(loop.counters.missing_answers, models.tls)
             trips = read_trips(tripinfo, ended_s)
             bands = recording.bands() if recording is not None else ()
             passed_by_tl = passed.by_tl()
-        overrides = sum(loop.counters.overrides.values()) if loop is not None else 0
+        overrides = sum(simulation.loop.counters.overrides.values())
         pictures = signals.pictures(f"Signal performance measures: {arm.name}") if signals is not None else None
         outcome = _outcome(arm, demand, trips, measurement, overrides, bands)
         return replace(outcome, passed_by_tl=passed_by_tl, pictures=pictures, no_pictures=no_pictures)
@@ -189,54 +186,39 @@ class ArmSimulator:
 
     def _simulate(
         self, arm: Arm, demand: Demand, connection: SumoConnection, models: ServedModels | None, pictured: PicturedTls | None
-    ) -> tuple["_Measurement", DecisionLoop | None, ControlledSignals | UncontrolledSignals | None]:
-        """Simulate to the end. Returns the measurement, the decision loop if the controller ran, and what pictures need."""
+    ) -> tuple["_Measurement", ControlledSimulation, ControlledSignals | UncontrolledSignals | None]:
+        """Simulate to the end. Returns the measurement, the simulation, and what pictures need."""
         now = float(connection.api.simulation.getTime())
         end_s = end_of(self.street, now, self.task.seconds)
-        controlled = connection
+        read = connection
         if arm.has_faults:
-            controlled = FaultyDetectors(connection, self.task.faults, demand.seed, now, end_s)
-        loop, signals = self._loop(arm, controlled, models, pictured)
-        uncontrolled = UncontrolledSignals(pictured, connection) if loop is None and pictured is not None else None
+            read = FaultyDetectors(connection, self.task.faults, demand.seed, now, end_s)
+        control = self._control(arm, models)
+        controlled = ControlledSignals(pictured, read, control) if pictured is not None and control.contracts else None
+        subscribers = [controlled] if controlled is not None else []
+        simulation = ControlledSimulation(read, self.task.city, self.street, control, subscribers)
+        uncontrolled = UncontrolledSignals(pictured, connection) if pictured is not None and controlled is None else None
         measurement = _Measurement(connection.api, self._lanes, self._roads)
         while now < end_s:
             before_s, now = now, min(now + MEASUREMENT_INTERVAL_S, end_s)
-            if loop is not None:
-                while loop.now < now:
-                    loop.step(now)
-            elif uncontrolled is not None:
-                uncontrolled.advance(now)
-            else:
-                connection.api.simulationStep(now)
+            (uncontrolled or simulation).advance(now)
             measurement.add(now - before_s)
-        if loop is not None:
-            loop.finish()
-            loop.close()
-        return measurement, loop, signals or uncontrolled
+        simulation.loop.finish()
+        simulation.loop.close()
+        return measurement, simulation, controlled or uncontrolled
 
-    def _loop(
-        self, arm: Arm, connection: SumoConnection, models: ServedModels | None, pictured: PicturedTls | None
-    ) -> tuple[DecisionLoop | None, ControlledSignals | None]:
-        """The controller's decision loop, or None if SUMO itself controls the TLs; and its subscriber, for pictures."""
+    def _control(self, arm: Arm, models: ServedModels | None) -> Control:
+        """What controls the TLs of an arm; nothing if SUMO itself does. Raises InputError."""
+        city = self.task.city
         if arm.kind in (FIXED, ACTUATED) or (models is not None and not models.tls):
-            return None, None
-        city, control = self.task.city, self.task.city.controller
-        policies: Policies = NoPolicies()
-        driver = arm.kind if arm.kind in DRIVERS else None
-        if driver is not None:
-            contracts = list(contracts_of_city(city, self.task.tls, self.street).values())
-        else:
-            assert models is not None, "a served arm has models"
-            served = fetch_contracts(models.client, models.tls, models.model_number)
-            check_contracts_match_city(with_street_dialect(city) if arm.policy is not None else city, served)
-            policies = ServedPolicies(models.client, served, models.model_number, SERVED_DEADLINE_S)
-            contracts = list(served.values())
-        start = checked_start(connection, self.street, contracts)
-        signals = ControlledSignals(pictured, connection, contracts, start, driver) if pictured is not None else None
-        subscribers = [signals] if signals is not None else []
-        loop = loop_from(start, connection, self.street, contracts, policies, city.safety, control, subscribers, driver)
-        take_over(connection, self.street, start)
-        return loop, signals
+            return Control()
+        if arm.kind in DRIVERS:
+            return Control(list(contracts_of_city(city, self.task.tls, self.street).values()), driver=arm.kind)
+        assert models is not None, "a served arm has models"
+        served = fetch_contracts(models.client, models.tls, models.model_number)
+        check_contracts_match_city(with_street_dialect(city) if arm.policy is not None else city, served)
+        policies = ServedPolicies(models.client, served, models.model_number, SERVED_DEADLINE_S)
+        return Control(list(served.values()), policies)
 
 
 class _Measurement:

@@ -1,7 +1,7 @@
 """One simulation of a city: over libsumo in this process, or in a SUMO program of its own."""
 
 import contextlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from city import network
@@ -105,11 +105,3 @@ def end_of(street: StreetNetwork, begin_s: float, seconds: float | None) -> floa
         return round(begin_s + seconds, 3)
     assert street.end_s is not None, "a simulation without an end is refused before it starts"
     return street.end_s
-
-
-def check_answers(missing_answers: Mapping[str, int], served: Container[str]) -> None:
-    """Raise SimulationFailed if a served TL missed an answer: something other than its policy controlled it then."""
-    missing = {tl: count for tl, count in missing_answers.items() if tl in served and count}
-    if missing:
-        tl, count = max(missing.items(), key=lambda item: item[1])
-        raise SimulationFailed(f"{tl} had no valid answer from its served model {count} times; look at the server's log")

@@ -15,13 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from city import config, network
-from controller.assembly import assemble
-from controller.decision_step import DecisionLoop
 from controller.events import Sent
 from controller.policies.no_policies import NoPolicies
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
-from controller.sumo.connection import SumoConnection
 from controller.sumo.network import check_contracts_match_city
 from protos import policy_pb2 as pb
 from serving.client import Client
@@ -30,9 +27,10 @@ from signals import contract
 from signals.observation import Observation
 from signals.policy import Action, Answer, Policies
 from signals.simulation_time import next_multiple_s
+from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.demand import SimulatedDemand
 from simulation.rewards import REWARD_INTERVAL_S, Reward, Rewards
-from simulation.street_simulation import LIBSUMO, SERVED_DEADLINE_S, check_answers, end_of, failures_of, simulated
+from simulation.street_simulation import LIBSUMO, SERVED_DEADLINE_S, end_of, simulated
 
 
 @dataclass(frozen=True)
@@ -91,12 +89,10 @@ class TargetTls:
         """
         task, city = self.task, self.task.city
         with self._served_policies() as policies, simulated(city, demand, tripinfo, options, folder, transport) as connection:
-            contracts = [*self.contracts, *self._served.values()]
-            # without monitors: their alarms are not used here
-            loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller, is_monitored=False)
-            measured = Rewards(task.reward, connection, self.street, self.contracts, loop.now) if rewards else None
-            end_s = end_of(self.street, loop.now, task.seconds)
-            yield TargetSimulation(self.contracts, connection, loop, policies, measured, end_s, city.network.sumocfg)
+            control = Control([*self.contracts, *self._served.values()], policies)
+            simulation = ControlledSimulation(connection, city, self.street, control)
+            measured = Rewards(task.reward, connection, self.street, self.contracts, simulation.now) if rewards else None
+            yield TargetSimulation(self.contracts, simulation, measured, end_of(self.street, simulation.now, task.seconds))
 
     def _client(self) -> Client:
         return Client(self.task.server, retries=2)
@@ -115,20 +111,12 @@ class TargetSimulation:
     """One episode, while it runs."""
 
     def __init__(
-        self,
-        contracts: Sequence[pb.PolicyContract],
-        connection: SumoConnection,
-        loop: DecisionLoop,
-        policies: Policies,
-        rewards: Rewards | None,
-        end_s: float,
-        sumocfg: Path | None,
+        self, contracts: Sequence[pb.PolicyContract], simulation: ControlledSimulation, rewards: Rewards | None, end_s: float
     ) -> None:
-        """`contracts`: of the target TLs. `policies`: of the infer TLs."""
-        self.connection, self.loop = connection, loop
-        self._policies, self._rewards = policies, rewards
-        self._sumocfg = sumocfg
-        self.begin_s, self.end_s = loop.now, end_s
+        """`contracts`: of the target TLs."""
+        self.connection, self.loop = simulation.connection, simulation.loop
+        self._simulation, self._rewards = simulation, rewards
+        self.begin_s, self.end_s = simulation.now, end_s
         self._idle = {c.tl: np.zeros(1 if c.action.kind == CATEGORICAL else c.action.size) for c in contracts}
         """By target TL, an answer for a moment at which it does not decide: valid, and not followed."""
         self._sample_at_s = self._next_sample_s()
@@ -150,10 +138,7 @@ class TargetSimulation:
 
     def observe(self) -> dict[str, Observation]:
         """The observations of the target TLs that are due now; {} if none is."""
-        with failures_of(self.connection, self._sumocfg):
-            observations = self.loop.observe()
-            self._receive_rest()
-        return {tl: observation for tl, observation in observations.items() if tl in self._idle}
+        return {tl: observation for tl, observation in self._simulation.observe().items() if tl in self._idle}
 
     def decides(self, tl: str) -> bool:
         """Whether the action of a TL that is due now is a decision; if not, it is not followed."""
@@ -175,23 +160,12 @@ class TargetSimulation:
 
     def _step(self, actions: Mapping[str, Action]) -> None:
         """Run a decision step, at most to the next sample of the rewards."""
-        with failures_of(self.connection, self._sumocfg):
-            observations = self.loop.observe()
-            others = {tl: observation for tl, observation in observations.items() if tl not in self._idle}
-            answers = self._policies.ask(others) if others else {}
-            for tl in observations.keys() & self._idle.keys():
-                answers[tl] = Answer(actions[tl] if self.decides(tl) else self._idle[tl])
-            self.loop.act(answers, self._sample_at_s)
-            self._receive_rest()
+        given = {tl: Answer(actions[tl] if self.decides(tl) else self._idle[tl]) for tl in self.observe()}
+        self._simulation.step(self._sample_at_s, given)
         self._overridden += [sent for sent in self.loop.sent if sent.overrides]
-        check_answers(self.loop.counters.missing_answers, others)
         if self._rewards is not None and self.now >= self._sample_at_s:
             self._rewards.sample(self.now)
             self._sample_at_s = self._next_sample_s()
-
-    def _receive_rest(self) -> None:
-        """Receive what SUMO sends after the lanes, because rewards request readings of their own."""
-        self.connection.shown()
 
     def _next_sample_s(self) -> float:
         """The next second at which the rewards are sampled, or the end."""

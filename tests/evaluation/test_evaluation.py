@@ -323,15 +323,15 @@ def test_model_that_cannot_be_loaded_is_named(grid_models, tmp_path, capsys):
 def test_served_arm_without_answers_ends_the_evaluation(grid_models, monkeypatch, capsys):
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server, Client(f"127.0.0.1:{server.port}") as client:
         simulator = ArmSimulator(EvaluationTask(config.load(GRID / "city.toml"), ("SA101",), 100.0))
-        step = DecisionLoop.step
+        act = DecisionLoop.act
 
-        def stop_server_and_step(loop, end_s):
+        def act_and_stop_server(loop, answers, end_s):
             monkeypatch.undo()
+            act(loop, answers, end_s)
             server.stop()
-            step(loop, end_s)
 
-        monkeypatch.setattr(DecisionLoop, "step", stop_server_and_step)
-        with pytest.raises(SimulationFailed, match="SA101 had no valid answer"):
+        monkeypatch.setattr(DecisionLoop, "act", act_and_stop_server)
+        with pytest.raises(SimulationFailed, match="SA101 had no valid answer from its served model at second 5;"):
             simulator.run(Arm("served", "served"), Demand(1), ServedModels(client, ("SA101",)))
 
 

@@ -29,13 +29,12 @@ from city.config import City
 from city.network import StreetNetwork
 from export.checkpoints import phase_networks
 from simulation.packed_streets import Street, unpacked
-from simulation.street_results import StreetResult, control, has_gridlock
-from simulation.street_simulation import SimulationFailed, simulated
+from simulation.street_results import StreetResult, control_of, has_gridlock, simulate
+from simulation.street_simulation import SimulationFailed
 from simulation.streets import RandomTraffic, city_of
 from simulation.synthetic import oddities
 from simulation.synthetic.oddities import Oddity
 from simulation.synthetic.streets import generate
-from simulation.trips import read_trips
 
 REFERENCE = "max-pressure"
 FIRST_SEED = 2_000_000
@@ -161,17 +160,14 @@ class GateSimulation:
         with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch, unpacked(files) as folder:
             city, street = _read(folder)
             traffic = RandomTraffic(street.net_file, gate_street.seed, gate_street.vehicles_per_lane_h, self.seconds)
-            tripinfo = Path(scratch) / "tripinfo.xml"
             if isinstance(policy, bytes):
                 content, policy = policy, Path(scratch) / f"network{phase_networks.SUFFIX}"
                 policy.write_bytes(content)
+            control = control_of(city, street, policy, REFERENCE if policy is None else None)
             try:
-                with simulated(city, traffic, tripinfo) as connection:
-                    control(connection, city, street, self.seconds, policy, REFERENCE if policy is None else None)
+                return simulate(city, street, traffic, control, Path(scratch))
             except SimulationFailed as error:
                 return str(error)
-            trips = read_trips(tripinfo)
-        return StreetResult(trips.delay_s, trips.finished, trips.total)
 
 
 @functools.lru_cache(MAX_KEPT_STREETS)
