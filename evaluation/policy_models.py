@@ -13,16 +13,26 @@ STREET = "street"
 
 
 def with_street_dialect(city: config.City) -> config.City:
-    """The city with the street dialect for every TL; those of another dialect get its default times."""
-    tls = {
-        name: tl if tl.dialect == STREET else config.TL(tl.signals, STREET, name, program=tl.program)
-        for name, tl in city.tls.items()
-    }
+    """The city with the street dialect for every TL; those of another dialect get its default times.
+
+    A TL of several signals becomes one TL for each of them.
+    """
+    tls: dict[str, config.TL] = {}
+    for name, tl in city.tls.items():
+        for own, signal in _by_signal(name, tl).items():
+            tls[own] = tl if tl.dialect == STREET else config.TL((signal,), STREET, own, program=tl.program)
     return replace(city, tls=tls)
 
 
+def _by_signal(name: str, tl: config.TL) -> dict[str, str]:
+    """TL of the street dialect -> its signal."""
+    if len(tl.signals) == 1:
+        return {name: tl.signals[0]}
+    return {f"{name}.{k}": signal for k, signal in enumerate(tl.signals, 1)}
+
+
 def export(city: config.City, tls: Sequence[str], policy: Path, folder: Path) -> Versions:
-    """Export a policy for the TLs of a city into a folder; return TL -> version. Raises InputError."""
+    """Export a policy for the TLs of a city into a folder; return TL (`with_street_dialect`) -> version. Raises InputError."""
     # not at the top: TensorFlow takes seconds
     from export import quiet, single_model
     from export.config import city_job
@@ -32,7 +42,10 @@ def export(city: config.City, tls: Sequence[str], policy: Path, folder: Path) ->
     if candidate is None:
         raise InputError(f"--arms: {policy} is not a policy for any junction; name a .policy file of greenserve train")
     quiet.first_session()
-    job = replace(city_job(with_street_dialect(city), tls, policy.parent, folder, candidate.number or 1), candidates=(candidate,))
-    for tl in tls:
+    own_tls = [own for tl in tls for own in _by_signal(tl, city.tls[tl])]
+    job = replace(
+        city_job(with_street_dialect(city), own_tls, policy.parent, folder, candidate.number or 1), candidates=(candidate,)
+    )
+    for tl in own_tls:
         single_model.export(job, tl)
-    return model_files.find(folder, dict.fromkeys(tls))
+    return model_files.find(folder, dict.fromkeys(own_tls))

@@ -1,16 +1,23 @@
 """Faults of detectors, on a running simulation of the sample city."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from city import config
+from city import config, network
+from controller.assembly import assemble
 from controller.sumo.libsumo_connection import start_libsumo
-from evaluation import detector_faults
+from evaluation import detector_faults, policy_models
 from evaluation.arms import parse, with_faults
 from evaluation.detector_faults import FaultRates, FaultyDetectors
 from evaluation.simulation import ArmSimulator, EvaluationTask
+from export import pretrained
+from signals import contract
 from simulation.demand import Demand
+from simulation.junction_policies import JunctionPolicies
 from tests.conftest import GRID
+from tests.controller.decision_events import Alarms
 
 SIGNALS = ("A0", "B1", "C2")
 
@@ -159,3 +166,27 @@ def test_max_pressure_without_detectors_loses():
     simulator = ArmSimulator(EvaluationTask(city, tuple(city.tls), 600.0, faults=detector_faults.parse("missing=1")))
     arm, blind = with_faults(parse("max-pressure"))
     assert simulator.run(blind, Demand(1)).delay_s > 1.2 * simulator.run(arm, Demand(1)).delay_s
+
+
+@pytest.mark.parametrize("fault", ["missing", "stuck"])
+def test_blind_lanes_are_served_by_the_longest_red(fault):
+    """Whatever a policy for any junction sees, no link is red for longer than max_red_s and the time to serve it."""
+    city = policy_models.with_street_dialect(config.load(GRID / "city.toml"))
+    city = replace(city, safety=replace(city.safety, max_red_s=60.0))
+    street = network.of_city(city)
+    contracts = [contract.build(city, tl, street) for tl in city.tls.values()]
+    connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings", "--seed", "3"])
+    faulty = FaultyDetectors(connection, FaultRates(**{fault: 1.0}), 1, 0.0, 60.0)
+    policies, alarms = JunctionPolicies(contracts, pretrained.policy()), Alarms()
+    loop = assemble(faulty, street, contracts, policies, city.safety, city.controller, [alarms])
+    reds_s = {signal: [0.0] * len(own.links) for signal, own in street.signals.items()}
+    longest_s = 0.0
+    while loop.now < 600.0:
+        loop.step(loop.now + 1.0)
+        for signal, red_s in reds_s.items():
+            state = connection.api.trafficlight.getRedYellowGreenState(signal)
+            for link, colour in enumerate(state):
+                red_s[link] = 0.0 if colour in "Gg" else red_s[link] + 1.0
+        longest_s = max(longest_s, *(s for own in reds_s.values() for s in own))
+    connection.close()
+    assert alarms == [] and 60.0 <= longest_s <= 120.0

@@ -5,6 +5,7 @@ import csv
 import pytest
 
 from city import network
+from evaluation import many_streets
 from evaluation.arms import parse
 from evaluation.many_streets import StreetSimulation, compare
 from greenserve.__main__ import main
@@ -23,6 +24,14 @@ def test_arms_of_a_street_have_the_same_vehicles(streets):
     results = StreetSimulation(parse("max-pressure,fixed,actuated,greedy"), 200.0)((streets[0], 5))
     assert len({result.total for result in results.values()}) == 1
     assert len({result.delay_s for result in results.values()}) == 4
+
+
+def test_a_demand_that_gridlocks_every_arm_is_a_result_and_no_failure(streets, monkeypatch):
+    for name in ("MIN_VEHICLES_PER_LANE_H", "MAX_VEHICLES_PER_LANE_H"):
+        monkeypatch.setattr(many_streets, name, 3000.0)
+    results = StreetSimulation(parse("pretrained,max-pressure"), 300.0)((streets[1], 5))
+    assert all(0 < result.finished < 0.5 * result.total and result.delay_s < 300.0 for result in results.values()), results
+    assert compare({"a": results}, "pretrained", "max-pressure").gridlocks == ()
 
 
 def test_a_comparison_names_worse_streets_and_gridlocks_of_the_candidate_alone():
@@ -69,9 +78,10 @@ def test_wrong_flags_are_one_line(flags, text, streets, capsys):
 
 def test_the_pretrained_policy_is_an_arm_of_a_city_of_any_dialect(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    signal = sorted(network.of_sumocfg(GRID / "grid.sumocfg").signals)[0]
+    first, second, third = sorted(network.of_sumocfg(GRID / "grid.sumocfg").signals)[:3]
     (tmp_path / "city.toml").write_text(
-        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{signal}"]\ndialect = "sumo-rl"\n'
+        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{first}"]\ndialect = "sumo-rl"\n'
+        f'[tl.B]\nsignals = ["{second}", "{third}"]\ndialect = "sappo"\nstate = "d"\naction = "gr"\n'
     )
     assert main(["evaluate", "--arms", "pretrained,fixed", "--seeds", "1", "--seconds", "120", "--out", "out"]) == 0
     assert "pretrained" in capsys.readouterr().out and "SHA-256" in (tmp_path / "out" / "report.html").read_text()
