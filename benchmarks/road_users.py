@@ -28,8 +28,9 @@ from controller.sumo.programs import sumo_program
 from evaluation import actuated
 from evaluation.many_streets import HELD_OUT_SEED
 from export import pretrained
+from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.demand import Demand, SimulatedDemand
-from simulation.street_results import control
+from simulation.street_results import control_of
 from simulation.street_simulation import simulated
 from simulation.streets import SUMOCFG, RandomTraffic, city_of
 from simulation.synthetic.streets import generate
@@ -140,13 +141,11 @@ def simulate(folder: Path, demand: SimulatedDemand, arm: str, policy: Path, seco
         programs = actuated.write(scratch / "actuated.add.xml", signals)
         files = [*sumo_files.listed_files(city.network.sumocfg, "additional-files"), programs]
         options = ["--additional-files", ",".join(map(str, files))]
+    control = Control()  # SUMO's own
+    if arm in (PRETRAINED, MAX_PRESSURE):
+        control = control_of(city, street, policy if arm == PRETRAINED else None, arm if arm == MAX_PRESSURE else None)
     with simulated(city, demand, tripinfo, options) as connection:
-        if arm in (ACTUATED, FIXED):
-            connection.api.simulationStep(seconds)
-        else:
-            control(
-                connection, city, street, seconds, policy if arm == PRETRAINED else None, arm if arm == MAX_PRESSURE else None
-            )
+        ControlledSimulation(connection, city, street, control).advance(seconds)
     lost: Lost = {}
     for kind, lost_s in lost_of(tripinfo):
         lost.setdefault(kind, []).append(lost_s)
