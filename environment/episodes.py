@@ -21,7 +21,7 @@ from city.errors import InputError
 from controller.events import Sent
 from controller.sumo.libsumo_connection import SimulationRunning
 from environment.demand import demand_of
-from environment.options import Options, select
+from environment.options import Options, select, warn_if_moments_differ
 from environment.spaces import action_space, checked_action, feature_names, observation_space
 from environment.street_image import StreetImage
 from signals import dialects
@@ -55,6 +55,7 @@ class Episodes:
                 options.seconds,
             )
             self._tls = TargetTls(task)
+            warn_if_moments_differ(self._tls.contracts)
         except ImportError as error:
             self._finalizer()
             raise InputError(

@@ -3,7 +3,7 @@
 import math
 import numbers
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
@@ -14,13 +14,17 @@ from city.arguments import host_and_port
 from city.config import FLOORS, City
 from city.errors import InputError
 from environment.demand import GivenDemand, check_demand
+from protos import policy_pb2 as pb
 from signals import contract
+from signals.dialects.street import DIALECT as STREET
 from simulation import model_files, rewards
 from simulation.model_files import Versions
 from simulation.rewards import Reward
 from simulation.street_simulation import LIBSUMO, TRANSPORTS, street_with_demand
 
 RENDER_MODES = ("rgb_array",)
+CALLER = 5
+"""Stack level of the caller of `parallel_env` or `env`, from a function that `Episodes` calls."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,34 @@ def select(options: Options) -> Selection:
     street = street_with_demand(city, (*targets, *infers), options.seconds)
     fit, notes = contract.require_controllable(city, targets, street, is_strict=options.target_tls is not None)
     for note in notes:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(note, stacklevel=CALLER)
     versions: Versions = {}
     if infers and options.server is None:
         models_dir = Path(options.infer_model_path) if options.infer_model_path is not None else city.serving.models_dir
         versions = model_files.find(models_dir, dict.fromkeys(infers, options.infer_model_number))
     return Selection(city, tuple(fit), tuple(infers), versions)
+
+
+def warn_if_moments_differ(contracts: Sequence[pb.PolicyContract]) -> None:
+    """Warn if target TLs decide at different moments: a learner that takes every step for a decision learns from repetitions."""
+    first, *others = map(_moments, contracts)
+    for k, moments in enumerate(others, 1):
+        if moments != first:
+            warnings.warn(
+                f"{contracts[0].tl} and {contracts[k].tl} decide at different moments: in the steps between, a TL's observation "
+                'is that of its last decision and its reward 0; leave out steps with infos[tl]["decides"] = False, or choose '
+                "target TLs of one interval (docs/environment.md)",
+                stacklevel=CALLER,
+            )
+            return
+
+
+def _moments(contract: pb.PolicyContract) -> object:
+    """Equal for TLs that decide at the same moments, as far as their contracts tell."""
+    if contract.observation.dialect == STREET.name:
+        return contract.tl  # as soon as its green may change
+    cycle_s = sum(phase.duration_s for phase in contract.signals[0].phases) if contract.timing.control_cycle else 0.0
+    return contract.timing.decision_interval_s, contract.timing.control_cycle * cycle_s
 
 
 def _load(path: Path) -> City:

@@ -30,6 +30,7 @@ def _errors_for_warnings():
         warnings.filterwarnings("ignore", ".*alternative render modes.*")
         # agents have the names of the TLs
         warnings.filterwarnings("ignore", "We recommend agents to be named in the format")
+        warnings.filterwarnings("ignore", "SA101 and SA103 decide at different moments")
         yield
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
+import greenserve
 from city import config
 from city.errors import InputError
 from environment.demand import RouteFile, demand_of
@@ -40,6 +42,27 @@ def test_observations_lie_in_named_and_bounded_spaces(parallel):
         names, space = env.feature_names(tl), env.observation_space(tl)
         assert len(set(names)) == len(names) == space.shape[0] and space.is_bounded()
     assert env.feature_names("SA101")[3:6] == ["phase[A0:3]", "min_green[A0]", "density[A1A0.70.00_0]"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ({}, "SA101 and SA103"),  # 5 s and 8 s
+        ({"SA103": {"action_t_s": 2}}, ""),  # 5 s too
+        ({"SA102": {"delta_time_s": 6}}, "SA101 and SA102"),
+        ({"SA103": {"action_t_s": 2}, "SA102": {"dialect": "street"}}, "SA101 and SA102"),
+        ({"SA103": {"action": "offset", "action_t_s": None, "control_cycle": 1}}, "SA101 and SA103"),
+    ],
+)
+def test_target_tls_that_decide_at_different_moments_are_named_in_a_warning(changes, warned):
+    city = config.load(GRID / "city.toml")
+    city = replace(city, tls={name: replace(tl, **changes.get(name, {})) for name, tl in city.tls.items()})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        greenserve.parallel_env(city, ["SA101", "SA102", "SA103"]).close()
+        greenserve.env(city, "SA102").close()
+    assert [f"{w.message}".partition(" decide at different moments: ")[0] for w in caught] == [warned] * bool(warned)
+    assert all(w.filename == __file__ for w in caught), "the user's line"
 
 
 def test_street_dialects_observations_lie_in_their_space(parallel):
