@@ -125,7 +125,8 @@ class FaultyDetectors:
                 parts.append(self._before_stuck.get(row, NO_VEHICLES))
             else:
                 self._before_stuck[row] = _some(seen, np.flatnonzero(seen.row == row))
-        return VehicleReadings(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        row, position_m, speed_mps, waiting_s = zip(*parts, strict=True)
+        return VehicleReadings(*map(np.concatenate, (row, position_m, speed_mps, waiting_s)))
 
     def _copy(self) -> Readings:
         readings = self._connection.readings
@@ -133,4 +134,5 @@ class FaultyDetectors:
 
 
 def _some(vehicles: VehicleReadings, index: NDArray[np.intp]) -> VehicleReadings:
-    return VehicleReadings(*(column[index] for column in vehicles))
+    row, position_m, speed_mps, waiting_s = vehicles
+    return VehicleReadings(row[index], position_m[index], speed_mps[index], waiting_s[index])

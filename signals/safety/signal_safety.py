@@ -159,6 +159,7 @@ class SignalSafety:
         self._since = [-math.inf] * self.rules.links
         self._waiting_since = [math.inf] * self.rules.links
         """Like `_since`, but includes waiting while the signal ran its own program."""
+        self._ages_matter_until_s: float
         self._settle()
         self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
         self._target_state = self._state
