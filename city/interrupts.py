@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 
@@ -13,7 +14,8 @@ class Interrupts:
     """A context in which both signals raise KeyboardInterrupt in the main thread.
 
     During a gRPC call the signal is sent again until the call has ended: gRPC counts a call that was left by
-    an exception as open, and closing its channel would wait for it forever.
+    an exception as open, and closing its channel would wait for it forever. It is sent again too if Python has ignored
+    the exception, as it does in a `__del__` that the garbage collector calls at any moment.
     """
 
     received = False
@@ -23,6 +25,7 @@ class Interrupts:
         # only the main thread can install handlers
         if threading.current_thread() is threading.main_thread():
             self._previous_handlers = {number: signal.signal(number, self._interrupt) for number in SIGNALS}
+            self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._on_ignored
         else:
             self._previous_handlers = {}
         return self
@@ -30,14 +33,27 @@ class Interrupts:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
+        if self._previous_handlers:
+            sys.unraisablehook = self._previous_hook
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self.received = True
         if not _is_in_grpc(frame):
             raise KeyboardInterrupt
-        retry = threading.Timer(RETRY_INTERVAL_S, os.kill, (os.getpid(), number))
-        retry.daemon = True
-        retry.start()
+        _send_again(number)
+
+    def _on_ignored(self, ignored: "sys.UnraisableHookArgs") -> None:
+        """Called with an exception that Python ignores."""
+        if self.received and issubclass(ignored.exc_type, KeyboardInterrupt):
+            _send_again(signal.SIGTERM)
+        else:
+            self._previous_hook(ignored)
+
+
+def _send_again(number: int) -> None:
+    retry = threading.Timer(RETRY_INTERVAL_S, os.kill, (os.getpid(), number))
+    retry.daemon = True
+    retry.start()
 
 
 def _is_in_grpc(frame: FrameType | None) -> bool:

@@ -3,8 +3,10 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
+import weakref
 
 import grpc
 import pytest
@@ -41,6 +43,28 @@ def test_interrupt_waits_for_the_end_of_a_grpc_call(tmp_path):
     finally:
         channel.close()
         fake.stop()
+
+
+class Interrupted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupt(reference=None):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("is_callback", [False, True], ids=["__del__", "weakref's callback"])
+def test_interrupt_while_an_object_is_deleted_is_not_lost(is_callback):
+    """The garbage collector deletes at any moment, and Python ignores exceptions then."""
+    hook = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        kept = set() if is_callback else Interrupted()
+        reference = weakref.ref(kept, interrupt) if is_callback else None
+        del kept
+        time.sleep(5)
+    assert reference is None or reference() is None
+    assert sys.unraisablehook is hook
 
 
 def test_interrupt_that_a_library_hides_is_still_known():
