@@ -67,7 +67,7 @@ class Settings:
     """Policy of the street dialect to start from."""
     resume: bool = False
     writes_newest: bool = False
-    """Whether the newest state is written instead of the best one."""
+    """Whether the newest state is written, after each update, instead of the best one after an evaluation that finds it."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ class Trainer:
             report: called with a line per update if there is no progress bar.
             shows_bar: show a progress bar if stderr is a terminal.
 
-        Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the checkpoints are then those of the last
-        evaluation that wrote some.
+        Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the checkpoints are then the last ones that were
+        written.
         """
         settings = self._settings
         tqdm.set_lock(threading.RLock())  # the default lock is a semaphore between processes, which a killed process leaks
@@ -140,11 +140,14 @@ class Trainer:
             self._rollouts = Rollouts()
             if settings.start is not None and self._update == 0:
                 report(f"before the first update: held-out {self._evaluate():.1f} s")  # kept unless the training finds better
+                self._write()
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
                 episodes, statistics = self.update()
                 held_out_s = None
                 if self._update % settings.evaluate_every == 0 or self._update == self._updates:
                     held_out_s = self._evaluate()
+                if settings.writes_newest or (held_out_s is not None and self._stale == 0):
+                    self._write()  # before the curve's row, which says that they are there
                 values = self._log_update(episodes, statistics, held_out_s)
                 self._save()
                 delay_s = values["delay_s"]
@@ -223,7 +226,7 @@ class Trainer:
         return statistics
 
     def _evaluate(self) -> float:
-        """Mean delay in s of the newest state on held-out demand, without exploration. Keeps and writes the best state."""
+        """Mean delay in s of the newest state on held-out demand, without exploration. Keeps the best state."""
         settings = self._settings
         demands: list[Demand] = [
             varied(np.random.default_rng([HELD_OUT_SEED, settings.seed, k]), settings.varies) for k in range(settings.held_out)
@@ -235,8 +238,6 @@ class Trainer:
             self._best_sharpness = self._sharpness()
         else:
             self._stale += 1
-        if self._stale == 0 or self._settings.writes_newest:
-            self._write()
         return delay_s
 
     def _log_update(

@@ -152,6 +152,27 @@ def test_checkpoint_of_the_best_or_of_the_newest_state_is_written(trained, tmp_p
     np.testing.assert_array_equal(first, expected)
 
 
+def test_newest_state_is_on_disk_when_the_curve_has_its_row(tmp_path):
+    """Also between two evaluations."""
+    task = TrainingTask(config.load(GRID / "city.toml"), ("SA101",), seconds=50.0)
+    updates = []
+
+    class Interrupted(ThisProcess):
+        def run(self, function, jobs, cpus=1):
+            (arrays,) = jobs[0][0]
+            updates.append(arrays[0].copy())
+            if len(updates) == 3:
+                raise KeyboardInterrupt
+            return super().run(function, jobs, cpus)
+
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(task, Settings(tmp_path, 3, 20, 1, evaluate_every=10, writes_newest=True), Interrupted()).run()
+    assert len(curve_of(tmp_path)) == 2
+    stored = tf.train.load_checkpoint(tf.train.latest_checkpoint(tmp_path / "SA101"))
+    np.testing.assert_array_equal(stored.get_tensor(FIRST_KERNEL), updates[2][0])
+    assert not np.array_equal(updates[1], updates[2])
+
+
 def test_resumed_training_with_other_settings_is_refused(trained, tmp_path, capsys):
     shutil.copytree(trained, tmp_path / "copy")
     assert train(tmp_path / "copy", 3, "--resume", "--reward", "queue") == 2
