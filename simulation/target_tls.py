@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from city import config, network
-from controller.assembly import assemble
+from controller.assembly import checked_start, loop_from, take_over
 from controller.decision_step import DecisionLoop
 from controller.events import Sent
 from controller.policies.no_policies import NoPolicies
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import SumoConnection
-from controller.sumo.network import check_contracts_match_city
+from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import CATEGORICAL
@@ -31,7 +31,7 @@ from signals.observation import Observation
 from signals.policy import Action, Answer, Policies
 from signals.simulation_time import next_multiple_s
 from simulation.demand import SimulatedDemand
-from simulation.rewards import REWARD_INTERVAL_S, Reward, Rewards
+from simulation.rewards import REWARD_INTERVAL_S, Reward, RewardedTls, Rewards
 from simulation.street_simulation import LIBSUMO, SERVED_DEADLINE_S, check_answers, end_of, failures_of, simulated
 
 
@@ -64,6 +64,10 @@ class TargetTls:
             with self._client() as client:
                 self._served = fetch_contracts(client, task.infer_tls, task.infer_model_number)
         check_contracts_match_city(task.city, self._served)
+        # once: they are the same in every episode
+        for each in [*self.contracts, *self._served.values()]:
+            check_contract_matches_network(each, self.street)
+        self._rewarded = RewardedTls(task.reward, self.street, self.contracts)
 
     @property
     def served_contracts(self) -> list[pb.PolicyContract]:
@@ -92,9 +96,13 @@ class TargetTls:
         task, city = self.task, self.task.city
         with self._served_policies() as policies, simulated(city, demand, tripinfo, options, folder, transport) as connection:
             contracts = [*self.contracts, *self._served.values()]
+            start = checked_start(connection, self.street, contracts, is_checked=True)
             # without monitors: their alarms are not used here
-            loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller, is_monitored=False)
-            measured = Rewards(task.reward, connection, self.street, self.contracts, loop.now) if rewards else None
+            loop = loop_from(
+                start, connection, self.street, contracts, policies, city.safety, city.controller, is_monitored=False
+            )
+            take_over(connection, self.street, start)
+            measured = Rewards(self._rewarded, connection, loop.now) if rewards else None
             end_s = end_of(self.street, loop.now, task.seconds)
             yield TargetSimulation(self.contracts, connection, loop, policies, measured, end_s, city.network.sumocfg)
 
