@@ -160,7 +160,7 @@ def _train_locked(
     # after the checks of the flags: importing TensorFlow takes seconds
     from simulation.street_simulation import SimulationFailed
     from training.episode import TrainingTask
-    from training.ppo import NotFinite
+    from training.statistics import NotFinite
     from training.trainer import Trainer, print_line
 
     versions: Versions = {}
