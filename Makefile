@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
-.PHONY: demo live test slow contract-tests lint docs commands-page protos constraints evaluate benchmarks clean
+.PHONY: demo live test slow contract-tests lint docs commands-page protos constraints evaluate benchmarks \
+	long-benchmarks clean
 
 demo: $(VENV)/.ready
 	@$(BIN)/python examples/demo.py --out out/demo
@@ -65,6 +66,11 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.record_page
 	$(BIN)/python -m benchmarks.page_frames
 	$(BIN)/python -m benchmarks.street_fleet
+
+# Hours, on RESCO's streets: trainings against stable-baselines3's, and the policy for any street.
+long-benchmarks: $(VENV)/.ready
+	$(BIN)/python -m benchmarks.time_to_policy --limit 600 --training-seeds 3
+	$(BIN)/python -m benchmarks.resco
 
 protos: $(VENV)/.ready
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. protos/*.proto

@@ -25,6 +25,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,6 @@ import numpy as np
 from benchmarks.sumo_rl_loop import DELTA_S, LIBSUMO_VARIABLE, is_installed
 from benchmarks.thousand_signals import DAY, END_S
 from benchmarks.thousand_signals import write as write_thousand
-from benchmarks.training_speed import timed_steps
 from benchmarks.turns import Command, serve_turns, take_turns
 from city import config, network, sumo_files
 from city.errors import InputError
@@ -65,6 +65,24 @@ class Measured(NamedTuple):
     """Wall time of SUMO's own steps."""
     vehicle_s: float
     """Vehicles on the street, summed over the simulated seconds at which a step begins: how full it was."""
+
+
+@contextlib.contextmanager
+def timed_steps(api: Any) -> Iterator[list[float]]:
+    """The wall time of every simulationStep of a traci module, in s."""
+    step, times_s = api.simulationStep, []
+
+    def timed(*args: float) -> Any:
+        begin = time.perf_counter()
+        result = step(*args)
+        times_s.append(time.perf_counter() - begin)
+        return result
+
+    api.simulationStep = timed
+    try:
+        yield times_s
+    finally:
+        api.simulationStep = step
 
 
 def random_actions(rng: np.random.Generator, sizes: dict[str, int]) -> Actions:

@@ -1,6 +1,6 @@
 """stable-baselines3's PPO in sumo-rl's environment with SuperSuit, for `benchmarks.time_to_policy`.
 
-    python -m benchmarks.sb3_in_sumo_rl train CITY FOLDER BEGIN LIMIT_S INTERVAL_S
+    python -m benchmarks.sb3_in_sumo_rl train CITY FOLDER SEED BEGIN LIMIT_S
     python -m benchmarks.sb3_in_sumo_rl evaluate CITY ZIP SEED TRIPINFO
 
 As sumo-rl's documentation does it (its experiments/sb3_grid4x4.py): one network for all signals, with that script's
@@ -25,6 +25,7 @@ import sumo_rl
 import supersuit
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecMonitor
 
 from city import config, network, sumo_files
@@ -53,29 +54,30 @@ def environment(city: Path, seed: int | str, *options: str) -> Any:
 
 
 class Snapshots(BaseCallback):
-    """Saves the policy after updates, named by the wall time of the training so far; ends it at a limit."""
+    """Saves the policy after each update, named by the wall time of the training so far; ends it at a limit."""
 
-    def __init__(self, folder: Path, begin_s: float, limit_s: float, interval_s: float) -> None:
+    def __init__(self, folder: Path, begin_s: float, limit_s: float) -> None:
         super().__init__()
-        self._folder, self._begin_s, self._limit_s, self._interval_s = folder, begin_s, limit_s, interval_s
-        self._saved_s = 0.0
+        self._folder, self._begin_s, self._limit_s = folder, begin_s, limit_s
 
     def _on_rollout_start(self) -> None:
-        elapsed_s = time.time() - self._begin_s
-        if elapsed_s >= self._saved_s + self._interval_s:
-            self._saved_s = elapsed_s
-            self.model.save(self._folder / f"{elapsed_s:08.1f}.zip")
+        if self.n_calls:  # 0 before the first update
+            self.model.save(self._folder / f"{time.time() - self._begin_s:08.1f}.zip")
 
     def _on_step(self) -> bool:
         return time.time() - self._begin_s < self._limit_s
 
 
-def train(city: Path, folder: Path, begin_s: float, limit_s: float, interval_s: float) -> None:
-    """Train for a wall time that counts from `begin_s` (time.time), so with the imports of this process; save snapshots."""
+def train(city: Path, folder: Path, seed: int, begin_s: float, limit_s: float) -> None:
+    """Train for a wall time that counts from `begin_s` (time.time), so with the imports of this process; save snapshots.
+
+    `seed`: of the weights and of the exploration; SUMO's own is random, so that episodes differ.
+    """
+    set_random_seed(seed)  # PPO's argument would seed the environment too, which SuperSuit's has no method for
     envs = supersuit.pettingzoo_env_to_vec_env_v1(environment(city, "random"))
     envs = VecMonitor(supersuit.concat_vec_envs_v1(envs, 1, num_cpus=1, base_class="stable_baselines3"))
     model = PPO("MlpPolicy", envs, device="cpu", **HYPERPARAMETERS)
-    model.learn(sys.maxsize, callback=Snapshots(folder, begin_s, limit_s, interval_s))
+    model.learn(sys.maxsize, callback=Snapshots(folder, begin_s, limit_s))
 
 
 def evaluate(city: Path, checkpoint: Path, seed: int, tripinfo: Path) -> None:
@@ -92,6 +94,6 @@ def evaluate(city: Path, checkpoint: Path, seed: int, tripinfo: Path) -> None:
 if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
         if sys.argv[1] == "train":
-            train(Path(sys.argv[2]), Path(sys.argv[3]), *map(float, sys.argv[4:]))
+            train(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]), float(sys.argv[6]))
         else:
             evaluate(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))

@@ -160,14 +160,14 @@ class Episodes:
         """Simulate on until a target TL decides, and read its observation and reward."""
         while True:
             observations = simulation.observe()
-            deciding = [tl for tl in observations if simulation.decides(tl)]
+            deciding = {tl for tl in observations if simulation.decides(tl)}
             if deciding or simulation.is_over:
                 break
             simulation.act({})
         self.observations.update(observations)
         self.decides = {tl: tl in deciding for tl in self.contracts}
         self.rewards = dict.fromkeys(self.contracts, 0.0)
-        first = [tl for tl in deciding if tl not in self._begun]
+        first = [tl for tl in self.contracts if tl in deciding and tl not in self._begun]
         if first and not simulation.is_over:
             simulation.rewards.begin(first, simulation.now)
         rewarded = [tl for tl in self.contracts if tl in self._begun and (self.decides[tl] or simulation.is_over)]

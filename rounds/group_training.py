@@ -10,7 +10,7 @@ from simulation import model_files
 from simulation.model_files import Versions
 from simulation.model_server import model_server
 from training.episode import TrainingTask
-from training.ppo import NotFinite
+from training.statistics import NotFinite
 from training.trainer import Settings, Trainer
 
 

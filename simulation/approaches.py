@@ -45,5 +45,5 @@ def upstream_lanes(street: StreetNetwork, signals_of: Mapping[str, Iterable[str]
 
 @functools.lru_cache(maxsize=2)
 def read_net(net_file: Path) -> Any:
-    """sumolib's network; cached, because every episode needs it."""
+    """sumolib's network; cached, because an environment needs it for its rewards and for its pictures."""
     return sumolib.net.readNet(str(net_file))

@@ -32,6 +32,8 @@ class Control:
     policies: Policies = field(default_factory=NoPolicies)
     driver: str | None = None
     """One of `controller.assembly.DRIVERS`, in the place of the policies."""
+    is_checked: bool = False
+    """Whether the contracts are known to match the network file (`check_contract_matches_network`)."""
 
 
 class ControlledSimulation:
@@ -52,7 +54,7 @@ class ControlledSimulation:
         self.connection, self._policies, self._sumocfg = connection, control.policies, city.network.sumocfg
         self.loop = assemble(
             connection, street, control.contracts, control.policies, city.safety, city.controller, subscribers, control.driver,
-            is_monitored=bool(subscribers),
+            is_monitored=bool(subscribers), is_checked=control.is_checked,
         )  # fmt: skip
 
     @property

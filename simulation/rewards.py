@@ -32,6 +32,7 @@ A function of the user's own takes `TlReadings`.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from city.errors import InputError
 from city.network import StreetNetwork
@@ -49,37 +50,46 @@ DOWNSTREAM_SHARE = 0.5
 
 Measure = Callable[[Iterable[str]], dict[str, float]]
 """TLs -> their values now, by TL."""
-Kind = Callable[[SumoConnection, StreetNetwork, Sequence[pb.PolicyContract]], Measure]
+Kind = Callable[[StreetNetwork, Sequence[pb.PolicyContract]], Callable[[Any], Measure]]
+"""Street and contracts -> (SUMO's API -> measure): what is the same in all episodes is computed once."""
 RewardFunction = Callable[[TlReadings], float]
 """What the readings at a decision are worth."""
 Reward = str | RewardFunction
 """One of `names()`, or a function of the user's own."""
 
 
+class RewardedTls:
+    """The TLs that are rewarded, and how: the same in all episodes."""
+
+    def __init__(self, reward: Reward, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> None:
+        """`contracts`: of the TLs."""
+        self.street, self.contracts = street, contracts
+        self.function = _FUNCTIONS.get(reward) if isinstance(reward, str) else reward
+        """What evaluates a TL's readings; None for a reward that is measured on the lanes."""
+        self.measure_of: Callable[[Any], Measure] | None = None
+        """SUMO's API -> measure, without a function."""
+        if self.function is None:
+            assert isinstance(reward, str)
+            self.measure_of = _KINDS[reward](street, contracts)
+        self.is_difference = reward in _DIFFERENCES
+
+
 class Rewards:
     """The rewards of one episode."""
 
-    def __init__(
-        self,
-        reward: Reward,
-        connection: SumoConnection,
-        street: StreetNetwork,
-        contracts: Sequence[pb.PolicyContract],
-        begin_s: float,
-    ) -> None:
-        """`contracts`: of the TLs that are rewarded. `begin_s`: second at which the episode begins."""
-        tls = [contract.tl for contract in contracts]
-        self._function = _FUNCTIONS.get(reward) if isinstance(reward, str) else reward
+    def __init__(self, rewarded: RewardedTls, connection: SumoConnection, begin_s: float) -> None:
+        """`begin_s`: second at which the episode begins."""
+        tls = [contract.tl for contract in rewarded.contracts]
+        self._function = rewarded.function
         self._readings: dict[str, TlReadings] = {}
         self._measure: Measure
-        if self._function is not None:
+        if rewarded.measure_of is None:
             waiting = AccumulatedWaiting(connection)
-            self._readings = {c.tl: TlReadings(c, connection, street, waiting, begin_s) for c in contracts}
+            self._readings = {c.tl: TlReadings(c, connection, rewarded.street, waiting, begin_s) for c in rewarded.contracts}
             self._measure = self._evaluate
         else:
-            assert isinstance(reward, str)
-            self._measure = _KINDS[reward](connection, street, contracts)
-        self._is_difference = reward in _DIFFERENCES
+            self._measure = rewarded.measure_of(connection.api)
+        self._is_difference = rewarded.is_difference
         self._last = dict.fromkeys(tls, 0.0)
         """Value of a difference at the TL's last decision."""
         self._sum = dict.fromkeys(tls, 0.0)
@@ -106,9 +116,8 @@ class Rewards:
         for tl in tls:
             self._sum[tl] = self._weight[tl] = 0.0
             self._sampled_s[tl] = now
-        for readings in self._readings.values():
-            if readings.tl in tls:
-                readings.decided_s = now
+            if self._readings:
+                self._readings[tl].decided_s = now
 
     def since_last(self, tls: Sequence[str], now: float) -> list[float]:
         """The rewards of TLs that decide at second `now`, each for the time since its last decision; 0 at the first one.
@@ -167,15 +176,19 @@ def names() -> list[str]:
     return sorted({*_KINDS, *_FUNCTIONS})
 
 
-def _delay(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
-    lost_time = LostTime(connection.api, upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts}))
-    scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
-    return lambda tls: {tl: -sum(by_road.values()) / scale[tl] for tl, by_road in lost_time.by_road(tls).items()}
-
-
-def _delay_downstream(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
+def _delay(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[Any], Measure]:
     lanes = upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts})
-    lost_time = LostTime(connection.api, lanes)
+    scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
+
+    def measure_of(api: Any) -> Measure:
+        lost_time = LostTime(api, lanes)
+        return lambda tls: {tl: -sum(by_road.values()) / scale[tl] for tl, by_road in lost_time.by_road(tls).items()}
+
+    return measure_of
+
+
+def _delay_downstream(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[Any], Measure]:
+    lanes = upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts})
     tl_of = {lane: tl for tl, own in lanes.items() for lane in own}
     downstream: dict[str, Counter[str]] = {}
     links: dict[str, int] = {}
@@ -185,47 +198,64 @@ def _delay_downstream(connection: SumoConnection, street: StreetNetwork, contrac
         links[contract.tl] = max(len(exits), 1)
     scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
 
-    def measure(tls: Iterable[str]) -> dict[str, float]:
-        due = list(tls)
-        needed = dict.fromkeys([*due, *(after for tl in due for after in downstream[tl])])
-        lost = {tl: sum(by_road.values()) for tl, by_road in lost_time.by_road(needed).items()}
-        values = {}
-        for tl in due:
-            after = sum(count / links[tl] * lost[other] for other, count in downstream[tl].items())
-            values[tl] = -(lost[tl] + DOWNSTREAM_SHARE * after) / scale[tl]
-        return values
+    def measure_of(api: Any) -> Measure:
+        lost_time = LostTime(api, lanes)
 
-    return measure
+        def measure(tls: Iterable[str]) -> dict[str, float]:
+            due = list(tls)
+            needed = dict.fromkeys([*due, *(after for tl in due for after in downstream[tl])])
+            lost = {tl: sum(by_road.values()) for tl, by_road in lost_time.by_road(needed).items()}
+            values = {}
+            for tl in due:
+                after = sum(count / links[tl] * lost[other] for other, count in downstream[tl].items())
+                values[tl] = -(lost[tl] + DOWNSTREAM_SHARE * after) / scale[tl]
+            return values
+
+        return measure
+
+    return measure_of
 
 
-def _mean_queue(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
-    halting = connection.api.lane.getLastStepHaltingNumber
+def _mean_queue(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[Any], Measure]:
     lanes = {contract.tl: _incoming(contract) for contract in contracts}
     scale = {contract.tl: QUEUE_SCALE * len(contract.signal_ids) for contract in contracts}
-    return lambda tls: {tl: -sum(map(halting, lanes[tl])) / scale[tl] for tl in tls}
+
+    def measure_of(api: Any) -> Measure:
+        halting = api.lane.getLastStepHaltingNumber
+        return lambda tls: {tl: -sum(map(halting, lanes[tl])) / scale[tl] for tl in tls}
+
+    return measure_of
 
 
-def _mean_pressure(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
-    vehicles = connection.api.lane.getLastStepVehicleNumber
+def _mean_pressure(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[Any], Measure]:
     parts = {}
     for contract in contracts:
         outgoing = {lane for signal in contract.signal_ids for link in street.signals[signal].links for _, lane in link}
         parts[contract.tl] = sorted(outgoing), _incoming(contract), QUEUE_SCALE * len(contract.signal_ids)
 
-    def measure(tls: Iterable[str]) -> dict[str, float]:
-        values = {}
-        for tl in tls:
-            outgoing, incoming, scale = parts[tl]
-            values[tl] = (sum(map(vehicles, outgoing)) - sum(map(vehicles, incoming))) / scale
-        return values
+    def measure_of(api: Any) -> Measure:
+        vehicles = api.lane.getLastStepVehicleNumber
 
-    return measure
+        def measure(tls: Iterable[str]) -> dict[str, float]:
+            values = {}
+            for tl in tls:
+                outgoing, incoming, scale = parts[tl]
+                values[tl] = (sum(map(vehicles, outgoing)) - sum(map(vehicles, incoming))) / scale
+            return values
+
+        return measure
+
+    return measure_of
 
 
-def _waiting_time(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
-    waiting_s = connection.api.lane.getWaitingTime
+def _waiting_time(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[Any], Measure]:
     lanes = {contract.tl: _incoming(contract) for contract in contracts}
-    return lambda tls: {tl: -sum(map(waiting_s, lanes[tl])) / WAITING_SCALE_S for tl in tls}
+
+    def measure_of(api: Any) -> Measure:
+        waiting_s = api.lane.getWaitingTime
+        return lambda tls: {tl: -sum(map(waiting_s, lanes[tl])) / WAITING_SCALE_S for tl in tls}
+
+    return measure_of
 
 
 def _incoming(contract: pb.PolicyContract) -> list[str]:

@@ -19,7 +19,7 @@ from controller.events import Sent
 from controller.policies.no_policies import NoPolicies
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
-from controller.sumo.network import check_contracts_match_city
+from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import CATEGORICAL
@@ -29,7 +29,7 @@ from signals.policy import Action, Answer, Policies
 from signals.simulation_time import next_multiple_s
 from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.demand import SimulatedDemand
-from simulation.rewards import REWARD_INTERVAL_S, Reward, Rewards
+from simulation.rewards import REWARD_INTERVAL_S, Reward, RewardedTls, Rewards
 from simulation.street_simulation import LIBSUMO, SERVED_DEADLINE_S, end_of, simulated
 
 
@@ -62,6 +62,10 @@ class TargetTls:
             with self._client() as client:
                 self._served = fetch_contracts(client, task.infer_tls, task.infer_model_number)
         check_contracts_match_city(task.city, self._served)
+        # once: they are the same in every episode
+        for each in [*self.contracts, *self._served.values()]:
+            check_contract_matches_network(each, self.street)
+        self._rewarded = RewardedTls(task.reward, self.street, self.contracts)
 
     @property
     def served_contracts(self) -> list[pb.PolicyContract]:
@@ -89,9 +93,9 @@ class TargetTls:
         """
         task, city = self.task, self.task.city
         with self._served_policies() as policies, simulated(city, demand, tripinfo, options, folder, transport) as connection:
-            control = Control([*self.contracts, *self._served.values()], policies)
+            control = Control([*self.contracts, *self._served.values()], policies, is_checked=True)
             simulation = ControlledSimulation(connection, city, self.street, control)
-            measured = Rewards(task.reward, connection, self.street, self.contracts, simulation.now) if rewards else None
+            measured = Rewards(self._rewarded, connection, simulation.now) if rewards else None
             yield TargetSimulation(self.contracts, simulation, measured, end_of(self.street, simulation.now, task.seconds))
 
     def _client(self) -> Client:

@@ -97,7 +97,8 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--checkpoint", choices=("best", "newest"),
-        help="state to write: best on held-out demand, or newest; with --resume also of a finished training (default: best)",
+        help="state to write: best on held-out demand, or newest (after each update); with --resume also of a finished training "
+        "(default: best)",
     )  # fmt: skip
     parser.add_argument(
         "--strict", action="store_true", help="refuse to run if a TL must be left on its own program (default: run without it)"
@@ -159,7 +160,7 @@ def _train_locked(
     # after the checks of the flags: importing TensorFlow takes seconds
     from simulation.street_simulation import SimulationFailed
     from training.episode import TrainingTask
-    from training.ppo import NotFinite
+    from training.statistics import NotFinite
     from training.trainer import Trainer, print_line
 
     versions: Versions = {}
@@ -188,7 +189,7 @@ def _train_locked(
         try:
             result = Trainer(task, settings).run(print_line)
         except (NotFinite, SimulationFailed) as error:
-            raise ProgramFailed(f"{error}; the last checkpoints that an evaluation wrote, if any, are in {args.out}") from None
+            raise ProgramFailed(f"{error}; the last checkpoints that were written, if any, are in {args.out}") from None
     for tl, path in result.paths.items():
         print(f"{tl}: {path}")
     print(f"{result.episodes} episodes; best mean delay on held-out demand: {result.best_delay_s:.1f} s")

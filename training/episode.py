@@ -121,8 +121,8 @@ class Explorer:
         self._decisions: list[list[_Decision]] = [[] for _ in networks]
 
     def actions(self, simulation: TargetSimulation) -> dict[str, Action]:
-        """The actions of all target TLs that are due."""
-        observations = simulation.observe()
+        """The actions of all target TLs that decide now."""
+        observations = {tl: observation for tl, observation in simulation.observe().items() if simulation.decides(tl)}
         actions: dict[str, Action] = {}
         for k, networks in enumerate(self._networks):
             tls = [tl for tl in observations if self._index[tl][0] == k]
@@ -154,13 +154,10 @@ class Explorer:
     def _record(
         self, k: int, simulation: TargetSimulation, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s
     ) -> None:
-        """Record the decisions of the TLs that apply their action now."""
-        applied = [i for i, tl in enumerate(tls) if simulation.decides(tl)]
-        if applied:
-            reward = np.array(simulation.rewards.since_last([tls[i] for i in applied], simulation.now))
-            indices = np.array([self._index[tls[i]][1] for i in applied], np.intp)
-            columns = (x[applied], actions[applied], log_p[applied], reward, np.full(len(applied), simulation.now))
-            self._decisions[k].append(_Decision(indices, *columns))
+        """Record the decisions of TLs."""
+        reward = np.array(simulation.rewards.since_last(tls, simulation.now))
+        indices = np.array([self._index[tl][1] for tl in tls], np.intp)
+        self._decisions[k].append(_Decision(indices, x, actions, log_p, reward, np.full(len(tls), simulation.now)))
 
     def transitions(self) -> dict[str, Transitions]:
         """The recorded transitions by TL; the reward of a decision is measured at the next one."""

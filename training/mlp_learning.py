@@ -1,19 +1,21 @@
 """Learning of the TLs of one layout of `actor_critics`: networks, optimiser, scales of the rewards, checkpoints."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protos import policy_pb2 as pb
-from training import checkpoints
 from training.actor_critics import ActorCritics, Layout
-from training.ppo import Learner
 from training.ppo_config import PpoConfig
 from training.statistics import UpdateStatistics
 from training.transitions import Float32s, RewardScale, Transitions, make_batch
+
+if TYPE_CHECKING:
+    from training.ppo import Learner
 
 DEFAULT_FORMAT = "tf2"
 
@@ -23,8 +25,18 @@ class MlpLearning:
 
     def __init__(self, layout: Layout, ppo: PpoConfig, rng: np.random.Generator) -> None:
         self._layout, self._ppo = layout, ppo
-        self._learner = Learner(ActorCritics(layout, ActorCritics.initial_arrays(layout, rng)), ppo)
+        self._networks = ActorCritics(layout, ActorCritics.initial_arrays(layout, rng))
         self._scales = [RewardScale(ppo.gamma) for _ in range(layout.row_count)]
+
+    @functools.cached_property
+    def _learner(self) -> "Learner":
+        from training.ppo import Learner  # TensorFlow takes seconds to load, and simulations need none
+
+        return Learner(self._networks, self._ppo)
+
+    def prepare(self) -> None:
+        """Load TensorFlow and trace the update; otherwise the first update does."""
+        self._learner.trace()
 
     @property
     def kind(self) -> str:
@@ -33,7 +45,7 @@ class MlpLearning:
 
     @property
     def arrays(self) -> list[Float32s]:
-        return list(self._learner.networks.arrays)
+        return list(self._networks.arrays)
 
     def learn(
         self, episodes: Sequence[Mapping[str, Transitions]], rng: np.random.Generator, progress: float
@@ -78,6 +90,8 @@ class MlpLearning:
             number: model number.
             formats: checkpoint format by TL (default: DEFAULT_FORMAT).
         """
+        from training import checkpoints
+
         networks = ActorCritics(self._layout, arrays, sharpness)
         return {
             tl: checkpoints.write(formats.get(tl, DEFAULT_FORMAT), folder, contracts[tl], networks.layers_of(tl), number)

@@ -11,10 +11,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from city.errors import ProgramFailed
 from training.actor_critics import MASKED_LOGIT, MAX_LOG_STD, MIN_LOG_STD, ActorCritics
 from training.ppo_config import PpoConfig
-from training.statistics import UpdateStatistics, explained_variance
+from training.statistics import NotFinite, UpdateStatistics, explained_variance
 from training.transitions import Batch, Float32s
 
 MAX_GRADIENT_NORM = 0.5
@@ -24,10 +23,6 @@ GAUSSIAN_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)
 STATISTICS, LOSSES = 7, 3
 """Number of the statistics of a step: policy loss, value loss and entropy, which must be finite, KL divergence, clip fraction
 and the norms of the actor's and the critic's gradients."""
-
-
-class NotFinite(ProgramFailed):
-    """A loss or weight is NaN or infinite."""
 
 
 class Learner:
@@ -46,7 +41,15 @@ class Learner:
         self._mask = tf.constant(layout.action_mask, tf.float32)
         self._entropy = tf.Variable(ppo.entropy, trainable=False)
         self._sharpness = tf.Variable(1.0, trainable=False)
-        self._run = tf.function(self._steps, reduce_retracing=True)
+        rows, observation = layout.row_count, max(layout.observation_sizes)
+        action = 1 if self._is_categorical else max(layout.action_sizes)
+        columns = [tf.TensorSpec([rows, None, *rest], tf.float32) for rest in ([observation], [action], [], [], [])]
+        minibatches = [tf.TensorSpec([None, rows, None], kind) for kind in (tf.int32, tf.float32)]
+        self._run = tf.function(self._steps, input_signature=[*columns, *minibatches])
+
+    def trace(self) -> None:
+        """Trace the graph of an update, which takes seconds; otherwise the first update does."""
+        self._run.get_concrete_function()
 
     def learn(self, batches: Sequence[Batch | None], rng: np.random.Generator, progress: float) -> UpdateStatistics | None:
         """Update every row that has a batch; return statistics, None without a batch. Raises NotFinite.

@@ -7,9 +7,14 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from city.errors import ProgramFailed
 from training.transitions import Float32s, Transitions
 
 PREFIX = "train/"
+
+
+class NotFinite(ProgramFailed):
+    """A loss or weight is NaN or infinite."""
 
 
 @dataclass(frozen=True)

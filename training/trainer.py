@@ -1,19 +1,17 @@
 """The training loop: episodes, updates, evaluation on held-out demand, best and newest state."""
 
-import contextlib
 import functools
 import hashlib
 import json
-import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -33,6 +31,7 @@ from training.phase_competition.street_learning import StreetLearning
 from training.ppo_config import PpoConfig, StreetPpo
 from training.progress import Progress, progress_file
 from training.statistics import IN_CURVES, Rollouts, UpdateStatistics, cell, combined, summary
+from training.tensorboard_log import TensorBoardLog
 
 HELD_OUT_SEED = 1_000_003
 """First part of the seeds of held-out demand, which no training episode uses."""
@@ -67,7 +66,7 @@ class Settings:
     """Policy of the street dialect to start from."""
     resume: bool = False
     writes_newest: bool = False
-    """Whether the newest state is written instead of the best one."""
+    """Whether the newest state is written, after each update, instead of the best one after an evaluation that finds it."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +109,7 @@ class Trainer:
         self._stale = 0
         """Evaluations since the best one."""
         self._update = 0
+        self._prepared: Future[None] | None = None
         self._rollouts = Rollouts()
         self._updates = -(-settings.episodes // settings.episodes_per_update)
         self._progress = Progress(progress_file(settings.out, settings.number))
@@ -130,22 +130,28 @@ class Trainer:
             report: called with a line per update if there is no progress bar.
             shows_bar: show a progress bar if stderr is a terminal.
 
-        Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the checkpoints are then those of the last
-        evaluation that wrote some.
+        Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the checkpoints are then the last ones that were
+        written.
         """
         settings = self._settings
         tqdm.set_lock(threading.RLock())  # the default lock is a semaphore between processes, which a killed process leaks
         bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None if shows_bar else True)
-        with self._executor, self._log_writer(), bar:
+        logs = settings.out / "tensorboard" / f"trial_{settings.number}"
+        with ThreadPoolExecutor(1) as thread, self._executor, TensorBoardLog(logs) as log, bar:
+            if settings.workers > 1:
+                self._prepared = thread.submit(self._prepare)
             self._rollouts = Rollouts()
             if settings.start is not None and self._update == 0:
                 report(f"before the first update: held-out {self._evaluate():.1f} s")  # kept unless the training finds better
+                self._write()
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
                 episodes, statistics = self.update()
                 held_out_s = None
                 if self._update % settings.evaluate_every == 0 or self._update == self._updates:
                     held_out_s = self._evaluate()
-                values = self._log_update(episodes, statistics, held_out_s)
+                if settings.writes_newest or (held_out_s is not None and self._stale == 0):
+                    self._write()  # before the curve's row, which says that they are there
+                values = self._log_update(log, episodes, statistics, held_out_s)
                 self._save()
                 delay_s = values["delay_s"]
                 bar.update()
@@ -154,27 +160,6 @@ class Trainer:
                     held_out = f", held-out {held_out_s:.1f} s" if held_out_s is not None else ""
                     report(f"update {self._update} of {self._updates}: mean delay {delay_s:.1f} s{held_out}; {summary(values)}")
         return Result(self._update * settings.episodes_per_update, self.best_delay_s, self._write())
-
-    @contextlib.contextmanager
-    def _log_writer(self) -> Iterator[None]:
-        """Write TensorBoard's logs in the block; a run that ends before its first update leaves no folder. Raises InputError."""
-        logs = self._settings.out / "tensorboard" / f"trial_{self._settings.number}"
-        is_new, first_update = not logs.exists(), self._update
-        try:
-            writer = tf.summary.create_file_writer(str(logs))
-        except tf.errors.OpError as error:
-            raise InputError(
-                f"{logs}: cannot be written: {error.message}; remove what is in its place, or pass another --out"
-            ) from None
-        try:
-            with writer.as_default():
-                yield
-        finally:
-            writer.close()
-            if is_new and self._update == first_update:
-                shutil.rmtree(logs, ignore_errors=True)
-                with contextlib.suppress(OSError):  # it has logs of other model numbers
-                    logs.parent.rmdir()
 
     def update(self) -> tuple[list[Episode], dict[str, UpdateStatistics]]:
         """Simulate the next episodes and learn from them; return them and statistics by kind of actor. Raises as `run`."""
@@ -212,7 +197,14 @@ class Trainer:
     def _sharpness(self) -> float:
         return self._settings.ppo.sharpness(self._progress_share())
 
+    def _prepare(self) -> None:
+        """Prepare the learning in another thread, while the first episodes run in other processes: it takes seconds."""
+        for learner in self._learners:
+            learner.prepare()
+
     def _learn(self, episodes: Sequence[Episode]) -> dict[str, UpdateStatistics]:
+        if self._prepared is not None:
+            self._prepared.result()
         statistics: dict[str, UpdateStatistics] = {}
         transitions = [episode.transitions for episode in episodes]
         for k, learner in enumerate(self._learners):
@@ -223,7 +215,7 @@ class Trainer:
         return statistics
 
     def _evaluate(self) -> float:
-        """Mean delay in s of the newest state on held-out demand, without exploration. Keeps and writes the best state."""
+        """Mean delay in s of the newest state on held-out demand, without exploration. Keeps the best state."""
         settings = self._settings
         demands: list[Demand] = [
             varied(np.random.default_rng([HELD_OUT_SEED, settings.seed, k]), settings.varies) for k in range(settings.held_out)
@@ -235,12 +227,14 @@ class Trainer:
             self._best_sharpness = self._sharpness()
         else:
             self._stale += 1
-        if self._stale == 0 or self._settings.writes_newest:
-            self._write()
         return delay_s
 
     def _log_update(
-        self, episodes: Sequence[Episode], statistics: Mapping[str, UpdateStatistics], held_out_s: float | None
+        self,
+        log: TensorBoardLog,
+        episodes: Sequence[Episode],
+        statistics: Mapping[str, UpdateStatistics],
+        held_out_s: float | None,
     ) -> dict[str, float]:
         """Log an update in the curve and in TensorBoard; return the values by name."""
         count = self._update * self._settings.episodes_per_update
@@ -262,8 +256,7 @@ class Trainer:
         # with several kinds of actors, TensorBoard has the statistics of each
         kinds = statistics if len(statistics) > 1 else {}
         by_kind = {f"{name}/{kind}": value for kind, part in kinds.items() for name, value in part.named().items()}
-        for name, value in {**values, **by_kind}.items():
-            tf.summary.scalar(name, value, step=count)
+        log.add({**values, **by_kind}, count)
         return values
 
     def _refuse_existing(self) -> None:

@@ -130,7 +130,7 @@ def _text(value: object) -> str:
 
 
 def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNetwork) -> None:
-    """Raise InputError unless the network file has the signals, lanes and phases of the contract."""
+    """Raise InputError unless the network file has the signals, lanes and phases of the contract, without conflicts."""
     try:
         check(contract)
         dialects.of(contract).check_contract(contract)
@@ -172,6 +172,8 @@ def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNe
                 "add the additional file that defines it to the sumocfg, or train it again"
             )
         _check_phases_of_training(contract, where, program, expected, "now")
+        states = [phase.state for phase in expected.phases]
+        check_phases(f"{contract.tl}: signal {expected.id}", signal, expected.program_id, states)
 
 
 def _differing_lane(exported: Sequence[pb.Approach], now: Sequence[pb.Approach]) -> str:
@@ -215,7 +217,6 @@ def check_sumo_matches_contract(
                 f"{where}: SUMO shows a state of {len(in_sumo.shown)} links, but {street.net_file} has {len(signal.links)}; "
                 "start SUMO and the controller on the same network"
             )
-        check_phases(where, signal, expected.program_id, [phase.state for phase in expected.phases])
         for lane in expected.lane_ids:
             length_m = float(api.lane.getLength(lane))
             if abs(length_m - street.lane_length_m[lane]) > 0.01:

@@ -7,8 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
+import numpy as np
+
 from city.errors import InputError
 from city.network import SignalNetwork
+from city.right_of_way import Foes
 
 GREEN = "Gg"
 _VALID_CHARACTERS = frozenset("rygGsu")
@@ -49,10 +52,10 @@ class ConflictRules:
 
     def __init__(self, network: SignalNetwork) -> None:
         self.links = len(network.links)
-        self.foes = [_mask(row) for row in network.foes]
-        self.yields = [_mask(row) for row in network.yields]
-        self.yielded_by = [_mask(column) for column in network.yields.T]
-        self.permissive = [_mask(row) for row in network.permissive]
+        self.foes = _masks(network.foes)
+        self.yields = _masks(network.yields)
+        self.yielded_by = _masks(network.yields.T)
+        self.permissive = _masks(network.permissive)
         self._violations: dict[str, OverrideReason | None] = {}
 
     def violation(self, state: str) -> OverrideReason | None:
@@ -70,7 +73,8 @@ class ConflictRules:
 
     def conflicts(self, state: str) -> list[tuple[int, int]]:
         """Pairs (i, j) of green foes: neither shows g and yields to the other, and they may not both show g."""
-        green, permissive = _mask(c in GREEN for c in state), _mask(c == "g" for c in state)
+        permissive = links_that_show(PERMISSIVE, state)
+        green = permissive | links_that_show(PROTECTED, state)
         pairs = []
         for i, c in enumerate(state):
             conflicting = self.foes[i] & green & ~(self.yielded_by[i] & permissive) if c in GREEN else 0
@@ -117,5 +121,6 @@ def colour(c: str) -> str:
     return "g" if c in GREEN else "y" if c == "y" else "r"
 
 
-def _mask(bits: Iterable[object]) -> int:
-    return sum(1 << i for i, bit in enumerate(bits) if bit)
+def _masks(links: Foes) -> list[int]:
+    """The rows of a bool matrix [links, links] as masks."""
+    return [int.from_bytes(row.tobytes(), "little") for row in np.packbits(links, axis=1, bitorder="little")]

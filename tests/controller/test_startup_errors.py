@@ -20,10 +20,8 @@ from controller.guard import files
 from controller.policies.served_contracts import fetch_contracts
 from controller.sumo import wire
 from controller.sumo.network import (
-    RunningSignal,
     check_contract_matches_network,
     check_contracts_match_city,
-    check_sumo_matches_contract,
 )
 from protos import policy_pb2 as pb
 from serving.client import Client
@@ -108,15 +106,15 @@ class TestContract:
     def test_phase_that_the_safety_rules_never_permit_is_refused(self, changeable, grid_street):
         signal = grid_street.signals["A0"]
         trained = next(p for p in signal.programs if p.id == changeable.signals[0].program_id)
-        changeable.signals[0].phases[1].state = off = "o" * len(signal.links)
+        changeable.signals[0].phases[1].state = off = "o" * (len(signal.links) - 1) + "y"
         states = [phase.state for phase in changeable.signals[0].phases]
         phases = tuple(Phase(state, p.duration_s, p.min_s, p.max_s) for state, p in zip(states, trained.phases, strict=True))
         program = replace(trained, phases=phases)
-        running = {"A0": RunningSignal(program.id, states[0], {program.id: program})}
+        street = replace(grid_street, signals={**grid_street.signals, "A0": replace(signal, programs=(program,))})
         with pytest.raises(
             InputError, match=rf"SA101: signal A0: phase '{off}' of program .* is not a state of 12 links with r, y"
         ):
-            check_sumo_matches_contract(changeable, running, None, grid_street)
+            check_contract_matches_network(changeable, street)
 
     def test_other_durations_matter_only_to_plan_actions(self, grid_city, grid_street):
         for tl, matters in (("SA103", False), ("SA107", True)):

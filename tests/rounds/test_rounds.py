@@ -21,7 +21,8 @@ from simulation import model_files
 from simulation.executors.this_process import ThisProcess
 from tests.conftest import GRID
 from training.episode import TrainingTask
-from training.ppo import Learner, NotFinite
+from training.ppo import Learner
+from training.statistics import NotFinite
 from training.trainer import Settings
 
 CITY = ("--city", str(GRID / "city.toml"))

@@ -7,7 +7,7 @@ import pytest
 from city import network
 from city.config import TL, City
 from signals import contract
-from simulation.rewards import DOWNSTREAM_SHARE, Rewards
+from simulation.rewards import DOWNSTREAM_SHARE, RewardedTls, Rewards
 from tests.networks import netgenerate
 
 
@@ -28,7 +28,7 @@ def rewards_of(line, name, halting, pending=()):
     )
     city = City(line.net_file, tls={signal: TL((signal,), "street", signal) for signal in ("A0", "B0")})
     contracts = [contract.build(city, tl, line) for tl in city.tls.values()]
-    measure = Rewards(name, SimpleNamespace(api=api), line, contracts, 0.0)
+    measure = Rewards(RewardedTls(name, line, contracts), SimpleNamespace(api=api), 0.0)
     measure.sample(5.0)
     return dict(zip(city.tls, measure.since_last(list(city.tls), 5.0), strict=True))
 
@@ -76,6 +76,6 @@ def test_only_the_due_tl_is_rewarded(line):
         ),
         simulation=SimpleNamespace(getPendingVehicles=list),
     )
-    measure = Rewards("delay-downstream", SimpleNamespace(api=api), line, contracts, 0.0)
+    measure = Rewards(RewardedTls("delay-downstream", line, contracts), SimpleNamespace(api=api), 0.0)
     (reward,) = measure.since_last(["A0"], 3.0)
     assert reward < 0 and any(lane.startswith("A0B0") for lane in asked), "what the next signal loses is measured, too"

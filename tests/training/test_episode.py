@@ -18,23 +18,26 @@ import pytest
 
 from city import config, network
 from city.errors import InputError
+from controller import assembly
 from controller.assembly import assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from serving.client import client as client_module
 from serving.embedded.config import ServerConfig
 from signals import contract
 from signals.policy import Answer
-from simulation import rewards
+from simulation import rewards, target_tls
 from simulation.approaches import upstream_lanes
 from simulation.demand import MAX_SCALE, MAX_SHIFT_S, MIN_SCALE, Demand, varied
 from simulation.executors import in_order
 from simulation.executors.processes import Processes
 from simulation.executors.simulator_per_process import SimulatorPerProcess
 from simulation.street_simulation import SimulationFailed, street_with_demand
+from simulation.target_tls import TargetSimulation
 from tests.conftest import GRID
 from tests.serving.conftest import running
 from training.actor_critics import ActorCritics
 from training.episode import EpisodeSimulator, TrainingTask
+from training.phase_competition import networks
 
 TARGETS = ("SA101", "SA103")
 
@@ -78,9 +81,37 @@ def test_reward_of_a_decision_is_that_of_the_time_until_the_next(task, monkeypat
     np.testing.assert_array_equal(reward[:-1], np.arange(2, len(reward) + 1))
 
 
-def of_time(connection, street, contracts):
+def test_only_tls_that_decide_are_asked(task, monkeypatch):
+    """In dialect street, a TL that is changing its green is due every 5 s, and does not decide."""
+    city = replace(task.city, tls={name: config.TL((signal,), "street", name) for name, signal in (("A", "A0"), ("B", "B0"))})
+    simulation = EpisodeSimulator(replace(task, city=city, target_tls=("A", "B")))
+    asked, due = [], []
+    sample, observe = networks.StreetActorCritic.sample, TargetSimulation.observe
+    monkeypatch.setattr(
+        networks.StreetActorCritic, "sample", lambda self, rows, x, rng: asked.append(len(rows)) or sample(self, rows, x, rng)
+    )
+    monkeypatch.setattr(TargetSimulation, "observe", lambda self: due.append(len(found := observe(self))) or found)
+    arrays = [networks.initial_arrays(np.random.default_rng(1))]
+    transitions = simulation.run(arrays, Demand(7), (1, 1), explore=True).transitions
+    assert sum(asked) == sum(len(tl.x) for tl in transitions.values()) > 0 and 0 not in asked
+    assert sum(asked) < sum(due)
+
+
+def test_what_all_episodes_share_is_made_once(task, monkeypatch):
+    made = []
+    for module, name in ((rewards, "upstream_lanes"), (target_tls, "check_contract_matches_network")):
+        function = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, f=function, n=name: made.append(n) or f(*args))
+    monkeypatch.setattr(assembly, "check_contract_matches_network", lambda *_: pytest.fail("checked again"))
+    simulation = EpisodeSimulator(replace(task, seconds=20.0))
+    for k in range(2):
+        simulation.run(initial_arrays(simulation), Demand(k), (1, k), explore=True)
+    assert sorted(made) == ["check_contract_matches_network", "check_contract_matches_network", "upstream_lanes"]
+
+
+def of_time(street, contracts):
     """A reward of which every sample is the second of the sample."""
-    return lambda tls: dict.fromkeys(tls, connection.api.simulation.getTime())
+    return lambda api: lambda tls: dict.fromkeys(tls, api.simulation.getTime())
 
 
 def mean_of_samples(begin_s, end_s):
@@ -194,7 +225,7 @@ def loop_and_connection(task):
 @pytest.mark.parametrize("name", rewards._KINDS)
 def test_reward_is_its_formula(name, loop_and_connection):
     loop, connection, street, contracts = loop_and_connection
-    measure = rewards.Rewards(name, connection, street, contracts, loop.now)
+    measure = rewards.Rewards(rewards.RewardedTls(name, street, contracts), connection, loop.now)
     api, lanes = connection.api, {c.tl: [lane for s in c.signals for lane in s.lane_ids] for c in contracts}
     upstream = upstream_lanes(street, {c.tl: c.signal_ids for c in contracts})
     waited_s, sums, seen = dict.fromkeys(TARGETS, 0.0), dict.fromkeys(TARGETS, 0.0), set()

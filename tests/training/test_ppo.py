@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from tests.training.contracts import contract
 from training.actor_critics import ActorCritics, layouts
-from training.ppo import MAX_GRADIENT_NORM, Learner, NotFinite, clipped_by_row
+from training.ppo import MAX_GRADIENT_NORM, Learner, clipped_by_row
 from training.ppo_config import SHARP_FROM, PpoConfig
-from training.statistics import TRAIN, UpdateStatistics, combined, explained_variance
+from training.statistics import TRAIN, NotFinite, UpdateStatistics, combined, explained_variance
 from training.transitions import Batch, RewardScale, Transitions, make_batch
 
 
@@ -53,6 +53,14 @@ def test_continuous_actions_move_to_the_better_number():
     rounds(own, lambda row, x, action: -float(((np.clip(action, -1, 1) - wanted) ** 2).sum()), 60, 128)
     assert own.networks.greedy_actions(np.array([0]), np.zeros((1, 1), np.float32))[0] == pytest.approx(wanted, abs=0.15)
     assert (own.networks.arrays[-1] < -0.7).all(), "it explores less than at first"
+
+
+def test_update_is_traced_once_for_every_number_of_decisions():
+    own = learner(contract("A", 1, 2), contract("B", 2, 3))
+    own.trace()
+    for size in (8, 200):
+        rounds(own, lambda row, x, action: float(action[0]), 1, size)
+    assert own._run.experimental_get_tracing_count() == 1
 
 
 def test_row_without_decisions_keeps_its_weights_also_after_it_has_learned():

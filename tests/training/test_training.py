@@ -25,9 +25,9 @@ from simulation.executors.this_process import ThisProcess
 from tests.conftest import GRID, ROOT
 from training.__main__ import main
 from training.episode import TrainingTask
-from training.ppo import Learner, NotFinite
+from training.ppo import Learner
 from training.progress import Progress, lock_file, progress_file
-from training.statistics import FPS
+from training.statistics import FPS, NotFinite
 from training.trainer import Settings, Trainer
 
 FIRST_KERNEL = "actor/_functional/_operations/1/_kernel/.ATTRIBUTES/VARIABLE_VALUE"
@@ -150,6 +150,62 @@ def test_checkpoint_of_the_best_or_of_the_newest_state_is_written(trained, tmp_p
     # a state to resume from begins with the scales of the rewards
     expected = arrays["best/1/000" if kind == "best" else "state/1/001"][1, : len(first)]
     np.testing.assert_array_equal(first, expected)
+
+
+def test_newest_state_is_on_disk_when_the_curve_has_its_row(tmp_path):
+    """Also between two evaluations."""
+    task = TrainingTask(config.load(GRID / "city.toml"), ("SA101",), seconds=50.0)
+    updates = []
+
+    class Interrupted(ThisProcess):
+        def run(self, function, jobs, cpus=1):
+            (arrays,) = jobs[0][0]
+            updates.append(arrays[0].copy())
+            if len(updates) == 3:
+                raise KeyboardInterrupt
+            return super().run(function, jobs, cpus)
+
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(task, Settings(tmp_path, 3, 20, 1, evaluate_every=10, writes_newest=True), Interrupted()).run()
+    assert len(curve_of(tmp_path)) == 2
+    stored = tf.train.load_checkpoint(tf.train.latest_checkpoint(tmp_path / "SA101"))
+    np.testing.assert_array_equal(stored.get_tensor(FIRST_KERNEL), updates[2][0])
+    assert not np.array_equal(updates[1], updates[2])
+
+
+def test_trainer_is_imported_without_tensorflow():
+    script = "import sys, training.trainer; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60).returncode == 0
+
+
+@pytest.mark.slow
+def test_simulations_begin_before_tensorflow_is_loaded(tmp_path):
+    """With workers, which need none; it is loaded meanwhile."""
+    script = (
+        "import sys, threading\n"
+        "from pathlib import Path\n"
+        "from city import config\n"
+        "from simulation.executors.this_process import ThisProcess\n"
+        "from training.episode import TrainingTask\n"
+        "from training.trainer import Settings, Trainer\n"
+        "class Worker(ThisProcess):\n"
+        "    def run(self, function, jobs, cpus=1):\n"
+        "        begun.append('tensorflow' in sys.modules)\n"
+        "        go_on.set()\n"
+        "        return super().run(function, jobs, cpus)\n"
+        "class Late(Trainer):\n"
+        "    def _prepare(self):\n"
+        "        go_on.wait()\n"
+        "        super()._prepare()\n"
+        "        threads.append(threading.current_thread() is threading.main_thread())\n"
+        "begun, threads, go_on = [], [], threading.Event()\n"
+        "task = TrainingTask(config.load(Path(sys.argv[1])), ('SA101',), seconds=50.0)\n"
+        "Late(task, Settings(Path(sys.argv[2]), 1, 2, 1, workers=2, held_out=1), Worker()).run()\n"
+        "print(begun[0], threads)\n"
+    )
+    command = [sys.executable, "-c", script, str(GRID / "city.toml"), str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "False [False]\n", done.stderr[-2000:]
 
 
 def test_resumed_training_with_other_settings_is_refused(trained, tmp_path, capsys):

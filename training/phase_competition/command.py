@@ -15,8 +15,8 @@ from training import flags
 from training.phase_competition import curves_picture
 from training.phase_competition.selection import Network, Outcome, Selection, SelectionSettings, names_of
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
-from training.ppo import NotFinite
 from training.ppo_config import StreetPpo
+from training.statistics import NotFinite
 
 CITY_FLAGS = (
     "city", "target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared", "start_from",

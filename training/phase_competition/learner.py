@@ -9,15 +9,14 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from export.actors import phase_competition_graph as graph
-from export.actors.phase_competition import GREEN_INPUTS, LANE_INPUTS, MIN_LOG_PROBABILITY, SHAPES, Padded
+from export.actors.phase_competition import GREEN_INPUTS, LANE_INPUTS, MIN_LOG_PROBABILITY, Padded
 from training.phase_competition.batch import StreetBatch
-from training.ppo import ADAM_BETA1, ADAM_BETA2, ADAM_EPSILON, MAX_GRADIENT_NORM, NotFinite
+from training.phase_competition.networks import ACTOR
+from training.ppo import ADAM_BETA1, ADAM_BETA2, ADAM_EPSILON, MAX_GRADIENT_NORM
 from training.ppo_config import StreetPpo
-from training.statistics import UpdateStatistics, explained_variance
+from training.statistics import NotFinite, UpdateStatistics, explained_variance
 from training.transitions import Float32s
 
-ACTOR = len(SHAPES)
-"""Number of the actor's arrays; the critic's follow."""
 STATISTICS = 7
 """Number of the statistics of a step: those of `UpdateStatistics`, without explained variance."""
 KL = 3
@@ -41,6 +40,10 @@ class StreetLearner:
         ]  # fmt: skip
         self._step = tf.function(self._ppo_step, input_signature=[junctions, *decision, *[tf.TensorSpec([None], floats)] * 3])
         self._clone_step = tf.function(self._cloning_step, input_signature=[junctions, *decision])
+
+    def trace(self) -> None:
+        """Trace the graph of a minibatch, which takes seconds; otherwise the first update does."""
+        self._step.get_concrete_function()
 
     @property
     def arrays(self) -> list[Float32s]:

@@ -27,6 +27,8 @@ from training.transitions import Float32s
 
 CRITIC_SHAPES = {**SHAPES, "score_kernel_1": (3 * GREEN_UNITS + LANE_UNITS, SCORE_UNITS)}
 """The critic has a tower of its own; its head sees the junction alone."""
+ACTOR = len(SHAPES)
+"""Number of the actor's arrays; the critic's follow."""
 PADDING_LOGIT = np.float32(-1e9)
 FIRST_SCORE_GAIN = 0.1
 """Gain of the actor's last layer: at first all greens are nearly as likely."""

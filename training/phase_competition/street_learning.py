@@ -1,8 +1,9 @@
 """Learning of a city's TLs of the street dialect: one policy for all of them, from the start or from a trained one."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,13 @@ from export.actors.phase_competition import SHAPES
 from export.checkpoints import phase_networks
 from protos import policy_pb2 as pb
 from training.phase_competition.batch import make_batch
-from training.phase_competition.learner import ACTOR, StreetLearner
-from training.phase_competition.networks import CRITIC_SHAPES, StreetLayout, initial_arrays
+from training.phase_competition.networks import ACTOR, CRITIC_SHAPES, StreetLayout, initial_arrays
 from training.ppo_config import StreetPpo
 from training.statistics import UpdateStatistics
 from training.transitions import Float32s, Transitions
+
+if TYPE_CHECKING:
+    from training.phase_competition.learner import StreetLearner
 
 
 class StreetLearning:
@@ -26,7 +29,18 @@ class StreetLearning:
     ) -> None:
         """`start`: arrays to start from (`load`)."""
         self._layout, self._ppo = layout, ppo
-        self._learner = StreetLearner(initial_arrays(rng) if start is None else start, ppo)
+        self._arrays = list(initial_arrays(rng) if start is None else start)
+
+    @functools.cached_property
+    def _learner(self) -> "StreetLearner":
+        # TensorFlow takes seconds to load, and simulations need none
+        from training.phase_competition.learner import StreetLearner
+
+        return StreetLearner(self._arrays, self._ppo)
+
+    def prepare(self) -> None:
+        """Load TensorFlow and trace the update; otherwise the first update does."""
+        self._learner.trace()
 
     @property
     def kind(self) -> str:
@@ -35,7 +49,7 @@ class StreetLearning:
 
     @property
     def arrays(self) -> list[Float32s]:
-        return self._learner.arrays
+        return list(self._arrays)
 
     def learn(
         self, episodes: Sequence[Mapping[str, Transitions]], rng: np.random.Generator, progress: float
@@ -49,7 +63,9 @@ class StreetLearning:
                 parts.append(([junctions[tl] for tl in own], [episode[tl] for tl in own]))
         if not any(len(tl.value) > 1 for _, transitions in parts for tl in transitions):
             return None
-        return self._learner.learn(make_batch(parts, self._ppo.gamma, self._ppo.gae_lambda), rng, progress)
+        statistics = self._learner.learn(make_batch(parts, self._ppo.gamma, self._ppo.gae_lambda), rng, progress)
+        self._arrays = self._learner.arrays
+        return statistics
 
     def state(self) -> list[NDArray[Any]]:
         """The state to resume from."""
@@ -58,6 +74,7 @@ class StreetLearning:
     def restore(self, state: Sequence[NDArray[Any]]) -> None:
         """Set the state that `state` returned. Raises ValueError for another one."""
         self._learner.restore(state)
+        self._arrays = self._learner.arrays
 
     def write(
         self,

@@ -1,16 +1,14 @@
 """Trains one policy on many streets: episodes on random streets, updates, a curve, and a state to resume from."""
 
-import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -28,6 +26,7 @@ from training.phase_competition.street_pool import StreetEpisode, StreetSimulato
 from training.ppo_config import StreetPpo
 from training.progress import Progress, network_progress_file, networks_folder, progress_file
 from training.statistics import FPS, Rollouts, cell, combined, summary
+from training.tensorboard_log import TensorBoardLog
 from training.transitions import Float32s
 
 FIRST_VEHICLES_PER_LANE_H = 180.0
@@ -133,12 +132,12 @@ class StreetsTrainer:
         """Train to the end; return the file of the policy. Raises InputError, SimulationFailed, NotFinite."""
         settings = self._settings
         bar = tqdm(total=settings.updates, initial=self._update, unit="update", disable=None)
-        with self._executor, self._log_writer(), bar:
+        with self._executor, TensorBoardLog(settings.out / "tensorboard" / settings.label) as log, bar:
             if self._update == 0 and settings.cloning_episodes:
                 self._report(self._clone())
             self._rollouts = Rollouts()
             while self._update < settings.updates:
-                line = self._next_update()
+                line = self._next_update(log)
                 bar.update()
                 if bar.disable:
                     self._report(line)
@@ -146,19 +145,6 @@ class StreetsTrainer:
                     self._save()
         self._write()
         return settings.policy_file
-
-    @contextlib.contextmanager
-    def _log_writer(self) -> Iterator[None]:
-        logs = self._settings.out / "tensorboard" / self._settings.label
-        try:
-            writer = tf.summary.create_file_writer(str(logs))
-        except tf.errors.OpError as error:
-            raise InputError(f"{logs}: cannot be written: {error.message}; pass another --out") from None
-        try:
-            with writer.as_default():
-                yield
-        finally:
-            writer.close()
 
     def _clone(self) -> str:
         rng = np.random.default_rng([self._settings.seed, 0, 6])
@@ -169,7 +155,7 @@ class StreetsTrainer:
         delay_s = np.mean([episode.trips.delay_s for episode in episodes])
         return f"cloned {len(data)} decisions of the heuristic: mean delay {delay_s:.1f} s, cross-entropy {loss:.3f}"
 
-    def _next_update(self) -> str:
+    def _next_update(self, log: TensorBoardLog) -> str:
         settings = self._settings
         progress = self._update / settings.updates
         rng = np.random.default_rng([settings.seed, self._update, 7])
@@ -186,19 +172,18 @@ class StreetsTrainer:
             **self._rollouts.statistics([tl for episode in episodes for tl in episode.transitions]),
             **combined([statistics]),
         }
-        self._log(values)
+        self._log(log, values)
         return (
             f"update {self._update} of {settings.updates}: mean delay {values['delay_s']:.1f} s at "
             f"{values['vehicles_per_lane_h']:.0f} vehicles an hour and lane; {summary(values)}"
         )
 
-    def _log(self, values: dict[str, float]) -> None:
+    def _log(self, log: TensorBoardLog, values: dict[str, float]) -> None:
         columns = {name: value for name, value in values.items() if name != FPS}
         self._rows = self._rows or [",".join(columns)]
         self._rows.append(",".join(cell(value) for value in columns.values()))
         whole_files.write(self._settings.curve_file, "\n".join(self._rows) + "\n")
-        for name, value in values.items():
-            tf.summary.scalar(name, value, step=self._update)
+        log.add(values, self._update)
 
     def _batch(self, episodes: Sequence[StreetEpisode]) -> batch.StreetBatch:
         ppo = self._settings.ppo

@@ -13,7 +13,7 @@ from simulation.synthetic.streets import generate
 from training.phase_competition import selection, street_learning, trainer
 from training.phase_competition.networks import CRITIC_SHAPES, initial_arrays
 from training.phase_competition.trainer import StreetsTrainer
-from training.ppo import NotFinite
+from training.statistics import NotFinite
 
 pytestmark = pytest.mark.slow
 
