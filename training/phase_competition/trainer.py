@@ -49,7 +49,7 @@ class StreetsSettings:
     """Folders of the streets."""
     number: int = 1
     """Model number of the policy."""
-    updates: int = 36
+    updates: int = 45
     episodes_per_update: int = 24
     seconds: float = 1200.0
     heavy: float = 0.35
