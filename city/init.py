@@ -215,7 +215,7 @@ def city_toml(
     signals = "\n".join(_tl_table(tl, street.signals[signal], choices[signal], dialect) for tl, signal in tls.items())
     has_crossings = any(any(street.signals[signal].crossing_m) for signal in tls.values())
     max_red = (
-        f"max_red_s = {MAX_RED_OF_CROSSINGS_S:g}     # no policy sees pedestrians: no link, and no crossing, is red for longer"
+        f"max_red_s = {MAX_RED_OF_CROSSINGS_S:g}     # no policy observes pedestrians: a link with a longer red is served next"
     )
     max_red = f"\n{max_red if dialect == STREET else f'# {max_red}'}" if has_crossings else ""
     signals += "".join(f"\n# Left out: {toml_text.comment(reason)}" for reason in left_out.values()) + ("\n" if left_out else "")

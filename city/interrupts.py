@@ -20,6 +20,7 @@ class Interrupts:
 
     received = False
     """Whether a signal arrived: a library may turn the KeyboardInterrupt into another error."""
+    _retry: threading.Timer | None = None
 
     def __enter__(self) -> "Interrupts":
         # only the main thread can install handlers
@@ -35,25 +36,26 @@ class Interrupts:
             signal.signal(number, handler)
         if self._previous_handlers:
             sys.unraisablehook = self._previous_hook
+        if self._retry is not None:
+            self._retry.cancel()  # the program ends by this interrupt already
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self.received = True
         if not _is_in_grpc(frame):
             raise KeyboardInterrupt
-        _send_again(number)
+        self._send_again(number)
 
     def _on_ignored(self, ignored: "sys.UnraisableHookArgs") -> None:
         """Called with an exception that Python ignores."""
         if self.received and issubclass(ignored.exc_type, KeyboardInterrupt):
-            _send_again(signal.SIGTERM)
+            self._send_again(signal.SIGTERM)
         else:
             self._previous_hook(ignored)
 
-
-def _send_again(number: int) -> None:
-    retry = threading.Timer(RETRY_INTERVAL_S, os.kill, (os.getpid(), number))
-    retry.daemon = True
-    retry.start()
+    def _send_again(self, number: int) -> None:
+        self._retry = threading.Timer(RETRY_INTERVAL_S, os.kill, (os.getpid(), number))
+        self._retry.daemon = True
+        self._retry.start()
 
 
 def _is_in_grpc(frame: FrameType | None) -> bool:

@@ -2,7 +2,8 @@
 
 Two round trips whatever the number of TLs: one exchange with SUMO that sends
 commands, simulates to the next decision and reads there, and one exchange with the
-model server for all TLs that are due (a single Predict if a fleet is served). The
+model server for all TLs that are due (a single Predict if a fleet is served). TLs of
+the street dialect add an exchange with SUMO, for their vehicles. The
 signal states between two decisions are known at the first of them. So the exchange with
 SUMO is a sequence of segments, and SUMO simulates each while the controller prepares
 the next:

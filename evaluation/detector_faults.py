@@ -25,7 +25,7 @@ class FaultRates:
     missing: float = 0.0
     """The detector never sees a vehicle."""
     stuck: float = 0.0
-    """Counts and vehicles are those of the same moment from some second of the simulation on."""
+    """From some second of the simulation on, counts and vehicles stay as they were."""
     noisy: float = 0.0
     """The counts have a relative error, normally distributed with standard deviation NOISE; so has the number of single
     vehicles, of which some are not seen, or some are seen twice."""
@@ -125,8 +125,9 @@ class FaultyDetectors:
                 parts.append(self._before_stuck.get(row, NO_VEHICLES))
             else:
                 self._before_stuck[row] = _some(seen, np.flatnonzero(seen.row == row))
-        row, position_m, speed_mps, waiting_s = zip(*parts, strict=True)
-        return VehicleReadings(*map(np.concatenate, (row, position_m, speed_mps, waiting_s)))
+        row, position_m, speed_mps, waiting_s = map(np.concatenate, zip(*parts, strict=True))
+        vehicles = VehicleReadings(row, position_m, speed_mps, waiting_s)
+        return _some(vehicles, np.argsort(row, kind="stable"))  # in the order of the lanes, as SUMO's are
 
     def _copy(self) -> Readings:
         readings = self._connection.readings

@@ -15,20 +15,27 @@ STREET = "street"
 def with_street_dialect(city: config.City) -> config.City:
     """The city with the street dialect for every TL; those of another dialect get its default times.
 
-    A TL of several signals becomes one TL for each of them.
+    A TL of several signals becomes one TL for each of them. Raises InputError if another TL has the name of one of them.
     """
     tls: dict[str, config.TL] = {}
     for name, tl in city.tls.items():
-        for own, signal in _by_signal(name, tl).items():
+        for own, signal in _by_signal(city, name).items():
             tls[own] = tl if tl.dialect == STREET else config.TL((signal,), STREET, own, program=tl.program)
     return replace(city, tls=tls)
 
 
-def _by_signal(name: str, tl: config.TL) -> dict[str, str]:
-    """TL of the street dialect -> its signal."""
-    if len(tl.signals) == 1:
-        return {name: tl.signals[0]}
-    return {f"{name}.{k}": signal for k, signal in enumerate(tl.signals, 1)}
+def _by_signal(city: config.City, tl: str) -> dict[str, str]:
+    """TL of the street dialect -> its signal, for the signals of a city's TL. Raises InputError."""
+    signals = city.tls[tl].signals
+    if len(signals) == 1:
+        return {tl: signals[0]}
+    by_signal = {f"{tl}.{k}": signal for k, signal in enumerate(signals, 1)}
+    if used := next((name for name in by_signal if name in city.tls), None):
+        raise InputError(
+            f"{city.path}: [tl.{tl}] has several signals, which are TLs of their own under a policy for any junction; {used} "
+            "is the name of another TL; rename that one"
+        )
+    return by_signal
 
 
 def export(city: config.City, tls: Sequence[str], policy: Path, folder: Path) -> Versions:
@@ -42,7 +49,7 @@ def export(city: config.City, tls: Sequence[str], policy: Path, folder: Path) ->
     if candidate is None:
         raise InputError(f"--arms: {policy} is not a policy for any junction; name a .policy file of greenserve train")
     quiet.first_session()
-    own_tls = [own for tl in tls for own in _by_signal(tl, city.tls[tl])]
+    own_tls = [own for tl in tls for own in _by_signal(city, tl)]
     job = replace(
         city_job(with_street_dialect(city), own_tls, policy.parent, folder, candidate.number or 1), candidates=(candidate,)
     )

@@ -59,6 +59,8 @@ class PicturedTls:
         largest = sorted(tls, key=lambda tl: -lanes[tl])[:MAX_TLS]
         self.city, self.street = city, street
         self.tls = tuple(tl for tl in tls if tl in largest)
+        self.tl_of = {signal: tl for tl in self.tls for signal in city.tls[tl].signals}
+        """Signal -> its TL."""
         self.phases = phase_numbers.of_city(city, street)
         self.contracts = tuple(contracts_of_city(city, self.tls, street).values())
 
@@ -66,8 +68,7 @@ class PicturedTls:
         """Write a file with their detectors, and return it, unless one of SUMO's additional files has detectors already."""
         if any(detectors.read(file) for file in additional):
             return []
-        signals = {signal for tl in self.tls for signal in self.city.tls[tl].signals}
-        detectors.write(path, [loop for loop in detectors.place(self.street) if loop.signal in signals])
+        detectors.write(path, [loop for loop in detectors.place(self.street) if loop.signal in self.tl_of])
         return [path]
 
 
@@ -78,12 +79,15 @@ class ControlledSignals:
         """Begin to read the detectors. Raises InputError if a contract does not fit the running simulation."""
         contracts, street = control.contracts, pictured.street
         start = checked_start(connection, street, contracts)
-        signals = {s for contract in contracts if contract.tl in pictured.tls for s in contract.signal_ids}
+        # by signal: under a policy for any junction, a TL of several signals has several contracts
+        own = [contract for contract in contracts if not pictured.tl_of.keys().isdisjoint(contract.signal_ids)]
+        signals = {signal for contract in own for signal in contract.signal_ids}
         found = detectors.track(connection, signals, start.sumo_step_s)
         city = pictured.city
         run = RunStart(street, tuple(contracts), start, city.safety, city.controller, control.driver, {}, found)
         self._encoder = Encoder(run)
-        self._steps = StepCollector(run, pictured.phases, set(pictured.tls), None, None, time_space.MAX_S)
+        self._steps = StepCollector(run, pictured.phases, {contract.tl for contract in own}, None, None, time_space.MAX_S)
+        self._tl_of = pictured.tl_of
 
     def add(self, event: DecisionEvent) -> None:
         step, tl_steps = self._encoder.encode(event)
@@ -93,7 +97,7 @@ class ControlledSignals:
         """Do nothing: `pictures` is called after the end."""
 
     def pictures(self, title: str) -> SignalPictures:
-        return _drawn(title, self._steps, {})
+        return _drawn(title, self._steps, {}, self._tl_of)
 
 
 class UncontrolledSignals:
@@ -114,7 +118,7 @@ class UncontrolledSignals:
         connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of)
         self._connection, self._encoder, self._tls = connection, Encoder(run), tuple(contract.tl for contract in contracts)
         self._steps = StepCollector(run, pictured.phases, set(self._tls), None, None, time_space.MAX_S)
-        self._number, self._read_s = 0, self._now
+        self._number, self._read_s, self._tl_of = 0, self._now, pictured.tl_of
         self._programs: dict[str, list[ProgramChange]] = {signal: [] for signal in running}
 
     def advance(self, until_s: float) -> None:
@@ -146,17 +150,18 @@ class UncontrolledSignals:
                 changes.append(ProgramChange(self._now, program))
 
     def pictures(self, title: str) -> SignalPictures:
-        return _drawn(title, self._steps, self._programs)
+        return _drawn(title, self._steps, self._programs, self._tl_of)
 
 
-def _drawn(title: str, steps: StepCollector, programs: Mapping[str, Sequence[ProgramChange]]) -> SignalPictures:
-    """The pictures. `programs`: by signal that SUMO itself controlled, its programs."""
+def _drawn(
+    title: str, steps: StepCollector, programs: Mapping[str, Sequence[ProgramChange]], tl_of: Mapping[str, str]
+) -> SignalPictures:
+    """The pictures. `programs`: by signal that SUMO itself controlled, its programs. `tl_of`: signal -> its TL."""
     recorded = steps.recorded(ZERO)
     timeline = recorded.timeline
     if programs:
         own = tuple(replace(each, modes=(), programs=tuple(programs[each.signal])) for each in timeline.signals)
         timeline = replace(timeline, signals=own)
-    tl_of = {signal: contract.tl for contract in recorded.run.contracts for signal in contract.signal_ids}
     drawn = views(timeline, recorded.phases, recorded.detectors, recorded.programs, recorded.readings, recorded.names)
     corridors = corridor.find(recorded.run.street, recorded.phases, set(recorded.programs))
     about = ["Bands above the pictures are control modes, or programs if there was no controller."]

@@ -166,7 +166,7 @@ def prepare(args: argparse.Namespace) -> Job:
         raise InputError("no folder of checkpoints: pass --model-path DIR, or set [training] model_path in city.toml")
     candidates = tuple(locate.find_candidates(model_path))
     if args.pretrained and args.model_number is not None:
-        # the number of the policy's file says nothing of the TLs' models
+        # the number of the policy's file is not the version of the TLs' models
         candidates = tuple(replace(candidate, number=args.model_number) for candidate in candidates)
     city_tls = list(city.tls) if city else []
     target_tls = _target_tls(args.target_tls or (), city_tls) or training.target_tls or ()

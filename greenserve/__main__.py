@@ -80,7 +80,7 @@ def _advice(path: Path) -> list[str]:
     times = change_times.times_without_model(described, network.of_city(described), described.tls)
     pretrained = "greenserve export --pretrained --tl all"
     if any(tl.dialect != init.STREET for tl in described.tls.values()):
-        pretrained = f"greenserve city init --dialect {init.STREET}, then {pretrained}"
+        pretrained = f'set dialect = "{init.STREET}" in the tables [tl.NAME], then {pretrained}'
     return [f"A policy that needs no training: {pretrained}", *change_times.times_to_train_with(times)]
 
 

@@ -120,8 +120,8 @@ def describe_other_changes(pairs: Iterable[tuple[pb.PolicyContract, Sequence[Sig
     if not differing:
         return []
     return [
-        f"{names.listed(differing, MAX_NAMED_TLS)}: changes of greens take another time than when the model was exported, and "
-        "its policy counts on the old one; export it again (greenserve export) after a change of [safety] or the network"
+        f"{names.listed(differing, MAX_NAMED_TLS)}: change times differ from those at the export, and the policies observe the "
+        "old ones; export them again (greenserve export)"
     ]
 
 

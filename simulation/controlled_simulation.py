@@ -1,4 +1,4 @@
-"""A simulation under control: the decision steps of its TLs, from the taking over of their signals on.
+"""A simulation under control: the decision steps of its TLs, from the takeover of their signals on.
 
 The trainer and the environment (both through `target_tls`), the evaluation, and the results on many streets
 (`street_results`) stand on this, and add their measurements:
@@ -85,7 +85,7 @@ class ControlledSimulation:
         if missing := asked.keys() & self.loop.counters.missing_answers.keys():
             # its policy does not control it any more
             raise SimulationFailed(
-                f"{min(missing)} had no valid answer from its served model at second {begin_s:g}; look at the server's log"
+                f"{min(missing)} had no valid answer from its policy at second {begin_s:g}; look at the log of its model server"
             )
 
     def advance(self, until_s: float) -> None:

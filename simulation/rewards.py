@@ -7,8 +7,8 @@ since the TL's previous sample:
   n vehicles, v their mean speed, l the speed limit, p vehicles that wait to depart there, k
   the number of the TL's signals. Multiplied by -20 k and summed over all TLs, it is the time
   lost per second on the way to signals.
-- `delay-downstream`: `delay`, and half of what the TLs lose that the TL's links lead to next, each by its share of the
-  links: a TL pays for a queue that it sends into a full junction.
+- `delay-downstream`: `delay` plus half the time lost before the next TLs downstream, weighted by the share of links that lead
+  to each: a TL pays for a queue that it sends into a full junction.
 - `mean-queue`: -h / (40 k), h halting vehicles (speed < 0.1 m/s) on the incoming lanes.
 - `mean-pressure`: (o - n) / (40 k), n vehicles on the incoming lanes, o on the outgoing ones.
 

@@ -1,6 +1,7 @@
 """TensorBoard's log of a training."""
 
 import contextlib
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ class TensorBoardLog:
             raise InputError(
                 f"{self._folder}: cannot be written: {error.strerror}; remove what is in its place, or pass another --out"
             ) from None
+        if not os.access(self._folder, os.W_OK):
+            raise InputError(f"{self._folder}: cannot be written; change its permissions, or pass another --out")
         self._is_unused = is_new
         return self
 

@@ -123,7 +123,7 @@ def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) ->
         try:
             start = run_start.decode(city, files)
             for contract in start.contracts:
-                check_contract_matches_network(contract, start.street)
+                check_contract_matches_network(contract, start.street, is_recorded=True)
             if list(start.start.signals) != [signal for contract in start.contracts for signal in contract.signal_ids]:
                 raise ValueError("its signals are not those of its contracts")
             lanes = start.tracked_lanes().lanes

@@ -129,8 +129,11 @@ def _text(value: object) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNetwork) -> None:
-    """Raise InputError unless the network file has the signals, lanes and phases of the contract, without conflicts."""
+def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNetwork, is_recorded: bool = False) -> None:
+    """Raise InputError unless the network file has the signals, lanes and phases of the contract, without conflicts.
+
+    `is_recorded`: the network is that of the run, and an earlier version may have described its lanes in another way.
+    """
     try:
         check(contract)
         dialects.of(contract).check_contract(contract)
@@ -160,9 +163,9 @@ def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNe
                     f"{where}: lane {lane.lane_id} was {lane.length_m:g} m long, and {now} in {street.net_file}; "
                     f"export it again (greenserve export --tl {contract.tl})"
                 )
-        if expected.approaches and (lane_id := _differing_lane(expected.approaches, approaches(signal))):
+        if not is_recorded and expected.approaches and (lane_id := _differing_lane(expected.approaches, approaches(signal))):
             raise InputError(
-                f"{where}: lane {lane_id} has other links, lanes upstream or speed limits in {street.net_file}; "
+                f"{where}: lane {lane_id} has other links, speed limits, lanes upstream or exits in {street.net_file}; "
                 f"export it again (greenserve export --tl {contract.tl})"
             )
         program = next((program for program in signal.programs if program.id == expected.program_id), None)
@@ -177,7 +180,7 @@ def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNe
 
 
 def _differing_lane(exported: Sequence[pb.Approach], now: Sequence[pb.Approach]) -> str:
-    """The first incoming lane that the network describes in another way than when the model was exported; "" if none."""
+    """The first incoming lane that differs from the exported contract; "" if none."""
 
     def values(approach: pb.Approach) -> list[float]:
         lanes = [*approach.upstream, *approach.exits]
@@ -187,7 +190,9 @@ def _differing_lane(exported: Sequence[pb.Approach], now: Sequence[pb.Approach])
         upstream, exits = ([lane.lane_id for lane in lanes] for lanes in (approach.upstream, approach.exits))
         return approach.lane_id, list(approach.links), upstream, exits
 
-    for old, new in zip(exported, now, strict=False):
+    if len(exported) != len(now):
+        return next(iter({lane.lane_id for lane in exported} ^ {lane.lane_id for lane in now}), exported[0].lane_id)
+    for old, new in zip(exported, now, strict=True):
         if names_of(old) != names_of(new) or any(abs(a - b) > 0.01 for a, b in zip(values(old), values(new), strict=True)):
             return old.lane_id
     return ""

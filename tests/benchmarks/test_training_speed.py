@@ -22,7 +22,7 @@ def test_report_has_the_medians_of_the_ratios_of_a_turn():
 
 
 @pytest.mark.slow
-def test_training_and_environment_are_timed_with_the_start_of_sumo():
+def test_sumos_steps_are_a_part_of_the_times_of_training_and_environment():
     city = city_of(GRID / "grid.sumocfg")
     with environment(city, 100) as episodes, training(city, 100, 1) as update:
         measured = measured_in_turn({ENVIRONMENT: episodes, ONE_WORKER: update}, 2)

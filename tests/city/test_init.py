@@ -44,7 +44,7 @@ def test_times_to_train_with_are_printed_as_a_table_to_append(tmp_path, capsys):
     out = tmp_path / "city.toml"
     assert run("--net", NET, "--out", out) == 0
     _, pretrained, advice, *table = capsys.readouterr().out.splitlines()
-    assert pretrained.endswith("city init --dialect street, then greenserve export --pretrained --tl all")
+    assert pretrained.endswith('dialect = "street" in the tables [tl.NAME], then greenserve export --pretrained --tl all')
     assert advice.startswith("To train outside greenserve, append the street's times to city.toml")
     assert table[0] == "[training.times]" and len(table) == 10
     assert config.load(out).tls["A0"].yellow_s == 2
@@ -173,7 +173,7 @@ def test_at_signals_with_crossings_no_red_lasts_for_ever(dialect, crossroads_net
     out = tmp_path / "city.toml"
     assert run("--net", crossroads_net, "--dialect", dialect, "--out", out) == 0
     assert config.load(out).safety.max_red_s == (init.MAX_RED_OF_CROSSINGS_S if dialect == "street" else None)
-    assert re.search(r"^(# )?max_red_s = 120 .*no policy sees pedestrians", out.read_text(), re.M)
+    assert re.search(r"^(# )?max_red_s = 120 .*no policy observes pedestrians", out.read_text(), re.M)
 
 
 def test_a_network_without_crossings_has_no_longest_red(tmp_path):

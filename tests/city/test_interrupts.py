@@ -60,10 +60,9 @@ def test_interrupt_while_an_object_is_deleted_is_not_lost(is_callback):
     hook = sys.unraisablehook
     with pytest.raises(KeyboardInterrupt), Interrupts():
         kept = set() if is_callback else Interrupted()
-        reference = weakref.ref(kept, interrupt) if is_callback else None
+        reference = weakref.ref(kept, interrupt) if is_callback else None  # noqa: F841 - a reference that is deleted calls nothing
         del kept
         time.sleep(5)
-    assert reference is None or reference() is None
     assert sys.unraisablehook is hook
 
 

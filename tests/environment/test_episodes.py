@@ -216,7 +216,7 @@ def test_served_tl_without_an_answer_ends_the_episode(parallel, grid_models):
         env = parallel(["SA101"], ["SA104"], server=f"127.0.0.1:{server.port}", seconds=60)
         env.reset(seed=1)
         env.step({"SA101": 0})
-    with pytest.raises(SimulationFailed, match="SA104 had no valid answer from its served model"):
+    with pytest.raises(SimulationFailed, match="SA104 had no valid answer from its policy"):
         env.step({"SA101": 0})
     assert not libsumo.isLoaded()
 

@@ -331,7 +331,7 @@ def test_served_arm_without_answers_ends_the_evaluation(grid_models, monkeypatch
             server.stop()
 
         monkeypatch.setattr(DecisionLoop, "act", act_and_stop_server)
-        with pytest.raises(SimulationFailed, match="SA101 had no valid answer from its served model at second 5;"):
+        with pytest.raises(SimulationFailed, match="SA101 had no valid answer from its policy at second 5;"):
             simulator.run(Arm("served", "served"), Demand(1), ServedModels(client, ("SA101",)))
 
 

@@ -1,13 +1,16 @@
 """Arms on many streets."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 
-from city import network
+from city import config, network
+from city.errors import InputError
 from evaluation import many_streets
 from evaluation.arms import parse
 from evaluation.many_streets import StreetSimulation, compare
+from evaluation.policy_models import with_street_dialect
 from greenserve.__main__ import main
 from simulation.street_results import StreetResult, has_gridlock
 from simulation.synthetic.streets import generate
@@ -85,3 +88,14 @@ def test_the_pretrained_policy_is_an_arm_of_a_city_of_any_dialect(tmp_path, monk
     )
     assert main(["evaluate", "--arms", "pretrained,fixed", "--seeds", "1", "--seconds", "120", "--out", "out"]) == 0
     assert "pretrained" in capsys.readouterr().out and "SHA-256" in (tmp_path / "out" / "report.html").read_text()
+    pictures = (tmp_path / "out" / "signals-1-pretrained.html").read_text()
+    assert all(signal in pictures for signal in (first, second, third))
+
+
+def test_a_tl_with_the_name_of_one_of_several_signals_is_refused():
+    city = config.load(GRID / "city.toml")
+    several = next(name for name, tl in city.tls.items() if len(tl.signals) > 1)
+    single = next(tl for tl in city.tls.values() if len(tl.signals) == 1)
+    tls = {**city.tls, f"{several}.2": replace(single, name=f"{several}.2")}
+    with pytest.raises(InputError, match=rf"\[tl.{several}\] has several signals.*{several}\.2 is the name of another TL"):
+        with_street_dialect(replace(city, tls=tls))

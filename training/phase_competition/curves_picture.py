@@ -122,7 +122,7 @@ def _gate(outcome: Outcome) -> Canvas:
     x = Axis(-0.5, len(names) - 0.5, "Network (seed)", tuple((k, name.removeprefix("seed ")) for k, name in enumerate(names)))
     canvas = Canvas(
         f"Delay at the gate, relative to {REFERENCE}",
-        f"{len(outcome.results)} simulations of held-out streets; {gate.EXTRA_S:g} s are added to both delays of a street",
+        f"{len(outcome.results)} simulations of held-out streets; {gate.EXTRA_S:g} s are added to both delays",
         x,
         number_axis("Ratio", min(max(highest, gate.MAX_RATIO), MAX_RATIO_SHOWN) * 1.15),
         legend=[

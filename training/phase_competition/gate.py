@@ -53,14 +53,14 @@ DEMANDS = (USUAL, SATURATED, USUAL, LIGHT, USUAL, SATURATED)
 MAX_RATIO = 1.5
 MAX_MEAN_RATIO = 1.15
 EXTRA_S = 5.0
-"""Added to both delays of a ratio on one street: with little traffic, twice a delay of 3 s is no failure."""
+"""Added to both delays of a ratio of one simulation: with little traffic, twice a delay of 3 s is no failure."""
 MAX_KEPT_STREETS = 2
 """Streets that a process keeps in memory: jobs of the same street follow one another."""
 MIN_DELAY_S = 0.1
 """Lower bound of a delay in a geometric mean."""
 
 Results = Mapping[str, Mapping[str, StreetResult]]
-"""By street, by name of a network or REFERENCE."""
+"""By simulation (`GateStreet.name`), by name of a network or REFERENCE."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class Verdict:
 
     name: str
     mean_delay_s: float
-    """Geometric mean over the streets."""
+    """Geometric mean over the simulations."""
     mean_ratio: float
     """Relative to the best network's."""
     worst_ratio: float
-    """Delay relative to the reference's, EXTRA_S added to both, on the worst street."""
+    """Delay relative to the reference's, EXTRA_S added to both, in the worst simulation."""
     worst_street: str
     gridlocks: tuple[str, ...]
-    """Streets on which it has a gridlock and the reference has none."""
+    """Simulations in which it has a gridlock and the reference has none."""
 
     @property
     def failure(self) -> str:
@@ -194,7 +194,7 @@ def judge(results: Results, names: Sequence[str]) -> list[Verdict]:
 
 
 def mean_delay_s(results: Results, name: str) -> float:
-    """Geometric mean over the streets with vehicles."""
+    """Geometric mean over the simulations with vehicles."""
     delays_s = [max(by_name[name].delay_s, MIN_DELAY_S) for by_name in results.values() if by_name[name].total]
     return math.exp(float(np.mean(np.log(delays_s))))
 
@@ -211,7 +211,7 @@ def best(verdicts: Sequence[Verdict], keep: int) -> list[Verdict]:
 
 
 def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
-    """The results as CSV: a row for each street and each network."""
+    """The results as CSV: a row for each simulation and each network."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(

@@ -159,7 +159,7 @@ class Selection:
         return together, own
 
     def _simulate(self, streets: Sequence[GateStreet], networks: Sequence[Network]) -> dict[str, dict[str, StreetResult]]:
-        """The results by street and network; streets that SUMO has ended early are left out. Saves each."""
+        """The results by simulation and network; simulations that SUMO has ended early are left out. Saves each."""
         settings = self.settings
         keys = {network.name: _digest(network.path) for network in networks} | {REFERENCE: REFERENCE}
         jobs = [(street, name) for street in streets for name, key in keys.items() if key not in self._saved.get(street.name, {})]
