@@ -123,14 +123,14 @@ def test_a_training_interrupted_in_its_second_network_resumes_to_the_same_files(
     any_network_passes(monkeypatch)
     step, steps = StreetsTrainer._next_update, []
 
-    def interrupted(self):
+    def interrupted(self, log):
         if steps == [5, 5, 6]:
             raise KeyboardInterrupt
-        return counted(self)
+        return counted(self, log)
 
-    def counted(self):
+    def counted(self, log):
         steps.append(self._settings.seed)
-        return step(self)
+        return step(self, log)
 
     monkeypatch.setattr(StreetsTrainer, "_next_update", interrupted)
     assert train(streets, "cut", *NETWORKS) == 1

@@ -69,10 +69,10 @@ def test_a_resumed_training_ends_like_an_uninterrupted_one(streets, tmp_path, mo
     cut = StreetsTrainer(settings(streets, tmp_path / "cut"), lambda line: None)
     step = cut._next_update
 
-    def once():
+    def once(log):
         if cut._update == 1:
             raise KeyboardInterrupt
-        return step()
+        return step(log)
 
     monkeypatch.setattr(cut, "_next_update", once)
     with pytest.raises(KeyboardInterrupt):
