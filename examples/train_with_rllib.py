@@ -58,7 +58,8 @@ def train(checkpoint: Path, models: Path, iterations: int, seconds: int) -> None
     """Train on varied demand and save RLlib's checkpoint."""
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    # a cluster of its own, whatever else runs on this machine
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
     algo = algorithm(models, seconds)
     for iteration in range(iterations):
         result = algo.train()
