@@ -19,7 +19,7 @@ SUMO_RL = "sumo-rl"
 RESERVED_NAMES = ("all", "city")
 """`--tl all` means every TL, and `city` is the fleet's name by default."""
 MAX_RED_OF_CROSSINGS_S = 120.0
-"""Longest red at signals with pedestrian crossings, as under max-pressure control."""
+"""`max_red_s` of a city whose signals have pedestrian crossings: the bound of max-pressure control."""
 STREET = "street"
 """The dialect of the pretrained policy, which takes the greens of the program that runs."""
 SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}

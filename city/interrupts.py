@@ -36,8 +36,8 @@ class Interrupts:
             signal.signal(number, handler)
         if self._previous_handlers:
             sys.unraisablehook = self._previous_hook
-        if self._retry is not None:
-            self._retry.cancel()  # the program ends by this interrupt already
+        if self._retry is not None and kind is not None:
+            self._retry.cancel()  # the block has ended by an exception; after a normal end, the interrupt must not be lost
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self.received = True

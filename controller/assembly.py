@@ -123,8 +123,8 @@ def loop_from(
     policies: Policies,
     safety: city_config.Safety,
     control: city_config.Controller,
-    subscribers: Iterable[Subscriber] = (),
-    driver: str | None = None,
+    subscribers: Iterable[Subscriber],
+    driver: str | None,
     is_monitored: bool = True,
 ) -> DecisionLoop:
     """The decision loop of a start; it asks nothing more of SUMO. Arguments and errors as `assemble`."""

@@ -113,9 +113,11 @@ def describe_other_changes(pairs: Iterable[tuple[pb.PolicyContract, Sequence[Sig
     differing = []
     for contract, safeties in pairs:
         for signal, safety in zip(contract.signals, safeties, strict=True):
+            if not signal.change_s:
+                continue
             greens = greens_of(signal)
             now = [safety.change_between_s(a, b) for a in greens for b in greens]
-            if signal.change_s and any(abs(a - b) > 0.01 for a, b in zip(signal.change_s, now, strict=True)):
+            if any(abs(a - b) > 0.01 for a, b in zip(signal.change_s, now, strict=True)):
                 differing.append(contract.tl)
     if not differing:
         return []

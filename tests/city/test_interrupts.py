@@ -66,6 +66,13 @@ def test_interrupt_while_an_object_is_deleted_is_not_lost(is_callback):
     assert sys.unraisablehook is hook
 
 
+def test_interrupt_that_is_sent_again_after_an_inner_block_reaches_the_outer_one():
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        with Interrupts():
+            del [Interrupted()][0]
+        time.sleep(5)
+
+
 def test_interrupt_that_a_library_hides_is_still_known():
     with Interrupts() as interrupts, contextlib.suppress(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGTERM)

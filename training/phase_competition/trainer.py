@@ -223,8 +223,8 @@ class StreetsTrainer:
         """Simulate episodes; return them in order. `jobs`: arguments of `StreetSimulator.run`."""
         # the fullest streets first, which take longest: one of them at the end would keep the other processes waiting
         order = sorted(range(len(jobs)), key=lambda k: -jobs[k][2])
-        outcomes = in_order(self._executor.run(self._simulate, [jobs[k] for k in order]))
-        return [outcome for _, outcome in sorted(zip(order, outcomes, strict=True), key=lambda pair: pair[0])]
+        outcomes = dict(zip(order, in_order(self._executor.run(self._simulate, [jobs[k] for k in order])), strict=True))
+        return [outcomes[k] for k in range(len(jobs))]
 
     def _write(self) -> None:
         description = {"training": [self._settings.identity | {"sumo": version("eclipse-sumo")}]}
