@@ -91,6 +91,14 @@ def test_the_pretrained_policy_is_an_arm_of_a_city_of_any_dialect(tmp_path, monk
     assert all(signal in pictures for signal in ("A0", "C1", "C2"))
 
 
+def test_only_tls_of_another_dialect_get_the_default_times():
+    city = config.load(GRID / "city.toml")
+    own = config.TL(("A0",), "street", "A", delta_time_s=8, min_green_s=9.0)
+    other = config.TL(("B0",), "sumo-rl", "B", delta_time_s=8, min_green_s=9.0)
+    tls = with_street_dialect(replace(city, tls={"A": own, "B": other})).tls
+    assert tls == {"A": own, "B": config.TL(("B0",), "street", "B")}
+
+
 def test_a_tl_with_the_name_of_one_of_several_signals_is_refused():
     city = config.load(GRID / "city.toml")
     several = next(name for name, tl in city.tls.items() if len(tl.signals) > 1)

@@ -166,6 +166,17 @@ def test_a_minute_is_controlled_without_an_alarm_or_a_missing_answer(folder, ser
     assert figures["decisions"] == len(contract.members) * CONTROLLED_S / 5
 
 
+def test_the_controller_warns_of_change_times_that_differ_from_those_at_the_export(folder, server, tmp_path):
+    longer = tmp_path / "city.toml"
+    longer.write_text((folder / "city.toml").read_text().replace("min_yellow_s = 3", "min_yellow_s = 7"))
+    begin_s = network.of_city(config.load(longer)).begin_s
+    for city, is_named in ((folder / "city.toml", False), (longer, True)):
+        command = [sys.executable, "-m", "controller", "--city", str(city), "--server", server, "--libsumo"]
+        done = subprocess.run([*command, "--end", str(begin_s + 5)], capture_output=True, text=True, timeout=150)
+        assert done.returncode == 0, done.stderr
+        assert ("change times differ from those at the export" in done.stderr) == is_named
+
+
 def test_describe_lists_features_by_lane_and_fleet_members(folder, capsys):
     version, contract = fleet_of(folder)
     first = contract.members[0]
@@ -229,6 +240,8 @@ def test_pretrained_policy_is_exported_for_the_tls_of_a_street(shipped, folder):
     flags = ["--city", str(folder / "city.toml"), "--tl", ",".join(tls), "--models-dir", str(shipped / "models")]
     assert main(["export", "--pretrained", *flags]) == 0
     assert {path.name for path in (shipped / "models").iterdir()} == tls
+    assert main(["export", "--pretrained", "--model-number", "7", *flags]) == 0
+    assert all((shipped / "models" / tl / "7").is_dir() for tl in tls)
 
 
 def test_pretrained_policy_for_another_dialect_is_refused(shipped, capsys):

@@ -46,6 +46,23 @@ def test_a_training_clones_the_heuristic_and_learns(streets, tmp_path):
     assert len(list(csv.DictReader((tmp_path / "trial_1_curve.csv").open()))) == 1
 
 
+def test_episodes_are_simulated_fullest_first_and_returned_in_order(streets, tmp_path):
+    simulated = []
+
+    class Echo:
+        """An executor whose outcomes are the jobs, the last one first."""
+
+        def run(self, simulate, jobs):
+            simulated.extend(jobs)
+            return list(enumerate(jobs))[::-1]
+
+    own = StreetsTrainer(settings(streets, tmp_path), print)
+    own._executor = Echo()
+    jobs = [("a", [], 100.0), ("b", [], 300.0), ("c", [], 200.0)]
+    assert own._simulated(jobs) == jobs
+    assert [street for street, *_ in simulated] == ["b", "c", "a"]
+
+
 @pytest.mark.slow
 def test_a_training_is_the_same_again_and_with_two_workers(streets, tmp_path):
     first, lines = trained(streets, tmp_path / "a")

@@ -1,0 +1,25 @@
+"""The policy for any street on RESCO's streets: results of other flags are not printed again."""
+
+import pytest
+
+from benchmarks import resco
+
+
+@pytest.mark.parametrize("flags", [["--all-red", "default"], ["--vary-demand"], ["--seeds", "3"]])
+def test_results_of_other_flags_are_not_used_again(flags, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sumo_rl")
+    evaluated = []
+
+    def evaluate(folder, *args):
+        evaluated.append(folder)
+        (folder / "results").mkdir(parents=True)
+        (folder / "results" / "results.json").write_text("{}")
+
+    monkeypatch.setattr(resco, "_prepare", lambda *args: None)
+    monkeypatch.setattr(resco, "_evaluate", evaluate)
+    monkeypatch.setattr(resco, "_row", lambda street, results: street)
+    command = ["--street", "cologne1", "--out", str(tmp_path)]
+    for own in ([], [], flags, flags):
+        assert resco.main([*command, *own]) == 0
+    assert len(evaluated) == len(set(evaluated)) == 2
+    assert capsys.readouterr().out.count("cologne1") == 4
