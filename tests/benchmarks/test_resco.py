@@ -1,13 +1,15 @@
 """The policy for any street on RESCO's streets: results of other flags are not printed again."""
 
+import importlib.util
+
 import pytest
 
 from benchmarks import resco
 
 
+@pytest.mark.skipif(importlib.util.find_spec("sumo_rl") is None, reason="sumo-rl, whose wheel has the streets, is not installed")
 @pytest.mark.parametrize("flags", [["--all-red", "default"], ["--vary-demand"], ["--seeds", "3"]])
 def test_results_of_other_flags_are_not_used_again(flags, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("sumo_rl")
     evaluated = []
 
     def evaluate(folder, *args):

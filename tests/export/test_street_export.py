@@ -230,7 +230,7 @@ def test_check_names_tls_whose_changes_take_another_time_than_at_the_export(fold
 @pytest.fixture
 def shipped(tmp_path, monkeypatch):
     """A policy with random weights in the place of the package's."""
-    monkeypatch.setattr(pretrained, "FOLDER", write_policy(tmp_path / "shipped"))
+    monkeypatch.setattr(pretrained, "FOLDER", write_policy(tmp_path / "shipped", name="street-2"))
     return tmp_path
 
 
