@@ -248,7 +248,9 @@ def test_pretrained_policy_for_another_dialect_is_refused(shipped, capsys):
     flags = ["--city", str(GRID / "city.toml"), "--tl", "SA101", "--models-dir", str(shipped / "models")]
     assert main(["export", "--pretrained", *flags]) == 2
     refused(
-        capsys, "SA101: any.policy is a policy for the dialect street, and city.toml has dialect sumo-rl", 'dialect = "street"'
+        capsys,
+        "SA101: street-2.policy is a policy for the dialect street, and city.toml has dialect sumo-rl",
+        'dialect = "street"',
     )
     assert not (shipped / "models").exists()
 
