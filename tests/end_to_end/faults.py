@@ -129,8 +129,8 @@ class Proxy:
             data = b""
         if not data:
             self._close_pair(pair)
-        elif self._fault in (Fault.DROP, Fault.HALF_OPEN):
-            return
+        elif self._fault in (Fault.DROP, Fault.HALF_OPEN) or id(pair) in self._dead:
+            return  # a connection may have died after this round of `_run` began
         elif self._fault is Fault.DELAY or any(late is peer for _, late, _ in delayed):
             # also after the fault, until what was delayed has been forwarded: TCP keeps the order
             delayed.append((time.monotonic() + self._delay_s, peer, data))
