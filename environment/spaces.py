@@ -19,7 +19,7 @@ NORMALISED = "block-maximum"
 """The contract's normalisation of values that are divided by the largest of their block."""
 HIGHEST = {
     "phase": 1.0, "min_green": 1.0, "density": 1.0, "queue": 1.0, "occupancy": MAX_OCCUPANCY, "nearest": REACH_M,
-    "red": MAX_RED_S, "exit_occupancy": MAX_EXIT_OCCUPANCY, "exit_queue": MAX_EXIT_OCCUPANCY, "exit_blocked": 1.0,
+    "longest_red": MAX_RED_S, "exit_occupancy": MAX_EXIT_OCCUPANCY, "exit_queue": MAX_EXIT_OCCUPANCY, "exit_blocked": 1.0,
 }  # fmt: skip
 """The highest value of a feature, by its kind; counts of vehicles, their times and their speeds have no bound."""
 ROUNDING = 1e-5

@@ -26,14 +26,14 @@ VEHICLE_M = 7.5
 """Room that a vehicle takes in a queue."""
 FEATURES = (
     "halting", "vehicles_near", "vehicles_middle", "vehicles_far", "arriving_soon", "arriving_later", "lost_time",
-    "relative_speed", "longest_wait", "total_wait", "occupancy", "nearest", "red", "exit_occupancy", "exit_queue",
+    "relative_speed", "longest_wait", "total_wait", "occupancy", "nearest", "longest_red", "exit_occupancy", "exit_queue",
     "exit_blocked",
 )  # fmt: skip
 """Names of the features of an incoming lane, in order (docs/reference/dialects.md has their units)."""
-RED = FEATURES.index("red")
+RED = FEATURES.index("longest_red")
 MAX_OCCUPANCY, MAX_EXIT_OCCUPANCY = 1.5, 1.2
 MAX_RED_S = 3600.0
-"""The time since the last green is counted up to here; it is infinite for a lane that no green serves."""
+"""A time without green is counted up to here; it is infinite for a lane that no green serves."""
 
 
 class ApproachFeatures:
@@ -48,6 +48,8 @@ class ApproachFeatures:
         for lane in read:
             self._length_m[lane_row[lane.lane_id]] = max(lane.length_m, 0.1)
             self._limit_mps[lane_row[lane.lane_id]] = max(lane.limit_mps, 0.1)
+        # of a short lane, only whole vehicles count: two fill one of 21 m
+        self._capacity = np.maximum(np.floor(self._length_m / VEHICLE_M), 1.0)
         # an entry is an upstream lane of an approach; those of a lane follow one another
         entries = sorted(
             (lane_row[lane.lane_id], k, lane.distance_m, lane.share) for k, a in enumerate(approaches) for lane in a.upstream
@@ -65,7 +67,7 @@ class ApproachFeatures:
         self._exit_share = np.array([e[2] for e in exits])
 
     def compute(self, vehicles: VehicleReadings, red_s: Floats) -> NDArray[np.float32]:
-        """float32 [approaches, features]. `red_s`: [approaches], s since each lane's last green."""
+        """float32 [approaches, features]. `red_s`: [approaches], the longest time of a link of each lane without green, s."""
         out = np.zeros((self.size, len(FEATURES)), np.float32)
         out[:, RED] = np.minimum(red_s, MAX_RED_S)
         out[:, FEATURES.index("nearest")] = REACH_M
@@ -117,10 +119,9 @@ class ApproachFeatures:
         lanes = len(self._length_m)
         is_halting = vehicles.speed_mps < HALTING_MPS
         blocks = (vehicles.position_m < BLOCKING_M) & (vehicles.speed_mps < BLOCKING_MPS)
-        per_m = VEHICLE_M / self._length_m
         by_lane = {
-            "exit_occupancy": np.minimum(np.bincount(vehicles.row, minlength=lanes) * per_m, MAX_EXIT_OCCUPANCY),
-            "exit_queue": np.minimum(np.bincount(vehicles.row, is_halting, lanes) * per_m, MAX_EXIT_OCCUPANCY),
+            "exit_occupancy": np.minimum(np.bincount(vehicles.row, minlength=lanes) / self._capacity, MAX_EXIT_OCCUPANCY),
+            "exit_queue": np.minimum(np.bincount(vehicles.row, is_halting, lanes) / self._capacity, MAX_EXIT_OCCUPANCY),
             "exit_blocked": np.bincount(vehicles.row, blocks, lanes) > 0,
         }
         for name, values in by_lane.items():

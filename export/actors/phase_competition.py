@@ -9,13 +9,16 @@ features of green p:
     c       = [e of the current green | mean_p e_p | max_p e_p | sum_i f_i / 4]         the junction
     score_p = W5 ReLU(W4 [e_p | c] + b4) + b5
 
-The logits are the sum of the networks' log-probabilities, if there are several. Two rules come after the networks:
+The logits are the sum of the networks' log-probabilities, if there are several. Three rules come after the networks:
 
 - Exits of a lane are full if all of them are blocked and have little room. A green whose vehicles near the stop line would
   all enter full exits is not chosen while another green has vehicles near with room ahead: it would fill the junction, or a
   roundabout, and move nothing.
-- A lane with halting vehicles and exits that are not full, which has had no green for MAX_RED_S, leaves only the greens that
-  serve it.
+- A lane with halting vehicles and exits that are not full, of which a link has had no green for MAX_RED_S, leaves only the
+  greens that serve most of its links, and never the current one: a current green that serves the lane does not serve that link.
+- A green that has been shown for STUCK_S and moves nobody, because no lane that it serves has a moving vehicle within 150 m, is
+  left if another green serves vehicles near the stop line with room ahead. Otherwise two junctions that wait for each other to
+  move would wait for ever: the first vehicle of a lane may want a full exit while others are free.
 
 Lanes and greens are of any number: a fleet pads both.
 
@@ -41,12 +44,14 @@ Array = NDArray[Any]
 """Of float32 in training, of float64 in a parity check."""
 
 MAX_RED_S = 120.0
-"""Time without green after which a lane with halting vehicles is served next."""
+"""Time without green of a link after which its lane, with halting vehicles, is served next."""
 MIN_BLOCKED_SHARE, FULL_OCCUPANCY = (float(np.float32(bound)) for bound in (0.99, 0.8))
 """Exits are full if more than this share of them is blocked, and their occupancy is higher than this.
 
 Rounded to float32, so that an evaluation in float64 decides the same at a bound: 8 vehicles on an exit of 75 m have 0.8.
 """
+STUCK_S, MIN_RELATIVE_SPEED = 20.0, float(np.float32(0.05))
+"""A green is left after this time if the mean speed on each of its lanes is less than this share of the speed limit."""
 MIN_LOG_PROBABILITY = -30.0
 """Of a network's log-probabilities, so that no network of several forbids a green."""
 MASKED_BELOW = 30.0
@@ -56,13 +61,13 @@ MASKED_BELOW = 30.0
 _SCALES: dict[str, tuple[float, float]] = {
     "halting": (5, 12), "vehicles_near": (5, 12), "vehicles_middle": (5, 12), "vehicles_far": (5, 12),
     "arriving_soon": (3, 12), "arriving_later": (3, 12), "lost_time": (5, 12), "relative_speed": (1, 2),
-    "longest_wait": (60, 3), "total_wait": (20, 3), "occupancy": (1, 1.5), "nearest": (REACH_M, 1), "red": (60, 4),
+    "longest_wait": (60, 3), "total_wait": (20, 3), "occupancy": (1, 1.5), "nearest": (REACH_M, 1), "longest_red": (60, 4),
     "exit_occupancy": (1, 1.2), "exit_queue": (1, 1.2), "exit_blocked": (1, 1),
 }  # fmt: skip
 SCALES = np.array([_SCALES[name][0] for name in FEATURES])
 CAPS = np.array([_SCALES[name][1] for name in FEATURES])
-HALTING, NEAR, RED, TOTAL_WAIT = (FEATURES.index(name) for name in ("halting", "vehicles_near", "red", "total_wait"))
-EXIT_BLOCKED, EXIT_OCCUPANCY = (FEATURES.index(name) for name in ("exit_blocked", "exit_occupancy"))
+HALTING, NEAR, RED, TOTAL_WAIT = (FEATURES.index(name) for name in ("halting", "vehicles_near", "longest_red", "total_wait"))
+EXIT_BLOCKED, EXIT_OCCUPANCY, SPEED = (FEATURES.index(name) for name in ("exit_blocked", "exit_occupancy", "relative_speed"))
 GREEN_TIME_SCALE_S, GREEN_TIME_CAP, CHANGE_SCALE_S, GREENS_SCALE, INTERVAL_SCALE_S = 60.0, 3.0, 5.0, 4.0, 5.0
 LIMIT_SCALE_MPS, LANES_SCALE = 15.0, 4.0
 
@@ -208,7 +213,7 @@ class PhaseCompetition(Step):
         for k in range(self.count):
             network = [self.networks[name][k].astype(np.float64) for name in SHAPES]
             log_p += np.maximum(log_softmax(scores(network, junction, lane_x, green_x)), MIN_LOG_PROBABILITY)
-        return masked(log_p, junction, features)
+        return masked(log_p, junction, current, green_s, features)
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         from export.actors import phase_competition_graph
@@ -327,23 +332,33 @@ def log_softmax(y: Array) -> Array:
     return result
 
 
-def masked(log_p: Array, junction: Padded, features: Array) -> Array:
+def masked(log_p: Array, junction: Padded, current: Array, green_s: Array, features: Array) -> Array:
     """Lower the logits of the greens that must not be chosen."""
-    allowed, _ = greens_allowed(junction, features)
+    allowed, _ = greens_allowed(junction, current, green_s, features)
     return np.where(allowed, log_p, log_p.min(1, keepdims=True) - MASKED_BELOW)
 
 
-def greens_allowed(junction: Padded, features: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """([n, P] whether a green may be chosen, [n] whether a rule forbids greens)."""
-    serves = junction.protected + junction.permissive > 0
+def greens_allowed(
+    junction: Padded, current: Array, green_s: Array, features: Array
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """([n, P] whether a green may be chosen, [n] whether a rule forbids greens). Arguments: as for `inputs`."""
+    is_current = current > 0
+    shares = junction.protected + junction.permissive
+    serves = shares > 0
     is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
     waiting_s = np.where((features[..., HALTING] > 0) & serves.any(1) & ~is_full, features[..., RED], 0.0)
     longest = waiting_s.argmax(1)
     rows = np.arange(len(longest))
-    is_late = waiting_s[rows, longest] >= MAX_RED_S
+    served = shares[rows, :, longest] * ~is_current
+    serves_most: NDArray[np.bool_] = (served > 0) & (served >= served.max(1, keepdims=True))
+    is_late = (waiting_s[rows, longest] >= MAX_RED_S) & serves_most.any(1)
     is_near = features[..., NEAR] > 0
     moves: NDArray[np.bool_] = np.any(serves & (is_near & ~is_full)[:, None], 2)
     only_fills = np.any(serves & (is_near & is_full)[:, None], 2) & ~moves
     is_restricted = only_fills.any(1) & moves.any(1)
-    allowed = np.where(is_late[:, None], serves[rows, :, longest], ~only_fills | ~is_restricted[:, None])
-    return allowed, is_late | is_restricted
+    allowed = np.where(is_late[:, None], serves_most, ~only_fills | ~is_restricted[:, None])
+    served_now = (is_current[:, :, None] & serves).any(1)
+    moves_nobody = (served_now & is_near).any(1) & ~(served_now & is_near & (features[..., SPEED] >= MIN_RELATIVE_SPEED)).any(1)
+    others = np.any(serves & (is_near & ~is_full & ~served_now)[:, None], 2) & allowed & ~is_current
+    is_stuck = (green_s >= STUCK_S) & moves_nobody & others.any(1)
+    return allowed & ~(is_current & is_stuck[:, None]), is_late | is_restricted | is_stuck

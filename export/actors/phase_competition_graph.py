@@ -23,10 +23,13 @@ from export.actors.phase_competition import (
     MAX_RED_S,
     MIN_BLOCKED_SHARE,
     MIN_LOG_PROBABILITY,
+    MIN_RELATIVE_SPEED,
     NEAR,
     RED,
     SCALES,
     SHAPES,
+    SPEED,
+    STUCK_S,
     TOTAL_WAIT,
 )
 from signals.approach_features import FEATURES
@@ -54,12 +57,13 @@ def logits(x: Any, weights: Mapping[str, Any], networks: int) -> Any:
     current = tf.transpose(x[..., :greens], [0, 2, 1])
     features = tf.reshape(x[..., greens + 2 :], [n, batch, lanes, len(FEATURES)])
     features = tf.transpose(features, [0, 2, 1, 3])
-    lane_x, green_x = _inputs(junction, current, x[..., greens + 1], features)
+    green_s = x[..., greens + 1]
+    lane_x, green_x = _inputs(junction, current, green_s, features)
     log_p = 0.0
     for k in range(networks):
         y = scores([shared[name][k] for name in SHAPES], junction, lane_x, green_x)
         log_p += tf.maximum(tf.nn.log_softmax(y, 1), MIN_LOG_PROBABILITY)
-    result = tf.transpose(_masked(log_p, junction, features), [0, 2, 1])
+    result = tf.transpose(_masked(log_p, junction, current, green_s, features), [0, 2, 1])
     return result[0] if is_single else result
 
 
@@ -129,21 +133,32 @@ def _dense(x: Any, kernel: Any, bias: Any, is_last: bool = False) -> Any:
     return tf.reshape(y if is_last else tf.nn.relu(y), tf.concat([tf.shape(x)[:-1], [kernel.shape[1]]], 0))
 
 
-def _masked(log_p: Any, junction: Junction, features: Any) -> Any:
-    """As `phase_competition.masked`."""
-    serves = tf.cast(junction["protected"] + junction["permissive"] > 0, tf.float32)
+def _masked(log_p: Any, junction: Junction, current: Any, green_s: Any, features: Any) -> Any:
+    """As `phase_competition.masked`. Arguments: as for `_inputs`."""
+    is_current = current > 0
+    link_shares = junction["protected"] + junction["permissive"]
+    serves = tf.cast(link_shares > 0, tf.float32)
     is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
     waits = tf.cast((features[..., HALTING] > 0) & ~is_full, tf.float32)
     waiting_s = features[..., RED] * waits * tf.reduce_max(serves, 1)[..., None]
     longest = tf.one_hot(tf.argmax(waiting_s, 1), waiting_s.shape[1], axis=1)
-    is_late = tf.reduce_max(waiting_s, 1, keepdims=True) >= MAX_RED_S
+    served = tf.linalg.matmul(link_shares, longest) * tf.cast(~is_current, tf.float32)
+    serves_most = (served > 0) & (served >= tf.reduce_max(served, 1, keepdims=True))
+    is_late = (tf.reduce_max(waiting_s, 1, keepdims=True) >= MAX_RED_S) & tf.reduce_any(serves_most, 1, keepdims=True)
     is_near = features[..., NEAR] > 0
-    serves_longest, moves, fills = (
-        tf.linalg.matmul(serves, lanes) > 0
-        for lanes in (longest, tf.cast(is_near & ~is_full, tf.float32), tf.cast(is_near & is_full, tf.float32))
+    moves, fills = (
+        tf.linalg.matmul(serves, tf.cast(lanes, tf.float32)) > 0 for lanes in (is_near & ~is_full, is_near & is_full)
     )
     only_fills = fills & ~moves & tf.reduce_any(moves, 1, keepdims=True)
-    allowed = (is_late & serves_longest) | (~is_late & ~only_fills)
+    allowed = (is_late & serves_most) | (~is_late & ~only_fills)
+    served_now = tf.linalg.matmul(serves, tf.cast(is_current, tf.float32), transpose_a=True) > 0
+    waits_now, moves_now = (
+        tf.reduce_any(served_now & lanes, 1, keepdims=True)
+        for lanes in (is_near, is_near & (features[..., SPEED] >= MIN_RELATIVE_SPEED))
+    )
+    others = tf.linalg.matmul(serves, tf.cast(is_near & ~is_full & ~served_now, tf.float32)) > 0
+    has_other = tf.reduce_any(others & allowed & ~is_current, 1, keepdims=True)
+    allowed &= ~(is_current & (green_s[:, None] >= STUCK_S) & waits_now & ~moves_now & has_other)
     lowered = tf.reduce_min(log_p, 1, keepdims=True) - MASKED_BELOW
     return tf.where(allowed, log_p, _repeated(lowered, log_p))
 

@@ -188,9 +188,11 @@ class StreetObserver:
         greens = greens_of(signal)
         self.greens = len(greens)
         self.size = self.greens + len(HEAD) + len(self.approaches) * len(FEATURES)
-        served = [[any(green[k] in GREEN for k in approach.links) for green in greens] for approach in self.approaches]
-        self.unserved_s: Floats = np.where(np.array(served, bool).reshape(len(served), len(greens)), 0.0, np.inf)
-        """[lanes, greens]: inf for a green that does not serve a lane, else 0."""
+        links = [_served_together(approach, greens) for approach in self.approaches]
+        self._unserved_s: Floats = np.array([row for rows in links for row in rows]).reshape(-1, len(greens))
+        """[links, greens]: inf for a green that does not serve a link, else 0; one row for links that are served together."""
+        self._first_link = np.cumsum([0, *map(len, links)])[:-1]
+        """[lanes], the row of each lane's first link."""
         self._group: StreetObservers | None = None
 
     def observe(self, readings: Readings, shares: Shares, phase_state: PhaseState) -> Observation:
@@ -207,9 +209,26 @@ class StreetObserver:
     def restore_state(self, state: loop_state.ObserverState) -> None:
         """Do nothing, as `save_state`."""
 
+    def longest_red_s(self, since_green_s: Sequence[float]) -> Floats:
+        """[lanes], the longest time of a link of each lane without green. `since_green_s`: s since each green was left."""
+        if not self.approaches:
+            return np.zeros(0)
+        by_link = (self._unserved_s + since_green_s).min(1, initial=MAX_RED_S)
+        return by_link if len(by_link) == len(self.approaches) else np.maximum.reduceat(by_link, self._first_link)
+
     @staticmethod
     def together(observers: "Sequence[StreetObserver]") -> ObserverGroup:
         return StreetObservers(observers)
+
+
+def _served_together(approach: pb.Approach, greens: Sequence[str]) -> list[list[float]]:
+    """[links, greens] of a lane: inf for a green that does not serve a link, else 0.
+
+    Links that the same greens serve have one row. One that no green serves counts only if the lane has no other.
+    """
+    rows = dict.fromkeys(tuple(0.0 if green[k] in GREEN else math.inf for green in greens) for k in approach.links)
+    served = [list(row) for row in rows if 0.0 in row]
+    return served or [[math.inf] * len(greens)]
 
 
 class StreetObservers:
@@ -221,7 +240,7 @@ class StreetObservers:
 
     def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> list[Observation]:
         red_s = [
-            (observer.unserved_s + state.since_green_s).min(1, initial=MAX_RED_S)
+            observer.longest_red_s(state.since_green_s)
             for observer, state in zip(self._observers, phase_states, strict=True)
         ]
         features = self._features.compute(readings.by_vehicle, np.concatenate(red_s))

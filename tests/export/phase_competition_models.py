@@ -36,7 +36,7 @@ def random_observations(rng, greens, lanes, rows, max_red_s=119.0):
     """Observations as the street dialect has them, float32 [rows, O]."""
     features = rng.gamma(0.5, 6.0, (rows, lanes, len(FEATURES)))
     features *= rng.random(features.shape) < 0.7
-    features[..., FEATURES.index("red")] = rng.uniform(0, max_red_s, (rows, lanes))
+    features[..., FEATURES.index("longest_red")] = rng.uniform(0, max_red_s, (rows, lanes))
     head = np.zeros((rows, greens + 2))
     head[np.arange(rows), rng.integers(greens, size=rows)] = 1
     head[:, greens], head[:, greens + 1] = rng.integers(2, size=rows), rng.gamma(1, 20, rows)

@@ -19,7 +19,7 @@ from export.saved_model.meta_graph import Variables
 from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations, random_policy
 
-HALTING, RED, NEAR = (FEATURES.index(name) for name in ("halting", "red", "vehicles_near"))
+HALTING, RED, NEAR = (FEATURES.index(name) for name in ("halting", "longest_red", "vehicles_near"))
 EXIT_BLOCKED, EXIT_OCCUPANCY = FEATURES.index("exit_blocked"), FEATURES.index("exit_occupancy")
 
 sizes = st.tuples(st.integers(1, 12), st.integers(1, 40))
@@ -79,13 +79,14 @@ NETWORKS = 6
 """Random networks, with 30 observations each, of which some must choose each green that is allowed."""
 
 
-def waiting(rng, served, halting, red_s, near=0, full=0):
-    """(policy of a junction whose greens serve the lanes of `served`, observations of lanes that wait)."""
+def waiting(rng, served, halting, red_s, near=0, full=0, current=-1):
+    """(policy of a junction whose greens serve the lanes of `served`, observations of lanes that wait at a current green)."""
     protected = np.array(served, np.float32)
     greens, lanes = protected.shape
     junction = random_junction(rng, greens, lanes)
     junction = Junction(**{**vars(junction), "protected": protected, "permissive": np.zeros_like(protected)})
     x = random_observations(rng, greens, lanes, 30)
+    x[:, :greens] = np.eye(greens)[current]
     features = x[:, greens + 2 :].reshape(30, lanes, -1)
     features[..., HALTING], features[..., RED], features[..., NEAR] = halting, red_s, near
     features[..., EXIT_BLOCKED] = features[..., EXIT_OCCUPANCY] = full
@@ -96,14 +97,14 @@ def waiting(rng, served, halting, red_s, near=0, full=0):
 @pytest.mark.parametrize(
     ("halting", "red_s", "chosen"),
     [
-        ([0, 1, 0], [0, 120, 0], {1, 2}),
+        ([0, 1, 0], [0, 120, 0], {1}),
         ([0, 1, 0], [0, 119.9, 0], {0, 1, 2, 3}),
         ([0, 0, 0], [0, 500, 0], {0, 1, 2, 3}),
         ([1, 1, 0], [300, 200, 0], {0}),
-        ([1, 1, 0], [200, 300, 0], {1, 2}),
+        ([1, 1, 0], [200, 300, 0], {1}),
         # no green serves the last lane
         ([0, 0, 1], [0, 0, 3600], {0, 1, 2, 3}),
-        ([0, 1, 1], [0, 130, 3600], {1, 2}),
+        ([0, 1, 1], [0, 130, 3600], {1}),
     ],
 )
 def test_a_lane_that_has_waited_two_minutes_is_served_next(evaluate, halting, red_s, chosen):
@@ -112,6 +113,34 @@ def test_a_lane_that_has_waited_two_minutes_is_served_next(evaluate, halting, re
         actor, x = waiting(np.random.default_rng(seed), [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]], halting, red_s)
         found |= set(evaluate(actor, x).argmax(1).tolist())
     assert found == chosen
+
+
+@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
+@pytest.mark.parametrize(
+    ("current", "red_s", "chosen"),
+    [
+        (0, [120], {1, 2}),
+        (1, [120], {0, 2}),
+        (3, [120], {0, 1, 2}),
+        (0, [119], {0, 1, 2, 3}),
+    ],
+)
+def test_a_green_that_serves_another_link_of_a_lane_is_left_for_the_link_that_waits(evaluate, current, red_s, chosen):
+    found = set()
+    for seed in range(NETWORKS):
+        # three greens that serve a lane's links in part, and one that does not serve it
+        actor, x = waiting(np.random.default_rng(seed), [[0.5], [0.5], [0.5], [0]], [4], red_s, current=current)
+        found |= set(evaluate(actor, x).argmax(1).tolist())
+    assert found == chosen
+
+
+@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
+def test_a_link_that_waits_only_beside_the_current_green_forbids_nothing(evaluate):
+    found = set()
+    for seed in range(NETWORKS):
+        actor, x = waiting(np.random.default_rng(seed), [[1], [0], [0]], [4], [300], current=0)
+        found |= set(evaluate(actor, x).argmax(1).tolist())
+    assert found == {0, 1, 2}
 
 
 @pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
@@ -141,14 +170,20 @@ def test_no_green_fills_full_exits_while_another_one_moves_vehicles(evaluate, ne
     assert found == chosen
 
 
+def allowed_greens(actor, x):
+    greens = actor.outputs
+    junctions = Padded.of([actor.steps[0].junction] * len(x))
+    return greens_allowed(junctions, x[:, :greens], x[:, greens + 2 :].reshape(len(x), -1, len(FEATURES)))
+
+
 def test_a_green_with_room_ahead_of_one_of_its_lanes_is_allowed():
     actor, x = waiting(np.random.default_rng(3), [[1, 0], [0, 1], [1, 1]], [1, 1], [0, 0], [2, 2], [1, 0])
-    allowed, is_restricted = greens_allowed(Padded.of([actor.steps[0].junction] * len(x)), x[:, 5:].reshape(len(x), 2, -1))
+    allowed, is_restricted = allowed_greens(actor, x)
     assert is_restricted.all() and (allowed == [False, True, True]).all()
 
 
 def test_the_best_green_that_serves_the_lane_is_chosen():
-    actor, x = waiting(np.random.default_rng(3), [[1, 0], [0, 1], [1, 1]], [1, 0], [150, 0])
+    actor, x = waiting(np.random.default_rng(3), [[1, 0], [0, 1], [1, 1]], [1, 0], [150, 0], current=1)
     free = x.copy()
     free[:, 5:].reshape(len(x), 2, -1)[..., HALTING] = 0
     logits = actor.steps[0].evaluate(x.astype(np.float64), [])
@@ -156,8 +191,8 @@ def test_the_best_green_that_serves_the_lane_is_chosen():
 
 
 def test_greens_allowed_are_those_of_the_lane_that_waits_longest():
-    actor, x = waiting(np.random.default_rng(3), [[1, 0], [0, 1], [1, 1]], [1, 2], [150, 130])
-    allowed, is_late = greens_allowed(Padded.of([actor.steps[0].junction] * len(x)), x[:, 5:].reshape(len(x), 2, -1))
+    actor, x = waiting(np.random.default_rng(3), [[1, 0], [0, 1], [1, 1]], [1, 2], [150, 130], current=1)
+    allowed, is_late = allowed_greens(actor, x)
     assert is_late.all() and (allowed == [True, False, True]).all()
 
 

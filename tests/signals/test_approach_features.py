@@ -43,7 +43,7 @@ def features(approaches, vehicles, red_s=None, lanes=20):
 def one_by_one(approach, vehicles, red_s):
     """The features of an approach by their definitions, vehicle by vehicle."""
     f = dict.fromkeys(FEATURES, 0.0)
-    f["red"], f["nearest"] = min(red_s, MAX_RED_S), 300.0
+    f["longest_red"], f["nearest"] = min(red_s, MAX_RED_S), 300.0
     count = weight = speeds = 0.0
     for lane in approach.upstream:
         for row, position_m, mps, waiting_s in vehicles:
@@ -128,7 +128,7 @@ def test_approaches_together_equal_each_alone(street):
 def test_without_vehicles_only_red_and_the_reach_remain():
     found = ApproachFeatures([approach([(0, 0, 1, 100, 13.89)], [(1, 1, 100, 10)])], {"lane0": 0, "lane1": 1})
     values = dict(zip(FEATURES, found.compute(NO_VEHICLES, np.array([30.0]))[0].tolist(), strict=True))
-    assert {name: value for name, value in values.items() if value} == {"red": 30, "nearest": 300}
+    assert {name: value for name, value in values.items() if value} == {"longest_red": 30, "nearest": 300}
 
 
 def test_vehicles_on_lanes_of_others_do_not_count():
@@ -169,4 +169,4 @@ def test_an_exit_is_blocked_by_a_slow_vehicle_at_its_beginning():
 
 
 def test_red_time_is_limited():
-    assert features([approach([(0, 0, 1, 100, 10)])], [], [np.inf])["red"] == MAX_RED_S
+    assert features([approach([(0, 0, 1, 100, 10)])], [], [np.inf])["longest_red"] == MAX_RED_S

@@ -77,12 +77,15 @@ def test_decision_without_a_choice_has_no_probability(layout):
     for tl, junction in zip(layout.tls, layout.junctions, strict=True):
         features = x[tl][:, junction.protected.shape[0] + 2 :].reshape(len(x[tl]), -1, len(FEATURES))
         serves = junction.protected + junction.permissive > 0
-        halting, red_s = (features[..., FEATURES.index(name)] for name in ("halting", "red"))
-        waits = (halting > 0) & (red_s >= MAX_RED_S) & serves.any(0)
-        assert (np.isnan(found[tl][:, 1]) == waits.any(1)).all() and waits.any() and not waits.any(1).all()
-        for k in np.flatnonzero(waits.any(1)):
-            longest = np.where((halting[k] > 0) & serves.any(0), red_s[k], 0).argmax()
-            assert serves[int(found[tl][k, 0]), longest]
+        halting, red_s = (features[..., FEATURES.index(name)] for name in ("halting", "longest_red"))
+        waiting_s = np.where((halting > 0) & serves.any(0), red_s, 0)
+        # not the current green, which does not serve the link that waits
+        others = serves[:, waiting_s.argmax(1)].T & (x[tl][:, : len(serves)] == 0)
+        is_late = (waiting_s.max(1) >= MAX_RED_S) & others.any(1)
+        assert (np.isnan(found[tl][:, 1]) == is_late).all() and is_late.any() and not is_late.all()
+        for k in np.flatnonzero(is_late):
+            longest = waiting_s[k].argmax()
+            assert serves[int(found[tl][k, 0]), longest] and found[tl][k, 0] != x[tl][k, : len(serves)].argmax()
 
 
 def test_sampled_greens_are_the_junctions_own(layout):

@@ -135,7 +135,7 @@ class StreetActorCritic(StreetNetworks):
         return np.asarray(self._log_p(rows, x)[0].argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
-        junction, lane_x, green_x, _ = self._inputs(rows, x)
+        junction, lane_x, green_x = self._inputs(rows, x)
         values = []
         for critic in self._critics:
             _, c = encode(critic, junction, lane_x, green_x)
@@ -144,21 +144,19 @@ class StreetActorCritic(StreetNetworks):
         return np.asarray(np.mean(values, 0), np.float32)
 
     def _log_p(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Float32s, NDArray[np.bool_]]:
-        junction, lane_x, green_x, features = self._inputs(rows, x)
+        junction, lane_x, green_x = self._inputs(rows, x)
         y = np.zeros(green_x.shape[:2], np.float32)
         for actor in self._actors:
             log_p = log_softmax(self._sharpness * scores(actor, junction, lane_x, green_x))
             y = y + np.maximum(log_p, MIN_LOG_PROBABILITY)
         y = np.where(junction.green_mask > 0, y, PADDING_LOGIT)
-        allowed, is_forced = greens_allowed(junction, features)
+        allowed, is_forced = greens_allowed(junction, *self._split(x))
         y = np.where(is_forced[:, None] & ~allowed, PADDING_LOGIT, y)
         return np.asarray(log_softmax(y), np.float32), is_forced
 
-    def _inputs(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s, Float32s]:
+    def _inputs(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s]:
         junction = self._junctions.take(rows)
-        current, green_s, features = self._split(x)
-        lane_x, green_x = inputs(junction, current, green_s, features)
-        return junction, lane_x, green_x, features
+        return junction, *inputs(junction, *self._split(x))
 
 
 class Heuristic(StreetNetworks):

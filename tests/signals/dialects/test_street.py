@@ -205,13 +205,25 @@ def test_observation_is_one_hot_min_green_green_time_and_lane_features(built):
     assert features[0, FEATURES.index("longest_wait")] == 33
 
 
+@given(data=st.data(), links=st.integers(1, 5), greens=st.integers(1, 6))
+def test_red_of_a_lane_is_that_of_its_link_that_has_waited_longest(data, links, greens):
+    states = data.draw(st.lists(st.text("Ggry", min_size=links, max_size=links), min_size=greens, max_size=greens))
+    since_s = data.draw(st.lists(st.floats(0, 4000), min_size=greens, max_size=greens))
+    lanes = data.draw(st.lists(st.lists(st.integers(0, links - 1), max_size=4), max_size=4))
+    signal = pb.Signal(id="T", greens=states, approaches=[pb.Approach(lane_id=str(k), links=own) for k, own in enumerate(lanes)])
+    found = StreetObserver(signal, {}).longest_red_s(since_s)
+    for own, red_s in zip(lanes, found, strict=True):
+        served = [[since for green, since in zip(states, since_s, strict=True) if green[k] in "Gg"] for k in own]
+        assert red_s == max((min(*since, 3600) if len(since) > 1 else min(since[0], 3600) for since in served if since), default=3600)
+
+
 def test_red_of_a_lane_that_no_green_serves_is_an_hour(built):
     built.signals[0].approaches[0].links[:] = []
     rows = lane_rows([built])
     readings = readings_of(len(rows), [(0, 1, 1, 1)])
     state = PhaseState((0,), True, 1.0, (0.0,) * built.action.size)
     x = StreetObserver(built.signals[0], rows).observe(readings, shares_of(readings, np.ones(len(rows))), state)
-    red = x[built.action.size + 2 :].reshape(-1, len(FEATURES))[:, FEATURES.index("red")]
+    red = x[built.action.size + 2 :].reshape(-1, len(FEATURES))[:, FEATURES.index("longest_red")]
     assert red[0] == 3600 and set(red[1:]) == {0}
 
 
