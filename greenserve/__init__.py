@@ -1,4 +1,6 @@
-"""The installed command `greenserve`: every program of the project under one name. As a library, its environments."""
+"""The installed command `greenserve`: every program of the project under one name.
+
+As a library: the environments, and the client of the model servers."""
 
 import importlib
 import importlib.util
@@ -8,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from city.errors import InputError
     from environment import env, parallel_env
+    from serving.client import Client
 
-__all__ = ["InputError", "env", "parallel_env"]
+__all__ = ["Client", "InputError", "env", "parallel_env"]
 
-_MODULES = {"InputError": "city.errors", "env": "environment", "parallel_env": "environment"}
-"""The module that each name is imported from when it is first used: the command starts fast, and needs no Gymnasium."""
+_MODULES = {
+    "Client": ("serving.client", "controller"),
+    "InputError": ("city.errors", "controller"),
+    "env": ("environment", "environment"),
+    "parallel_env": ("environment", "environment"),
+}
+"""The module that each name is imported from when it is first used, and the extra that it needs: the command starts fast."""
 _PACKAGES = ("city", "protos", "signals", "serving", "controller", "export", "simulation", "environment")
 """The packages that they need."""
 
@@ -21,12 +29,11 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _check_packages()
+    path, extra = _MODULES[name]
     try:
-        module = importlib.import_module(_MODULES[name])
+        module = importlib.import_module(path)
     except ImportError as error:
-        raise ImportError(
-            f"greenserve.{name} needs the extra environment ({error}): pip install 'greenserve[environment]'"
-        ) from None
+        raise ImportError(f"greenserve.{name} needs the extra {extra} ({error}): pip install 'greenserve[{extra}]'") from None
     return getattr(module, name)
 
 

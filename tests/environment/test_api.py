@@ -138,6 +138,12 @@ def test_module_of_the_user_that_hides_ours_is_named(name, tmp_path):
     assert f"{tmp_path / name}.py hides greenserve's package {name}; rename it" in done.stderr.splitlines()[-1]
 
 
-def test_missing_gymnasium_names_the_extra(tmp_path):
-    done = run_script("import sys; sys.modules['gymnasium'] = None\nimport greenserve; greenserve.env", tmp_path)
-    assert "pip install 'greenserve[environment]'" in done.stderr.splitlines()[-1]
+@pytest.mark.parametrize(("module", "name", "extra"), [("gymnasium", "env", "environment"), ("grpc", "Client", "controller")])
+def test_missing_package_names_the_extra(module, name, extra, tmp_path):
+    done = run_script(f"import sys; sys.modules['{module}'] = None\nimport greenserve; greenserve.{name}", tmp_path)
+    assert f"pip install 'greenserve[{extra}]'" in done.stderr.splitlines()[-1]
+
+
+def test_the_client_needs_no_gymnasium(tmp_path):
+    script = "import sys; sys.modules['gymnasium'] = None\nimport greenserve; print(greenserve.Client.__module__)"
+    assert run_script(script, tmp_path).stdout.strip() == "serving.client.client"

@@ -20,7 +20,7 @@ from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations, random_policy
 
 HALTING, RED, NEAR = (FEATURES.index(name) for name in ("halting", "longest_red", "vehicles_near"))
-EXIT_BLOCKED, EXIT_OCCUPANCY = FEATURES.index("exit_blocked"), FEATURES.index("exit_occupancy")
+EXIT_BLOCKED, EXIT_OCCUPANCY, SPEED = (FEATURES.index(name) for name in ("exit_blocked", "exit_occupancy", "relative_speed"))
 
 sizes = st.tuples(st.integers(1, 12), st.integers(1, 40))
 seeds = st.integers(0, 2**32 - 1)
@@ -79,17 +79,18 @@ NETWORKS = 6
 """Random networks, with 30 observations each, of which some must choose each green that is allowed."""
 
 
-def waiting(rng, served, halting, red_s, near=0, full=0, current=-1):
+def waiting(rng, served, halting, red_s, near=0, full=0, current=-1, green_s=0.0, speed=0.0):
     """(policy of a junction whose greens serve the lanes of `served`, observations of lanes that wait at a current green)."""
     protected = np.array(served, np.float32)
     greens, lanes = protected.shape
     junction = random_junction(rng, greens, lanes)
     junction = Junction(**{**vars(junction), "protected": protected, "permissive": np.zeros_like(protected)})
     x = random_observations(rng, greens, lanes, 30)
-    x[:, :greens] = np.eye(greens)[current]
+    x[:, :greens], x[:, greens + 1] = np.eye(greens)[current], green_s
     features = x[:, greens + 2 :].reshape(30, lanes, -1)
     features[..., HALTING], features[..., RED], features[..., NEAR] = halting, red_s, near
     features[..., EXIT_BLOCKED] = features[..., EXIT_OCCUPANCY] = full
+    features[..., SPEED] = speed
     return Actor("phase-competition", (PhaseCompetition(random_networks(rng), junction),)), x
 
 
@@ -135,15 +136,6 @@ def test_a_green_that_serves_another_link_of_a_lane_is_left_for_the_link_that_wa
 
 
 @pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
-def test_a_link_that_waits_only_beside_the_current_green_forbids_nothing(evaluate):
-    found = set()
-    for seed in range(NETWORKS):
-        actor, x = waiting(np.random.default_rng(seed), [[1], [0], [0]], [4], [300], current=0)
-        found |= set(evaluate(actor, x).argmax(1).tolist())
-    assert found == {0, 1, 2}
-
-
-@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
 @pytest.mark.parametrize(
     ("near", "full", "red_s", "chosen"),
     [
@@ -170,10 +162,40 @@ def test_no_green_fills_full_exits_while_another_one_moves_vehicles(evaluate, ne
     assert found == chosen
 
 
+@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
+@pytest.mark.parametrize(
+    ("green_s", "speed", "near", "full", "chosen"),
+    [
+        (20, [0, 0, 0], [3, 0, 2], [0, 0, 0], {1, 2, 3}),
+        (19.9, [0, 0, 0], [3, 0, 2], [0, 0, 0], {0, 1, 2, 3}),
+        (20, [0.05, 0, 0], [3, 0, 2], [0, 0, 0], {0, 1, 2, 3}),
+        (20, [0.049, 0, 0.5], [3, 0, 2], [0, 0, 0], {1, 2, 3}),
+        # the second of its lanes moves
+        (20, [0, 0.3, 0], [3, 1, 2], [0, 0, 0], {0, 1, 2, 3}),
+        # nobody waits at the current green, or at another one
+        (900, [0, 0, 0], [0, 0, 2], [0, 0, 0], {0, 1, 2, 3}),
+        (900, [0, 0, 0], [3, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
+        # the other green serves a lane that stands now, too
+        (900, [0, 0, 0], [3, 2, 0], [0, 0, 0], {0, 1, 2, 3}),
+        # the other green would only fill the junction
+        (900, [0, 0, 0], [3, 0, 2], [0, 0, 1], {0, 1, 3}),
+        (900, [0, 0, 0], [3, 0, 2], [1, 0, 1], {0, 1, 2, 3}),
+    ],
+)
+def test_a_green_that_moves_nobody_is_left(evaluate, green_s, speed, near, full, chosen):
+    found = set()
+    for seed in range(NETWORKS):
+        served = [[1, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
+        rng = np.random.default_rng(seed)
+        actor, x = waiting(rng, served, near, [0, 0, 0], near, full, current=0, green_s=green_s, speed=speed)
+        found |= set(evaluate(actor, x).argmax(1).tolist())
+    assert found == chosen
+
+
 def allowed_greens(actor, x):
     greens = actor.outputs
     junctions = Padded.of([actor.steps[0].junction] * len(x))
-    return greens_allowed(junctions, x[:, :greens], x[:, greens + 2 :].reshape(len(x), -1, len(FEATURES)))
+    return greens_allowed(junctions, x[:, :greens], x[:, greens + 1], x[:, greens + 2 :].reshape(len(x), -1, len(FEATURES)))
 
 
 def test_a_green_with_room_ahead_of_one_of_its_lanes_is_allowed():
@@ -194,6 +216,13 @@ def test_greens_allowed_are_those_of_the_lane_that_waits_longest():
     actor, x = waiting(np.random.default_rng(3), [[1, 0], [0, 1], [1, 1]], [1, 2], [150, 130], current=1)
     allowed, is_late = allowed_greens(actor, x)
     assert is_late.all() and (allowed == [True, False, True]).all()
+
+
+def test_a_link_that_waits_only_beside_the_current_green_forbids_nothing():
+    actor, x = waiting(np.random.default_rng(3), [[1], [0], [0]], [4], [300], current=0)
+    allowed, is_restricted = allowed_greens(actor, x)
+    assert allowed.all() and not is_restricted.any()
+    np.testing.assert_allclose(built(actor, x), actor.steps[0].evaluate(x.astype(np.float64), []), rtol=1e-4, atol=1e-4)
 
 
 # JSON

@@ -73,8 +73,9 @@ def one_by_one(approach, vehicles, red_s):
     for lane in approach.exits:
         there = [(position_m, mps) for row, position_m, mps, _ in vehicles if f"lane{row}" == lane.lane_id]
         halting = [mps for _, mps in there if mps < 0.3]
-        f["exit_occupancy"] += lane.share * min(7.5 * len(there) / lane.length_m, 1.2)
-        f["exit_queue"] += lane.share * min(7.5 * len(halting) / lane.length_m, 1.2)
+        capacity = max(1, lane.length_m // 7.5)
+        f["exit_occupancy"] += lane.share * min(len(there) / capacity, 1.2)
+        f["exit_queue"] += lane.share * min(len(halting) / capacity, 1.2)
         f["exit_blocked"] += lane.share * any(position_m < 25 and mps < 2 for position_m, mps in there)
     return [f[name] for name in FEATURES]
 

@@ -68,6 +68,8 @@ def test_written_policy_is_where_another_training_starts(tmp_path):
 def test_decision_without_a_choice_has_no_probability(layout):
     networks = StreetActorCritic(layout, random_arrays(1))
     x = observations(200, 150.0)
+    for tl, (greens, _) in SIZES.items():
+        x[tl][:, greens + 1] = 0.0  # no green has been shown for long
 
     def sample(rows, inputs):
         actions, log_p = networks.sample(rows, inputs, np.random.default_rng(8))
