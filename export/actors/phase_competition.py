@@ -15,10 +15,12 @@ The logits are the sum of the networks' log-probabilities, if there are several.
   all enter full exits is not chosen while another green has vehicles near with room ahead: it would fill the junction, or a
   roundabout, and move nothing.
 - A lane with halting vehicles and exits that are not full, of which a link has had no green for MAX_RED_S, leaves only the
-  greens that serve most of its links, and never the current one: a current green that serves the lane does not serve that link.
-- A green that has been shown for STUCK_S and moves nobody, because no lane that it serves has a moving vehicle within 150 m, is
-  left if another green serves vehicles near the stop line with room ahead. Otherwise two junctions that wait for each other to
-  move would wait for ever: the first vehicle of a lane may want a full exit while others are free.
+  greens that serve most of its links. If the current green serves the lane, though not this link, and no vehicle moves there,
+  only the next green in the order of the program is left that serves a link of the lane which the current one does not:
+  sooner or later that is the link that waits.
+- A green that has been shown for STUCK_S while no vehicle moves on its lanes within 150 m leaves only the greens that serve
+  other lanes with vehicles near the stop line and room ahead, if there are any. Otherwise two junctions would wait for each
+  other for ever: the first vehicle of a lane may be headed for a full exit while other exits are free.
 
 Lanes and greens are of any number: a fleet pads both.
 
@@ -38,6 +40,7 @@ from export.actors.steps import SizeMismatch, Step, Weights
 from protos import policy_pb2 as pb
 from signals.approach_features import FEATURES, REACH_M
 from signals.policy_signals import greens_of
+from signals.safety.conflicts import GREEN
 
 Float32s = NDArray[np.float32]
 Array = NDArray[Any]
@@ -50,8 +53,10 @@ MIN_BLOCKED_SHARE, FULL_OCCUPANCY = (float(np.float32(bound)) for bound in (0.99
 
 Rounded to float32, so that an evaluation in float64 decides the same at a bound: 8 vehicles on an exit of 75 m have 0.8.
 """
+SHARE_TOLERANCE = 1e-3
+"""Difference of two shares of a lane's links that are equal but for rounding."""
 STUCK_S, MIN_RELATIVE_SPEED = 20.0, float(np.float32(0.05))
-"""A green is left after this time if the mean speed on each of its lanes is less than this share of the speed limit."""
+"""A green is left after this time, if the mean speed within 150 m on each of its lanes is less than this share of the limit."""
 MIN_LOG_PROBABILITY = -30.0
 """Of a network's log-probabilities, so that no network of several forbids a green."""
 MASKED_BELOW = 30.0
@@ -104,6 +109,8 @@ class Junction:
     """[P, P], time of the change from the row's green to the column's, scaled."""
     kept: Float32s
     """[P, P], the share of the row's lanes that the column's green serves too."""
+    following: Float32s
+    """[P, L], the index of the green that serves, after the row's, another link of the lane; the row's own without one."""
     lanes: Float32s
     """[L, 2], speed limit and reach, scaled."""
     interval: Float32s
@@ -127,12 +134,20 @@ class Junction:
             shares[1],
             (np.array(signal.change_s).reshape(len(greens), len(greens)) / CHANGE_SCALE_S).astype(np.float32),
             (serves @ serves.T / np.maximum(serves.sum(1, keepdims=True), 1)).astype(np.float32),
+            np.array([[_following(greens, a.links, k) for a in approaches] for k in range(len(greens))], np.float32),
             lanes.astype(np.float32),
             np.array([contract.timing.decision_interval_s / INTERVAL_SCALE_S], np.float32),
         )
 
 
-JUNCTION_PARTS = ("protected", "permissive", "change", "kept", "lanes", "interval", "green_mask", "lane_mask")
+JUNCTION_PARTS = ("protected", "permissive", "change", "kept", "following", "lanes", "interval", "green_mask", "lane_mask")
+
+
+def _following(greens: Sequence[str], links: Sequence[int], current: int) -> int:
+    """The index of the first green after `current`, in turn, that serves a link which it does not; `current` without one."""
+    waiting = [k for k in links if greens[current][k] not in GREEN]
+    after = [(current + n) % len(greens) for n in range(1, len(greens))]
+    return next((p for p in after if any(greens[p][k] in GREEN for k in waiting)), current)
 
 
 @dataclass(frozen=True)
@@ -232,7 +247,8 @@ class PhaseCompetition(Step):
         if min(count, p, m) < 1:
             raise ValueError("it has no network, no green or no lane")
         shapes = {name: (count, *shape) for name, shape in SHAPES.items()}
-        shapes |= {"protected": (p, m), "permissive": (p, m), "change": (p, p), "kept": (p, p), "lanes": (m, 2), "interval": (1,)}
+        shapes |= {"protected": (p, m), "permissive": (p, m), "change": (p, p), "kept": (p, p)}
+        shapes |= {"following": (p, m), "lanes": (m, 2), "interval": (1,)}
         for name, shape in shapes.items():
             if weights[name].shape != shape:
                 raise ValueError(f"{name} has shape {list(weights[name].shape)}, not {list(shape)}")
@@ -249,6 +265,7 @@ class Padded:
     permissive: Float32s
     change: Float32s
     kept: Float32s
+    following: Float32s
     lanes: Float32s
     interval: Float32s
     green_mask: Float32s
@@ -265,6 +282,7 @@ class Padded:
         arrays = {
             "protected": np.zeros((n, p, m), np.float32), "permissive": np.zeros((n, p, m), np.float32),
             "change": np.zeros((n, p, p), np.float32), "kept": np.zeros((n, p, p), np.float32),
+            "following": np.zeros((n, p, m), np.float32),
             "lanes": np.zeros((n, m, 2), np.float32), "interval": np.zeros((n, 1), np.float32),
         }  # fmt: skip
         green_mask, lane_mask = np.zeros((n, p), np.float32), np.zeros((n, m), np.float32)
@@ -346,19 +364,23 @@ def greens_allowed(
     shares = junction.protected + junction.permissive
     serves = shares > 0
     is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
-    waiting_s = np.where((features[..., HALTING] > 0) & serves.any(1) & ~is_full, features[..., RED], 0.0)
+    served_now = (is_current[:, :, None] & serves).any(1)
+    moves_now = served_now & (features[..., SPEED] >= MIN_RELATIVE_SPEED)
+    waits = (features[..., HALTING] > 0) & serves.any(1) & ~is_full & ~moves_now
+    waiting_s = np.where(waits, features[..., RED], 0.0)
     longest = waiting_s.argmax(1)
     rows = np.arange(len(longest))
-    served = shares[rows, :, longest] * ~is_current
-    serves_most: NDArray[np.bool_] = (served > 0) & (served >= served.max(1, keepdims=True))
-    is_late = (waiting_s[rows, longest] >= MAX_RED_S) & serves_most.any(1)
+    is_late = waiting_s[rows, longest] >= MAX_RED_S
+    served = shares[rows, :, longest]
+    serves_most = (served > 0) & (served >= served.max(1, keepdims=True) - SHARE_TOLERANCE)
+    following = (is_current * junction.following[rows, :, longest]).sum(1)
+    follows = np.arange(serves.shape[1]) == following[:, None]
+    serves_longest = np.where(served_now[rows, longest][:, None], follows, serves_most)
     is_near = features[..., NEAR] > 0
     moves: NDArray[np.bool_] = np.any(serves & (is_near & ~is_full)[:, None], 2)
     only_fills = np.any(serves & (is_near & is_full)[:, None], 2) & ~moves
     is_restricted = only_fills.any(1) & moves.any(1)
-    allowed = np.where(is_late[:, None], serves_most, ~only_fills | ~is_restricted[:, None])
-    served_now = (is_current[:, :, None] & serves).any(1)
-    moves_nobody = (served_now & is_near).any(1) & ~(served_now & is_near & (features[..., SPEED] >= MIN_RELATIVE_SPEED)).any(1)
-    others = np.any(serves & (is_near & ~is_full & ~served_now)[:, None], 2) & allowed & ~is_current
-    is_stuck = (green_s >= STUCK_S) & moves_nobody & others.any(1)
-    return allowed & ~(is_current & is_stuck[:, None]), is_late | is_restricted | is_stuck
+    allowed = np.where(is_late[:, None], serves_longest, ~only_fills | ~is_restricted[:, None])
+    moves_others = allowed & np.any(serves & (is_near & ~is_full & ~served_now)[:, None], 2)
+    is_stuck = (green_s >= STUCK_S) & (served_now & is_near).any(1) & ~moves_now.any(1) & moves_others.any(1)
+    return np.where(is_stuck[:, None], moves_others, allowed), is_late | is_restricted | is_stuck

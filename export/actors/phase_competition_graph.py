@@ -28,6 +28,7 @@ from export.actors.phase_competition import (
     RED,
     SCALES,
     SHAPES,
+    SHARE_TOLERANCE,
     SPEED,
     STUCK_S,
     TOTAL_WAIT,
@@ -135,30 +136,33 @@ def _dense(x: Any, kernel: Any, bias: Any, is_last: bool = False) -> Any:
 
 def _masked(log_p: Any, junction: Junction, current: Any, green_s: Any, features: Any) -> Any:
     """As `phase_competition.masked`. Arguments: as for `_inputs`."""
-    is_current = current > 0
-    link_shares = junction["protected"] + junction["permissive"]
-    serves = tf.cast(link_shares > 0, tf.float32)
+    is_current = tf.cast(current > 0, tf.float32)
+    shares = junction["protected"] + junction["permissive"]
+    serves = tf.cast(shares > 0, tf.float32)
     is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
-    waits = tf.cast((features[..., HALTING] > 0) & ~is_full, tf.float32)
+    served_now = tf.linalg.matmul(serves, is_current, transpose_a=True) > 0
+    moves_now = served_now & (features[..., SPEED] >= MIN_RELATIVE_SPEED)
+    waits = tf.cast((features[..., HALTING] > 0) & ~is_full & ~moves_now, tf.float32)
     waiting_s = features[..., RED] * waits * tf.reduce_max(serves, 1)[..., None]
     longest = tf.one_hot(tf.argmax(waiting_s, 1), waiting_s.shape[1], axis=1)
-    served = tf.linalg.matmul(link_shares, longest) * tf.cast(~is_current, tf.float32)
-    serves_most = (served > 0) & (served >= tf.reduce_max(served, 1, keepdims=True))
-    is_late = (tf.reduce_max(waiting_s, 1, keepdims=True) >= MAX_RED_S) & tf.reduce_any(serves_most, 1, keepdims=True)
+    is_late = tf.reduce_max(waiting_s, 1, keepdims=True) >= MAX_RED_S
+    served = tf.linalg.matmul(shares, longest)
+    serves_most = (served > 0) & (served >= tf.reduce_max(served, 1, keepdims=True) - SHARE_TOLERANCE)
+    following = tf.reduce_sum(is_current * tf.linalg.matmul(junction["following"], longest), 1, keepdims=True)
+    follows = tf.range(shares.shape[1], dtype=tf.float32)[None, :, None] == following
+    is_served_now = tf.reduce_any(served_now & (longest > 0), 1, keepdims=True)
+    serves_longest = (is_served_now & follows) | (~is_served_now & serves_most)
     is_near = features[..., NEAR] > 0
-    moves, fills = (
-        tf.linalg.matmul(serves, tf.cast(lanes, tf.float32)) > 0 for lanes in (is_near & ~is_full, is_near & is_full)
+    moves, fills, moves_others = (
+        tf.linalg.matmul(serves, tf.cast(lanes, tf.float32)) > 0
+        for lanes in (is_near & ~is_full, is_near & is_full, is_near & ~is_full & ~served_now)
     )
     only_fills = fills & ~moves & tf.reduce_any(moves, 1, keepdims=True)
-    allowed = (is_late & serves_most) | (~is_late & ~only_fills)
-    served_now = tf.linalg.matmul(serves, tf.cast(is_current, tf.float32), transpose_a=True) > 0
-    waits_now, moves_now = (
-        tf.reduce_any(served_now & lanes, 1, keepdims=True)
-        for lanes in (is_near, is_near & (features[..., SPEED] >= MIN_RELATIVE_SPEED))
-    )
-    others = tf.linalg.matmul(serves, tf.cast(is_near & ~is_full & ~served_now, tf.float32)) > 0
-    has_other = tf.reduce_any(others & allowed & ~is_current, 1, keepdims=True)
-    allowed &= ~(is_current & (green_s[:, None] >= STUCK_S) & waits_now & ~moves_now & has_other)
+    allowed = (is_late & serves_longest) | (~is_late & ~only_fills)
+    moves_others &= allowed
+    is_stuck = tf.reduce_any(served_now & is_near, 1, keepdims=True) & ~tf.reduce_any(moves_now, 1, keepdims=True)
+    is_stuck &= (green_s[:, None] >= STUCK_S) & tf.reduce_any(moves_others, 1, keepdims=True)
+    allowed = (is_stuck & moves_others) | (~is_stuck & allowed)
     lowered = tf.reduce_min(log_p, 1, keepdims=True) - MASKED_BELOW
     return tf.where(allowed, log_p, _repeated(lowered, log_p))
 

@@ -240,8 +240,7 @@ class StreetObservers:
 
     def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> list[Observation]:
         red_s = [
-            observer.longest_red_s(state.since_green_s)
-            for observer, state in zip(self._observers, phase_states, strict=True)
+            observer.longest_red_s(state.since_green_s) for observer, state in zip(self._observers, phase_states, strict=True)
         ]
         features = self._features.compute(readings.by_vehicle, np.concatenate(red_s))
         observations, begin = [], 0

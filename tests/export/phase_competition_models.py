@@ -23,6 +23,7 @@ def random_junction(rng, greens, lanes):
         permissive=(rng.choice([0.0, 0.0, 0.25, 0.5], (greens, lanes)) * (1 - shares)).astype(np.float32),
         change=rng.uniform(0, 2, (greens, greens)).astype(np.float32),
         kept=rng.random((greens, greens)).astype(np.float32),
+        following=rng.integers(0, greens, (greens, lanes)).astype(np.float32),
         lanes=rng.uniform(0.2, 2, (lanes, 2)).astype(np.float32),
         interval=rng.uniform(0.2, 2, 1).astype(np.float32),
     )
@@ -36,6 +37,7 @@ def random_observations(rng, greens, lanes, rows, max_red_s=119.0):
     """Observations as the street dialect has them, float32 [rows, O]."""
     features = rng.gamma(0.5, 6.0, (rows, lanes, len(FEATURES)))
     features *= rng.random(features.shape) < 0.7
+    features[..., FEATURES.index("relative_speed")] *= rng.random((rows, 1)) < 0.5
     features[..., FEATURES.index("longest_red")] = rng.uniform(0, max_red_s, (rows, lanes))
     head = np.zeros((rows, greens + 2))
     head[np.arange(rows), rng.integers(greens, size=rows)] = 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from export.actors.phase_competition import MAX_RED_S, SHAPES, PhaseCompetition
+from export.actors.phase_competition import SHAPES, Padded, PhaseCompetition, greens_allowed
 from export.checkpoints import phase_networks
 from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations
@@ -68,8 +68,6 @@ def test_written_policy_is_where_another_training_starts(tmp_path):
 def test_decision_without_a_choice_has_no_probability(layout):
     networks = StreetActorCritic(layout, random_arrays(1))
     x = observations(200, 150.0)
-    for tl, (greens, _) in SIZES.items():
-        x[tl][:, greens + 1] = 0.0  # no green has been shown for long
 
     def sample(rows, inputs):
         actions, log_p = networks.sample(rows, inputs, np.random.default_rng(8))
@@ -77,17 +75,12 @@ def test_decision_without_a_choice_has_no_probability(layout):
 
     found = decided(networks, x, sample)
     for tl, junction in zip(layout.tls, layout.junctions, strict=True):
-        features = x[tl][:, junction.protected.shape[0] + 2 :].reshape(len(x[tl]), -1, len(FEATURES))
-        serves = junction.protected + junction.permissive > 0
-        halting, red_s = (features[..., FEATURES.index(name)] for name in ("halting", "longest_red"))
-        waiting_s = np.where((halting > 0) & serves.any(0), red_s, 0)
-        # not the current green, which does not serve the link that waits
-        others = serves[:, waiting_s.argmax(1)].T & (x[tl][:, : len(serves)] == 0)
-        is_late = (waiting_s.max(1) >= MAX_RED_S) & others.any(1)
-        assert (np.isnan(found[tl][:, 1]) == is_late).all() and is_late.any() and not is_late.all()
-        for k in np.flatnonzero(is_late):
-            longest = waiting_s[k].argmax()
-            assert serves[int(found[tl][k, 0]), longest] and found[tl][k, 0] != x[tl][k, : len(serves)].argmax()
+        greens = len(junction.protected)
+        features = x[tl][:, greens + 2 :].reshape(len(x[tl]), -1, len(FEATURES))
+        own = Padded.of([junction] * len(x[tl]))
+        allowed, is_restricted = greens_allowed(own, x[tl][:, :greens], x[tl][:, greens + 1], features)
+        assert (np.isnan(found[tl][:, 1]) == is_restricted).all() and is_restricted.any() and not is_restricted.all()
+        assert allowed[np.arange(len(allowed)), found[tl][:, 0].astype(int)].all()
 
 
 def test_sampled_greens_are_the_junctions_own(layout):

@@ -168,5 +168,6 @@ class StreetLearner:
 
 
 _RANKS = {
-    "protected": 3, "permissive": 3, "change": 3, "kept": 3, "lanes": 3, "interval": 2, "green_mask": 2, "lane_mask": 2,
+    "protected": 3, "permissive": 3, "change": 3, "kept": 3, "following": 3, "lanes": 3, "interval": 2, "green_mask": 2,
+    "lane_mask": 2,
 }  # fmt: skip

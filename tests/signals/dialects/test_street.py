@@ -197,7 +197,7 @@ def test_observation_is_one_hot_min_green_green_time_and_lane_features(built):
     assert x[: len(greens) + 2].tolist() == [float(k == 1) for k in range(len(greens))] + [1, 12.5]
     features = x[len(greens) + 2 :].reshape(-1, len(FEATURES))
     red_s = [
-        min(since for green, since in zip(greens, since_s, strict=True) if any(green[k] in "Gg" for k in approach.links))
+        max(min(since for green, since in zip(greens, since_s, strict=True) if green[k] in "Gg") for k in approach.links)
         for approach in built.signals[0].approaches
     ]
     expected = ApproachFeatures(built.signals[0].approaches, rows).compute(readings.by_vehicle, np.array(red_s))
@@ -214,7 +214,7 @@ def test_red_of_a_lane_is_that_of_its_link_that_has_waited_longest(data, links, 
     found = StreetObserver(signal, {}).longest_red_s(since_s)
     for own, red_s in zip(lanes, found, strict=True):
         served = [[since for green, since in zip(states, since_s, strict=True) if green[k] in "Gg"] for k in own]
-        assert red_s == max((min(*since, 3600) if len(since) > 1 else min(since[0], 3600) for since in served if since), default=3600)
+        assert red_s == max((min(*since, 3600) for since in served if since), default=3600)
 
 
 def test_red_of_a_lane_that_no_green_serves_is_an_hour(built):

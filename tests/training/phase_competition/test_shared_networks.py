@@ -20,7 +20,8 @@ def junction(greens, lanes, seed=0):
     protected[0] = 1
     permissive = np.where(protected > 0, 0, rng.random((greens, lanes)) < 0.3).astype(np.float32)
     square = rng.random((greens, greens)).astype(np.float32)
-    return Junction(protected, permissive, square, square.T, rng.random((lanes, 2)).astype(np.float32), np.ones(1, np.float32))
+    following, limits = np.zeros((greens, lanes), np.float32), rng.random((lanes, 2)).astype(np.float32)
+    return Junction(protected, permissive, square, square.T, following, limits, np.ones(1, np.float32))
 
 
 def observation(greens, lanes, seed=0):
@@ -76,6 +77,7 @@ def test_a_forced_decision_has_no_log_probability_and_serves_the_lane():
     own.permissive[:] = 0
     networks = StreetLayout(("A",), (own,)).networks(arrays(), 1.0)
     values = observation(3, 2)
+    values[:3], values[4] = [1, 0, 0], 0
     values[5 + len(FEATURES) + RED] = 130
     values[5 + len(FEATURES) + FEATURES.index("halting")] = 1
     values[5 + len(FEATURES) + FEATURES.index("exit_blocked")] = 0
