@@ -4,6 +4,7 @@ As a library: the environments, and the client of the model servers."""
 
 import importlib
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,22 +15,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "InputError", "env", "parallel_env"]
 
-_MODULES = {
-    "Client": ("serving.client", "controller"),
-    "InputError": ("city.errors", "controller"),
-    "env": ("environment", "environment"),
-    "parallel_env": ("environment", "environment"),
-}
-"""The module that each name is imported from when it is first used, and the extra that it needs: the command starts fast."""
 _PACKAGES = ("city", "protos", "signals", "serving", "controller", "export", "simulation", "environment")
-"""The packages that they need."""
+_MODULES = {
+    "Client": ("serving.client", "controller", ("protos", "serving")),
+    "InputError": ("city.errors", "controller", ("city",)),
+    "env": ("environment", "environment", _PACKAGES),
+    "parallel_env": ("environment", "environment", _PACKAGES),
+}
+"""Name -> (module, the extra and our packages that it needs). A name is imported when it is first used: the command starts fast."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _check_packages()
-    path, extra = _MODULES[name]
+    path, extra, packages = _MODULES[name]
+    _check_packages(packages)
     try:
         module = importlib.import_module(path)
     except ImportError as error:
@@ -37,10 +37,10 @@ def __getattr__(name: str) -> Any:
     return getattr(module, name)
 
 
-def _check_packages() -> None:
+def _check_packages(packages: Iterable[str]) -> None:
     """Raise ImportError if a module of the user's own has the name of one of our packages: a script's folder comes first."""
     home = Path(__file__).resolve().parent.parent
-    for package in _PACKAGES:
+    for package in packages:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None and Path(spec.origin).resolve().parent.parent != home:
             raise ImportError(f"{spec.origin} hides greenserve's package {package}; rename it, or run in another folder")

@@ -224,7 +224,7 @@ class StreetObserver:
 def _served_together(approach: pb.Approach, greens: Sequence[str]) -> list[list[float]]:
     """[links, greens] of a lane: inf for a green that does not serve a link, else 0.
 
-    Links that the same greens serve have one row. One that no green serves counts only if the lane has no other.
+    Links that the same greens serve have one row. A link that no green serves counts only if the lane has no other.
     """
     rows = dict.fromkeys(tuple(0.0 if green[k] in GREEN else math.inf for green in greens) for k in approach.links)
     served = [list(row) for row in rows if 0.0 in row]
