@@ -22,7 +22,7 @@ _MODULES = {
     "env": ("environment", "environment", _PACKAGES),
     "parallel_env": ("environment", "environment", _PACKAGES),
 }
-"""Name -> (module, the extra and our packages that it needs). A name is imported when it is first used: the command starts fast."""
+"""Name -> (module, the extra and our packages that it needs). Imported when first used: the command starts fast."""
 
 
 def __getattr__(name: str) -> Any:
