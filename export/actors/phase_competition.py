@@ -14,13 +14,16 @@ The logits are the sum of the networks' log-probabilities, if there are several.
 - Exits of a lane are full if all of them are blocked and have little room. A green whose vehicles near the stop line would
   all enter full exits is not chosen while another green has vehicles near with room ahead: it would fill the junction, or a
   roundabout, and move nothing.
-- A lane with halting vehicles and exits that are not full, of which a link has had no green for MAX_RED_S, leaves only the
-  greens that serve most of its links. If the current green serves the lane, though not this link, and no vehicle moves there,
-  only the next green in the order of the program is left that serves a link of the lane which the current one does not:
-  sooner or later that is the link that waits.
-- A green that has been shown for STUCK_S while no vehicle moves on its lanes within 150 m leaves only the greens that serve
-  other lanes with vehicles near the stop line and room ahead, if there are any. Otherwise two junctions would wait for each
-  other for ever: the first vehicle of a lane may be headed for a full exit while other exits are free.
+- A lane with halting vehicles and exits that are not full, of which a link has had no green for MAX_RED_S, is served next; of
+  several, the one with the longest time. If the current green does not serve the lane, only the greens that serve most of its
+  links are left. If it does, and the lane does not move, only the next green in the order of the program is left that serves a
+  link which the current one does not: repeated, this reaches the link that waits. If the lane moves, the rule does not apply.
+  This rule has priority over the first one.
+- A green that has been shown for at least STUCK_S, with vehicles near its stop lines, is left if none of its lanes moves now and
+  a green that the other rules allow serves other lanes with vehicles near and room ahead; only such greens remain. Otherwise two
+  junctions would wait for each other for ever: the first vehicle of a lane may be headed for a full exit while others are free.
+
+A lane moves if its mean speed within 150 m is at least MIN_RELATIVE_SPEED of the limit.
 
 Lanes and greens are of any number: a fleet pads both.
 
@@ -110,7 +113,7 @@ class Junction:
     kept: Float32s
     """[P, P], the share of the row's lanes that the column's green serves too."""
     following: Float32s
-    """[P, L], the index of the green that serves, after the row's, another link of the lane; the row's own without one."""
+    """[P, L], index of the next green in turn that serves a link of the lane that the row's green does not; else its own."""
     lanes: Float32s
     """[L, 2], speed limit and reach, scaled."""
     interval: Float32s
@@ -374,7 +377,7 @@ def greens_allowed(
     served = shares[rows, :, longest]
     serves_most = (served > 0) & (served >= served.max(1, keepdims=True) - SHARE_TOLERANCE)
     following = (is_current * junction.following[rows, :, longest]).sum(1)
-    follows = np.arange(serves.shape[1]) == following[:, None]
+    follows = (np.arange(serves.shape[1]) == following[:, None]) & (junction.green_mask > 0)
     serves_longest = np.where(served_now[rows, longest][:, None], follows, serves_most)
     is_near = features[..., NEAR] > 0
     moves: NDArray[np.bool_] = np.any(serves & (is_near & ~is_full)[:, None], 2)

@@ -150,6 +150,7 @@ def _masked(log_p: Any, junction: Junction, current: Any, green_s: Any, features
     serves_most = (served > 0) & (served >= tf.reduce_max(served, 1, keepdims=True) - SHARE_TOLERANCE)
     following = tf.reduce_sum(is_current * tf.linalg.matmul(junction["following"], longest), 1, keepdims=True)
     follows = tf.range(shares.shape[1], dtype=tf.float32)[None, :, None] == following
+    follows &= junction["green_mask"][..., None] > 0
     is_served_now = tf.reduce_any(served_now & (longest > 0), 1, keepdims=True)
     serves_longest = (is_served_now & follows) | (~is_served_now & serves_most)
     is_near = features[..., NEAR] > 0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from export.actors.phase_competition import SHAPES, Padded, PhaseCompetition, greens_allowed
+from export.actors.phase_competition import MAX_RED_S, SHAPES, Padded, PhaseCompetition, greens_allowed
 from export.checkpoints import phase_networks
 from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations
@@ -81,6 +81,15 @@ def test_decision_without_a_choice_has_no_probability(layout):
         allowed, is_restricted = greens_allowed(own, x[tl][:, :greens], x[tl][:, greens + 1], features)
         assert (np.isnan(found[tl][:, 1]) == is_restricted).all() and is_restricted.any() and not is_restricted.all()
         assert allowed[np.arange(len(allowed)), found[tl][:, 0].astype(int)].all()
+        # a lane that waits alone, at a green that does not serve it
+        serves = junction.protected + junction.permissive > 0
+        late = (features[..., FEATURES.index("longest_red")] >= MAX_RED_S) & (features[..., FEATURES.index("halting")] > 0)
+        for k in np.flatnonzero(late.sum(1) == 1):
+            lane = late[k].argmax()
+            is_full = features[k, lane, FEATURES.index("exit_blocked")] > 0.99
+            if serves[:, lane].any() and not serves[x[tl][k, :greens].argmax(), lane] and not is_full:
+                stands = x[tl][k, greens + 1] >= 20  # the third rule may leave other greens
+                assert stands or serves[int(found[tl][k, 0]), lane]
 
 
 def test_sampled_greens_are_the_junctions_own(layout):
