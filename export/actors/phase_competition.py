@@ -367,7 +367,7 @@ def greens_allowed(
     shares = junction.protected + junction.permissive
     serves = shares > 0
     is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
-    served_now = (is_current[:, :, None] & serves).any(1)
+    served_now: NDArray[np.bool_] = np.any(is_current[:, :, None] & serves, 1)
     moves_now = served_now & (features[..., SPEED] >= MIN_RELATIVE_SPEED)
     waits = (features[..., HALTING] > 0) & serves.any(1) & ~is_full & ~moves_now
     waiting_s = np.where(waits, features[..., RED], 0.0)
