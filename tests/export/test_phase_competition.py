@@ -253,6 +253,18 @@ def test_a_green_with_room_ahead_of_one_of_its_lanes_is_allowed():
     assert is_restricted.all() and (allowed == [False, True, True]).all()
 
 
+def test_a_green_of_the_padding_is_never_the_next_one():
+    """Two current greens, which only random observations have: the sum of their next greens may be any number."""
+    actor, x = waiting(np.random.default_rng(3), [[0.5], [0.5], [0], [0]], [4], [130], current=0)
+    x[:, 1] = 1
+    (step,) = actor.steps
+    own = replace(step.junction, following=np.array([[3], [3], [0], [0]], np.float32))
+    padded = Padded.of([own] * len(x), greens=8)
+    current = np.pad(x[:, :4], ((0, 0), (0, 4)))
+    allowed, _ = greens_allowed(padded, current, x[:, 5], x[:, 6:].reshape(len(x), -1, len(FEATURES)))
+    assert not allowed[:, 4:].any()
+
+
 def test_the_best_green_that_serves_the_lane_is_chosen():
     actor, x = waiting(np.random.default_rng(3), [[1, 0], [0, 1], [1, 1]], [1, 0], [150, 0], current=1)
     free = x.copy()
