@@ -7,10 +7,11 @@ of --all-red; `--all-red default` leaves the red clearance by the junction's siz
 SUMO seeds from 101. A street whose results with these flags are in --out already is not simulated again. Prints a table in
 Markdown.
 
-Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. RESCO's figures are computed from its
-repository (https://github.com/Pi-Star-Lab/RESCO, resco_benchmark/utils/avg_timeLoss.py): of each method the mean of its last ten
-episodes, and the best single episode of any of its learners. Its learners explore in these episodes, with SUMO 1.9 and RESCO's
-yellow and green times; the policy here is frozen and greedy, under the safety rules.
+Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. "Time in the network" is the pretrained
+policy's `duration_s`. RESCO's figures are computed from its repository (https://github.com/Pi-Star-Lab/RESCO,
+resco_benchmark/utils/avg_timeLoss.py): of each method the mean of its last ten episodes, and the best single episode of any of its
+learners. Its learners explore in these episodes, with SUMO 1.9 and RESCO's yellow and green times; the policy here is frozen and
+greedy, under the safety rules.
 """
 
 import importlib.util
@@ -100,7 +101,7 @@ def _evaluate(folder: Path, seeds: int, workers: int, vary_demand: bool) -> None
 
 def _header() -> str:
     columns = [
-        "street", "pretrained", "worst seed", *ARMS[1:], "pretrained - best baseline (95 % interval)",
+        "street", "pretrained", "worst seed", "time in the network", *ARMS[1:], "pretrained - best baseline (95 % interval)",
         "RESCO: fixed", "max-pressure", "greedy", "IDQN", "IPPO", "best episode",
     ]  # fmt: skip
     return f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
@@ -108,6 +109,7 @@ def _header() -> str:
 
 def _row(street: str, results: dict[str, Any]) -> str:
     arms = {name: results["arms"][name]["delay_s"] for name in ARMS}
+    duration_s = results["arms"][ARMS[0]]["duration_s"]["mean"]
     best = min(ARMS[1:], key=lambda name: float(arms[name]["mean"]))
     difference = arms[best]["difference"]
     low, mean, high = (difference[key] for key in ("low", "mean", "high"))
@@ -116,7 +118,8 @@ def _row(street: str, results: dict[str, Any]) -> str:
     worst = max(simulation["delay_s"] for simulation in results["simulations"] if simulation["arm"] == ARMS[0])
     published = ["" if value is None else f"{value:.1f}" for value in STREETS[street]]
     cells = [
-        street, f"{arms[ARMS[0]]['mean']:.1f}", f"{worst:.1f}", *(f"{arms[name]['mean']:.1f}" for name in ARMS[1:]),
+        street, f"{arms[ARMS[0]]['mean']:.1f}", f"{worst:.1f}", f"{duration_s:.1f}",
+        *(f"{arms[name]['mean']:.1f}" for name in ARMS[1:]),
         f"{mean:+.1f}{interval}", *published,
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"

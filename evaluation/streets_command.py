@@ -71,11 +71,12 @@ def run(args: argparse.Namespace) -> int:
 def _write(path: Path, arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]]) -> None:
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["street", "arm", "delay_s", "finished", "total"])
+    writer.writerow(["street", "arm", "delay_s", "duration_s", "finished", "total"])
     for street, by_arm in results.items():
         for arm in arms:
             result = by_arm[arm.name]
-            writer.writerow([street, arm.name, round(result.delay_s, 3), result.finished, result.total])
+            delay_s, duration_s = (round(mean_s, 3) for mean_s in (result.delay_s, result.duration_s))
+            writer.writerow([street, arm.name, delay_s, duration_s, result.finished, result.total])
     whole_files.write(path, table.getvalue())
 
 

@@ -26,6 +26,8 @@ class StreetResult:
     """Mean over all vehicles, also those that have not arrived or departed."""
     finished: int
     total: int
+    duration_s: float
+    """Mean time in the network, over all vehicles."""
 
 
 def has_gridlock(by_arm: Mapping[str, StreetResult], arm: str) -> bool:
@@ -57,4 +59,4 @@ def simulate(
     with simulated(city, traffic, tripinfo, options) as connection:
         ControlledSimulation(connection, city, street, control).advance(traffic.seconds)
     trips = read_trips(tripinfo)
-    return StreetResult(trips.delay_s, trips.finished, trips.total)
+    return StreetResult(trips.delay_s, trips.finished, trips.total, trips.duration_s)

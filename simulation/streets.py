@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from city import config, network
+from city import config, init, network
 from city.errors import InputError
 from signals.contract import controllable
 from simulation.demand import MAX_SUMO_SEED
@@ -83,8 +83,10 @@ def city_of(folder: Path) -> config.City:
     rng = np.random.default_rng(list(folder.name.encode()))
     interval_s = int(rng.choice(INTERVALS_S, p=INTERVAL_SHARES))
     min_green_s = float(rng.choice(MIN_GREENS_S, p=MIN_GREEN_SHARES))
-    safety = config.Safety(all_red_s=None if rng.random() < PATH_RED_SHARE else 0.0)
+    all_red_s = None if rng.random() < PATH_RED_SHARE else 0.0
     street = network.of_sumocfg(sumocfg)
+    has_crossings = any(any(signal.crossing_m) for signal in street.signals.values())
+    safety = config.Safety(all_red_s=all_red_s, max_red_s=init.max_red_of_street_s(has_crossings))
     tls = {
         signal: config.TL((signal,), "street", signal, delta_time_s=interval_s, min_green_s=min_green_s)
         for signal in street.signals

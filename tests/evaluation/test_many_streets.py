@@ -39,9 +39,9 @@ def test_a_demand_that_gridlocks_every_arm_is_a_result_and_no_failure(streets, m
 
 def test_a_comparison_names_worse_streets_and_gridlocks_of_the_candidate_alone():
     results = {
-        "a": {"x": StreetResult(10, 100, 100), "y": StreetResult(20, 100, 100)},
-        "b": {"x": StreetResult(40, 50, 100), "y": StreetResult(20, 100, 100)},
-        "c": {"x": StreetResult(400, 10, 100), "y": StreetResult(400, 20, 100)},
+        "a": {"x": StreetResult(10, 100, 100, 10), "y": StreetResult(20, 100, 100, 20)},
+        "b": {"x": StreetResult(40, 50, 100, 40), "y": StreetResult(20, 100, 100, 20)},
+        "c": {"x": StreetResult(400, 10, 100, 400), "y": StreetResult(400, 20, 100, 400)},
     }
     comparison = compare(results, "x", "y")
     assert comparison.better == pytest.approx(1 / 3)

@@ -215,7 +215,7 @@ def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["street", "vehicles_per_lane_h", "oddities", "network", "delay_s", "finished", "total", "gridlock", "ratio"]
+        ["street", "vehicles_per_lane_h", "oddities", "network", "delay_s", "duration_s", "finished", "total", "gridlock", "ratio"]
     )  # fmt: skip
     for gate_street in gate_streets:
         by_name = results.get(gate_street.name, {})
@@ -224,7 +224,8 @@ def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
             writer.writerow(
                 [
                     gate_street.name, f"{gate_street.vehicles_per_lane_h:.1f}", "; ".join(gate_street.oddities), name,
-                    f"{result.delay_s:.3f}", result.finished, result.total, int(gridlock), f"{relative:.3f}",
+                    f"{result.delay_s:.3f}", f"{result.duration_s:.3f}", result.finished, result.total, int(gridlock),
+                    f"{relative:.3f}",
                 ]
             )  # fmt: skip
     return text.getvalue()

@@ -182,7 +182,7 @@ class Selection:
                     self._report(f"left out {street.name}: {outcome}")
                     continue
                 saved = self._saved.setdefault(street.name, {})
-                saved[keys[name]] = [outcome.delay_s, outcome.finished, outcome.total]
+                saved[keys[name]] = [outcome.delay_s, outcome.finished, outcome.total, outcome.duration_s]
                 self._save(streets)
         used = [street.name for street in streets if street.name not in failed]
         if not used:
@@ -233,6 +233,7 @@ class Selection:
         return {
             "--gate-streets": [street.name for street in streets],
             "--seconds": self.settings.seconds,
+            "greenserve": version("greenserve"),
             "SUMO": version("eclipse-sumo"),
         }
 
@@ -282,5 +283,5 @@ def _digest(path: Path) -> str:
 
 
 def _result(values: Sequence[float]) -> StreetResult:
-    delay_s, finished, total = values
-    return StreetResult(delay_s, int(finished), int(total))
+    delay_s, finished, total, duration_s = values
+    return StreetResult(delay_s, int(finished), int(total), duration_s)

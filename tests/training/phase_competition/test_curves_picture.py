@@ -32,7 +32,7 @@ def outcome(kept=("seed 5", "seed 6")):
     delays_s = {REFERENCE: (20, 30), "seed 5": (10, 20), "seed 6": (10, 20), "seed 7": (10, 300), PRODUCT: (9, 19)}
     results = {
         street: {
-            name: StreetResult(by_street[k], 20 if (name, k) == ("seed 6", 1) else 90, 100)
+            name: StreetResult(by_street[k], 20 if (name, k) == ("seed 6", 1) else 90, 100, 50.0)
             for name, by_street in delays_s.items()
         }
         for k, street in enumerate("ab")

@@ -13,11 +13,11 @@ def results(**delays_s):
     """Two streets where the reference has 20 and 30 s; by name the delays on both, with the arrivals if they are few."""
     found = {}
     for street, reference_s in (("a", 20.0), ("b", 30.0)):
-        found[street] = {REFERENCE: StreetResult(reference_s, 100, 110)}
+        found[street] = {REFERENCE: StreetResult(reference_s, 100, 110, 50.0)}
     for name, values in delays_s.items():
         for street, value in zip(("a", "b"), values, strict=True):
             delay_s, finished = value if isinstance(value, tuple) else (value, 100)
-            found[street][name] = StreetResult(delay_s, finished, 110)
+            found[street][name] = StreetResult(delay_s, finished, 110, 50.0)
     return found
 
 
@@ -34,7 +34,7 @@ def test_a_network_fails_for_a_gridlock_that_the_reference_does_not_have():
 
 def test_a_gridlock_of_the_reference_too_is_no_failure():
     found = results(good=(10, 20), same=(10, (20, 60)))
-    found["b"][REFERENCE] = StreetResult(30.0, 55, 110)
+    found["b"][REFERENCE] = StreetResult(30.0, 55, 110, 50.0)
     assert failure(found, "same") == ""
 
 
@@ -58,7 +58,7 @@ def test_the_best_that_pass_are_kept_in_the_given_order():
 
 def test_a_street_without_vehicles_does_not_count():
     found = results(x=(10, 10))
-    found["a"] = {name: StreetResult(0, 0, 0) for name in found["a"]}
+    found["a"] = {name: StreetResult(0, 0, 0, 0) for name in found["a"]}
     (verdict,) = gate.judge(found, ["x"])
     assert verdict.mean_delay_s == pytest.approx(10) and verdict.worst_street == "b"
     found["b"] = found["a"]

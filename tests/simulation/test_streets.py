@@ -1,0 +1,65 @@
+"""Many streets as cities: times drawn by a street's name, as long a red as `city init` writes, and streets that are left out."""
+
+import shutil
+import xml.etree.ElementTree as ET
+from collections import Counter
+
+import pytest
+
+from city import init
+from city.errors import InputError
+from simulation.streets import INTERVALS_S, MIN_GREENS_S, city_of, of_folder
+from simulation.synthetic import streets
+
+SEED, SEED_WITH_CROSSINGS = 0, 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streets")
+    streets.generate(folder, SEED)
+    return folder
+
+
+@pytest.fixture
+def street(folder):
+    return folder / f"street_{SEED}"
+
+
+def test_streets_have_all_intervals_and_min_greens_and_the_same_times_again(street, tmp_path):
+    copies = [shutil.copytree(street, tmp_path / f"copy_{k}") for k in range(150)]
+    cities = [city_of(copy) for copy in copies]
+    tls = [next(iter(city.tls.values())) for city in cities]
+    intervals = Counter(tl.delta_time_s for tl in tls)
+    assert set(intervals) == set(INTERVALS_S) and intervals.most_common(1)[0][0] == 5
+    assert {tl.min_green_s for tl in tls} == set(MIN_GREENS_S)
+    assert 30 < sum(city.safety.all_red_s is None for city in cities) < 90
+    assert city_of(copies[0]) == cities[0]
+
+
+def test_a_street_has_the_longest_red_that_city_init_writes(street, tmp_path):
+    assert city_of(street).safety.max_red_s == init.max_red_of_street_s(False)
+    with_crossings = city_of(streets.generate(tmp_path, SEED_WITH_CROSSINGS))
+    assert with_crossings.safety.max_red_s == init.max_red_of_street_s(True) < init.max_red_of_street_s(False)
+
+
+@pytest.mark.parametrize("state", ["G", "r"])
+def test_a_street_whose_programs_have_one_green_or_none_is_left_out(street, tmp_path, state):
+    shutil.copytree(street, tmp_path / "good")
+    damaged = shutil.copytree(street, tmp_path / "poor")
+    _show_always(damaged / "street.net.xml", state)
+    usable, (reason,) = of_folder(tmp_path, "--streets")
+    assert usable == [tmp_path / "good"] and "poor" in reason and "\n" not in reason
+    shutil.rmtree(tmp_path / "good")
+    with pytest.raises(InputError, match=r"--streets .*: none of its folders has a street\.sumocfg with a signal to control"):
+        of_folder(tmp_path, "--streets")
+
+
+def _show_always(net_file, state):
+    tree = ET.parse(net_file)
+    for logic in tree.getroot().iter("tlLogic"):
+        first, *others = logic.findall("phase")
+        first.set("state", state * len(first.get("state")))
+        for phase in others:
+            logic.remove(phase)
+    tree.write(net_file)
