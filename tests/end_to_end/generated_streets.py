@@ -131,6 +131,7 @@ def run(
     safety: config.Safety | None = None,
     control: config.Controller | None = None,
     release_s: float = 60,
+    dialect: str = "sumo-rl",
 ) -> Outcome:
     """Run the street: by its fixed plans without `policies`, else under control, and released for the last release_s seconds."""
     statistics, collisions = (street.net_file.with_suffix(f".{name}.xml") for name in ("statistics", "collisions"))
@@ -148,7 +149,7 @@ def run(
         else:
             controlled_s = seconds - release_s
             safety, control, alarms = safety or config.Safety(), control or config.Controller(), Alarms()
-            loop = _control(connection, street, controlled_s, policies, safety, control, outcome, alarms)
+            loop = _control(connection, street, controlled_s, policies, dialect, safety, control, outcome, alarms)
             if release_s:
                 loop.release(end_s)
                 outcome.is_released = all(intersection.is_released for intersection in loop.intersections.values())
@@ -178,11 +179,11 @@ def _controlled_places(net_file: Path) -> set[str]:
     return left_by | {f":{start_of[edge]}" for edge in left_by}
 
 
-def _control(connection, street, seconds, policies, safety, control, outcome, alarms):
+def _control(connection, street, seconds, policies, dialect, safety, control, outcome, alarms):
     read = network.read(street.net_file, list(street.additional), street.begin_s)
     city = config.City(street.net_file)
     contracts = [
-        contract.build(city, config.TL((signal.id,), "sumo-rl", signal.id), read)
+        contract.build(city, config.TL((signal.id,), dialect, signal.id), read)
         for signal in read.signals.values()
         if signal.first_program.greens
     ]

@@ -191,7 +191,8 @@ def test_a_written_policy_has_the_sharpness_in_its_scores(tmp_path):
         np.testing.assert_array_equal(after, 3 * before if k in (8, 9) else before)
 
 
-def test_a_training_from_a_policy_is_not_worse_than_its_start(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("start", ["x.policy", "pretrained"])
+def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     signal = network.of_sumocfg(GRID / "grid.sumocfg").signals
     name = sorted(signal)[0]
@@ -200,7 +201,7 @@ def test_a_training_from_a_policy_is_not_worse_than_its_start(tmp_path, monkeypa
     )
     street_learning.save(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
     flags = ["--episodes", "1", "--episodes-per-update", "1", "--seconds", "120", "--held-out", "1", "--learning-rate", "0.9"]
-    assert main(["train", "--start-from", "x.policy", *flags]) == 0
+    assert main(["train", "--start-from", start, *flags]) == 0
     output = capsys.readouterr()
     start_s = float(re.search(r"before the first update: held-out ([\d.]+) s", output.err)[1])
     assert float(re.search(r"held-out demand: ([\d.]+) s", output.out)[1]) <= start_s
