@@ -9,9 +9,9 @@ Markdown.
 
 Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. "Time in the network" is the pretrained
 policy's `duration_s`. RESCO's figures are computed from its repository (https://github.com/Pi-Star-Lab/RESCO,
-resco_benchmark/utils/avg_timeLoss.py): of each method the mean of its last ten episodes, and the best single episode of any of its
-learners. Its learners explore in these episodes, with SUMO 1.9 and RESCO's yellow and green times; the policy here is frozen and
-greedy, under the safety rules.
+resco_benchmark/utils/avg_timeLoss.py): of each method the mean of its last ten episodes, and the best single episode of any of
+its learners. Its learners explore in these episodes, with SUMO 1.9 and RESCO's yellow and green times; the policy here is frozen
+and greedy, under the safety rules.
 """
 
 import importlib.util

@@ -214,9 +214,8 @@ def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
     """The results as CSV: a row for each simulation and each network."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["street", "vehicles_per_lane_h", "oddities", "network", "delay_s", "duration_s", "finished", "total", "gridlock", "ratio"]
-    )  # fmt: skip
+    head = ["street", "vehicles_per_lane_h", "oddities", "network", "delay_s", "duration_s", "finished", "total"]
+    writer.writerow([*head, "gridlock", "ratio"])
     for gate_street in gate_streets:
         by_name = results.get(gate_street.name, {})
         for name, result in by_name.items():

@@ -227,7 +227,8 @@ class StreetsTrainer:
         return [outcomes[k] for k in range(len(jobs))]
 
     def _write(self) -> None:
-        description = {"training": [self._settings.identity | {"greenserve": version("greenserve"), "sumo": version("eclipse-sumo")}]}
+        versions = {"greenserve": version("greenserve"), "sumo": version("eclipse-sumo")}
+        description = {"training": [self._settings.identity | versions]}
         save(self._settings.policy_file, self._learner.arrays, self._settings.ppo.sharpness(1.0), description)
 
     def _save(self) -> None:
