@@ -24,6 +24,8 @@ REWARD_VEHICLES = 5.0
 """Vehicles that lose time during a tick, for a reward of -1."""
 MAX_ADVANTAGE = 4.0
 """Bound of an advantage, in standard deviations."""
+MIN_SPREAD = 1e-2
+"""Added to the spread of advantages: a junction on which nothing depends must not count for much."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def make_batch(
     parts: list[dict[str, NDArray[Any]]] = []
     greens = max(j.protected.shape[0] for own, _ in episodes for j in own)
     lanes = max(j.protected.shape[1] for own, _ in episodes for j in own)
-    for own, transitions in episodes:
+    for episode, (own, transitions) in enumerate(episodes):
         own_greens = max(j.protected.shape[0] for j in own)
         for junction, tl in zip(own, transitions, strict=True):
             if len(tl.value) < 2:
@@ -78,6 +80,7 @@ def make_batch(
                     "log_p": tl.log_p[:-1][chosen],
                     "advantage": advantage[chosen],
                     "spread": np.full(chosen.sum(), advantage.std()),
+                    "episode": np.full(chosen.sum(), episode),
                     "target": target[chosen].astype(np.float32),
                     "value": tl.value[:-1][chosen],
                 }
@@ -95,7 +98,7 @@ def make_batch(
         green_x.astype(np.float32),
         columns["action"],
         columns["log_p"],
-        _scaled(columns["advantage"], columns["spread"]),
+        _scaled(columns["advantage"], columns["spread"], columns["episode"]),
         columns["target"],
         columns["value"],
     )
@@ -128,12 +131,19 @@ def _advantages(tl: Transitions, gamma: float, gae_lambda: float) -> tuple[NDArr
     return advantages, squashed(advantages + value[:-1])
 
 
-def _scaled(advantage: NDArray[np.float64], spread: NDArray[np.float64]) -> Float32s:
-    """Advantages of unit scale: a congested junction counts for more than a quiet one, but by the square root only.
+def _scaled(advantage: NDArray[np.float64], spread: NDArray[np.float64], episode: NDArray[np.intp]) -> Float32s:
+    """Advantages of unit scale.
 
-    `spread`: standard deviation of the advantages of the decision's TL in its episode.
+    In an episode, a congested junction counts for more than a quiet one, but by the square root only; the quadratic mean of an
+    episode's advantages is divided by, so that a quiet street counts as much as a congested one.
+
+    Args:
+        advantage: [N].
+        spread: [N], standard deviation of the advantages of the decision's TL in its episode.
+        episode: [N], number of the decision's episode.
     """
-    scaled = advantage / np.sqrt((spread + 1e-2) * (np.sqrt((advantage**2).mean()) + 1e-2))
+    mean_square = np.bincount(episode, advantage**2) / np.maximum(np.bincount(episode), 1)
+    scaled = advantage / np.sqrt((spread + MIN_SPREAD) * (np.sqrt(mean_square[episode]) + MIN_SPREAD))
     scaled = (scaled - scaled.mean()) / (scaled.std() + 1e-6)
     return np.asarray(np.clip(scaled, -MAX_ADVANTAGE, MAX_ADVANTAGE), np.float32)
 

@@ -143,6 +143,20 @@ def test_forced_decisions_are_not_learned_from():
     assert len(data) == 7 and np.isfinite(data.log_p).all()
 
 
+def test_a_quiet_street_counts_as_much_as_a_congested_one():
+    noise, episode = np.random.default_rng(0).standard_normal(2000), np.repeat([0, 1], 1000)
+    spread = np.where(episode, 50.0, 0.5)
+    quiet, congested = (batch._scaled(noise * spread, spread, episode)[episode == k].std() for k in (0, 1))
+    assert quiet == pytest.approx(congested, rel=0.1)
+
+
+def test_in_an_episode_a_congested_junction_counts_for_more_by_the_square_root():
+    noise, tl = np.random.default_rng(0).standard_normal(2000), np.repeat([0, 1], 1000)
+    spread = np.where(tl, 4.5, 0.5)
+    quiet, congested = (batch._scaled(noise * spread, spread, np.zeros(2000, int))[tl == k].std() for k in (0, 1))
+    assert congested / quiet == pytest.approx(3, rel=0.1)
+
+
 def test_a_batch_without_two_decisions_is_refused():
     tl = transitions(1, np.random.default_rng(0), 4 + 2 * len(FEATURES), 3)
     with pytest.raises(ValueError, match="two decisions"):
