@@ -24,6 +24,10 @@ MAX_DEADLINE_MS, MAX_WATCHDOG_S, MAX_SPEED = 60_000, 3599, 1000
 MAX_PHASE = 16
 """Number of phases of a signal controller."""
 MIN_RECORD_GB = 1
+CROSSINGS_MAX_RED_S = 120.0
+"""`max_red_s` for the street dialect if a signal has pedestrian crossings, which no policy observes: max-pressure's bound."""
+STREET_MAX_RED_S = 300.0
+"""`max_red_s` for the street dialect otherwise: a lane whose detector fails seems to be empty, and might never be served."""
 T = TypeVar("T")
 DIALECT = "dialect"
 """Key in a TL field's metadata: the included dialects that read the field. A user's own dialect may read all fields."""
@@ -118,6 +122,11 @@ class Safety:
     floors: str = "street"
     """`street`: the times above, the yellow of the approach speed and the clearance of crossings are minima of every
     policy. `dialect`: yellow, all-red and min green are exactly the contract's, as in training."""
+
+
+def street_max_red_s(has_crossings: bool) -> float:
+    """`max_red_s` of a new city whose TLs have the street dialect. `has_crossings`: of a TL's signals."""
+    return CROSSINGS_MAX_RED_S if has_crossings else STREET_MAX_RED_S
 
 
 @dataclass(frozen=True)

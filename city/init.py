@@ -10,6 +10,7 @@ from xml.sax.saxutils import quoteattr
 
 from city import network, toml_text, whole_files
 from city.arguments import Parser, simulated_second
+from city.config import street_max_red_s
 from city.errors import InputError
 from city.names import MAX_SIGNAL_NAME, canonical, key
 from city.network import SignalNetwork, StreetNetwork
@@ -18,9 +19,6 @@ from city.sumo_files import elements
 SUMO_RL = "sumo-rl"
 RESERVED_NAMES = ("all", "city")
 """`--tl all` means every TL, and `city` is the fleet's name by default."""
-MAX_RED_OF_CROSSINGS_S, MAX_RED_OF_STREET_S = 120.0, 300.0
-"""`max_red_s` of a city whose signals have pedestrian crossings (the bound of max-pressure control), and of another one whose TLs
-have the street dialect: a lane whose detector fails seems to be empty, and the policy would never serve it."""
 STREET = "street"
 """The dialect of the pretrained policy, which takes the greens of the program that runs."""
 _MAX_RED_REASONS = {
@@ -29,11 +27,6 @@ _MAX_RED_REASONS = {
 }
 SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}
 """Options that sumo-rl's environment passes to SUMO."""
-
-
-def max_red_of_street_s(has_crossings: bool) -> float:
-    """`max_red_s` of a city whose TLs have the street dialect."""
-    return MAX_RED_OF_CROSSINGS_S if has_crossings else MAX_RED_OF_STREET_S
 
 
 def parser(dialects: Sequence[str], prog: str) -> Parser:
@@ -224,7 +217,7 @@ def city_toml(
     demand = "" if sumocfg else '\n# sumocfg = "..."  # network and demand, to simulate: greenserve city init --route FILE'
     signals = "\n".join(_tl_table(tl, street.signals[signal], choices[signal], dialect) for tl, signal in tls.items())
     has_crossings = any(any(street.signals[signal].crossing_m) for signal in tls.values())
-    max_red = f"max_red_s = {max_red_of_street_s(has_crossings):g}     # {_MAX_RED_REASONS[has_crossings]}"
+    max_red = f"max_red_s = {street_max_red_s(has_crossings):g}     # {_MAX_RED_REASONS[has_crossings]}"
     max_red = f"\n{max_red}" if dialect == STREET else f"\n# {max_red}" if has_crossings else ""
     signals += "".join(f"\n# Left out: {toml_text.comment(reason)}" for reason in left_out.values()) + ("\n" if left_out else "")
     return f"""\

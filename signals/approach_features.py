@@ -29,8 +29,8 @@ FEATURES = (
     "relative_speed", "longest_wait", "total_wait", "occupancy", "nearest", "longest_red", "exit_occupancy", "exit_queue",
     "exit_blocked",
 )  # fmt: skip
-"""Names of the features of an incoming lane, in order (docs/reference/dialects.md has their units). A feature whose meaning
-changes gets another name: weights and contracts with the earlier one are then refused."""
+"""Names of the features of an incoming lane, in order (docs/reference/dialects.md has their units). Rename a
+feature if its meaning changes: old weights and contracts are then refused."""
 RED = FEATURES.index("longest_red")
 MAX_OCCUPANCY, MAX_EXIT_OCCUPANCY = 1.5, 1.2
 MAX_RED_S = 3600.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from city import config, init, network
+from city import config, network
 from city.errors import InputError
 from signals.contract import controllable
 from simulation.demand import MAX_SUMO_SEED
@@ -85,14 +85,14 @@ def city_of(folder: Path) -> config.City:
     min_green_s = float(rng.choice(MIN_GREENS_S, p=MIN_GREEN_SHARES))
     all_red_s = None if rng.random() < PATH_RED_SHARE else 0.0
     street = network.of_sumocfg(sumocfg)
-    has_crossings = any(any(signal.crossing_m) for signal in street.signals.values())
-    safety = config.Safety(all_red_s=all_red_s, max_red_s=init.max_red_of_street_s(has_crossings))
     tls = {
         signal: config.TL((signal,), "street", signal, delta_time_s=interval_s, min_green_s=min_green_s)
         for signal in street.signals
     }
-    city = config.City(folder / "city.toml", config.Network(sumocfg=sumocfg), safety=safety, tls=tls)
+    city = config.City(folder / "city.toml", config.Network(sumocfg=sumocfg), tls=tls)
     fit, _ = controllable(city, tls, street)
     if not fit:
         raise InputError(f"{sumocfg}: has no signal that can be controlled; leave it out")
-    return replace(city, tls={tl: tls[tl] for tl in fit})
+    has_crossings = any(any(street.signals[tl].crossing_m) for tl in fit)
+    safety = config.Safety(all_red_s=all_red_s, max_red_s=config.street_max_red_s(has_crossings))
+    return replace(city, safety=safety, tls={tl: tls[tl] for tl in fit})

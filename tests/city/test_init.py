@@ -172,18 +172,18 @@ def test_wrong_input_gets_one_line_and_no_file(tmp_path, monkeypatch, capsys, fl
 def test_at_signals_with_crossings_no_red_lasts_for_ever(dialect, crossroads_net, tmp_path):
     out = tmp_path / "city.toml"
     assert run("--net", crossroads_net, "--dialect", dialect, "--out", out) == 0
-    assert config.load(out).safety.max_red_s == (init.MAX_RED_OF_CROSSINGS_S if dialect == "street" else None)
+    assert config.load(out).safety.max_red_s == (config.CROSSINGS_MAX_RED_S if dialect == "street" else None)
     assert re.search(r"^(# )?max_red_s = 120 .*no policy observes pedestrians", out.read_text(), re.M)
 
 
-def test_without_crossings_a_lane_whose_detector_fails_is_served_by_the_policy_for_any_junction(tmp_path):
+def test_street_dialect_without_crossings_gets_a_max_red_of_300_s(tmp_path):
     out = tmp_path / "city.toml"
     assert run("--net", NET, "--dialect", "street", "--out", out) == 0
-    assert config.load(out).safety.max_red_s == init.MAX_RED_OF_STREET_S
+    assert config.load(out).safety.max_red_s == config.STREET_MAX_RED_S
     assert re.search(r"^max_red_s = 300 .*also if its detector fails", out.read_text(), re.M)
 
 
-def test_without_crossings_another_dialect_has_no_longest_red(tmp_path):
+def test_another_dialect_without_crossings_gets_no_max_red(tmp_path):
     out = tmp_path / "city.toml"
     assert run("--net", NET, "--dialect", "sumo-rl", "--out", out) == 0
     assert "max_red_s" not in out.read_text()

@@ -1,4 +1,4 @@
-"""A junction with more lanes and greens than any padding would have: city init, export with parity check, control."""
+"""A junction of 49 lanes and 14 greens: city init, export with parity check, control."""
 
 import math
 import xml.etree.ElementTree as ET

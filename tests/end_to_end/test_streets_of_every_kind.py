@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from city import config, init, network
+from city import config, network
 from city.errors import InputError
 from export import pretrained
 from simulation.junction_policies import JunctionPolicies
@@ -89,7 +89,7 @@ def test_the_shipped_policy_is_as_safe_as_the_fixed_plan_and_moves_as_many_vehic
     street = street_of(name, tmp_path)
     seconds = SECONDS / 2 if name in TIMES else SECONDS
     fixed = run(street, seconds)
-    safety = config.Safety(max_red_s=init.max_red_of_street_s(name in WITH_WALKERS))
+    safety = config.Safety(max_red_s=config.street_max_red_s(name in WITH_WALKERS))
     controlled = run(street, seconds, lambda _, own: JunctionPolicies(own, pretrained.policy()), safety, dialect="street")
     assert controlled.alarms == [] and controlled.is_released and controlled.decisions > 50
     assert controlled.programs == fixed.programs

@@ -12,8 +12,10 @@ from evaluation.arms import parse
 from evaluation.many_streets import StreetSimulation, compare
 from evaluation.policy_models import with_street_dialect
 from greenserve.__main__ import main
+from simulation import street_results
 from simulation.street_results import StreetResult, has_gridlock
 from simulation.synthetic.streets import generate
+from simulation.trips import read_trips
 from tests.conftest import GRID
 
 
@@ -27,6 +29,14 @@ def test_arms_of_a_street_have_the_same_vehicles(streets):
     results = StreetSimulation(parse("max-pressure,fixed,actuated,greedy"), 200.0)((streets[0], 5))
     assert len({result.total for result in results.values()}) == 1
     assert len({result.delay_s for result in results.values()}) == 4
+
+
+def test_a_result_has_delay_and_time_in_the_network_of_its_trips(streets, monkeypatch):
+    read = []
+    monkeypatch.setattr(street_results, "read_trips", lambda path: read.append(read_trips(path)) or read[-1])
+    result = StreetSimulation(parse("fixed"), 200.0)((streets[0], 5))["fixed"]
+    (trips,) = read
+    assert (result.delay_s, result.duration_s) == (trips.delay_s, trips.duration_s) and result.delay_s != result.duration_s
 
 
 def test_a_demand_that_gridlocks_every_arm_is_a_result_and_no_failure(streets, monkeypatch):
@@ -58,6 +68,8 @@ def test_the_command_compares_arms_and_writes_a_table(streets, tmp_path, capsys)
     out = capsys.readouterr().out
     assert "2 streets" in out and "max-pressure against fixed: less delay on" in out
     rows = list(csv.DictReader((tmp_path / "streets.csv").open()))
+    # a vehicle that waits to depart loses time outside of the network
+    assert all(0 < float(row["duration_s"]) < 200 and row["duration_s"] != row["delay_s"] for row in rows)
     assert [(row["street"], row["arm"]) for row in rows] == [
         (street.name, arm) for street in streets for arm in ("max-pressure", "fixed")
     ]

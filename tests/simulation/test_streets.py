@@ -1,4 +1,4 @@
-"""Many streets as cities: times drawn by a street's name, as long a red as `city init` writes, and streets that are left out."""
+"""Many streets as cities: times drawn by a street's name, the max red that `city init` writes, and streets that are left out."""
 
 import shutil
 import xml.etree.ElementTree as ET
@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 
-from city import init
+from city import config
 from city.errors import InputError
-from simulation.streets import INTERVALS_S, MIN_GREENS_S, city_of, of_folder
+from greenserve.__main__ import main
+from simulation.streets import INTERVALS_S, MIN_GREENS_S, SUMOCFG, city_of, of_folder
 from simulation.synthetic import streets
 
 SEED, SEED_WITH_CROSSINGS = 0, 1
@@ -37,10 +38,11 @@ def test_streets_have_all_intervals_and_min_greens_and_the_same_times_again(stre
     assert city_of(copies[0]) == cities[0]
 
 
-def test_a_street_has_the_longest_red_that_city_init_writes(street, tmp_path):
-    assert city_of(street).safety.max_red_s == init.max_red_of_street_s(False)
-    with_crossings = city_of(streets.generate(tmp_path, SEED_WITH_CROSSINGS))
-    assert with_crossings.safety.max_red_s == init.max_red_of_street_s(True) < init.max_red_of_street_s(False)
+@pytest.mark.parametrize(("seed", "max_red_s"), [(SEED, 300), (SEED_WITH_CROSSINGS, 120)])
+def test_a_street_has_the_max_red_that_city_init_writes(seed, max_red_s, folder, tmp_path):
+    street, city = streets.generate(folder, seed), tmp_path / "city.toml"
+    assert main(["city", "init", "--sumocfg", str(street / SUMOCFG), "--dialect", "street", "--out", str(city)]) == 0
+    assert city_of(street).safety.max_red_s == config.load(city).safety.max_red_s == max_red_s
 
 
 @pytest.mark.parametrize("state", ["G", "r"])

@@ -25,7 +25,7 @@ REWARD_VEHICLES = 5.0
 MAX_ADVANTAGE = 4.0
 """Bound of an advantage, in standard deviations."""
 MIN_SPREAD = 1e-2
-"""Added to the spread of advantages: a junction on which nothing depends must not count for much."""
+"""Added to the spread of advantages: a junction whose decisions make no difference must not count for much."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,9 @@ def _advantages(tl: Transitions, gamma: float, gae_lambda: float) -> tuple[NDArr
 def _scaled(advantage: NDArray[np.float64], spread: NDArray[np.float64], episode: NDArray[np.intp]) -> Float32s:
     """Advantages of unit scale.
 
-    In an episode, a congested junction counts for more than a quiet one, but by the square root only; the quadratic mean of an
-    episode's advantages is divided by, so that a quiet street counts as much as a congested one.
+    In an episode, a decision at a congested junction counts for more than one at a quiet junction, but by the square root only.
+    Divides by the root mean square of each episode's advantages, so that one on a quiet street counts as much as one on a
+    congested street.
 
     Args:
         advantage: [N].

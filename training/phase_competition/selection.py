@@ -247,6 +247,11 @@ class Selection:
             return
         values, _ = loaded
         identity, saved = self._identity(streets), json.loads(values["identity"])
+        if identity["greenserve"] != saved.get("greenserve"):
+            raise InputError(
+                f"{self._progress.path}: the gate to resume was begun by another version of greenserve; remove this file (the "
+                "networks are kept)"
+            )
         if differing := [name for name in identity if identity[name] != saved.get(name)]:
             raise InputError(
                 f"{self._progress.path}: the gate to resume had another {', '.join(differing)}; pass the same flags, or another "

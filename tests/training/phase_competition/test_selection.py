@@ -151,7 +151,7 @@ def test_existing_networks_have_the_same_results_with_two_workers(trained, tmp_p
     networks = ",".join(str(trained / ".trial_1_networks" / f"street_trial_{seed}.policy") for seed in (5, 6))
     assert main(["train", "--select", networks, "--seconds", "60", *GATE, "--out", "out", "--workers", "2"]) == 0
     values = [
-        [[row[name] for name in ("street", "delay_s", "finished", "total")] for row in csv.DictReader(path.open())]
+        [[row[name] for name in ("street", "delay_s", "duration_s", "finished", "total")] for row in csv.DictReader(path.open())]
         for path in (trained / "trial_1_gate.csv", tmp_path / "out" / "trial_1_gate.csv")
     ]
     assert values[0] == values[1] and len(values[0]) == 2 * 2 * 4
@@ -217,6 +217,10 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
     capsys.readouterr()
     assert main([*command, "--gate-streets", "1", "--resume"]) == 2
     assert "the gate to resume had another --gate-streets" in capsys.readouterr().err
+    monkeypatch.setattr(selection, "version", lambda name: "of another time")
+    assert main([*command, "--resume"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "was begun by another version of greenserve; remove this file" in line
     assert (tmp_path / "out" / "street_trial_1.policy").exists(), "a refused command removes nothing"
 
 
