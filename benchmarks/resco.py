@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
         print("skipped: sumo-rl is not installed (pip install sumo-rl), and its wheel has the streets", file=sys.stderr)
         return 0
     rows = []
-    variant = f"all-red-{args.all_red}-max-red-seeds-{args.seeds}{'-varied' * args.vary_demand}"
+    variant = f"all-red-{args.all_red}-seeds-{args.seeds}{'-varied' * args.vary_demand}"
     for street in args.street or STREETS:
         folder = args.out / variant / street
         results = folder / "results" / "results.json"

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from city import whole_files
 from city.errors import InputError
+from city.version import VERSION
 from export.actors.phase_competition import SHAPES
 from export.checkpoints import phase_networks
 from simulation.executors import executor
@@ -233,7 +234,7 @@ class Selection:
         return {
             "--gate-streets": [street.name for street in streets],
             "--seconds": self.settings.seconds,
-            "greenserve": version("greenserve"),
+            "greenserve": VERSION,
             "SUMO": version("eclipse-sumo"),
         }
 

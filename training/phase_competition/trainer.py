@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from city import whole_files
 from city.errors import InputError, first_line
+from city.version import VERSION
 from simulation import packed_streets
 from simulation.executors import executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
@@ -227,7 +228,7 @@ class StreetsTrainer:
         return [outcomes[k] for k in range(len(jobs))]
 
     def _write(self) -> None:
-        versions = {"greenserve": version("greenserve"), "sumo": version("eclipse-sumo")}
+        versions = {"greenserve": VERSION, "sumo": version("eclipse-sumo")}
         description = {"training": [self._settings.identity | versions]}
         save(self._settings.policy_file, self._learner.arrays, self._settings.ppo.sharpness(1.0), description)
 

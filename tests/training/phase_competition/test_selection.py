@@ -217,7 +217,7 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
     capsys.readouterr()
     assert main([*command, "--gate-streets", "1", "--resume"]) == 2
     assert "the gate to resume had another --gate-streets" in capsys.readouterr().err
-    monkeypatch.setattr(selection, "version", lambda name: "of another time")
+    monkeypatch.setattr(selection, "VERSION", "of another time")
     assert main([*command, "--resume"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "was begun by another version of greenserve; remove this file" in line
