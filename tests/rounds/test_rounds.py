@@ -12,6 +12,8 @@ import pytest
 from city import config, run_lock
 from city.errors import InputError
 from evaluation.simulation import Outcome
+from export.checkpoints import phase_networks
+from greenserve.__main__ import main as greenserve
 from rounds import rounds as rounds_module
 from rounds import selection
 from rounds.__main__ import LOCK_FILE, main
@@ -226,6 +228,23 @@ def test_training_of_a_group_survives_a_number_that_is_not_finite(tmp_path, monk
     task = TrainingTask(city, ("SA101",), seconds=50.0)
     trained = train_group(GroupTraining("g", task, Settings(tmp_path, episodes=1, evaluate_every=1, held_out=1), {}))
     assert trained.reason == "a loss or a weight is not finite any more" and trained.held_out_delay_s == math.inf
+
+
+@pytest.mark.slow
+def test_groups_of_the_street_dialect_train_one_network_each(tmp_path):
+    """Real training, from a city's network to the decision on its models."""
+    city = tmp_path / "city.toml"
+    assert greenserve(["city", "init", "--sumocfg", str(GRID / "grid.sumocfg"), "--dialect", "street", "--out", str(city)]) == 0
+    groups, out = (("A0", "A1", "A2", "B0", "B1"), ("B2", "C0", "C1", "C2")), tmp_path / "out"
+    flags = ["--rounds", "1", "--seeds", "2", "--episodes", "2", "--episodes-per-update", "1", "--evaluate-every", "1"]
+    flags += ["--seconds", "300", "--held-out", "1", "--groups", ";".join(",".join(group) for group in groups)]
+    assert main(["--city", str(city), "--out", str(out), *flags]) == 0
+    for number, group in enumerate(groups, 1):
+        (training,) = phase_networks.trainings(out / "round_1" / f"group_{number}" / "street_trial_1.policy")
+        assert training["trained_on"] == list(group)
+    (decision,) = json.loads((out / "rounds.json").read_text())["rounds"]
+    assert {simulation["arm"] for simulation in decision["simulations"]} >= {"before", "new"}
+    assert sorted(path.parent.name for path in (out / "round_1" / "models").glob("*/1")) == sorted(sum(groups, ()))
 
 
 def test_city_without_vehicles_is_refused(tmp_path):
