@@ -12,6 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from city import whole_files
+from city.config import City
 from city.errors import InputError
 from evaluation import results_files
 from evaluation.arms import Arm
@@ -21,13 +22,15 @@ from simulation import packed_streets
 from simulation.executors import executor
 from simulation.street_results import StreetResult, has_gridlock
 from simulation.street_simulation import SimulationFailed
-from simulation.streets import SYNTHETIC, of_folder, synthetic
+from simulation.streets import SYNTHETIC, city_of, of_folder, synthetic
 
 CITY_FLAGS = ("tl", "server", "models_dir", "model", "gate", "faults", "emissions", "vary_demand", "strict")
 """Flags of an evaluation in a city."""
 DEFAULT_SECONDS = 1200.0
 MIN_DELAY_S = 0.1
 """Lower bound of a delay in a geometric mean."""
+SETTINGS = ("delta_time_s", "min_green_s", "all_red_s", "max_red_s")
+"""Columns of a street's settings, named as in city.toml; `all_red_s` is empty if it depends on the junction's size."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,22 +64,26 @@ def run(args: argparse.Namespace) -> int:
                 results[streets[k].name] = outcome
     if not any(result.total for by_arm in results.values() for result in by_arm.values()):
         raise SimulationFailed("no vehicle departs on any street, or SUMO has ended each simulation early")
-    results = {street.name: results[street.name] for street in streets if street.name in results}
+    used = [street for street in streets if street.name in results]
+    results = {street.name: results[street.name] for street in used}
     if args.out is not None:
-        _write(args.out / "streets.csv", arms, results)
+        _write(args.out / "streets.csv", arms, results, [city_of(street) for street in used])
     print("\n".join(_lines(arms, results)))
     return 0
 
 
-def _write(path: Path, arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]]) -> None:
+def _write(path: Path, arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]], cities: Sequence[City]) -> None:
+    """Write a row for each street and arm. `cities`: of the streets; the times of a street's TLs are the same."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["street", "arm", "delay_s", "duration_s", "finished", "total"])
-    for street, by_arm in results.items():
+    writer.writerow(["street", "arm", "delay_s", "duration_s", "finished", "total", *SETTINGS])
+    for (street, by_arm), city in zip(results.items(), cities, strict=True):
+        tl = next(iter(city.tls.values()))
+        settings = [tl.delta_time_s, tl.min_green_s, city.safety.all_red_s, city.safety.max_red_s]
         for arm in arms:
             result = by_arm[arm.name]
             delay_s, duration_s = (round(mean_s, 3) for mean_s in (result.delay_s, result.duration_s))
-            writer.writerow([street, arm.name, delay_s, duration_s, result.finished, result.total])
+            writer.writerow([street, arm.name, delay_s, duration_s, result.finished, result.total, *settings])
     whole_files.write(path, table.getvalue())
 
 

@@ -14,6 +14,7 @@ from evaluation.policy_models import with_street_dialect
 from greenserve.__main__ import main
 from simulation import street_results
 from simulation.street_results import StreetResult, has_gridlock
+from simulation.streets import city_of
 from simulation.synthetic.streets import generate
 from simulation.trips import read_trips
 from tests.conftest import GRID
@@ -73,6 +74,10 @@ def test_the_command_compares_arms_and_writes_a_table(streets, tmp_path, capsys)
     assert [(row["street"], row["arm"]) for row in rows] == [
         (street.name, arm) for street in streets for arm in ("max-pressure", "fixed")
     ]
+    for row, street in zip(rows[::2], streets, strict=True):
+        safety, tl = city_of(street).safety, next(iter(city_of(street).tls.values()))
+        assert (float(row["delta_time_s"]), float(row["min_green_s"])) == (tl.delta_time_s, tl.min_green_s)
+        assert (row["all_red_s"], float(row["max_red_s"])) == ("" if safety.all_red_s is None else "0.0", safety.max_red_s)
 
 
 @pytest.mark.parametrize(
