@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
         streets, left_out = of_folder(Path(args.streets), "--streets")
         for reason in left_out:
             print(f"left out: {reason}", file=sys.stderr)
+    # read before the simulations: an error afterwards would lose their results
+    cities = {street.name: city_of(street) for street in streets} if args.out is not None else {}
     results: dict[str, dict[str, StreetResult]] = {}
     with (
         executor(args.workers, args.ray) as runner,
@@ -64,22 +66,23 @@ def run(args: argparse.Namespace) -> int:
                 results[streets[k].name] = outcome
     if not any(result.total for by_arm in results.values() for result in by_arm.values()):
         raise SimulationFailed("no vehicle departs on any street, or SUMO has ended each simulation early")
-    used = [street for street in streets if street.name in results]
-    results = {street.name: results[street.name] for street in used}
+    results = {street.name: results[street.name] for street in streets if street.name in results}
     if args.out is not None:
-        _write(args.out / "streets.csv", arms, results, [city_of(street) for street in used])
+        _write(args.out / "streets.csv", arms, results, cities)
     print("\n".join(_lines(arms, results)))
     return 0
 
 
-def _write(path: Path, arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]], cities: Sequence[City]) -> None:
-    """Write a row for each street and arm. `cities`: of the streets; the times of a street's TLs are the same."""
+def _write(
+    path: Path, arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]], cities: Mapping[str, City]
+) -> None:
+    """Write a row for each street and arm. `cities`: by street; the TLs of a street have the same times."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["street", "arm", "delay_s", "duration_s", "finished", "total", *SETTINGS])
-    for (street, by_arm), city in zip(results.items(), cities, strict=True):
-        tl = next(iter(city.tls.values()))
-        settings = [tl.delta_time_s, tl.min_green_s, city.safety.all_red_s, city.safety.max_red_s]
+    for street, by_arm in results.items():
+        safety, tl = cities[street].safety, next(iter(cities[street].tls.values()))
+        settings = [tl.delta_time_s, tl.min_green_s, safety.all_red_s, safety.max_red_s]
         for arm in arms:
             result = by_arm[arm.name]
             delay_s, duration_s = (round(mean_s, 3) for mean_s in (result.delay_s, result.duration_s))

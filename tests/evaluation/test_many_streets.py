@@ -7,7 +7,7 @@ import pytest
 
 from city import config
 from city.errors import InputError
-from evaluation import many_streets
+from evaluation import many_streets, streets_command
 from evaluation.arms import parse
 from evaluation.many_streets import StreetSimulation, compare
 from evaluation.policy_models import with_street_dialect
@@ -74,10 +74,23 @@ def test_the_command_compares_arms_and_writes_a_table(streets, tmp_path, capsys)
     assert [(row["street"], row["arm"]) for row in rows] == [
         (street.name, arm) for street in streets for arm in ("max-pressure", "fixed")
     ]
-    for row, street in zip(rows[::2], streets, strict=True):
-        safety, tl = city_of(street).safety, next(iter(city_of(street).tls.values()))
-        assert (float(row["delta_time_s"]), float(row["min_green_s"])) == (tl.delta_time_s, tl.min_green_s)
-        assert (row["all_red_s"], float(row["max_red_s"])) == ("" if safety.all_red_s is None else "0.0", safety.max_red_s)
+
+
+@pytest.mark.parametrize(("all_red_s", "written"), [(None, ""), (0.0, "0.0")])
+def test_the_table_has_the_times_of_a_streets_tls(all_red_s, written, tmp_path, monkeypatch, streets):
+    """Each time is another number, so that no two columns can be exchanged."""
+
+    def drawn(folder):
+        city = city_of(folder)
+        tls = {name: replace(tl, delta_time_s=3, min_green_s=7.0) for name, tl in city.tls.items()}
+        return replace(city, safety=replace(city.safety, all_red_s=all_red_s, max_red_s=120.0), tls=tls)
+
+    monkeypatch.setattr(streets_command, "city_of", drawn)
+    arguments = ["--streets", str(streets[0].parent), "--arms", "fixed", "--seconds", "60", "--out", str(tmp_path)]
+    assert main(["evaluate", *arguments]) == 0
+    for row in csv.DictReader((tmp_path / "streets.csv").open()):
+        assert [float(row[name]) for name in ("delta_time_s", "min_green_s", "max_red_s")] == [3, 7, 120]
+        assert row["all_red_s"] == written
 
 
 @pytest.mark.parametrize(
