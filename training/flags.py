@@ -24,8 +24,8 @@ MAX_COUNT = 1_000_000
 HIDDEN_SIZES = (64, 64)
 EPISODES, EPISODES_PER_UPDATE = 300, 4
 """Defaults of a training in a city."""
-STREETS_EPISODES, STREETS_EPISODES_PER_UPDATE = 1080, 24
-"""Defaults of a training on many streets; with these and DEFAULT_STREET_COUNT the shipped policy was trained."""
+STREETS_EPISODES, STREETS_EPISODES_PER_UPDATE = 960, 24
+"""Defaults of a training on many streets, with DEFAULT_STREET_COUNT."""
 DEFAULT_STREET_COUNT, DEFAULT_GATE_STREETS = 160, 60
 STREET = street_dialect.DIALECT.name
 EVALUATIONS = ("evaluate_every", "held_out", "patience")

@@ -60,8 +60,7 @@ class StreetPpo(PpoConfig):
 
     gae_lambda: float = 0.92
     entropy: float = 0.015
-    epochs: int = 6
-    minibatch: int = 1024
+    minibatch: int = 512
     final_sharpness: float = 6.0
 
 

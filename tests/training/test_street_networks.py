@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from export.actors.phase_competition import MAX_RED_S, SHAPES, Padded, PhaseCompetition, greens_allowed
+from export.actors.phase_competition import MAX_RED_S, SHAPES, Padded, PhaseCompetition, greens_allowed, log_softmax
 from export.checkpoints import phase_networks
 from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations
@@ -65,8 +65,9 @@ def test_written_policy_is_where_another_training_starts(tmp_path):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_decision_without_a_choice_has_no_probability(layout):
-    networks = StreetActorCritic(layout, random_arrays(1))
+def test_greens_are_sampled_with_the_probabilities_among_those_that_the_rules_allow(layout):
+    arrays = random_arrays(1)
+    networks = StreetActorCritic(layout, arrays)
     x = observations(200, 150.0)
 
     def sample(rows, inputs):
@@ -79,8 +80,12 @@ def test_decision_without_a_choice_has_no_probability(layout):
         features = x[tl][:, greens + 2 :].reshape(len(x[tl]), -1, len(FEATURES))
         own = Padded.of([junction] * len(x[tl]))
         allowed, is_restricted = greens_allowed(own, x[tl][:, :greens], x[tl][:, greens + 1], features)
-        assert (np.isnan(found[tl][:, 1]) == is_restricted).all() and is_restricted.any() and not is_restricted.all()
-        assert allowed[np.arange(len(allowed)), found[tl][:, 0].astype(int)].all()
+        assert is_restricted.any() and not is_restricted.all()
+        rows, actions = np.arange(len(allowed)), found[tl][:, 0].astype(int)
+        assert allowed[rows, actions].all()
+        actor = PhaseCompetition(dict(zip(SHAPES, arrays, strict=False)), junction)
+        expected = log_softmax(actor.evaluate(x[tl].astype(np.float64), []))
+        np.testing.assert_allclose(found[tl][:, 1], expected[rows, actions], rtol=1e-3, atol=1e-3)
         # a lane that waits alone, at a green that does not serve it
         serves = junction.protected + junction.permissive > 0
         late = (features[..., FEATURES.index("longest_red")] >= MAX_RED_S) & (features[..., FEATURES.index("halting")] > 0)

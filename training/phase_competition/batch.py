@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.actors.phase_competition import Junction, Padded, inputs
+from export.actors.phase_competition import Junction, Padded, greens_allowed, inputs
 from signals.approach_features import FEATURES
 from simulation.rewards import DELAY_SCALE
 from training.phase_competition.networks import split
@@ -40,6 +40,9 @@ class StreetBatch:
     """[N, L, LANE_INPUTS]"""
     green_x: Float32s
     """[N, P, GREEN_INPUTS]"""
+    allowed: NDArray[np.bool_]
+    """[N, P], the greens among which each decision was made: those of the junction that the rules allow. Not for cloning: the
+    heuristic ignores the rules."""
     action: NDArray[np.int32]
     log_p: Float32s
     advantage: Float32s
@@ -67,22 +70,21 @@ def make_batch(
                 continue
             row, advantage, target = len(junctions), *_advantages(tl, gamma, gae_lambda)
             junctions.append(junction)
-            # a decision that a rule has restricted says little of the actor
-            chosen = ~np.isnan(tl.log_p[:-1])
-            current, green_s, features = split(tl.x[:-1][chosen], own_greens)
+            count = len(advantage)
+            current, green_s, features = split(tl.x[:-1], own_greens)
             parts.append(
                 {
-                    "junction": np.full(chosen.sum(), row, np.int32),
+                    "junction": np.full(count, row, np.int32),
                     "current": _padded(current, (greens,)),
                     "green_s": green_s,
                     "features": _padded(features, (lanes, len(FEATURES))),
-                    "action": tl.action[:-1, 0][chosen].astype(np.int32),
-                    "log_p": tl.log_p[:-1][chosen],
-                    "advantage": advantage[chosen],
-                    "spread": np.full(chosen.sum(), advantage.std()),
-                    "episode": np.full(chosen.sum(), episode),
-                    "target": target[chosen].astype(np.float32),
-                    "value": tl.value[:-1][chosen],
+                    "action": tl.action[:-1, 0].astype(np.int32),
+                    "log_p": tl.log_p[:-1],
+                    "advantage": advantage,
+                    "spread": np.full(count, advantage.std()),
+                    "episode": np.full(count, episode),
+                    "target": target.astype(np.float32),
+                    "value": tl.value[:-1],
                 }
             )
     if not parts:
@@ -90,12 +92,15 @@ def make_batch(
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     padded = Padded.of(junctions, greens, lanes)
     own_junction = padded.take(columns["junction"].astype(np.intp))
-    lane_x, green_x = inputs(own_junction, columns["current"], columns["green_s"], columns["features"])
+    observed = columns["current"], columns["green_s"], columns["features"]
+    lane_x, green_x = inputs(own_junction, *observed)
+    allowed, _ = greens_allowed(own_junction, *observed)
     return StreetBatch(
         padded,
         columns["junction"],
         lane_x.astype(np.float32),
         green_x.astype(np.float32),
+        allowed & (own_junction.green_mask > 0),
         columns["action"],
         columns["log_p"],
         _scaled(columns["advantage"], columns["spread"], columns["episode"]),

@@ -38,7 +38,8 @@ class StreetLearner:
             tf.TensorSpec([None], ints), tf.TensorSpec([None, None, LANE_INPUTS], floats),
             tf.TensorSpec([None, None, GREEN_INPUTS], floats), tf.TensorSpec([None], ints),
         ]  # fmt: skip
-        self._step = tf.function(self._ppo_step, input_signature=[junctions, *decision, *[tf.TensorSpec([None], floats)] * 3])
+        of_ppo = [tf.TensorSpec([None, None], tf.bool), *[tf.TensorSpec([None], floats)] * 3]
+        self._step = tf.function(self._ppo_step, input_signature=[junctions, *decision, *of_ppo])
         self._clone_step = tf.function(self._cloning_step, input_signature=[junctions, *decision])
 
     def trace(self) -> None:
@@ -58,7 +59,8 @@ class StreetLearner:
         self._entropy.assign(self._ppo.entropy_at(progress))
         self._sharpness.assign(self._ppo.sharpness(progress))
         junctions = {name: tf.constant(array) for name, array in vars(batch.junctions).items()}
-        columns = (batch.junction, batch.lane_x, batch.green_x, batch.action, batch.log_p, batch.advantage, batch.target)
+        decision = (batch.junction, batch.lane_x, batch.green_x, batch.action)
+        columns = (*decision, batch.allowed, batch.log_p, batch.advantage, batch.target)
         statistics: list[Float32s] = []
         epoch: list[Float32s] = []
         for _ in range(self._ppo.epochs):
@@ -97,14 +99,14 @@ class StreetLearner:
 
     def _ppo_step(
         self, junctions: dict[str, tf.Tensor], junction: tf.Tensor, lane_x: tf.Tensor, green_x: tf.Tensor, action: tf.Tensor,
-        log_p_old: tf.Tensor, advantage: tf.Tensor, target: tf.Tensor,
+        allowed: tf.Tensor, log_p_old: tf.Tensor, advantage: tf.Tensor, target: tf.Tensor,
     ) -> tf.Tensor:  # fmt: skip
         own = {name: tf.gather(array, junction) for name, array in junctions.items()}
         with tf.GradientTape() as tape:
-            all_log_p = self._log_p(self._variables[:ACTOR], own, lane_x, green_x)
+            # the actor decides among the greens that the rules allow (invalid action masking: Huang and Ontanon 2022)
+            all_log_p = self._log_p(self._variables[:ACTOR], own, lane_x, green_x, allowed)
             log_p = tf.gather(all_log_p, action, batch_dims=1)
-            mask = own["green_mask"]
-            entropy = tf.reduce_mean(-tf.reduce_sum(tf.exp(all_log_p) * tf.where(mask > 0, all_log_p, 0.0), -1))
+            entropy = tf.reduce_mean(-tf.reduce_sum(tf.exp(all_log_p) * tf.where(allowed, all_log_p, 0.0), -1))
             ratio = tf.exp(log_p - log_p_old)
             clipped = tf.clip_by_value(ratio, 1 - self._ppo.clip, 1 + self._ppo.clip)
             policy_loss = -tf.reduce_mean(tf.minimum(ratio * advantage, clipped * advantage))
@@ -124,13 +126,15 @@ class StreetLearner:
     def _exceeds_max_kl(self, kl: Any) -> bool:
         return self._ppo.max_kl is not None and not kl <= np.float32(self._ppo.max_kl)
 
-    def _log_p(self, actors: Sequence[tf.Variable], junction: graph.Junction, lane_x: tf.Tensor, green_x: tf.Tensor) -> tf.Tensor:
-        """Log-probabilities [N, P] of the product of the networks' policies."""
+    def _log_p(
+        self, actors: Sequence[tf.Variable], junction: graph.Junction, lane_x: tf.Tensor, green_x: tf.Tensor, allowed: tf.Tensor
+    ) -> tf.Tensor:
+        """Log-probabilities [N, P] of the product of the networks' policies, among the greens that are allowed."""
         total = 0.0
         for actor in zip(*(tf.unstack(v) for v in actors), strict=True):
             y = self._sharpness * graph.scores(actor, junction, lane_x[:, :, None], green_x[:, :, None])[..., 0]
             total += tf.maximum(tf.nn.log_softmax(y), MIN_LOG_PROBABILITY)
-        return tf.nn.log_softmax(tf.where(junction["green_mask"] > 0, total, graph.PADDING_SCORE))
+        return tf.nn.log_softmax(tf.where(allowed, total, graph.PADDING_SCORE))
 
     def _cloning_step(
         self, junctions: dict[str, tf.Tensor], junction: tf.Tensor, lane_x: tf.Tensor, green_x: tf.Tensor, action: tf.Tensor
@@ -138,7 +142,7 @@ class StreetLearner:
         own = {name: tf.gather(array, junction) for name, array in junctions.items()}
         actor = self._variables[:ACTOR]
         with tf.GradientTape() as tape:
-            y = self._log_p(actor, own, lane_x, green_x)
+            y = self._log_p(actor, own, lane_x, green_x, own["green_mask"] > 0)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(action, y))
         self._apply(tape.gradient(loss, actor), actor)
         return loss

@@ -125,14 +125,13 @@ class StreetActorCritic(StreetNetworks):
         self._critics = [network[len(SHAPES) :] for network in networks]
 
     def sample(self, rows: NDArray[np.intp], x: Float32s, rng: np.random.Generator) -> tuple[Float32s, Float32s]:
-        """As above; a decision that one of the rules has restricted (`greens_allowed`) has a log probability of NaN."""
-        log_p, is_forced = self._log_p(rows, x)
+        """As above; the log probabilities are those among the greens that the rules allow (`greens_allowed`)."""
+        log_p = self._log_p(rows, x)
         action = (log_p + rng.gumbel(size=log_p.shape)).argmax(1)
-        chosen = np.where(is_forced, np.nan, log_p[np.arange(len(action)), action])
-        return np.asarray(action[:, None], np.float32), np.asarray(chosen, np.float32)
+        return np.asarray(action[:, None], np.float32), log_p[np.arange(len(action)), action]
 
     def greedy_actions(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
-        return np.asarray(self._log_p(rows, x)[0].argmax(1)[:, None], np.float32)
+        return np.asarray(self._log_p(rows, x).argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         junction, lane_x, green_x = self._inputs(rows, x)
@@ -143,16 +142,14 @@ class StreetActorCritic(StreetNetworks):
             values.append((np.maximum(c @ k4 + b4, 0) @ k5 + b5)[:, 0])
         return np.asarray(np.mean(values, 0), np.float32)
 
-    def _log_p(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Float32s, NDArray[np.bool_]]:
+    def _log_p(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         junction, lane_x, green_x = self._inputs(rows, x)
         y = np.zeros(green_x.shape[:2], np.float32)
         for actor in self._actors:
             log_p = log_softmax(self._sharpness * scores(actor, junction, lane_x, green_x))
             y = y + np.maximum(log_p, MIN_LOG_PROBABILITY)
-        y = np.where(junction.green_mask > 0, y, PADDING_LOGIT)
-        allowed, is_forced = greens_allowed(junction, *self._split(x))
-        y = np.where(is_forced[:, None] & ~allowed, PADDING_LOGIT, y)
-        return np.asarray(log_softmax(y), np.float32), is_forced
+        allowed, _ = greens_allowed(junction, *self._split(x))
+        return np.asarray(log_softmax(np.where(allowed & (junction.green_mask > 0), y, PADDING_LOGIT)), np.float32)
 
     def _inputs(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s]:
         junction = self._junctions.take(rows)

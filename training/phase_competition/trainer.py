@@ -35,6 +35,8 @@ MIN_FACTOR, MAX_FACTOR = 0.55, 1.1
 """Bounds of an episode's demand, relative to the rate that its street has reached."""
 MIN_HEAVY, MAX_HEAVY = 1.2, 1.7
 """The same for saturated episodes."""
+MIN_LIGHT, MAX_LIGHT = 0.05, 0.5
+"""The same for episodes of light traffic."""
 CLONING_STEPS, SOFTENING = 250, 0.25
 SAVE_EVERY = 5
 """Updates between two saved states."""
@@ -50,11 +52,13 @@ class StreetsSettings:
     """Folders of the streets."""
     number: int = 1
     """Model number of the policy."""
-    updates: int = 45
+    updates: int = 40
     episodes_per_update: int = 24
     seconds: float = 1200.0
-    heavy: float = 0.35
+    heavy: float = 0.4
     """Share of the episodes that are saturated."""
+    light: float = 0.2
+    """Share of those with light traffic."""
     cloning_episodes: int = 16
     """Episodes of the heuristic that the actor is first cloned from."""
     seed: int = 1
@@ -95,6 +99,7 @@ class StreetsSettings:
             "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
             "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
             "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy,
+            "light": self.light,
         }  # fmt: skip
 
     def refuse_existing(self) -> None:
@@ -201,8 +206,11 @@ class StreetsTrainer:
         jobs, drawn = [], []
         for _ in range(count):
             k = int(rng.integers(len(settings.streets)))
-            is_usual = rng.random() >= settings.heavy
-            factor = float(rng.uniform(*((MIN_FACTOR, MAX_FACTOR) if is_usual else (MIN_HEAVY, MAX_HEAVY))))
+            kind = rng.random()
+            is_usual = kind >= settings.heavy + settings.light
+            is_heavy = kind < settings.heavy
+            bounds = (MIN_FACTOR, MAX_FACTOR) if is_usual else (MIN_HEAVY, MAX_HEAVY) if is_heavy else (MIN_LIGHT, MAX_LIGHT)
+            factor = float(rng.uniform(*bounds))
             seed = int(rng.integers(1, 1 << 30))
             rate = self._rates[k] * factor
             street = packed_streets.for_jobs(self._executor, settings.streets[k])

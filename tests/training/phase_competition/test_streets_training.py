@@ -2,12 +2,12 @@
 
 import csv
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from city import network
-from export import pretrained
 from export.checkpoints import phase_networks
 from greenserve.__main__ import main
 from simulation.synthetic.streets import generate
@@ -114,7 +114,7 @@ def test_a_street_that_sumo_refuses_is_left_out_of_an_update(streets, tmp_path):
         StreetsTrainer(settings([broken], tmp_path / "out"), lines.append).run()
 
 
-def test_the_defaults_are_those_of_the_shipped_policy(tmp_path, monkeypatch):
+def test_the_defaults_of_a_training_are_those_that_its_page_states(tmp_path, monkeypatch):
     prepared = []
 
     class Prepared:
@@ -128,10 +128,13 @@ def test_the_defaults_are_those_of_the_shipped_policy(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "synthetic", lambda folder, seeds: [folder / f"street_{seed}" for seed in seeds])
     assert main(["train", "--streets", "synthetic", "--out", str(tmp_path)]) == 0
     (used,) = prepared
-    (shipped,) = phase_networks.trainings(pretrained.policy())
-    assert f"synthetic, {len(used.streets)}" == shipped["--streets"]
-    names = ("--updates", "--episodes-per-update", "--seconds", "--seed", "--reward", "heavy")
-    assert {name: used.identity[name] for name in names} == {name: shipped[name] for name in names}
+    page = " ".join((Path(__file__).parents[3] / "docs" / "training.md").read_text().split())
+    assert (
+        f"on {len(used.streets)} random streets (`--street-count`), in {used.updates} updates of {used.episodes_per_update} "
+        f"episodes of {used.seconds:,.0f} s"
+    ) in page
+    assert f"{used.heavy:.0%} of the episodes are saturated".replace("%", " %") in page
+    assert f"{used.light:.0%} have light traffic".replace("%", " %") in page
 
 
 @pytest.mark.slow
@@ -174,13 +177,24 @@ def test_wrong_flags_are_one_line(flags, text, tmp_path, monkeypatch, capsys):
     assert text in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize(("heavy", "moves"), [(0, True), (1, False)])
-def test_only_usual_demands_adapt_the_rate_of_a_street(heavy, moves, streets, tmp_path, monkeypatch):
-    prepared = StreetsTrainer(settings(streets[:1], tmp_path, heavy=heavy), lambda line: None)
+@pytest.mark.parametrize(
+    ("shares", "bounds"), [((0, 0), (0.55, 1.1)), ((1, 0), (1.2, 1.7)), ((0, 1), (0.05, 0.5)), ((0.5, 0.5), (0.05, 1.7))]
+)
+def test_only_usual_demands_adapt_the_rate_of_a_street(shares, bounds, streets, tmp_path, monkeypatch):
+    heavy, light = shares
+    moves = heavy + light == 0
+    prepared = StreetsTrainer(settings(streets[:1], tmp_path, heavy=heavy, light=light), lambda line: None)
     trips = Trips(1, 1, 100.0, 0, 0, 0, {}, ())
     monkeypatch.setattr(prepared._executor, "run", lambda simulate, jobs: enumerate(StreetEpisode((), (), trips) for _ in jobs))
     prepared._episodes(np.random.default_rng(0), 1, [])
     assert (prepared._rates[0] < trainer.FIRST_VEHICLES_PER_LANE_H) is moves
+    prepared._rates[0] = 100.0
+    monkeypatch.setattr(trainer, "_rate_factor", lambda delay_s, factor: 1.0)
+    _, loads = prepared._episodes(np.random.default_rng(0), 200, [])
+    low, high = bounds
+    assert 100 * low <= min(loads) < 100 * (low + 0.05) and 100 * (high - 0.05) < max(loads) <= 100 * high
+    if heavy == light == 0.5:
+        assert 0.35 < np.mean(np.array(loads) < 50) < 0.65 and not any(50 < load < 120 for load in loads)
 
 
 def test_a_written_policy_has_the_sharpness_in_its_scores(tmp_path):
