@@ -355,14 +355,12 @@ def log_softmax(y: Array) -> Array:
 
 def masked(log_p: Array, junction: Padded, current: Array, green_s: Array, features: Array) -> Array:
     """Lower the logits of the greens that must not be chosen."""
-    allowed, _ = greens_allowed(junction, current, green_s, features)
+    allowed = greens_allowed(junction, current, green_s, features)
     return np.where(allowed, log_p, log_p.min(1, keepdims=True) - MASKED_BELOW)
 
 
-def greens_allowed(
-    junction: Padded, current: Array, green_s: Array, features: Array
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """([n, P] whether a green may be chosen, [n] whether a rule forbids greens). Arguments: as for `inputs`."""
+def greens_allowed(junction: Padded, current: Array, green_s: Array, features: Array) -> NDArray[np.bool_]:
+    """Whether a green of the junction may be chosen [n, P]; not one of the padding. Arguments: as for `inputs`."""
     is_current = current > 0
     shares = junction.protected + junction.permissive
     serves = shares > 0
@@ -377,7 +375,7 @@ def greens_allowed(
     served = shares[rows, :, longest]
     serves_most = (served > 0) & (served >= served.max(1, keepdims=True) - SHARE_TOLERANCE)
     following = (is_current * junction.following[rows, :, longest]).sum(1)
-    follows = (np.arange(serves.shape[1]) == following[:, None]) & (junction.green_mask > 0)
+    follows = np.arange(serves.shape[1]) == following[:, None]
     serves_longest = np.where(served_now[rows, longest][:, None], follows, serves_most)
     is_near = features[..., NEAR] > 0
     moves: NDArray[np.bool_] = np.any(serves & (is_near & ~is_full)[:, None], 2)
@@ -386,4 +384,5 @@ def greens_allowed(
     allowed = np.where(is_late[:, None], serves_longest, ~only_fills | ~is_restricted[:, None])
     moves_others = allowed & np.any(serves & (is_near & ~is_full & ~served_now)[:, None], 2)
     is_stuck = (green_s >= STUCK_S) & (served_now & is_near).any(1) & ~moves_now.any(1) & moves_others.any(1)
-    return np.where(is_stuck[:, None], moves_others, allowed), is_late | is_restricted | is_stuck
+    result: NDArray[np.bool_] = np.where(is_stuck[:, None], moves_others, allowed) & (junction.green_mask > 0)
+    return result

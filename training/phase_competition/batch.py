@@ -94,13 +94,12 @@ def make_batch(
     own_junction = padded.take(columns["junction"].astype(np.intp))
     observed = columns["current"], columns["green_s"], columns["features"]
     lane_x, green_x = inputs(own_junction, *observed)
-    allowed, _ = greens_allowed(own_junction, *observed)
     return StreetBatch(
         padded,
         columns["junction"],
         lane_x.astype(np.float32),
         green_x.astype(np.float32),
-        allowed & (own_junction.green_mask > 0),
+        greens_allowed(own_junction, *observed),
         columns["action"],
         columns["log_p"],
         _scaled(columns["advantage"], columns["spread"], columns["episode"]),

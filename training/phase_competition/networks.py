@@ -29,7 +29,7 @@ CRITIC_SHAPES = {**SHAPES, "score_kernel_1": (3 * GREEN_UNITS + LANE_UNITS, SCOR
 """The critic has a tower of its own; its head sees the junction alone."""
 ACTOR = len(SHAPES)
 """Number of the actor's arrays; the critic's follow."""
-PADDING_LOGIT = np.float32(-1e9)
+FORBIDDEN_LOGIT = np.float32(-1e9)
 FIRST_SCORE_GAIN = 0.1
 """Gain of the actor's last layer: at first all greens are nearly as likely."""
 
@@ -148,8 +148,8 @@ class StreetActorCritic(StreetNetworks):
         for actor in self._actors:
             log_p = log_softmax(self._sharpness * scores(actor, junction, lane_x, green_x))
             y = y + np.maximum(log_p, MIN_LOG_PROBABILITY)
-        allowed, _ = greens_allowed(junction, *self._split(x))
-        return np.asarray(log_softmax(np.where(allowed & (junction.green_mask > 0), y, PADDING_LOGIT)), np.float32)
+        allowed = greens_allowed(junction, *self._split(x))
+        return np.asarray(log_softmax(np.where(allowed, y, FORBIDDEN_LOGIT)), np.float32)
 
     def _inputs(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s]:
         junction = self._junctions.take(rows)

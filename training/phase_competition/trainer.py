@@ -98,8 +98,7 @@ class StreetsSettings:
         return {
             "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
             "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
-            "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy,
-            "light": self.light,
+            "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy, "light": self.light,
         }  # fmt: skip
 
     def refuse_existing(self) -> None:
