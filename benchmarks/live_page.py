@@ -26,7 +26,6 @@ from typing import NamedTuple
 import aiohttp
 
 from benchmarks import thousand_signals
-from city.arguments import Parser
 from controller.operator.page.frames import decode
 
 GRID = Path(__file__).resolve().parent.parent / "examples" / "grid" / "grid.sumocfg"
@@ -56,7 +55,7 @@ MEASURES: dict[str, Callable[[Cost], float]] = {
 
 
 def main() -> None:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help=f"rounds; twice as many of the sample city (default: {ROUNDS})"
     )

@@ -18,7 +18,6 @@ import time
 from pathlib import Path
 
 from benchmarks import thousand_signals
-from city.arguments import Parser
 
 SECONDS = 120
 """Simulated time of the run."""
@@ -29,7 +28,7 @@ VEHICLES = 2
 
 
 def main() -> None:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--thousand", type=Path, metavar="FOLDER", help="where thousand_signals was written (default: write it)")
     args = parser.parse_args()
     chromium = shutil.which("chromium")

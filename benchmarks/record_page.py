@@ -22,7 +22,6 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks import thousand_signals
-from city.arguments import Parser
 from controller.operator.page.frames import decode
 
 SECONDS = 120
@@ -32,7 +31,7 @@ TL = "AA0"
 
 
 def main() -> None:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=SECONDS, help=f"simulated seconds of the record (default: {SECONDS})")
     parser.add_argument("--thousand", type=Path, metavar="FOLDER", help="where thousand_signals was written (default: write it)")
     args = parser.parse_args()

@@ -14,6 +14,7 @@ its learners. Its learners explore in these episodes, with SUMO 1.9 and RESCO's 
 and greedy, under the safety rules.
 """
 
+import argparse
 import importlib.util
 import json
 import shutil
@@ -21,8 +22,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from city.arguments import Parser
 
 ARMS = ("pretrained", "fixed", "actuated", "max-pressure", "greedy")
 FIRST_SEED = 101
@@ -55,7 +54,9 @@ STREETS = {
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="python -m benchmarks.resco", description="The policy for any street on RESCO's eight streets.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.resco", description="The policy for any street on RESCO's eight streets."
+    )
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm (default: 10)")
     parser.add_argument("--street", action="append", choices=STREETS, help="street, repeated for several (default: all)")
     parser.add_argument("--all-red", default="0", metavar="S", help="all_red_s of [safety], or default (default: 0)")

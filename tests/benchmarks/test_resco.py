@@ -25,3 +25,9 @@ def test_results_of_other_flags_are_not_used_again(flags, tmp_path, monkeypatch,
         assert resco.main([*command, *own]) == 0
     assert len(evaluated) == len(set(evaluated)) == 2
     assert capsys.readouterr().out.count("cologne1") == 4
+
+
+def test_a_wrong_street_ends_with_exit_code_2_and_no_traceback(capsys):
+    with pytest.raises(SystemExit) as ended:
+        resco.main(["--street", "nowhere"])
+    assert ended.value.code == 2 and "invalid choice: 'nowhere'" in capsys.readouterr().err
