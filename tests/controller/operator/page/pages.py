@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import time
 from pathlib import Path
 
 import aiohttp
@@ -108,7 +107,7 @@ class Browser:
 
 
 class SlowLine:
-    """A watcher at the other end of a line that takes a few bytes at a time; it asks in plain WebSocket messages."""
+    """A watcher at the other end of a line with a small buffer, read when the test wants; it asks in plain WebSocket messages."""
 
     def __init__(self, page):
         self._socket = socket.socket()
@@ -124,31 +123,26 @@ class SlowLine:
         text = json.dumps({"view": view, "tl": None}).encode()
         self._socket.sendall(bytes((0x81, 0x80 | len(text), 0, 0, 0, 0)) + text)  # masked with zeros
 
-    def frame(self, pause_s):
-        """Read a frame, 4 kB at a time with a pause after each; None after the end of the connection."""
-        head = self._read(2, 0)
-        if not head:
-            return None
-        more = {126: 2, 127: 8}.get(head[1], 0)
-        size = int.from_bytes(self._read(more, 0)) if more else head[1]
-        content = self._read(size, pause_s)
-        return decode(content) if content else None
+    def wait(self):
+        """Wait until the answer begins to arrive; read nothing."""
+        assert self._socket.recv(1, socket.MSG_PEEK)
 
-    def _read(self, size, pause_s):
+    def frame(self):
+        """Read a frame."""
+        head = self._read(2)
+        more = {126: 2, 127: 8}.get(head[1], 0)
+        return decode(self._read(int.from_bytes(self._read(more)) if more else head[1]))
+
+    def _read(self, size):
         content = b""
         while len(content) < size:
-            try:
-                part = self._socket.recv(min(4096, size - len(content)))
-            except ConnectionResetError:
-                return b""
-            if not part:
-                return b""
+            part = self._socket.recv(size - len(content))
+            assert part, "the server has ended the connection"
             content += part
-            time.sleep(pause_s)
         return content
 
     def end(self):
-        """End the connection; a thread that reads gets None."""
+        """End the connection."""
         with contextlib.suppress(OSError):  # the server has ended it
             self._socket.shutdown(socket.SHUT_RDWR)
 
