@@ -361,22 +361,9 @@ def masked(log_p: Array, junction: Padded, current: Array, green_s: Array, featu
 
 def greens_allowed(junction: Padded, current: Array, green_s: Array, features: Array) -> NDArray[np.bool_]:
     """Whether a green of the junction may be chosen [n, P]; not one of the padding. Arguments: as for `inputs`."""
-    is_current = current > 0
-    shares = junction.protected + junction.permissive
-    serves = shares > 0
-    is_full = (features[..., EXIT_BLOCKED] > MIN_BLOCKED_SHARE) & (features[..., EXIT_OCCUPANCY] > FULL_OCCUPANCY)
-    served_now: NDArray[np.bool_] = np.any(is_current[:, :, None] & serves, 1)
-    moves_now = served_now & (features[..., SPEED] >= MIN_RELATIVE_SPEED)
-    waits = (features[..., HALTING] > 0) & serves.any(1) & ~is_full & ~moves_now
-    waiting_s = np.where(waits, features[..., RED], 0.0)
-    longest = waiting_s.argmax(1)
-    rows = np.arange(len(longest))
-    is_late = waiting_s[rows, longest] >= MAX_RED_S
-    served = shares[rows, :, longest]
-    serves_most = (served > 0) & (served >= served.max(1, keepdims=True) - SHARE_TOLERANCE)
-    following = (is_current * junction.following[rows, :, longest]).sum(1)
-    follows = np.arange(serves.shape[1]) == following[:, None]
-    serves_longest = np.where(served_now[rows, longest][:, None], follows, serves_most)
+    is_late, serves_longest = _late_lane(junction, current, features)
+    serves, is_full = junction.protected + junction.permissive > 0, _is_full(features)
+    served_now, moves_now = _moves_now(serves, current, features)
     is_near = features[..., NEAR] > 0
     moves: NDArray[np.bool_] = np.any(serves & (is_near & ~is_full)[:, None], 2)
     only_fills = np.any(serves & (is_near & is_full)[:, None], 2) & ~moves
@@ -386,3 +373,42 @@ def greens_allowed(junction: Padded, current: Array, green_s: Array, features: A
     is_stuck = (green_s >= STUCK_S) & (served_now & is_near).any(1) & ~moves_now.any(1) & moves_others.any(1)
     result: NDArray[np.bool_] = np.where(is_stuck[:, None], moves_others, allowed) & (junction.green_mask > 0)
     return result
+
+
+def greens_for_late_lane(junction: Padded, current: Array, features: Array) -> NDArray[np.bool_]:
+    """Whether the rule of MAX_RED_S alone allows a green [n, P]: among these a network is trained. Arguments: as for `inputs`.
+
+    A network that never meets full exits or a green that stands, because the rules avoid them, learns nothing of both.
+    """
+    is_late, serves_longest = _late_lane(junction, current, features)
+    result: NDArray[np.bool_] = (serves_longest | ~is_late[:, None]) & (junction.green_mask > 0)
+    return result
+
+
+def _late_lane(junction: Padded, current: Array, features: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(whether a lane has to be served next [n], the greens that serve it [n, P])."""
+    shares = junction.protected + junction.permissive
+    serves = shares > 0
+    served_now, moves_now = _moves_now(serves, current, features)
+    waits = (features[..., HALTING] > 0) & serves.any(1) & ~_is_full(features) & ~moves_now
+    waiting_s = np.where(waits, features[..., RED], 0.0)
+    longest = waiting_s.argmax(1)
+    rows = np.arange(len(longest))
+    served = shares[rows, :, longest]
+    serves_most = (served > 0) & (served >= served.max(1, keepdims=True) - SHARE_TOLERANCE)
+    following = ((current > 0) * junction.following[rows, :, longest]).sum(1)
+    follows = np.arange(serves.shape[1]) == following[:, None]
+    return waiting_s[rows, longest] >= MAX_RED_S, np.where(served_now[rows, longest][:, None], follows, serves_most)
+
+
+def _is_full(features: Array) -> NDArray[np.bool_]:
+    """Whether the exits of a lane are full [n, L]."""
+    blocked, occupancy = features[..., EXIT_BLOCKED], features[..., EXIT_OCCUPANCY]
+    result: NDArray[np.bool_] = (blocked > MIN_BLOCKED_SHARE) & (occupancy > FULL_OCCUPANCY)
+    return result
+
+
+def _moves_now(serves: NDArray[np.bool_], current: Array, features: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(lanes that the current green serves, those of them that move), both [n, L]."""
+    served_now: NDArray[np.bool_] = np.any((current > 0)[:, :, None] & serves, 1)
+    return served_now, served_now & (features[..., SPEED] >= MIN_RELATIVE_SPEED)

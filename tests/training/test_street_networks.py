@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from export.actors.phase_competition import MAX_RED_S, SHAPES, Padded, PhaseCompetition, greens_allowed, log_softmax
+from export.actors import phase_competition
+from export.actors.phase_competition import (
+    MAX_RED_S,
+    SHAPES,
+    Padded,
+    PhaseCompetition,
+    greens_allowed,
+    greens_for_late_lane,
+    log_softmax,
+    scores,
+)
 from export.checkpoints import phase_networks
 from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations
@@ -65,7 +75,7 @@ def test_written_policy_is_where_another_training_starts(tmp_path):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_greens_are_sampled_with_the_probabilities_among_those_that_the_rules_allow(layout):
+def test_greens_are_sampled_with_the_probabilities_among_those_that_serve_a_late_lane(layout):
     arrays = random_arrays(1)
     networks = StreetActorCritic(layout, arrays)
     x = observations(200, 150.0)
@@ -78,24 +88,39 @@ def test_greens_are_sampled_with_the_probabilities_among_those_that_the_rules_al
     for tl, junction in zip(layout.tls, layout.junctions, strict=True):
         greens = len(junction.protected)
         features = x[tl][:, greens + 2 :].reshape(len(x[tl]), -1, len(FEATURES))
-        own = Padded.of([junction] * len(x[tl]))
-        allowed = greens_allowed(own, x[tl][:, :greens], x[tl][:, greens + 1], features)
+        own, current, green_s = Padded.of([junction] * len(x[tl])), x[tl][:, :greens], x[tl][:, greens + 1]
+        allowed = greens_for_late_lane(own, current, features)
         is_restricted = ~allowed.all(1)
         assert is_restricted.any() and not is_restricted.all()
         rows, actions = np.arange(len(allowed)), found[tl][:, 0].astype(int)
         assert allowed[rows, actions].all()
-        actor = PhaseCompetition(dict(zip(SHAPES, arrays, strict=False)), junction)
-        expected = log_softmax(actor.evaluate(x[tl].astype(np.float64), []))
+        y = log_softmax(
+            scores([array[0] for array in arrays[: len(SHAPES)]], own, *phase_competition.inputs(own, current, green_s, features))
+        )
+        expected = log_softmax(np.where(allowed, y, -np.inf))
         np.testing.assert_allclose(found[tl][:, 1], expected[rows, actions], rtol=1e-3, atol=1e-3)
         # a lane that waits alone, at a green that does not serve it
         serves = junction.protected + junction.permissive > 0
         late = (features[..., FEATURES.index("longest_red")] >= MAX_RED_S) & (features[..., FEATURES.index("halting")] > 0)
         for k in np.flatnonzero(late.sum(1) == 1):
             lane = late[k].argmax()
-            is_full = features[k, lane, FEATURES.index("exit_blocked")] > 0.99
-            if serves[:, lane].any() and not serves[x[tl][k, :greens].argmax(), lane] and not is_full:
-                stands = x[tl][k, greens + 1] >= 20  # the third rule may leave other greens
-                assert stands or serves[int(found[tl][k, 0]), lane]
+            if serves[:, lane].any() and not serves[current[k].argmax(), lane]:
+                assert serves[int(found[tl][k, 0]), lane]
+
+
+def test_the_rule_for_late_lanes_alone_allows_what_all_rules_allow_without_full_exits_and_standing_greens(layout):
+    x = observations(300, 150.0)
+    for tl, junction in zip(layout.tls, layout.junctions, strict=True):
+        greens = len(junction.protected)
+        features = x[tl][:, greens + 2 :].reshape(len(x[tl]), -1, len(FEATURES))
+        own, current = Padded.of([junction] * len(x[tl])), x[tl][:, :greens]
+        late = greens_for_late_lane(own, current, features)
+        np.testing.assert_array_equal(late, greens_allowed(own, current, np.zeros(len(late)), features))
+        features[..., FEATURES.index("exit_blocked")] = 1
+        features[..., FEATURES.index("exit_occupancy")] = np.random.default_rng(9).uniform(0.7, 0.9, features.shape[:2])
+        restricted = greens_allowed(own, current, np.zeros(len(late)), features)
+        late = greens_for_late_lane(own, current, features)
+        assert (late >= restricted).all() and (late > restricted).any()
 
 
 def test_sampled_greens_are_the_junctions_own(layout):

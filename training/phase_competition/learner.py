@@ -103,7 +103,7 @@ class StreetLearner:
     ) -> tf.Tensor:  # fmt: skip
         own = {name: tf.gather(array, junction) for name, array in junctions.items()}
         with tf.GradientTape() as tape:
-            # the actor decides among the greens that the rules allow (invalid action masking: Huang and Ontanon 2022)
+            # the actor decided among these greens (invalid action masking: Huang and Ontanon 2022)
             all_log_p = self._log_p(self._variables[:ACTOR], own, lane_x, green_x, allowed)
             log_p = tf.gather(all_log_p, action, batch_dims=1)
             entropy = tf.reduce_mean(-tf.reduce_sum(tf.exp(all_log_p) * tf.where(allowed, all_log_p, 0.0), -1))

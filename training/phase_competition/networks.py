@@ -17,6 +17,7 @@ from export.actors.phase_competition import (
     Padded,
     encode,
     greens_allowed,
+    greens_for_late_lane,
     inputs,
     log_softmax,
     scores,
@@ -125,13 +126,15 @@ class StreetActorCritic(StreetNetworks):
         self._critics = [network[len(SHAPES) :] for network in networks]
 
     def sample(self, rows: NDArray[np.intp], x: Float32s, rng: np.random.Generator) -> tuple[Float32s, Float32s]:
-        """As above; the log probabilities are those among the greens that the rules allow (`greens_allowed`)."""
-        log_p = self._log_p(rows, x)
+        """As above, among the greens of `greens_for_late_lane`, without the other rules."""
+        junction, current, _, features = self._observed(rows, x)
+        log_p = self._log_p(rows, x, greens_for_late_lane(junction, current, features))
         action = (log_p + rng.gumbel(size=log_p.shape)).argmax(1)
         return np.asarray(action[:, None], np.float32), log_p[np.arange(len(action)), action]
 
     def greedy_actions(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
-        return np.asarray(self._log_p(rows, x).argmax(1)[:, None], np.float32)
+        """As above, among the greens that the rules allow."""
+        return np.asarray(self._log_p(rows, x, greens_allowed(*self._observed(rows, x))).argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         junction, lane_x, green_x = self._inputs(rows, x)
@@ -142,18 +145,20 @@ class StreetActorCritic(StreetNetworks):
             values.append((np.maximum(c @ k4 + b4, 0) @ k5 + b5)[:, 0])
         return np.asarray(np.mean(values, 0), np.float32)
 
-    def _log_p(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
+    def _log_p(self, rows: NDArray[np.intp], x: Float32s, allowed: NDArray[np.bool_]) -> Float32s:
         junction, lane_x, green_x = self._inputs(rows, x)
         y = np.zeros(green_x.shape[:2], np.float32)
         for actor in self._actors:
             log_p = log_softmax(self._sharpness * scores(actor, junction, lane_x, green_x))
             y = y + np.maximum(log_p, MIN_LOG_PROBABILITY)
-        allowed = greens_allowed(junction, *self._split(x))
         return np.asarray(log_softmax(np.where(allowed, y, FORBIDDEN_LOGIT)), np.float32)
 
+    def _observed(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s, Float32s]:
+        return self._junctions.take(rows), *self._split(x)
+
     def _inputs(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s]:
-        junction = self._junctions.take(rows)
-        return junction, *inputs(junction, *self._split(x))
+        observed = self._observed(rows, x)
+        return observed[0], *inputs(*observed)
 
 
 class Heuristic(StreetNetworks):

@@ -94,7 +94,7 @@ def test_several_networks_act_as_the_product_of_their_policies():
     both = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
     row = np.array([0])
     x = layout.networks(first, 1.0).inputs_of([observation(4, 6)], row)
-    log_p = [layout.networks(a, 5.0)._log_p(row, x) for a in (first, second, both)]
+    log_p = [layout.networks(a, 5.0)._log_p(row, x, np.ones((1, 4), bool)) for a in (first, second, both)]
     expected = log_p[0] + log_p[1]
     np.testing.assert_allclose(log_p[2], expected - np.log(np.exp(expected).sum()), atol=1e-5)
 
@@ -138,11 +138,11 @@ def test_advantages_are_sums_discounted_by_time(count, seed):
 
 
 def restricted_decisions(layout, learner):
-    """200 decisions at which full exits forbid the first of three greens (of the second junction), and their batch."""
+    """200 decisions at which a late lane forbids the first of three greens (of the second junction), and their batch."""
     junctions, greens, lanes = layout.junctions, 4, 3
     x = np.zeros((200, greens + 1 + lanes * len(FEATURES)), np.float32)
-    x[:, 2], features = 1, x[:, greens + 1 :].reshape(200, lanes, -1)
-    for name, values in (("vehicles_near", [3, 2, 1]), ("exit_blocked", [1, 0, 0]), ("exit_occupancy", [1, 0, 0])):
+    x[:, 0], features = 1, x[:, greens + 1 :].reshape(200, lanes, -1)
+    for name, values in (("halting", [0, 1, 0]), ("longest_red", [0, 130, 0])):
         features[..., FEATURES.index(name)] = values
     rng = np.random.default_rng(0)
     actions, log_p = layout.networks(learner.arrays, 1.0).sample(np.ones(200, np.intp), x, rng)
@@ -151,9 +151,9 @@ def restricted_decisions(layout, learner):
     return tl, batch.make_batch([(junctions, (transitions(1, rng, x.shape[1], 4), tl))], 0.0001, 0.0)
 
 
-def test_the_learner_sees_the_probabilities_among_the_greens_that_the_rules_allow():
+def test_the_learner_sees_the_probabilities_among_the_greens_that_the_decision_was_made_among():
     small = junction(3, 3)
-    small.protected[:], small.permissive[:] = np.eye(3), 0
+    small.protected[:], small.permissive[:] = [[1, 0, 0], [0, 1, 0], [0, 1, 1]], 0
     layout, learner = StreetLayout(("A", "B"), (junction(4, 3), small)), StreetLearner(arrays(), StreetPpo(entropy=0.0))
     tl, data = restricted_decisions(layout, learner)
     assert set(tl.action[:, 0]) == {1, 2}
