@@ -1,4 +1,4 @@
-"""One simulation of an arm, over libsumo in this process, and its measurements."""
+"""One simulation of an arm, and its measurements."""
 
 import math
 import tempfile
@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -198,7 +197,7 @@ class ArmSimulator:
         subscribers = [controlled] if controlled is not None else []
         simulation = ControlledSimulation(read, self.task.city, self.street, control, subscribers)
         uncontrolled = UncontrolledSignals(pictured, connection) if pictured is not None and controlled is None else None
-        measurement = _Measurement(connection.api, self._lanes, self._roads)
+        measurement = _Measurement(connection, self._lanes, self._roads)
         while now < end_s:
             before_s, now = now, min(now + MEASUREMENT_INTERVAL_S, end_s)
             (uncontrolled or simulation).advance(now)
@@ -224,9 +223,10 @@ class ArmSimulator:
 class _Measurement:
     """Vehicle seconds lost and waited on roads, sampled while a simulation runs."""
 
-    def __init__(self, api: Any, lanes: Mapping[str, Mapping[str, float]], roads: Sequence[str]) -> None:
+    def __init__(self, connection: SumoConnection, lanes: Mapping[str, Mapping[str, float]], roads: Sequence[str]) -> None:
         """`lanes`: TL -> lane that leads to it -> speed limit in m/s. `roads`: roads with a measured queue."""
-        self._lost_time, self._halting, self._roads = LostTime(api, lanes), api.edge.getLastStepHaltingNumber, roads
+        self._lost_time, self._roads = LostTime(connection, lanes), roads
+        self._halting = connection.api.edge.getLastStepHaltingNumber
         self.seconds = 0.0
         self.lost_s: dict[str, Counter[str]] = {tl: Counter() for tl in lanes}
         """TL -> road -> vehicle seconds."""

@@ -1,9 +1,9 @@
 """Lost time of vehicles by lane, sampled from SUMO, for rewards and evaluation."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from city.lanes import road_of
+from controller.sumo.connection import SumoConnection
 
 
 class LostTime:
@@ -12,9 +12,9 @@ class LostTime:
     A vehicle at speed v on a lane with speed limit l loses 1 - v / l, a vehicle that waits to depart 1.
     """
 
-    def __init__(self, api: Any, lanes: Mapping[str, Mapping[str, float]]) -> None:
+    def __init__(self, connection: SumoConnection, lanes: Mapping[str, Mapping[str, float]]) -> None:
         """`lanes`: TL -> lane -> speed limit in m/s (`upstream_lanes`)."""
-        self._api = api
+        self._connection = connection
         self._lanes = {tl: list(by_lane.items()) for tl, by_lane in lanes.items()}
         self._tl_of = {road_of(lane): tl for tl, by_lane in lanes.items() for lane in by_lane}
         self._origin: dict[str, str] = {}
@@ -26,17 +26,20 @@ class LostTime:
         `tls`: the TLs to measure (default: all).
         """
         # lane by lane: SUMO counts an empty lane as a vehicle in a road's mean speed
-        vehicles, speed_mps = self._api.lane.getLastStepVehicleNumber, self._api.lane.getLastStepMeanSpeed
+        due = list(self._lanes if tls is None else tls)
+        counts, speeds_mps = self._connection.lane_speeds(tuple(lane for tl in due for lane, _ in self._lanes[tl]))
+        values = zip(counts.tolist(), speeds_mps.tolist(), strict=True)
         lost: dict[str, dict[str, float]] = {}
-        for tl in self._lanes if tls is None else tls:
+        for tl in due:
             by_road = lost[tl] = {}
-            for lane, limit_mps in self._lanes[tl]:
-                if count := vehicles(lane):
+            for (lane, limit_mps), (count, speed_mps) in zip(self._lanes[tl], values, strict=False):
+                if count:
                     road = road_of(lane)
-                    by_road[road] = by_road.get(road, 0.0) + count * max(0.0, 1.0 - speed_mps(lane) / limit_mps)
-        for vehicle in self._api.simulation.getPendingVehicles():
+                    by_road[road] = by_road.get(road, 0.0) + count * max(0.0, 1.0 - speed_mps / limit_mps)
+        api = self._connection.api
+        for vehicle in api.simulation.getPendingVehicles():
             if vehicle not in self._origin:
-                self._origin[vehicle] = self._api.vehicle.getRoute(vehicle)[0]
+                self._origin[vehicle] = api.vehicle.getRoute(vehicle)[0]
             origin = self._origin[vehicle]
             origin_tl = self._tl_of.get(origin)
             if origin_tl in lost:

@@ -32,7 +32,6 @@ A function of the user's own takes `TlReadings`.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from city.errors import InputError
 from city.network import StreetNetwork
@@ -50,8 +49,8 @@ DOWNSTREAM_SHARE = 0.5
 
 Measure = Callable[[Iterable[str]], dict[str, float]]
 """TLs -> their values now, by TL."""
-Kind = Callable[[StreetNetwork, Sequence[pb.PolicyContract]], Callable[[Any], Measure]]
-"""Street and contracts -> (SUMO's API -> measure): what is the same in all episodes is computed once."""
+Kind = Callable[[StreetNetwork, Sequence[pb.PolicyContract]], Callable[[SumoConnection], Measure]]
+"""Street and contracts -> (connection -> measure): what is the same in all episodes is computed once."""
 RewardFunction = Callable[[TlReadings], float]
 """What the readings at a decision are worth."""
 Reward = str | RewardFunction
@@ -66,8 +65,8 @@ class RewardedTls:
         self.street, self.contracts = street, contracts
         self.function = _FUNCTIONS.get(reward) if isinstance(reward, str) else reward
         """What evaluates a TL's readings; None for a reward that is measured on the lanes."""
-        self.measure_of: Callable[[Any], Measure] | None = None
-        """SUMO's API -> measure, without a function."""
+        self.measure_of: Callable[[SumoConnection], Measure] | None = None
+        """Connection -> measure, without a function."""
         if self.function is None:
             assert isinstance(reward, str)
             self.measure_of = _KINDS[reward](street, contracts)
@@ -88,7 +87,7 @@ class Rewards:
             self._readings = {c.tl: TlReadings(c, connection, rewarded.street, waiting, begin_s) for c in rewarded.contracts}
             self._measure = self._evaluate
         else:
-            self._measure = rewarded.measure_of(connection.api)
+            self._measure = rewarded.measure_of(connection)
         self._is_difference = rewarded.is_difference
         self._last = dict.fromkeys(tls, 0.0)
         """Value of a difference at the TL's last decision."""
@@ -176,18 +175,18 @@ def names() -> list[str]:
     return sorted({*_KINDS, *_FUNCTIONS})
 
 
-def _delay(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[Any], Measure]:
+def _delay(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[SumoConnection], Measure]:
     lanes = upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts})
     scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
 
-    def measure_of(api: Any) -> Measure:
-        lost_time = LostTime(api, lanes)
+    def measure_of(connection: SumoConnection) -> Measure:
+        lost_time = LostTime(connection, lanes)
         return lambda tls: {tl: -sum(by_road.values()) / scale[tl] for tl, by_road in lost_time.by_road(tls).items()}
 
     return measure_of
 
 
-def _delay_downstream(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[Any], Measure]:
+def _delay_downstream(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[SumoConnection], Measure]:
     lanes = upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts})
     tl_of = {lane: tl for tl, own in lanes.items() for lane in own}
     downstream: dict[str, Counter[str]] = {}
@@ -198,8 +197,8 @@ def _delay_downstream(street: StreetNetwork, contracts: Sequence[pb.PolicyContra
         links[contract.tl] = max(len(exits), 1)
     scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
 
-    def measure_of(api: Any) -> Measure:
-        lost_time = LostTime(api, lanes)
+    def measure_of(connection: SumoConnection) -> Measure:
+        lost_time = LostTime(connection, lanes)
 
         def measure(tls: Iterable[str]) -> dict[str, float]:
             due = list(tls)
@@ -216,25 +215,25 @@ def _delay_downstream(street: StreetNetwork, contracts: Sequence[pb.PolicyContra
     return measure_of
 
 
-def _mean_queue(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[Any], Measure]:
+def _mean_queue(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[SumoConnection], Measure]:
     lanes = {contract.tl: _incoming(contract) for contract in contracts}
     scale = {contract.tl: QUEUE_SCALE * len(contract.signal_ids) for contract in contracts}
 
-    def measure_of(api: Any) -> Measure:
-        halting = api.lane.getLastStepHaltingNumber
+    def measure_of(connection: SumoConnection) -> Measure:
+        halting = connection.api.lane.getLastStepHaltingNumber
         return lambda tls: {tl: -sum(map(halting, lanes[tl])) / scale[tl] for tl in tls}
 
     return measure_of
 
 
-def _mean_pressure(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[Any], Measure]:
+def _mean_pressure(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[SumoConnection], Measure]:
     parts = {}
     for contract in contracts:
         outgoing = {lane for signal in contract.signal_ids for link in street.signals[signal].links for _, lane in link}
         parts[contract.tl] = sorted(outgoing), _incoming(contract), QUEUE_SCALE * len(contract.signal_ids)
 
-    def measure_of(api: Any) -> Measure:
-        vehicles = api.lane.getLastStepVehicleNumber
+    def measure_of(connection: SumoConnection) -> Measure:
+        vehicles = connection.api.lane.getLastStepVehicleNumber
 
         def measure(tls: Iterable[str]) -> dict[str, float]:
             values = {}
@@ -248,11 +247,11 @@ def _mean_pressure(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]
     return measure_of
 
 
-def _waiting_time(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[Any], Measure]:
+def _waiting_time(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[SumoConnection], Measure]:
     lanes = {contract.tl: _incoming(contract) for contract in contracts}
 
-    def measure_of(api: Any) -> Measure:
-        waiting_s = api.lane.getWaitingTime
+    def measure_of(connection: SumoConnection) -> Measure:
+        waiting_s = connection.api.lane.getWaitingTime
         return lambda tls: {tl: -sum(map(waiting_s, lanes[tl])) / WAITING_SCALE_S for tl in tls}
 
     return measure_of

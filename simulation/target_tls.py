@@ -30,7 +30,7 @@ from signals.simulation_time import next_multiple_s
 from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.demand import SimulatedDemand
 from simulation.rewards import REWARD_INTERVAL_S, Reward, RewardedTls, Rewards
-from simulation.street_simulation import LIBSUMO, SERVED_DEADLINE_S, end_of, simulated
+from simulation.street_simulation import SERVED_DEADLINE_S, TRACI, end_of, simulated
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class TargetTls:
         rewards: bool = True,
         options: Sequence[str] = (),
         folder: Path | None = None,
-        transport: str = LIBSUMO,
+        transport: str = TRACI,
     ) -> Iterator["TargetSimulation"]:
         """Run an episode; the tripinfo file is complete after the block.
 

@@ -48,7 +48,7 @@ class Episode:
 
 
 class EpisodeSimulator:
-    """Runs the episodes of a task, one after another, over libsumo in this process."""
+    """Runs the episodes of a task, one after another."""
 
     def __init__(self, task: TrainingTask) -> None:
         """Read the street and the contracts. Raises InputError."""

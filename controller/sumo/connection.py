@@ -128,6 +128,12 @@ class SumoConnection(Protocol):
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
         """Request the programs that signals run, between a reading and the next commands. Raises the exceptions of `read`."""
 
+    def lane_speeds(self, lanes: tuple[str, ...]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Read lanes, between a reading and the next commands: (vehicles [lanes], their mean speeds in m/s [lanes]).
+
+        The speed of an empty lane is its limit. Raises the exceptions of `read`.
+        """
+
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
         """Read all vehicles around a junction, between a reading and the next commands: float64 [vehicles, 4].
 

@@ -141,6 +141,11 @@ class LibsumoConnection:
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
         return {signal: self.api.trafficlight.getProgram(signal) for signal in signals}
 
+    def lane_speeds(self, lanes: tuple[str, ...]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        domain = self.api.lane
+        counts = np.array([domain.getLastStepVehicleNumber(lane) for lane in lanes], np.int32)
+        return counts, np.array([domain.getLastStepMeanSpeed(lane) for lane in lanes], np.float64)
+
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
         domain = self.api.vehicle
         rows = [(*domain.getPosition(v), domain.getAngle(v), domain.getSpeed(v)) for v in domain.getIDList()]

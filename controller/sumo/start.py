@@ -25,7 +25,7 @@ CLOSE_TIMEOUT_S = 5.0
 """Wall time for closing a connection that is not used."""
 GUI_OPTIONS = ("--start", "--quit-on-end")
 """sumo-gui waits for a click on its play button without the first, and after the end of a simulation without the second."""
-CONNECT_INTERVAL_S = 0.05
+CONNECT_INTERVAL_S = 0.01
 """Wall time between two attempts to connect."""
 
 

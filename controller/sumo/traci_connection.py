@@ -41,6 +41,7 @@ _LANE_VARIABLES = (
     (wire.LAST_STEP_LENGTH, wire.TYPE_DOUBLE),
 )
 """Variables of a lane: two ints, then a double."""
+_SPEED_VARIABLES = ((wire.LAST_STEP_VEHICLE_NUMBER, wire.TYPE_INT), (wire.LAST_STEP_MEAN_SPEED, wire.TYPE_DOUBLE))
 
 
 def check_decodable(error: Exception) -> None:
@@ -160,6 +161,7 @@ class TraciConnection:
         self._unmark = b""
         """A message that removes the marks of `mark_controlled`."""
         self._getters: dict[tuple[str, ...], _Getters] = {}
+        self._speed_getters: dict[tuple[str, ...], wire.NumericGetters] = {}
         self._loops: _Loops | None = None
 
     @property
@@ -333,6 +335,24 @@ class TraciConnection:
         reader = wire.Reader(answer)
         try:
             return {signal: str(reader.value()) for signal in signals}
+        except CommandRejected as error:
+            raise CommandRejected(f"SUMO rejected a getter: {error}") from None
+        except MalformedMessage as error:
+            raise SumoConnectionLost(f"SUMO sent {error}") from None
+
+    def lane_speeds(self, lanes: tuple[str, ...]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        if not lanes:
+            return np.zeros(0, np.int32), np.zeros(0)  # SUMO answers no empty message
+        if lanes not in self._speed_getters:
+            if len(self._speed_getters) > MAX_CACHED_BATCHES:
+                self._speed_getters.clear()
+            variables = [(wire.GET_LANE, variable, lane, kind) for lane in lanes for variable, kind in _SPEED_VARIABLES]
+            self._speed_getters[lanes] = wire.NumericGetters(variables)
+        getters = self._speed_getters[lanes]
+        self.shown()  # receives the answer that is due first
+        answer = self._request(wire.message([getters.request]))
+        try:
+            return getters.decode(answer)
         except CommandRejected as error:
             raise CommandRejected(f"SUMO rejected a getter: {error}") from None
         except MalformedMessage as error:

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from city import network
@@ -22,13 +23,15 @@ def line(tmp_path_factory):
 def rewards_of(line, name, halting, pending=()):
     """By TL, the reward at second 5 with halting vehicles by lane, and vehicles that wait to depart on roads."""
     api = SimpleNamespace(
-        lane=SimpleNamespace(getLastStepVehicleNumber=lambda lane: halting.get(lane, 0), getLastStepMeanSpeed=lambda lane: 0.0),
         simulation=SimpleNamespace(getPendingVehicles=lambda: list(pending)),
         vehicle=SimpleNamespace(getRoute=lambda vehicle: [vehicle]),
     )
     city = City(line.net_file, tls={signal: TL((signal,), "street", signal) for signal in ("A0", "B0")})
     contracts = [contract.build(city, tl, line) for tl in city.tls.values()]
-    measure = Rewards(RewardedTls(name, line, contracts), SimpleNamespace(api=api), 0.0)
+    connection = SimpleNamespace(
+        api=api, lane_speeds=lambda lanes: (np.array([halting.get(lane, 0) for lane in lanes]), np.zeros(len(lanes)))
+    )
+    measure = Rewards(RewardedTls(name, line, contracts), connection, 0.0)
     measure.sample(5.0)
     return dict(zip(city.tls, measure.since_last(list(city.tls), 5.0), strict=True))
 
@@ -70,12 +73,10 @@ def test_only_the_due_tl_is_rewarded(line):
     city = City(line.net_file, tls={signal: TL((signal,), "street", signal) for signal in ("A0", "B0")})
     contracts = [contract.build(city, tl, line) for tl in city.tls.values()]
     asked = []
-    api = SimpleNamespace(
-        lane=SimpleNamespace(
-            getLastStepVehicleNumber=lambda lane: asked.append(lane) or 2, getLastStepMeanSpeed=lambda lane: 0.0
-        ),
-        simulation=SimpleNamespace(getPendingVehicles=list),
+    connection = SimpleNamespace(
+        api=SimpleNamespace(simulation=SimpleNamespace(getPendingVehicles=list)),
+        lane_speeds=lambda lanes: asked.extend(lanes) or (np.full(len(lanes), 2), np.zeros(len(lanes))),
     )
-    measure = Rewards(RewardedTls("delay-downstream", line, contracts), SimpleNamespace(api=api), 0.0)
+    measure = Rewards(RewardedTls("delay-downstream", line, contracts), connection, 0.0)
     (reward,) = measure.since_last(["A0"], 3.0)
     assert reward < 0 and any(lane.startswith("A0B0") for lane in asked), "what the next signal loses is measured, too"

@@ -118,7 +118,7 @@ def test_what_all_episodes_share_is_made_once(task, monkeypatch):
 
 def of_time(street, contracts):
     """A reward of which every sample is the second of the sample."""
-    return lambda api: lambda tls: dict.fromkeys(tls, api.simulation.getTime())
+    return lambda connection: lambda tls: dict.fromkeys(tls, connection.api.simulation.getTime())
 
 
 def mean_of_samples(begin_s, end_s):

@@ -7,10 +7,10 @@ demand goes from a few vehicles to saturation. Each street is simulated with SEE
 - a gridlock where the reference has none,
 - more than MAX_RATIO times the reference's delay.
 
-What is used on a street, the product of several networks or a network alone, must not fail one simulation. A network that becomes
-a part of a product is dropped if it fails all simulations of a street: on a saturated street one of them may be failed by chance,
-with as many vehicles and the same policy, and the other networks do not fail it with this one. Both are dropped if their geometric
-mean delay over all simulations is more than MAX_MEAN_RATIO times the best network's.
+What is used on a street, the product of several networks or a network alone, must not fail one simulation. A network that
+becomes a part of a product is dropped if it fails all simulations of a street: a saturated street gridlocks by chance, with as
+many vehicles and the same policy. Both are dropped if their geometric mean delay over all simulations is more than
+MAX_MEAN_RATIO times the best network's.
 """
 
 import csv

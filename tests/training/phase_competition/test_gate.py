@@ -45,17 +45,20 @@ def test_a_network_fails_for_one_slow_street():
 
 
 def test_a_part_of_a_product_fails_for_what_it_does_in_all_simulations_of_a_street():
-    gridlock, slow = (20, 60), (100, 100)
-    found = results(once=(10, 20), twice=(10, 20), alone=(10, 20))
-    for name, first, second in (("once", gridlock, (20, 100)), ("twice", gridlock, slow), ("alone", slow, (20, 100))):
-        found["b"][name], found.setdefault("b (2)", dict(found["b"]))[name] = (
-            StreetResult(*values, 110, 50.0) for values in (first, second)
-        )
-    assert failure(found, "once", are_parts=True) == failure(found, "alone", are_parts=True) == ""
-    expected = "gridlock where max-pressure has none, on b; more than 1.5 times as slow as max-pressure on b (2)"
-    assert expected in failure(found, "twice", are_parts=True)
-    assert "gridlock where max-pressure has none, on b" in failure(found, "once")
-    assert "more than 1.5 times as slow as max-pressure on b" in failure(found, "alone")
+    gridlock, slow, fair = (20, 60), (100, 100), (20, 100)
+    expected = {
+        (gridlock, fair): ("", "gridlock where max-pressure has none, on b"),
+        (fair, slow): ("", "more than 1.5 times as slow as max-pressure on b (2)"),
+        (gridlock, slow): 2
+        * ("gridlock where max-pressure has none, on b; more than 1.5 times as slow as max-pressure on b (2)",),
+        (fair, fair): ("", ""),
+    }
+    for simulations, failures in expected.items():
+        found = results(x=(10, 20))
+        reference = found["b"][REFERENCE]
+        for name, (delay_s, finished) in zip(("b", "b (2)"), simulations, strict=True):
+            found[name] = {REFERENCE: reference, "x": StreetResult(delay_s, finished, 110, 50.0)}
+        assert (failure(found, "x", are_parts=True), failure(found, "x")) == failures
 
 
 def test_a_network_far_above_the_best_fails_though_it_beats_the_reference():
