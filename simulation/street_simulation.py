@@ -18,7 +18,7 @@ LIBSUMO, TRACI = TRANSPORTS = ("libsumo", "traci")
 
 SUMO 1.28 decides a few conflicts in junctions by the addresses of its objects. In a program of its own these follow from the
 simulation alone, so that it is the same again. In this process they depend on what the process has done before: at a congested
-junction, the same simulation may come to other delays. It takes a fifth less time.
+junction, the same simulation may come to other delays. It takes less time.
 """
 SERVED_DEADLINE_S = 30.0
 """Wall time for an answer of a served model: generous, so that a simulation does not depend on the machine's load."""
