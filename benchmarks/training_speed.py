@@ -6,7 +6,7 @@ Every signal is a TL in the sumo-rl dialect. The cases, in turn, medians of --re
 
 - `greenserve.parallel_env` with the street's floors, random actions, no learning: from reset to the end, so with the start of
   SUMO, and with a file of the trips, as a training has one;
-- `greenserve train` with one worker and with several: the same, and the update of all actors and critics after 4 episodes (the
+- `greenserve train` with one worker and with several: the same, with a SUMO program for each episode, and the update of all actors and critics after 4 episodes (the
   default). The learning rate is 0: all is computed, and the policies stay random, so that the streets are as full in each case;
 - sumo-rl from PyPI over libsumo, a random policy, no learning, one episode; without the start of SUMO.
 
@@ -97,10 +97,8 @@ def environment(city: config.City, seconds: float) -> Iterator[Callable[[], Time
 def training(city: config.City, seconds: float, workers: int) -> Iterator[Callable[[], Times]]:
     """Yield a function that trains one update and returns the times of an episode.
 
-    An episode's time includes its share of the update. SUMO's time is 0 with several workers.
+    An episode's time includes its share of the update. SUMO's own time is not measured: it has a program of its own.
     """
-    import libsumo
-
     from simulation.executors import executor
     from training.episode import TrainingTask
     from training.ppo_config import PpoConfig
@@ -116,9 +114,8 @@ def training(city: config.City, seconds: float, workers: int) -> Iterator[Callab
 
         def update() -> Times:
             begin = time.perf_counter()
-            with timed_steps(libsumo) as in_sumo_s:
-                trainer.update()
-            return (time.perf_counter() - begin) / EPISODES_PER_UPDATE, sum(in_sumo_s) / EPISODES_PER_UPDATE
+            trainer.update()
+            return (time.perf_counter() - begin) / EPISODES_PER_UPDATE, 0.0
 
         with runner:
             update()  # traces the graph of the update
