@@ -7,8 +7,8 @@ Every signal is a TL in the sumo-rl dialect. The cases, in turn, medians of --re
 - `greenserve.parallel_env` with the street's floors, random actions, no learning: from reset to the end, so with the start of
   SUMO, and with a file of the trips, as a training has one;
 - `greenserve train` with one worker and with several: the same, with a SUMO program for each episode, and the update of all
-  actors and critics after 4 episodes (the default). The learning rate is 0: all is computed, and the policies stay random, so that
-  the streets are as full in each case;
+  actors and critics after 4 episodes (the default). The learning rate is 0: all is computed, and the policies stay random, so
+  that the streets are as full in each case;
 - sumo-rl from PyPI over libsumo, a random policy, no learning, one episode; without the start of SUMO.
 
 Budget: one worker at least 0.9 times as fast as our environment; two workers on two cores at least 1.8 times as fast as one.
