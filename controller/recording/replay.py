@@ -191,7 +191,7 @@ class RecordedConnection:
 
     def lane_speeds(self, lanes: tuple[str, ...]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Raise CommandRejected: a record has no mean speeds."""
-        raise CommandRejected(f"a record has no mean speeds of lanes, such as {', '.join(lanes[:1])}")
+        raise CommandRejected("a record has no mean speeds of lanes")
 
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
         """None: a record has no vehicles away from the lanes that were read."""

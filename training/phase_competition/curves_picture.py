@@ -131,7 +131,7 @@ def _gate(outcome: Outcome) -> Canvas:
             Entry(f"more than {MAX_RATIO_SHOWN:g}", RED, TRIANGLE),
             Entry("geometric mean delay", BLACK, width=3),
             Entry(REFERENCE, GREY),
-            Entry("fails above this", RED, dash="5 3"),
+            Entry("drops a network", RED, dash="5 3"),
         ],
         plot_height=220,
     )

@@ -123,7 +123,7 @@ class Selection:
         # a policy of an earlier selection must not stand beside new results
         settings.policy_file.unlink(missing_ok=True)
         results: gate.Results = self._simulate(streets, networks)
-        verdicts = gate.judge(results, [network.name for network in networks], settings.keep > 1)
+        verdicts = gate.judge(results, [network.name for network in networks])
         self._print(verdicts)
         kept = gate.best(verdicts, settings.keep)
         if len(kept) < settings.keep:
@@ -156,7 +156,7 @@ class Selection:
         finally:
             draft.unlink(missing_ok=True)
         together = {street: by_name for street, by_name in together.items() if street in results}
-        *_, own = gate.judge(together, [*(network.name for network in chosen), PRODUCT], are_parts=False)
+        *_, own = gate.judge(together, [*(network.name for network in chosen), PRODUCT])
         return together, own
 
     def _simulate(self, streets: Sequence[GateStreet], networks: Sequence[Network]) -> dict[str, dict[str, StreetResult]]:

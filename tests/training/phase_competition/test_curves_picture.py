@@ -37,9 +37,9 @@ def outcome(kept=("seed 5", "seed 6")):
         }
         for k, street in enumerate("ab")
     }
-    verdicts = [Verdict(name, 14.1, 1.0, 0.8, "a", (), ()) for name in ("seed 5", "seed 6")]
-    verdicts.append(Verdict("seed 7", 54.8, 3.9, 8.7, "b", ("b",), ("b",)))
-    return Outcome(results, (*verdicts, Verdict(PRODUCT, 13.1, 0.9, 0.7, "a", (), ())), kept)
+    verdicts = [Verdict(name, 14.1, 1.0, 0.8, "a", ()) for name in ("seed 5", "seed 6")]
+    verdicts.append(Verdict("seed 7", 54.8, 3.9, 8.7, "b", ("b",)))
+    return Outcome(results, (*verdicts, Verdict(PRODUCT, 13.1, 0.9, 0.7, "a", ())), kept)
 
 
 def drawing(path):
