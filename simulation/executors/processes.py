@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -151,4 +152,8 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
+    if _Job.is_running:
+        # as at SIGTERM: a SUMO that has just started, and is not connected yet, would wait for ever
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(TERMINATE_TIMEOUT_S)
     os._exit(1)

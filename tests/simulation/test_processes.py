@@ -89,6 +89,24 @@ def test_processes_end_with_a_parent_that_is_killed():
         time.sleep(0.05)
 
 
+def test_a_running_job_ends_what_it_has_started_when_its_parent_is_killed(tmp_path):
+    script = (
+        "import sys\n"
+        "from simulation.executors.processes import Processes\n"
+        "from tests.simulation.process_jobs import clean_up_at_the_end\n"
+        "if __name__ == '__main__':\n"
+        "    list(Processes(1).run(clean_up_at_the_end, [sys.argv[1]]))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT)
+    for name in ("begun", "ended"):
+        end_s = time.monotonic() + 30
+        while not (tmp_path / name).exists():
+            assert time.monotonic() < end_s, f"the job has not {name}"
+            time.sleep(0.05)
+        process.kill()
+        process.wait(10)
+
+
 def test_exit_of_a_job_with_a_reason_is_reported_and_not_repeated(tmp_path):
     with Processes(1) as processes, pytest.raises(SimulationFailed, match=r"^the reward needs a detector E1$"):
         list(processes.run(process_jobs.leave_with_a_reason, [str(tmp_path / "runs")]))
