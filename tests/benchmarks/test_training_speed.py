@@ -1,6 +1,5 @@
 """The comparison of a training's speed with our environment's: the same city, SUMO's start and trips in both."""
 
-import numpy as np
 import pytest
 
 from benchmarks.training_speed import ENVIRONMENT, ONE_WORKER, city_of, environment, measured_in_turn, report, training
@@ -22,8 +21,10 @@ def test_report_has_the_medians_of_the_ratios_of_a_turn():
 
 
 @pytest.mark.slow
-def test_sumos_steps_are_a_part_of_the_times_of_training_and_environment():
+def test_sumos_steps_are_a_part_of_the_environments_time():
     city = city_of(GRID / "grid.sumocfg")
     with environment(city, 100) as episodes, training(city, 100, 1) as update:
         measured = measured_in_turn({ENVIRONMENT: episodes, ONE_WORKER: update}, 2)
-    assert all(np.all(np.array(times) > 0) and all(b < a for a, b in times) for times in measured.values())
+    assert all(0 < in_sumo_s < episode_s for episode_s, in_sumo_s in measured[ENVIRONMENT])
+    # a training's SUMO is another program, so its own time is not known
+    assert all(episode_s > 0 and in_sumo_s == 0 for episode_s, in_sumo_s in measured[ONE_WORKER])
