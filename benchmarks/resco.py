@@ -4,8 +4,8 @@
 
 Each street is that of the sumo-rl wheel, with the city.toml that `greenserve city init --dialect street` writes and `all_red_s`
 of --all-red; `--all-red default` leaves the red clearance by the junction's size. `greenserve evaluate` simulates all arms with
-SUMO seeds from 101. A street whose results with these flags are in --out already is not simulated again. Prints a table in
-Markdown.
+SUMO seeds from 101. Results with these flags that are in --out already are not simulated again: the baselines' by street, the
+pretrained policy's as long as the shipped file is the same. Prints a table in Markdown.
 
 Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. "Time in the network" is the pretrained
 policy's `duration_s`. RESCO's figures are computed from its repository (https://github.com/Pi-Star-Lab/RESCO,
@@ -15,15 +15,22 @@ and greedy, under the safety rules.
 """
 
 import argparse
+import hashlib
 import importlib.util
 import json
+import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ARMS = ("pretrained", "fixed", "actuated", "max-pressure", "greedy")
+from evaluation.statistics import interval, paired
+from export import pretrained
+
+PRETRAINED = "pretrained"
+BASELINES = ("fixed", "actuated", "max-pressure", "greedy")
 FIRST_SEED = 101
 DEFAULT_ALL_RED = "default"
 CITY_TOML = "city.toml"
@@ -70,14 +77,18 @@ def main(argv: list[str]) -> int:
         return 0
     rows = []
     variant = f"all-red-{args.all_red}-seeds-{args.seeds}{'-varied' * args.vary_demand}"
+    policy = f"{PRETRAINED}-{hashlib.sha256(pretrained.policy().read_bytes()).hexdigest()[:8]}"
     for street in args.street or STREETS:
         folder = args.out / variant / street
-        results = folder / "results" / "results.json"
-        if not results.exists():
-            print(street, file=sys.stderr, flush=True)
-            _prepare(Path(spec.origin).parent / "nets" / "RESCO" / street, folder, args.all_red)
-            _evaluate(folder, args.seeds, args.workers, args.vary_demand)
-        rows.append(_row(street, json.loads(results.read_text())))
+        results = []
+        for name, arms in ((policy, (PRETRAINED,)), ("baselines", BASELINES)):
+            file = folder / name / "results.json"
+            if not file.exists():
+                print(f"{street}: {', '.join(arms)}", file=sys.stderr, flush=True)
+                _prepare(Path(spec.origin).parent / "nets" / "RESCO" / street, folder, args.all_red)
+                _evaluate(folder, name, arms, args)
+            results += json.loads(file.read_text())["simulations"]
+        rows.append(_row(street, results))
     print(_header())
     print("\n".join(rows))
     return 0
@@ -94,34 +105,36 @@ def _prepare(source: Path, folder: Path, all_red: str) -> None:
         city_toml.write_text(text.replace("[safety]\n", f"[safety]\nall_red_s = {float(all_red):g}\n", 1))
 
 
-def _evaluate(folder: Path, seeds: int, workers: int, vary_demand: bool) -> None:
-    flags = ["--city", str(folder / CITY_TOML), "--arms", ",".join(ARMS), "--seeds", str(seeds), "--first-seed", str(FIRST_SEED)]
-    flags += ["--workers", str(workers), "--out", str(folder / "results"), *(["--vary-demand"] if vary_demand else [])]
+def _evaluate(folder: Path, name: str, arms: Sequence[str], args: argparse.Namespace) -> None:
+    flags = ["--city", str(folder / CITY_TOML), "--arms", ",".join(arms), "--out", str(folder / name)]
+    flags += ["--workers", str(args.workers), "--seeds", str(args.seeds), "--first-seed", str(FIRST_SEED)]
+    flags += ["--vary-demand"] if args.vary_demand else []
     subprocess.run([sys.executable, "-m", "greenserve", "evaluate", *flags], check=True, stdout=sys.stderr)
 
 
 def _header() -> str:
     columns = [
-        "street", "pretrained", "worst seed", "time in the network", *ARMS[1:], "pretrained - best baseline (95 % interval)",
+        "street", PRETRAINED, "worst seed", "time in the network", *BASELINES, "pretrained - best baseline (95 % interval)",
         "RESCO: fixed", "max-pressure", "greedy", "IDQN", "IPPO", "best episode",
     ]  # fmt: skip
     return f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
 
 
-def _row(street: str, results: dict[str, Any]) -> str:
-    arms = {name: results["arms"][name]["delay_s"] for name in ARMS}
-    duration_s = results["arms"][ARMS[0]]["duration_s"]["mean"]
-    best = min(ARMS[1:], key=lambda name: float(arms[name]["mean"]))
-    difference = arms[best]["difference"]
-    low, mean, high = (difference[key] for key in ("low", "mean", "high"))
+def _row(street: str, simulations: Sequence[dict[str, Any]]) -> str:
+    delays_s: dict[str, list[float]] = {name: [] for name in (PRETRAINED, *BASELINES)}
+    for simulation in sorted(simulations, key=lambda simulation: int(simulation["seed"])):
+        delays_s[simulation["arm"]].append(simulation["delay_s"])
+    means_s = {name: interval(values).mean for name, values in delays_s.items()}
+    best = min(BASELINES, key=lambda name: means_s[name])
+    difference = paired(delays_s[PRETRAINED], delays_s[best])
     # one seed has no interval
-    interval = "" if low is None else f" ({low:+.1f} to {high:+.1f})"
-    worst = max(simulation["delay_s"] for simulation in results["simulations"] if simulation["arm"] == ARMS[0])
+    bounds = f" ({difference.low:+.1f} to {difference.high:+.1f})" if math.isfinite(difference.low) else ""
+    duration_s = interval([s["duration_s"] for s in simulations if s["arm"] == PRETRAINED]).mean
     published = ["" if value is None else f"{value:.1f}" for value in STREETS[street]]
     cells = [
-        street, f"{arms[ARMS[0]]['mean']:.1f}", f"{worst:.1f}", f"{duration_s:.1f}",
-        *(f"{arms[name]['mean']:.1f}" for name in ARMS[1:]),
-        f"{mean:+.1f}{interval}", *published,
+        street, f"{means_s[PRETRAINED]:.1f}", f"{max(delays_s[PRETRAINED]):.1f}", f"{duration_s:.1f}",
+        *(f"{means_s[name]:.1f}" for name in BASELINES),
+        f"{difference.mean:+.1f}{bounds}", *published,
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
