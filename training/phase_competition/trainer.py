@@ -94,11 +94,12 @@ class StreetsSettings:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Everything that must be the same when a training is resumed, by the flag that changes it."""
+        """Everything that must be the same when a training is resumed, by the flag that changes it if there is one."""
         return {
             "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
             "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
-            "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy, "light": self.light,
+            "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy, "light": self.light, "greenserve": VERSION,
+            "sumo": version("eclipse-sumo"),
         }  # fmt: skip
 
     def refuse_existing(self) -> None:
@@ -235,8 +236,7 @@ class StreetsTrainer:
         return [outcomes[k] for k in range(len(jobs))]
 
     def _write(self) -> None:
-        versions = {"greenserve": VERSION, "sumo": version("eclipse-sumo")}
-        description = {"training": [self._settings.identity | versions]}
+        description = {"training": [self._settings.identity]}
         save(self._settings.policy_file, self._learner.arrays, self._settings.ppo.sharpness(1.0), description)
 
     def _save(self) -> None:
@@ -250,10 +250,17 @@ class StreetsTrainer:
             raise InputError(f"{self._progress.path}: no such file, so no training to resume; leave out --resume")
         values, state = loaded
         identity, saved = json.loads(json.dumps(self._settings.identity)), json.loads(values["identity"])
-        if differing := [name for name in identity if identity[name] != saved.get(name)]:
+        differing = [name for name in identity if identity[name] != saved.get(name)]
+        if any(not name.startswith("--") for name in differing):
             raise InputError(
-                f"{self._progress.path}: the training to resume had another {', '.join(differing)}; pass the same flags, or "
-                "another --model-number without --resume"
+                f"{self._progress.path}: the training to resume was begun by another version of greenserve or SUMO; pass another "
+                "--model-number without --resume"
+            )
+        if differing:
+            names = ", ".join("--episodes" if name == "--updates" else name for name in differing)
+            raise InputError(
+                f"{self._progress.path}: the training to resume had another {names}; pass the same flags, or another "
+                "--model-number without --resume"
             )
         try:
             self._learner.restore([state[name] for name in sorted(state)])

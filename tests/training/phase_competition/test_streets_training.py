@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from city import network
+from city.errors import InputError
 from export.checkpoints import phase_networks
 from greenserve.__main__ import main
 from simulation.synthetic.streets import generate
@@ -99,6 +100,19 @@ def test_a_resumed_training_ends_like_an_uninterrupted_one(streets, tmp_path, mo
         np.testing.assert_array_equal(array, resumed[name])
     curves = [list(csv.DictReader((tmp_path / name / "trial_1_curve.csv").open())) for name in ("whole", "cut")]
     assert curves[0] == curves[1]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"updates": 3, "seed": 2}, "had another --episodes, --seed; pass the same flags"),
+        ({"heavy": 0.9}, "was begun by another version of greenserve or SUMO"),
+    ],
+)
+def test_a_training_resumes_with_the_same_flags_and_version_only(change, message, streets, tmp_path):
+    StreetsTrainer(settings(streets, tmp_path), lambda line: None)._save()
+    with pytest.raises(InputError, match=message):
+        StreetsTrainer(settings(streets, tmp_path, resume=True, **change), lambda line: None)
 
 
 def test_a_street_that_sumo_refuses_is_left_out_of_an_update(streets, tmp_path):
