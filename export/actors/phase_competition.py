@@ -9,7 +9,7 @@ features of green p:
     c       = [e of the current green | mean_p e_p | max_p e_p | sum_i f_i / 4]         the junction
     score_p = W5 ReLU(W4 [e_p | c] + b4) + b5
 
-The logits are the sum of the networks' log-probabilities, if there are several. Three rules come after the networks:
+The logits are the sum of the networks' log-probabilities, if there are several. Four rules come after the networks:
 
 - Exits of a lane are full if all of them are blocked and have little room. A green whose vehicles near the stop line would
   all enter full exits is not chosen while another green has vehicles near with room ahead: it would fill the junction, or a
@@ -22,6 +22,8 @@ The logits are the sum of the networks' log-probabilities, if there are several.
 - A green that has been shown for at least STUCK_S, with vehicles near its stop lines, is left if none of its lanes moves now and
   a green that the other rules allow serves other lanes with vehicles near and room ahead; only such greens remain. Otherwise two
   junctions would wait for each other for ever: the first vehicle of a lane may be headed for a full exit while others are free.
+- A green that serves no lane with vehicles near or arriving soon is not chosen while a green that the other rules allow serves a
+  lane with vehicles near and room ahead: with light traffic, a network may rest in a green that nobody needs.
 
 A lane moves if its mean speed within 150 m is at least MIN_RELATIVE_SPEED of the limit.
 
@@ -76,6 +78,7 @@ SCALES = np.array([_SCALES[name][0] for name in FEATURES])
 CAPS = np.array([_SCALES[name][1] for name in FEATURES])
 HALTING, NEAR, RED, TOTAL_WAIT = (FEATURES.index(name) for name in ("halting", "vehicles_near", "longest_red", "total_wait"))
 EXIT_BLOCKED, EXIT_OCCUPANCY, SPEED = (FEATURES.index(name) for name in ("exit_blocked", "exit_occupancy", "relative_speed"))
+SOON = FEATURES.index("arriving_soon")
 GREEN_TIME_SCALE_S, GREEN_TIME_CAP, CHANGE_SCALE_S, GREENS_SCALE, INTERVAL_SCALE_S = 60.0, 3.0, 5.0, 4.0, 5.0
 LIMIT_SCALE_MPS, LANES_SCALE = 15.0, 4.0
 
@@ -371,7 +374,10 @@ def greens_allowed(junction: Padded, current: Array, green_s: Array, features: A
     allowed = np.where(is_late[:, None], serves_longest, ~only_fills | ~is_restricted[:, None])
     moves_others = allowed & np.any(serves & (is_near & ~is_full & ~served_now)[:, None], 2)
     is_stuck = (green_s >= STUCK_S) & (served_now & is_near).any(1) & ~moves_now.any(1) & moves_others.any(1)
-    result: NDArray[np.bool_] = np.where(is_stuck[:, None], moves_others, allowed) & (junction.green_mask > 0)
+    allowed = np.where(is_stuck[:, None], moves_others, allowed)
+    serves_nobody = ~np.any(serves & (is_near | (features[..., SOON] > 0))[:, None], 2)
+    is_needed = (allowed & moves).any(1)
+    result: NDArray[np.bool_] = allowed & ~(serves_nobody & is_needed[:, None]) & (junction.green_mask > 0)
     return result
 
 

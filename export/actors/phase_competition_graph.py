@@ -29,6 +29,7 @@ from export.actors.phase_competition import (
     SCALES,
     SHAPES,
     SHARE_TOLERANCE,
+    SOON,
     SPEED,
     STUCK_S,
     TOTAL_WAIT,
@@ -154,9 +155,10 @@ def _masked(log_p: Any, junction: Junction, current: Any, green_s: Any, features
     is_served_now = tf.reduce_any(served_now & (longest > 0), 1, keepdims=True)
     serves_longest = (is_served_now & follows) | (~is_served_now & serves_most)
     is_near = features[..., NEAR] > 0
-    moves, fills, moves_others = (
+    arrives = features[..., SOON] > 0
+    moves, fills, moves_others, serves_any = (
         tf.linalg.matmul(serves, tf.cast(lanes, tf.float32)) > 0
-        for lanes in (is_near & ~is_full, is_near & is_full, is_near & ~is_full & ~served_now)
+        for lanes in (is_near & ~is_full, is_near & is_full, is_near & ~is_full & ~served_now, is_near | arrives)
     )
     only_fills = fills & ~moves & tf.reduce_any(moves, 1, keepdims=True)
     allowed = (is_late & serves_longest) | (~is_late & ~only_fills)
@@ -164,6 +166,7 @@ def _masked(log_p: Any, junction: Junction, current: Any, green_s: Any, features
     is_stuck = tf.reduce_any(served_now & is_near, 1, keepdims=True) & ~tf.reduce_any(moves_now, 1, keepdims=True)
     is_stuck &= (green_s[:, None] >= STUCK_S) & tf.reduce_any(moves_others, 1, keepdims=True)
     allowed = (is_stuck & moves_others) | (~is_stuck & allowed)
+    allowed &= serves_any | ~tf.reduce_any(allowed & moves, 1, keepdims=True)
     lowered = tf.reduce_min(log_p, 1, keepdims=True) - MASKED_BELOW
     return tf.where(allowed, log_p, _repeated(lowered, log_p))
 

@@ -1,4 +1,4 @@
-"""Phase competition: TensorFlow against NumPy, the rules (long waits, full exits, standing vehicles), its JSON, its fleets."""
+"""Phase competition: TensorFlow against NumPy, the rules (long waits, full exits, standing vehicles, no vehicles), JSON, fleets."""
 
 import concurrent.futures
 import json
@@ -30,6 +30,7 @@ from tests.export.phase_competition_models import random_junction, random_networ
 
 HALTING, RED, NEAR = (FEATURES.index(name) for name in ("halting", "longest_red", "vehicles_near"))
 EXIT_BLOCKED, EXIT_OCCUPANCY, SPEED = (FEATURES.index(name) for name in ("exit_blocked", "exit_occupancy", "relative_speed"))
+SOON = FEATURES.index("arriving_soon")
 
 sizes = st.tuples(st.integers(1, 12), st.integers(1, 40))
 seeds = st.integers(0, 2**32 - 1)
@@ -68,7 +69,8 @@ def test_networks_count_alike():
     rng = np.random.default_rng(0)
     junction, networks = random_junction(rng, 4, 9), random_networks(rng, 3)
     x = random_observations(rng, 4, 9, 50).astype(np.float64)
-    x[:, 5] = 0  # no green has been shown for so long that it must be left
+    # no green has vehicles near that must be served, or to be left for
+    x[:, 6:].reshape(50, 9, -1)[..., NEAR] = 0
     together = PhaseCompetition(networks, junction).evaluate(x, [])
     each = [PhaseCompetition({n: w[k : k + 1] for n, w in networks.items()}, junction).evaluate(x, []) for k in range(3)]
     np.testing.assert_allclose(together, sum(each), rtol=1e-9)
@@ -92,7 +94,7 @@ NETWORKS = 6
 """Random networks, with 30 observations each, of which some must choose each green that is allowed."""
 
 
-def waiting(rng, served, halting, red_s, near=0, full=0, current=-1, green_s=0.0, speed=0.0):
+def waiting(rng, served, halting, red_s, near=0, full=0, current=-1, green_s=0.0, speed=0.0, soon=1):
     """(policy of a junction whose greens serve the lanes of `served`, observations of lanes that wait at a current green)."""
     protected = np.array(served, np.float32)
     greens, lanes = protected.shape
@@ -103,7 +105,7 @@ def waiting(rng, served, halting, red_s, near=0, full=0, current=-1, green_s=0.0
     features = x[:, greens + 2 :].reshape(30, lanes, -1)
     features[..., HALTING], features[..., RED], features[..., NEAR] = halting, red_s, near
     features[..., EXIT_BLOCKED] = features[..., EXIT_OCCUPANCY] = full
-    features[..., SPEED] = speed
+    features[..., SPEED], features[..., SOON] = speed, soon
     return Actor("phase-competition", (PhaseCompetition(random_networks(rng), junction),)), x
 
 
@@ -187,15 +189,15 @@ def test_every_link_of_a_lane_gets_its_green_in_turn(data, greens, links):
     ("near", "full", "red_s", "chosen"),
     [
         # all vehicles of the first green would enter full exits
-        ([3, 1, 0], [1, 0, 0], [0, 0, 0], {1, 2, 3}),
-        ([3, 1, 0], [0.9, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
+        ([3, 1, 0], [1, 0, 0], [0, 0, 0], {1, 2}),
+        ([3, 1, 0], [0.9, 0, 0], [0, 0, 0], {0, 1, 2}),
         # no green moves anything
         ([3, 1, 0], [1, 1, 0], [0, 0, 0], {0, 1, 2, 3}),
         ([3, 0, 0], [1, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
         # no green serves the lane that has room ahead
         ([3, 0, 2], [1, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
         # a lane that waits for long, but for full exits
-        ([3, 1, 0], [1, 0, 0], [900, 0, 0], {1, 2, 3}),
+        ([3, 1, 0], [1, 0, 0], [900, 0, 0], {1, 2}),
         ([3, 1, 0], [1, 1, 0], [900, 0, 0], {0, 1, 2, 3}),
         ([3, 1, 0], [0, 1, 0], [900, 950, 0], {0}),
     ],
@@ -214,20 +216,20 @@ def test_no_green_fills_full_exits_while_another_one_moves_vehicles(evaluate, ne
     ("green_s", "speed", "near", "full", "chosen"),
     [
         (20, [0, 0, 0], [3, 0, 2], [0, 0, 0], {2}),
-        (19.9, [0, 0, 0], [3, 0, 2], [0, 0, 0], {0, 1, 2, 3}),
-        (20, [0.05, 0, 0], [3, 0, 2], [0, 0, 0], {0, 1, 2, 3}),
+        (19.9, [0, 0, 0], [3, 0, 2], [0, 0, 0], {0, 1, 2}),
+        (20, [0.05, 0, 0], [3, 0, 2], [0, 0, 0], {0, 1, 2}),
         (20, [0.049, 0, 0.5], [3, 0, 2], [0, 0, 0], {2}),
         # vehicles arrive on the second of its lanes
-        (20, [0, 0.3, 0], [3, 0, 2], [0, 0, 0], {0, 1, 2, 3}),
+        (20, [0, 0.3, 0], [3, 0, 2], [0, 0, 0], {0, 1, 2}),
         # the second of its lanes moves
-        (20, [0, 0.3, 0], [3, 1, 2], [0, 0, 0], {0, 1, 2, 3}),
+        (20, [0, 0.3, 0], [3, 1, 2], [0, 0, 0], {0, 1, 2}),
         # no vehicle waits at the current green, or at another one
-        (900, [0, 0, 0], [0, 0, 2], [0, 0, 0], {0, 1, 2, 3}),
-        (900, [0, 0, 0], [3, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
+        (900, [0, 0, 0], [0, 0, 2], [0, 0, 0], {0, 1, 2}),
+        (900, [0, 0, 0], [3, 0, 0], [0, 0, 0], {0, 1, 2}),
         # the other green serves a lane that stands now, too
-        (900, [0, 0, 0], [3, 2, 0], [0, 0, 0], {0, 1, 2, 3}),
+        (900, [0, 0, 0], [3, 2, 0], [0, 0, 0], {0, 1, 2}),
         # the other green would only fill the junction
-        (900, [0, 0, 0], [3, 0, 2], [0, 0, 1], {0, 1, 3}),
+        (900, [0, 0, 0], [3, 0, 2], [0, 0, 1], {0, 1}),
         (900, [0, 0, 0], [3, 0, 2], [1, 0, 1], {0, 1, 2, 3}),
     ],
 )
@@ -237,6 +239,32 @@ def test_a_green_whose_lanes_all_stand_is_left_for_others(evaluate, green_s, spe
         served = [[1, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
         rng = np.random.default_rng(seed)
         actor, x = waiting(rng, served, near, [0, 0, 0], near, full, current=0, green_s=green_s, speed=speed)
+        found |= set(evaluate(actor, x).argmax(1).tolist())
+    assert found == chosen
+
+
+@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
+@pytest.mark.parametrize(
+    ("near", "soon", "full", "red_s", "chosen"),
+    [
+        ([3, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0], {0}),
+        ([0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0], {1, 2}),
+        ([3, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0], {0, 1, 2}),
+        # nobody waits, no green serves the vehicle, or it has no room ahead
+        ([0, 0, 0], [3, 0, 0], [0, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
+        ([0, 0, 2], [0, 0, 0], [0, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
+        ([3, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
+        ([3, 1, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0], {0}),
+        # a lane that waits for long has priority, also behind the first 50 m
+        ([3, 0, 0], [0, 0, 0], [0, 0, 0], [0, 130, 0], {1}),
+    ],
+)
+def test_no_green_that_serves_nobody_is_chosen_while_another_one_serves_vehicles(evaluate, near, soon, full, red_s, chosen):
+    found = set()
+    for seed in range(NETWORKS):
+        served = [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]]
+        halting = [1, 1, 0] if max(red_s) else near
+        actor, x = waiting(np.random.default_rng(seed), served, halting, red_s, near, full, soon=soon)
         found |= set(evaluate(actor, x).argmax(1).tolist())
     assert found == chosen
 

@@ -108,11 +108,12 @@ def test_greens_are_sampled_with_the_probabilities_among_those_that_serve_a_late
                 assert serves[int(found[tl][k, 0]), lane]
 
 
-def test_the_rule_for_late_lanes_alone_allows_what_all_rules_allow_without_full_exits_and_standing_greens(layout):
+def test_the_rule_for_late_lanes_alone_allows_what_all_rules_allow_if_no_exit_is_full_and_every_green_serves_vehicles(layout):
     x = observations(300, 150.0)
     for tl, junction in zip(layout.tls, layout.junctions, strict=True):
         greens = len(junction.protected)
         features = x[tl][:, greens + 2 :].reshape(len(x[tl]), -1, len(FEATURES))
+        features[..., FEATURES.index("arriving_soon")] = 1
         own, current = Padded.of([junction] * len(x[tl])), x[tl][:, :greens]
         late = greens_for_late_lane(own, current, features)
         np.testing.assert_array_equal(late, greens_allowed(own, current, np.zeros(len(late)), features))
