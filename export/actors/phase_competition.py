@@ -375,19 +375,27 @@ def greens_allowed(junction: Padded, current: Array, green_s: Array, features: A
     moves_others = allowed & np.any(serves & (is_near & ~is_full & ~served_now)[:, None], 2)
     is_stuck = (green_s >= STUCK_S) & (served_now & is_near).any(1) & ~moves_now.any(1) & moves_others.any(1)
     allowed = np.where(is_stuck[:, None], moves_others, allowed)
-    serves_nobody = ~np.any(serves & (is_near | (features[..., SOON] > 0))[:, None], 2)
-    is_needed = (allowed & moves).any(1)
-    result: NDArray[np.bool_] = allowed & ~(serves_nobody & is_needed[:, None]) & (junction.green_mask > 0)
+    result: NDArray[np.bool_] = _serving(allowed, serves, features) & (junction.green_mask > 0)
     return result
 
 
-def greens_for_late_lane(junction: Padded, current: Array, features: Array) -> NDArray[np.bool_]:
-    """Whether the rule of MAX_RED_S alone allows a green [n, P]: among these a network is trained. Arguments: as for `inputs`.
+def greens_in_training(junction: Padded, current: Array, features: Array) -> NDArray[np.bool_]:
+    """As `greens_allowed`, without the rules for full exits and for greens that stand: among these a network is trained.
 
     A network that never meets full exits or a green that stands, because the rules avoid them, learns nothing of both.
     """
     is_late, serves_longest = _late_lane(junction, current, features)
-    result: NDArray[np.bool_] = (serves_longest | ~is_late[:, None]) & (junction.green_mask > 0)
+    allowed, serves = serves_longest | ~is_late[:, None], junction.protected + junction.permissive > 0
+    result: NDArray[np.bool_] = _serving(allowed, serves, features) & (junction.green_mask > 0)
+    return result
+
+
+def _serving(allowed: NDArray[np.bool_], serves: NDArray[np.bool_], features: Array) -> NDArray[np.bool_]:
+    """Of the greens that other rules allow [n, P], those that serve vehicles; all of them if none serves one near."""
+    is_near, arrives = features[..., NEAR] > 0, features[..., SOON] > 0
+    moves = np.any(serves & (is_near & ~_is_full(features))[:, None], 2)
+    serves_any = np.any(serves & (is_near | arrives)[:, None], 2)
+    result: NDArray[np.bool_] = allowed & (serves_any | ~(allowed & moves).any(1, keepdims=True))
     return result
 
 

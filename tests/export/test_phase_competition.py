@@ -1,4 +1,4 @@
-"""Phase competition: TensorFlow against NumPy, the rules (long waits, full exits, standing vehicles, no vehicles), JSON, fleets."""
+"""Phase competition: TensorFlow against NumPy, rules (late lanes, full exits, standing vehicles, nobody served), JSON, fleets."""
 
 import concurrent.futures
 import json

@@ -10,7 +10,7 @@ from export.actors.phase_competition import (
     Padded,
     PhaseCompetition,
     greens_allowed,
-    greens_for_late_lane,
+    greens_in_training,
     log_softmax,
     scores,
 )
@@ -75,7 +75,7 @@ def test_written_policy_is_where_another_training_starts(tmp_path):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_greens_are_sampled_with_the_probabilities_among_those_that_serve_a_late_lane(layout):
+def test_greens_are_sampled_with_the_probabilities_among_those_that_the_rules_of_a_training_allow(layout):
     arrays = random_arrays(1)
     networks = StreetActorCritic(layout, arrays)
     x = observations(200, 150.0)
@@ -89,7 +89,7 @@ def test_greens_are_sampled_with_the_probabilities_among_those_that_serve_a_late
         greens = len(junction.protected)
         features = x[tl][:, greens + 2 :].reshape(len(x[tl]), -1, len(FEATURES))
         own, current, green_s = Padded.of([junction] * len(x[tl])), x[tl][:, :greens], x[tl][:, greens + 1]
-        allowed = greens_for_late_lane(own, current, features)
+        allowed = greens_in_training(own, current, features)
         is_restricted = ~allowed.all(1)
         assert is_restricted.any() and not is_restricted.all()
         rows, actions = np.arange(len(allowed)), found[tl][:, 0].astype(int)
@@ -108,20 +108,19 @@ def test_greens_are_sampled_with_the_probabilities_among_those_that_serve_a_late
                 assert serves[int(found[tl][k, 0]), lane]
 
 
-def test_the_rule_for_late_lanes_alone_allows_what_all_rules_allow_if_no_exit_is_full_and_every_green_serves_vehicles(layout):
+def test_the_rules_of_a_training_allow_what_all_rules_allow_without_full_exits_and_standing_greens(layout):
     x = observations(300, 150.0)
     for tl, junction in zip(layout.tls, layout.junctions, strict=True):
         greens = len(junction.protected)
         features = x[tl][:, greens + 2 :].reshape(len(x[tl]), -1, len(FEATURES))
-        features[..., FEATURES.index("arriving_soon")] = 1
         own, current = Padded.of([junction] * len(x[tl])), x[tl][:, :greens]
-        late = greens_for_late_lane(own, current, features)
-        np.testing.assert_array_equal(late, greens_allowed(own, current, np.zeros(len(late)), features))
+        trained = greens_in_training(own, current, features)
+        np.testing.assert_array_equal(trained, greens_allowed(own, current, np.zeros(len(trained)), features))
         features[..., FEATURES.index("exit_blocked")] = 1
         features[..., FEATURES.index("exit_occupancy")] = np.random.default_rng(9).uniform(0.7, 0.9, features.shape[:2])
-        restricted = greens_allowed(own, current, np.zeros(len(late)), features)
-        late = greens_for_late_lane(own, current, features)
-        assert (late >= restricted).all() and (late > restricted).any()
+        restricted = greens_allowed(own, current, np.zeros(len(trained)), features)
+        trained = greens_in_training(own, current, features)
+        assert (trained >= restricted).all() and (trained > restricted).any()
 
 
 def test_sampled_greens_are_the_junctions_own(layout):

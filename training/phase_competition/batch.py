@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.actors.phase_competition import Junction, Padded, greens_for_late_lane, inputs
+from export.actors.phase_competition import Junction, Padded, greens_in_training, inputs
 from signals.approach_features import FEATURES
 from simulation.rewards import DELAY_SCALE
 from training.phase_competition.networks import split
@@ -41,8 +41,8 @@ class StreetBatch:
     green_x: Float32s
     """[N, P, GREEN_INPUTS]"""
     allowed: NDArray[np.bool_]
-    """[N, P], the greens among which each decision was made (`greens_for_late_lane`). Not for cloning: the heuristic ignores the
-    rule."""
+    """[N, P], the greens among which each decision was made (`greens_in_training`). Not for cloning: the heuristic ignores the
+    rules."""
     action: NDArray[np.int32]
     log_p: Float32s
     advantage: Float32s
@@ -99,7 +99,7 @@ def make_batch(
         columns["junction"],
         lane_x.astype(np.float32),
         green_x.astype(np.float32),
-        greens_for_late_lane(own_junction, columns["current"], columns["features"]),
+        greens_in_training(own_junction, columns["current"], columns["features"]),
         columns["action"],
         columns["log_p"],
         _scaled(columns["advantage"], columns["spread"], columns["episode"]),

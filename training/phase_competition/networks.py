@@ -17,7 +17,7 @@ from export.actors.phase_competition import (
     Padded,
     encode,
     greens_allowed,
-    greens_for_late_lane,
+    greens_in_training,
     inputs,
     log_softmax,
     scores,
@@ -126,9 +126,9 @@ class StreetActorCritic(StreetNetworks):
         self._critics = [network[len(SHAPES) :] for network in networks]
 
     def sample(self, rows: NDArray[np.intp], x: Float32s, rng: np.random.Generator) -> tuple[Float32s, Float32s]:
-        """As above, among the greens of `greens_for_late_lane`, without the other rules."""
+        """As above, among the greens of `greens_in_training`."""
         junction, current, _, features = self._observed(rows, x)
-        log_p = self._log_p(rows, x, greens_for_late_lane(junction, current, features))
+        log_p = self._log_p(rows, x, greens_in_training(junction, current, features))
         action = (log_p + rng.gumbel(size=log_p.shape)).argmax(1)
         return np.asarray(action[:, None], np.float32), log_p[np.arange(len(action)), action]
 
