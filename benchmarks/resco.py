@@ -5,7 +5,8 @@
 Each street is that of the sumo-rl wheel, with the city.toml that `greenserve city init --dialect street` writes and `all_red_s`
 of --all-red; `--all-red default` leaves the red clearance by the junction's size. `greenserve evaluate` simulates all arms with
 SUMO seeds from 101. Results with these flags that are in --out already are not simulated again: the baselines' by street, the
-pretrained policy's as long as the shipped file is the same. Prints a table in Markdown.
+pretrained policy's as long as the shipped file is the same. After a change of the code, pass another --out. Prints a table in
+Markdown.
 
 Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. "Time in the network" is the pretrained
 policy's `duration_s`. RESCO's figures are computed from its repository (https://github.com/Pi-Star-Lab/RESCO,
@@ -26,10 +27,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evaluation.arms import PRETRAINED
 from evaluation.statistics import interval, paired
 from export import pretrained
 
-PRETRAINED = "pretrained"
 BASELINES = ("fixed", "actuated", "max-pressure", "greedy")
 FIRST_SEED = 101
 DEFAULT_ALL_RED = "default"

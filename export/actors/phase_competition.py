@@ -22,8 +22,8 @@ The logits are the sum of the networks' log-probabilities, if there are several.
 - A green that has been shown for at least STUCK_S, with vehicles near its stop lines, is left if none of its lanes moves now and
   a green that the other rules allow serves other lanes with vehicles near and room ahead; only such greens remain. Otherwise two
   junctions would wait for each other for ever: the first vehicle of a lane may be headed for a full exit while others are free.
-- A green that serves no lane with vehicles near or arriving soon is not chosen while a green that the other rules allow serves a
-  lane with vehicles near and room ahead: with light traffic, a network may rest in a green that nobody needs.
+- A green without demand, which serves no lane with vehicles near or arriving soon, is not chosen while a green that the other
+  rules allow serves a lane with vehicles near and room ahead: with light traffic, a network may rest in such a green.
 
 A lane moves if its mean speed within 150 m is at least MIN_RELATIVE_SPEED of the limit.
 
@@ -375,7 +375,7 @@ def greens_allowed(junction: Padded, current: Array, green_s: Array, features: A
     moves_others = allowed & np.any(serves & (is_near & ~is_full & ~served_now)[:, None], 2)
     is_stuck = (green_s >= STUCK_S) & (served_now & is_near).any(1) & ~moves_now.any(1) & moves_others.any(1)
     allowed = np.where(is_stuck[:, None], moves_others, allowed)
-    result: NDArray[np.bool_] = _serving(allowed, serves, features) & (junction.green_mask > 0)
+    result: NDArray[np.bool_] = _with_demand(allowed, serves, features) & (junction.green_mask > 0)
     return result
 
 
@@ -386,12 +386,12 @@ def greens_in_training(junction: Padded, current: Array, features: Array) -> NDA
     """
     is_late, serves_longest = _late_lane(junction, current, features)
     allowed, serves = serves_longest | ~is_late[:, None], junction.protected + junction.permissive > 0
-    result: NDArray[np.bool_] = _serving(allowed, serves, features) & (junction.green_mask > 0)
+    result: NDArray[np.bool_] = _with_demand(allowed, serves, features) & (junction.green_mask > 0)
     return result
 
 
-def _serving(allowed: NDArray[np.bool_], serves: NDArray[np.bool_], features: Array) -> NDArray[np.bool_]:
-    """Of the greens that other rules allow [n, P], those that serve vehicles; all of them if none serves one near."""
+def _with_demand(allowed: NDArray[np.bool_], serves: NDArray[np.bool_], features: Array) -> NDArray[np.bool_]:
+    """Of the greens that other rules allow [n, P], those with demand; all of them if none serves a vehicle near."""
     is_near, arrives = features[..., NEAR] > 0, features[..., SOON] > 0
     moves = np.any(serves & (is_near & ~_is_full(features))[:, None], 2)
     serves_any = np.any(serves & (is_near | arrives)[:, None], 2)

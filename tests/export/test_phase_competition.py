@@ -1,4 +1,4 @@
-"""Phase competition: TensorFlow against NumPy, rules (late lanes, full exits, standing vehicles, nobody served), JSON, fleets."""
+"""Phase competition: TensorFlow against NumPy, the rules (late lanes, full exits, standing vehicles, demand), JSON, fleets."""
 
 import concurrent.futures
 import json
@@ -250,7 +250,7 @@ def test_a_green_whose_lanes_all_stand_is_left_for_others(evaluate, green_s, spe
         ([3, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0], {0}),
         ([0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0], {1, 2}),
         ([3, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0], {0, 1, 2}),
-        # nobody waits, no green serves the vehicle, or it has no room ahead
+        # no vehicle waits, no green serves the vehicle, or it has no room ahead
         ([0, 0, 0], [3, 0, 0], [0, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
         ([0, 0, 2], [0, 0, 0], [0, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
         ([3, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0], {0, 1, 2, 3}),
@@ -259,7 +259,7 @@ def test_a_green_whose_lanes_all_stand_is_left_for_others(evaluate, green_s, spe
         ([3, 0, 0], [0, 0, 0], [0, 0, 0], [0, 130, 0], {1}),
     ],
 )
-def test_no_green_that_serves_nobody_is_chosen_while_another_one_serves_vehicles(evaluate, near, soon, full, red_s, chosen):
+def test_no_green_without_demand_is_chosen_while_another_serves_vehicles(evaluate, near, soon, full, red_s, chosen):
     found = set()
     for seed in range(NETWORKS):
         served = [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]]
