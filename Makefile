@@ -67,10 +67,14 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.page_frames
 	$(BIN)/python -m benchmarks.street_fleet
 
-# Hours, on RESCO's streets: trainings against stable-baselines3's, and the policy for any street.
+# Hours: trainings on RESCO's streets against stable-baselines3's, and the policy for any street.
 long-benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.time_to_policy --limit 600 --training-seeds 3
 	$(BIN)/python -m benchmarks.resco
+	$(BIN)/python -m benchmarks.resco --all-red default
+	$(BIN)/python -m benchmarks.resco --vary-demand
+	$(BIN)/python -m benchmarks.road_users
+	$(BIN)/python -m benchmarks.control_loop --dialect street --without-sumo-rl --rounds 1 --street ingolstadt21 --street thousand
 
 protos: $(VENV)/.ready
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. protos/*.proto

@@ -1,12 +1,12 @@
 """What becomes of cars, buses, pedestrians and vehicles at a rail crossing under the policy for any street.
 
-    python -m benchmarks.road_users [--streets 20] [--seconds 1200] [--policy FILE]
+    python -m benchmarks.road_users [--streets 20] [--seconds 1200] [--policy FILE] [--max-red 120]
 
 The streets are held-out synthetic ones (seeds from 1,000,000, no training has them) whose signals have pedestrian crossings, a
-junction with a lane for buses on each arm, and a signal 100 m from a rail crossing, with 40 trains an hour. `max_red_s` is 120,
-as `greenserve city init` writes it where signals have crossings. Arms: the shipped policy (or --policy), SUMO's actuated control,
-max-pressure and the fixed programs, each with the same demand. Prints the mean time lost (for vehicles with the departure delay),
-in s, and the number of road users.
+junction with a lane for buses on each arm, and a signal 100 m from a rail crossing, with 40 trains an hour. `max_red_s` is that
+of --max-red: 120, as `greenserve city init` writes it where signals have crossings. Arms: the shipped policy (or --policy),
+SUMO's actuated control, max-pressure and the fixed programs, each with the same demand. Prints the mean time lost (for vehicles
+with the departure delay), in s, and the number of road users.
 
 Goal: no class of road users loses more time than under actuated control.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from city import network, sumo_files
+from city import config, network, sumo_files
 from controller.sumo.programs import sumo_program
 from evaluation import actuated
 from evaluation.many_streets import HELD_OUT_SEED
@@ -36,7 +36,6 @@ from simulation.streets import SUMOCFG, RandomTraffic, city_of
 from simulation.synthetic.streets import generate
 
 PRETRAINED, ACTUATED, MAX_PRESSURE, FIXED = ARMS = ("pretrained", "actuated", "max-pressure", "fixed")
-MAX_RED_S = 120.0
 VEHICLES_PER_LANE_H = 150.0
 CLASSES = {"car": "cars", "truck": "cars", "bus": "buses", "rail": "trains", "walk": "pedestrians"}
 """By the beginning of a vehicle type's name."""
@@ -129,10 +128,12 @@ def lost_of(tripinfo: Path) -> Iterator[tuple[str, float]]:
             yield CLASSES["walk"], sum(float(walk.attrib["timeLoss"]) for walk in walks)
 
 
-def simulate(folder: Path, demand: SimulatedDemand, arm: str, policy: Path, seconds: float, scratch: Path) -> Lost:
+def simulate(
+    folder: Path, demand: SimulatedDemand, arm: str, policy: Path, seconds: float, max_red_s: float, scratch: Path
+) -> Lost:
     """The time that each road user of a street loses under an arm."""
     city = city_of(folder)
-    city = replace(city, safety=replace(city.safety, max_red_s=MAX_RED_S))
+    city = replace(city, safety=replace(city.safety, max_red_s=max_red_s))
     street = network.of_city(city)
     tripinfo, options = scratch / "tripinfo.xml", []
     assert city.network.sumocfg is not None
@@ -157,6 +158,8 @@ def main() -> None:
     parser.add_argument("--streets", type=int, default=20, metavar="N", help="synthetic streets (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1200.0, metavar="S", help="simulated time (default: %(default)g)")
     parser.add_argument("--policy", type=Path, default=pretrained.policy(), metavar="FILE", help="(default: the shipped one)")
+    max_red_s = config.street_max_red_s(has_crossings=True)
+    parser.add_argument("--max-red", type=float, default=max_red_s, metavar="S", help="max_red_s (default: %(default)g)")
     args = parser.parse_args()
     print(f"| street | road users | {' | '.join(ARMS)} |\n|{' --- |' * (len(ARMS) + 2)}")
     with tempfile.TemporaryDirectory() as name:
@@ -171,7 +174,7 @@ def main() -> None:
             lost: dict[str, Lost] = {arm: {} for arm in ARMS}
             jobs = list(itertools.product(case.streets, ARMS))
             for (street, demand), arm in tqdm(jobs, desc=case.name, disable=None, leave=False):
-                for kind, lost_s in simulate(street, demand, arm, args.policy, args.seconds, folder).items():
+                for kind, lost_s in simulate(street, demand, arm, args.policy, args.seconds, args.max_red, folder).items():
                     lost[arm].setdefault(kind, []).extend(lost_s)
             for kind, users in lost[PRETRAINED].items():
                 means = " | ".join(f"{sum(lost[arm][kind]) / len(lost[arm][kind]):.1f}" for arm in ARMS)

@@ -1,8 +1,9 @@
 """`python -m export describe models/SA101/3`: print a model's contract and signatures."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
@@ -10,8 +11,10 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from city import program
 from city.arguments import Parser
 from city.printable import printable
+from export.actors.phase_competition import PhaseCompetition
 from export.saved_model import manifest, read
 from protos import policy_pb2 as pb
+from signals.policy_signals import greens_of
 
 
 def parser(prog: str) -> Parser:
@@ -48,21 +51,34 @@ def lines(folder: Path) -> Iterable[str]:
             kind = member.contract.action.kind
             yield f"    {member.tl:<12} {member.version:>7}  {observation:<14} {action:<14} {scores:<14} {kind}"
     else:
+        yield from _from_manifest(folder, "actor", _actor)
         yield from _single_model(contract)
     yield from _signatures(meta)
-    yield from _parity(folder)
+    yield from _from_manifest(folder, "parity", _parity)
 
 
-def _parity(folder: Path) -> Iterable[str]:
+def _from_manifest(folder: Path, key: str, text_of: Callable[[Any], str]) -> Iterable[str]:
+    """A line on a part of the manifest; none if there is no manifest."""
     try:
-        parity = json.loads((folder / "assets.extra" / manifest.FILE_NAME).read_text(encoding="utf-8"))["parity"]
-        difference = float(parity["largest_absolute_difference"])
-        result = f"{int(parity['observations'])} observations, largest difference {difference:.1e}"
+        result = text_of(json.loads((folder / "assets.extra" / manifest.FILE_NAME).read_text(encoding="utf-8"))[key])
     except FileNotFoundError:
         return
-    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         result = f"unknown: {manifest.FILE_NAME} is damaged"
-    yield f"  parity     {result}"
+    yield f"  {key:<10} {result}"
+
+
+def _actor(actor: Any) -> str:
+    text = f"{actor['architecture']}, {int(actor['inputs'])} inputs, {int(actor['outputs'])} outputs"
+    for step in actor.get("steps", ()):
+        if phases := step.get(PhaseCompetition.key):
+            text += f"; {int(phases['networks'])} networks, {int(phases['greens'])} greens, {int(phases['lanes'])} lanes"
+    return text
+
+
+def _parity(parity: Any) -> str:
+    difference = float(parity["largest_absolute_difference"])
+    return f"{int(parity['observations'])} observations, largest difference {difference:.1e}"
 
 
 def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
@@ -78,6 +94,7 @@ def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
     for signal in contract.signals:
         yield f"  signal     {signal.id}, program {signal.program_id!r}, {len(signal.phases)} phases"
         yield from (f"    phase    {k:>2} {phase.state} {phase.duration_s:g} s" for k, phase in enumerate(signal.phases))
+        yield from _approaches(signal)
     yield f"  features   {contract.observation.size}"
     for k, feature in enumerate(contract.observation.features):
         yield f"    {k:>6}   {feature.kind} {feature.lane_id or feature.signal_id}"
@@ -88,6 +105,18 @@ def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
         yield f"             yellow {times.yellow_s:g} s, all-red {times.all_red_s:g} s, min green {times.min_green_s:g} s"
         if contract.origin.change_s:
             yield f"             changes of greens took up to {contract.origin.change_s:.3g} s in training"
+
+
+def _approaches(signal: pb.Signal) -> Iterable[str]:
+    """What a policy of the street dialect knows of its lanes and changes."""
+    greens = greens_of(signal) if signal.change_s else ()
+    for k, green in enumerate(greens):
+        seconds = " ".join(f"{s:.3g}" for s in signal.change_s[k * len(greens) : (k + 1) * len(greens)])
+        yield f"    green    {k:>2} {green}, change to each green: {seconds} s"
+    for approach in signal.approaches:
+        links = ", ".join(map(str, approach.links)) or "none"
+        lanes = f"lanes upstream {len(approach.upstream)}, exits {len(approach.exits)}"
+        yield f"    lane     {approach.lane_id}, links {links}; {lanes}"
 
 
 def _signatures(meta: meta_graph_pb2.MetaGraphDef) -> Iterable[str]:

@@ -22,6 +22,7 @@ from serving.contract import check_fleet, from_saved_model
 from serving.embedded.config import ServerConfig
 from serving.tensors import to_array, to_proto
 from signals import dialects
+from signals.policy_signals import greens_of
 from tests.conftest import GRID, SHARED
 from tests.export.exporting import refused, run
 from tests.export.phase_competition_models import random_networks, random_observations
@@ -177,13 +178,20 @@ def test_the_controller_warns_of_change_times_that_differ_from_those_at_the_expo
         assert ("change times differ from those at the export" in done.stderr) == is_named
 
 
-def test_describe_lists_features_by_lane_and_fleet_members(folder, capsys):
+def test_describe_lists_the_actor_greens_lanes_features_and_fleet_members(folder, capsys):
     version, contract = fleet_of(folder)
     first = contract.members[0]
     assert main(["describe", str(folder / "models" / first.tl / str(first.version))]) == 0
     out = capsys.readouterr().out
     lane = first.contract.signals[0].approaches[0].lane_id
     assert "dialect    street" in out and f"arriving_soon {lane}" in out and "parity" in out
+    signal = first.contract.signals[0]
+    greens, lanes = greens_of(signal), len(signal.approaches)
+    assert f"; 2 networks, {len(greens)} greens, {lanes} lanes\n" in out
+    changes_s = np.reshape(signal.change_s, (len(greens), -1)).tolist()
+    for green, own_s in zip(greens, changes_s, strict=True):
+        assert f" {green}, change to each green: {' '.join(f'{s:.3g}' for s in own_s)} s\n" in out
+    assert out.count("\n    lane     ") == lanes and f"    lane     {lane}, links " in out
     assert main(["describe", str(version)]) == 0
     assert f"fleet      {len(contract.members)} TLs" in capsys.readouterr().out
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from export import pretrained
 from tests.conftest import GRID, ROOT
 
 pytestmark = pytest.mark.slow
@@ -50,6 +51,7 @@ def test_the_wheel_has_what_the_docs_use(distributions):
         "controller/operator/runbook.md",
         *(f"controller/operator/page/static/{name}" for name in ("index.html", "main.js", "page.css")),
         *(f"controller/operator/page/static/vendor/{name}" for name in ("uPlot.iife.min.js", "uPlot.LICENSE")),
+        pretrained.policy().relative_to(ROOT).as_posix(),
     ):
         assert name in names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "examples/"))]
@@ -140,3 +142,13 @@ def test_the_installed_command_exports_serves_and_controls(greenserve, tmp_path)
         server.wait(30)
         server.stdout.close()
     assert json.loads((tmp_path / "summary.json").read_text())["decisions"] > 100
+
+
+def test_the_installed_command_exports_the_policy_for_any_street(greenserve, tmp_path):
+    for name in ("grid.sumocfg", "grid.net.xml", "demand.rou.xml", "fixed_time.add.xml"):
+        shutil.copy(GRID / name, tmp_path / name)
+    assert "greenserve export --pretrained --tl all" in run(
+        greenserve, tmp_path, "city", "init", "--sumocfg", "grid.sumocfg", "--dialect", "street"
+    )
+    assert "9 of 9 TLs exported" in run(greenserve, tmp_path, "export", "--pretrained", "--tl", "all")
+    assert "match the network" in run(greenserve, tmp_path, "check")
