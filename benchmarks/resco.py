@@ -9,7 +9,8 @@ pretrained policy's as long as the shipped file is the same. After a change of t
 Markdown.
 
 Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. "Time in the network" is the pretrained
-policy's `duration_s`. The closest baseline is the one whose difference has the highest interval.
+policy's `duration_s`. The closest baseline is the one whose difference has the highest upper bound (with one seed: the
+largest difference).
 
 RESCO's figures are computed from its repository (https://github.com/Pi-Star-Lab/RESCO, resco_benchmark/utils/avg_timeLoss.py): of
 each method the mean of its last ten episodes, and the best single episode of any of its learners. Its learners explore in these
@@ -127,10 +128,9 @@ def _row(street: str, simulations: Sequence[dict[str, Any]]) -> str:
     for simulation in sorted(simulations, key=lambda simulation: int(simulation["seed"])):
         delays_s[simulation["arm"]].append(simulation["delay_s"])
     means_s = {name: interval(values).mean for name, values in delays_s.items()}
-    # if it is below 0 for this one, the policy has less delay than each of them
+    # with one seed there is no interval; an upper bound below 0 is below 0 for every baseline
     differences = [paired(delays_s[PRETRAINED], delays_s[name]) for name in BASELINES]
     difference = max(differences, key=lambda d: d.high if math.isfinite(d.high) else d.mean)
-    # one seed has no interval
     bounds = f" ({difference.low:+.1f} to {difference.high:+.1f})" if math.isfinite(difference.low) else ""
     duration_s = interval([s["duration_s"] for s in simulations if s["arm"] == PRETRAINED]).mean
     published = ["" if value is None else f"{value:.1f}" for value in STREETS[street]]

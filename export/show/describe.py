@@ -1,6 +1,7 @@
 """`python -m export describe models/SA101/3`: print a model's contract and signatures."""
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,9 @@ def _from_manifest(folder: Path, key: str, text_of: Callable[[Any], str]) -> Ite
         result = text_of(json.loads((folder / "assets.extra" / manifest.FILE_NAME).read_text(encoding="utf-8"))[key])
     except FileNotFoundError:
         return
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+    except OSError as error:
+        result = f"unknown: {manifest.FILE_NAME} cannot be read ({error.strerror})"
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         result = f"unknown: {manifest.FILE_NAME} is damaged"
     yield f"  {key:<10} {result}"
 
@@ -71,13 +74,16 @@ def _from_manifest(folder: Path, key: str, text_of: Callable[[Any], str]) -> Ite
 def _actor(actor: Any) -> str:
     text = f"{actor['architecture']}, {int(actor['inputs'])} inputs, {int(actor['outputs'])} outputs"
     for step in actor.get("steps", ()):
-        if phases := step.get(PhaseCompetition.key):
+        if PhaseCompetition.key in step:
+            phases = step[PhaseCompetition.key]
             text += f"; {int(phases['networks'])} networks, {int(phases['greens'])} greens, {int(phases['lanes'])} lanes"
     return text
 
 
 def _parity(parity: Any) -> str:
     difference = float(parity["largest_absolute_difference"])
+    if not math.isfinite(difference):
+        raise ValueError("the difference is not finite")
     return f"{int(parity['observations'])} observations, largest difference {difference:.1e}"
 
 
@@ -94,7 +100,7 @@ def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
     for signal in contract.signals:
         yield f"  signal     {signal.id}, program {signal.program_id!r}, {len(signal.phases)} phases"
         yield from (f"    phase    {k:>2} {phase.state} {phase.duration_s:g} s" for k, phase in enumerate(signal.phases))
-        yield from _approaches(signal)
+        yield from _greens_and_lanes(signal)
     yield f"  features   {contract.observation.size}"
     for k, feature in enumerate(contract.observation.features):
         yield f"    {k:>6}   {feature.kind} {feature.lane_id or feature.signal_id}"
@@ -107,15 +113,18 @@ def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
             yield f"             changes of greens took up to {contract.origin.change_s:.3g} s in training"
 
 
-def _approaches(signal: pb.Signal) -> Iterable[str]:
-    """What a policy of the street dialect knows of its lanes and changes."""
-    greens = greens_of(signal) if signal.change_s else ()
+def _greens_and_lanes(signal: pb.Signal) -> Iterable[str]:
+    """The greens with their change times in s, and the lanes, of a signal of the street dialect."""
+    greens = greens_of(signal) if signal.change_s else []
+    if len(signal.change_s) != len(greens) ** 2:
+        yield f"    greens   unknown: {len(signal.change_s)} change times for {len(greens)} greens; export it again"
+        greens = []
     for k, green in enumerate(greens):
-        seconds = " ".join(f"{s:.3g}" for s in signal.change_s[k * len(greens) : (k + 1) * len(greens)])
+        seconds = " ".join(f"{round(s, 2):g}" for s in signal.change_s[k * len(greens) : (k + 1) * len(greens)])
         yield f"    green    {k:>2} {green}, change to each green: {seconds} s"
     for approach in signal.approaches:
         links = ", ".join(map(str, approach.links)) or "none"
-        lanes = f"lanes upstream {len(approach.upstream)}, exits {len(approach.exits)}"
+        lanes = f"{len(approach.upstream)} upstream lanes, {len(approach.exits)} exit lanes"
         yield f"    lane     {approach.lane_id}, links {links}; {lanes}"
 
 

@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from controller.sumo.network import check_contract_matches_network
 from export import pretrained
 from export.checkpoints import phase_networks
 from export.saved_model import read
+from export.show import describe
 from greenserve.__main__ import main
 from protos import predict_pb2 as wire
 from serving.contract import check_fleet, from_saved_model
@@ -190,7 +192,7 @@ def test_describe_lists_the_actor_greens_lanes_features_and_fleet_members(folder
     assert f"; 2 networks, {len(greens)} greens, {lanes} lanes\n" in out
     changes_s = np.reshape(signal.change_s, (len(greens), -1)).tolist()
     for green, own_s in zip(greens, changes_s, strict=True):
-        assert f" {green}, change to each green: {' '.join(f'{s:.3g}' for s in own_s)} s\n" in out
+        assert f" {green}, change to each green: {' '.join(f'{round(s, 2):g}' for s in own_s)} s\n" in out
     assert out.count("\n    lane     ") == lanes and f"    lane     {lane}, links " in out
     assert main(["describe", str(version)]) == 0
     assert f"fleet      {len(contract.members)} TLs" in capsys.readouterr().out
@@ -282,3 +284,24 @@ def test_pretrained_policy_needs_a_street(text, message, shipped, monkeypatch, c
 def test_pretrained_policy_takes_no_checkpoint(flag, folder, capsys):
     assert main(["export", "--pretrained", "--city", str(folder / "city.toml"), "--tl", "all", *flag]) == 2
     refused(capsys, f"--pretrained takes no checkpoint; leave {flag[0]} out")
+
+
+def test_describe_names_change_times_that_do_not_fit_the_greens(folder):
+    _, contract = fleet_of(folder)
+    signal = contract.members[0].contract.signals[0]
+    del signal.change_s[-1]
+    lines = list(describe._greens_and_lanes(signal))
+    greens = len(greens_of(signal))
+    assert lines[0] == f"    greens   unknown: {greens**2 - 1} change times for {greens} greens; export it again"
+    assert len(lines) == 1 + len(signal.approaches)
+
+
+@pytest.mark.parametrize("content", ["[]", '{"actor": {"steps": [{"phase_competition": null}]}, "parity": {}}', "x"])
+def test_describe_names_a_damaged_manifest(content, folder, tmp_path, capsys):
+    _, contract = fleet_of(folder)
+    first = contract.members[0]
+    copy = shutil.copytree(folder / "models" / first.tl / str(first.version), tmp_path / "1")
+    (copy / "assets.extra" / "export.json").write_text(content)
+    assert main(["describe", str(copy)]) == 0
+    out = capsys.readouterr().out
+    assert "  actor      unknown: export.json is damaged\n" in out and "  parity     unknown: export.json is damaged\n" in out
