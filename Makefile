@@ -69,6 +69,7 @@ benchmarks: $(VENV)/.ready
 
 # Hours: trainings on RESCO's streets against stable-baselines3's, and the policy for any street.
 long-benchmarks: $(VENV)/.ready
+	rm -rf out/resco
 	$(BIN)/python -m benchmarks.time_to_policy --limit 600 --training-seeds 3
 	$(BIN)/python -m benchmarks.resco
 	$(BIN)/python -m benchmarks.resco --all-red default

@@ -128,7 +128,7 @@ def _row(street: str, simulations: Sequence[dict[str, Any]]) -> str:
     for simulation in sorted(simulations, key=lambda simulation: int(simulation["seed"])):
         delays_s[simulation["arm"]].append(simulation["delay_s"])
     means_s = {name: interval(values).mean for name, values in delays_s.items()}
-    # with one seed there is no interval; an upper bound below 0 is below 0 for every baseline
+    # if the highest upper bound is below 0, the policy has less delay than every baseline; one seed has no interval
     differences = [paired(delays_s[PRETRAINED], delays_s[name]) for name in BASELINES]
     difference = max(differences, key=lambda d: d.high if math.isfinite(d.high) else d.mean)
     bounds = f" ({difference.low:+.1f} to {difference.high:+.1f})" if math.isfinite(difference.low) else ""

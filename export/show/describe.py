@@ -65,7 +65,7 @@ def _from_manifest(folder: Path, key: str, text_of: Callable[[Any], str]) -> Ite
     except FileNotFoundError:
         return
     except OSError as error:
-        result = f"unknown: {manifest.FILE_NAME} cannot be read ({error.strerror})"
+        result = f"unknown: {manifest.FILE_NAME} cannot be read ({error.strerror or error})"
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         result = f"unknown: {manifest.FILE_NAME} is damaged"
     yield f"  {key:<10} {result}"
@@ -115,7 +115,7 @@ def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
 
 def _greens_and_lanes(signal: pb.Signal) -> Iterable[str]:
     """The greens with their change times in s, and the lanes, of a signal of the street dialect."""
-    greens = greens_of(signal) if signal.change_s else []
+    greens = greens_of(signal) if signal.change_s or signal.approaches else []
     if len(signal.change_s) != len(greens) ** 2:
         yield f"    greens   unknown: {len(signal.change_s)} change times for {len(greens)} greens; export it again"
         greens = []
@@ -124,7 +124,7 @@ def _greens_and_lanes(signal: pb.Signal) -> Iterable[str]:
         yield f"    green    {k:>2} {green}, change to each green: {seconds} s"
     for approach in signal.approaches:
         links = ", ".join(map(str, approach.links)) or "none"
-        lanes = f"{len(approach.upstream)} upstream lanes, {len(approach.exits)} exit lanes"
+        lanes = f"upstream lanes {len(approach.upstream)} (with itself), exit lanes {len(approach.exits)}"
         yield f"    lane     {approach.lane_id}, links {links}; {lanes}"
 
 

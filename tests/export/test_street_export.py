@@ -296,7 +296,18 @@ def test_describe_names_change_times_that_do_not_fit_the_greens(folder):
     assert len(lines) == 1 + len(signal.approaches)
 
 
-@pytest.mark.parametrize("content", ["[]", '{"actor": {"steps": [{"phase_competition": null}]}, "parity": {}}', "x"])
+DAMAGED = '{"actor": {"architecture": "a", "inputs": 1, "outputs": 1, "steps": [%s]}, "parity": %s}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "x",
+        DAMAGED % ('{"phase_competition": null}', '{"observations": 1, "largest_absolute_difference": NaN}'),
+        DAMAGED % ("1", '{"observations": 1, "largest_absolute_difference": Infinity}'),
+    ],
+)
 def test_describe_names_a_damaged_manifest(content, folder, tmp_path, capsys):
     _, contract = fleet_of(folder)
     first = contract.members[0]

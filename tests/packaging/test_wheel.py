@@ -151,4 +151,4 @@ def test_the_installed_command_exports_the_policy_for_any_street(greenserve, tmp
         greenserve, tmp_path, "city", "init", "--sumocfg", "grid.sumocfg", "--dialect", "street"
     )
     assert "9 of 9 TLs exported" in run(greenserve, tmp_path, "export", "--pretrained", "--tl", "all")
-    assert "match the network" in run(greenserve, tmp_path, "check")
+    assert "9 of 9 TLs match the network" in run(greenserve, tmp_path, "check")
