@@ -17,8 +17,6 @@ class LostTime:
         self._connection = connection
         self._lanes = {tl: list(by_lane.items()) for tl, by_lane in lanes.items()}
         self._tl_of = {road_of(lane): tl for tl, by_lane in lanes.items() for lane in by_lane}
-        self._origin: dict[str, str] = {}
-        """Road on which a vehicle waits to depart."""
 
     def by_road(self, tls: Iterable[str] | None = None) -> dict[str, dict[str, float]]:
         """The time lost now: TL -> road -> vehicle seconds per second; roads without vehicles are left out.
@@ -27,8 +25,8 @@ class LostTime:
         """
         # lane by lane: SUMO counts an empty lane as a vehicle in a road's mean speed
         due = list(self._lanes if tls is None else tls)
-        counts, speeds_mps = self._connection.lane_speeds(tuple(lane for tl in due for lane, _ in self._lanes[tl]))
-        values = zip(counts.tolist(), speeds_mps.tolist(), strict=True)
+        traffic = self._connection.traffic(tuple(lane for tl in due for lane, _ in self._lanes[tl]))
+        values = zip(traffic.counts.tolist(), traffic.speeds_mps.tolist(), strict=True)
         lost: dict[str, dict[str, float]] = {}
         for tl in due:
             by_road = lost[tl] = {}
@@ -36,11 +34,7 @@ class LostTime:
                 if count:
                     road = road_of(lane)
                     by_road[road] = by_road.get(road, 0.0) + count * max(0.0, 1.0 - speed_mps / limit_mps)
-        api = self._connection.api
-        for vehicle in api.simulation.getPendingVehicles():
-            if vehicle not in self._origin:
-                self._origin[vehicle] = api.vehicle.getRoute(vehicle)[0]
-            origin = self._origin[vehicle]
+        for origin in traffic.waiting:
             origin_tl = self._tl_of.get(origin)
             if origin_tl in lost:
                 lost[origin_tl][origin] = lost[origin_tl].get(origin, 0.0) + 1.0

@@ -28,7 +28,7 @@ from controller.recording.messages import Encoder
 from controller.recording.record_file import RecordedStep
 from controller.recording.recorded_run import MALFORMED, RecordedRun
 from controller.recording.run_start import RunStart
-from controller.sumo.connection import ONLINE, CommandRejected, StepResult, SumoConnectionLost, TrackedLanes
+from controller.sumo.connection import ONLINE, CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
 from controller.sumo.induction_loops import LoopChange
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
@@ -189,7 +189,7 @@ class RecordedConnection:
         frozen = self._steps.current.step.frozen if self._steps.current is not None else ()
         return {signal: ONLINE if signal in frozen else "" for signal in signals}
 
-    def lane_speeds(self, lanes: tuple[str, ...]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def traffic(self, lanes: tuple[str, ...]) -> Traffic:
         """Raise CommandRejected: a record has no mean speeds."""
         raise CommandRejected("a record has no mean speeds of lanes")
 

@@ -60,6 +60,17 @@ class StepResult(NamedTuple):
     """Vehicles that came onto the loops of `track_loops` or left them since the last reading, in order of time."""
 
 
+class Traffic(NamedTuple):
+    """Vehicles at the newest reading, for measurements rather than decisions."""
+
+    counts: NDArray[np.int32]
+    """Vehicles [lanes]."""
+    speeds_mps: NDArray[np.float64]
+    """Their mean speeds [lanes]; that of an empty lane is its limit."""
+    waiting: Sequence[str]
+    """The first roads of the vehicles that wait to depart, in the whole network: a road for each vehicle."""
+
+
 class SumoConnection(Protocol):
     connection_error: type[Exception]
     """The exception that `api` raises after SUMO has ended."""
@@ -128,10 +139,10 @@ class SumoConnection(Protocol):
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
         """Request the programs that signals run, between a reading and the next commands. Raises the exceptions of `read`."""
 
-    def lane_speeds(self, lanes: tuple[str, ...]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Read lanes, between a reading and the next commands: (vehicles [lanes], their mean speeds in m/s [lanes]).
+    def traffic(self, lanes: tuple[str, ...]) -> Traffic:
+        """Read lanes, and the vehicles that wait to depart, between a reading and the next commands.
 
-        The speed of an empty lane is its limit. Raises the exceptions of `read`.
+        Raises the exceptions of `read`.
         """
 
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes
+from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
 from controller.sumo.induction_loops import LoopChange, LoopPassages, LoopVehicle, step_ends
 from controller.sumo.programs import sumo_program
 from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
@@ -141,10 +141,12 @@ class LibsumoConnection:
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
         return {signal: self.api.trafficlight.getProgram(signal) for signal in signals}
 
-    def lane_speeds(self, lanes: tuple[str, ...]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def traffic(self, lanes: tuple[str, ...]) -> Traffic:
         domain = self.api.lane
         counts = np.array([domain.getLastStepVehicleNumber(lane) for lane in lanes], np.int32)
-        return counts, np.array([domain.getLastStepMeanSpeed(lane) for lane in lanes], np.float64)
+        speeds_mps = np.array([domain.getLastStepMeanSpeed(lane) for lane in lanes], np.float64)
+        waiting = self.api.simulation.getPendingVehicles()
+        return Traffic(counts, speeds_mps, [self.api.vehicle.getRoute(vehicle)[0] for vehicle in waiting])
 
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
         domain = self.api.vehicle

@@ -24,6 +24,7 @@ from controller.sumo.connection import (
     StepResult,
     SumoConnectionLost,
     TrackedLanes,
+    Traffic,
     WaitAborted,
 )
 from controller.sumo.induction_loops import LoopChange, LoopPassages, step_ends
@@ -162,6 +163,8 @@ class TraciConnection:
         """A message that removes the marks of `mark_controlled`."""
         self._getters: dict[tuple[str, ...], _Getters] = {}
         self._speed_getters: dict[tuple[str, ...], wire.NumericGetters] = {}
+        self._origins: dict[str, str] = {}
+        """Road on which a vehicle waits to depart, or has waited."""
         self._loops: _Loops | None = None
 
     @property
@@ -340,9 +343,7 @@ class TraciConnection:
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
 
-    def lane_speeds(self, lanes: tuple[str, ...]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        if not lanes:
-            return np.zeros(0, np.int32), np.zeros(0)  # SUMO answers no empty message
+    def traffic(self, lanes: tuple[str, ...]) -> Traffic:
         if lanes not in self._speed_getters:
             if len(self._speed_getters) > MAX_CACHED_BATCHES:
                 self._speed_getters.clear()
@@ -350,13 +351,20 @@ class TraciConnection:
             self._speed_getters[lanes] = wire.NumericGetters(variables)
         getters = self._speed_getters[lanes]
         self.shown()  # receives the answer that is due first
-        answer = self._request(wire.message([getters.request]))
+        answer = self._request(wire.message([getters.request, wire.get(wire.GET_SIM, wire.PENDING_VEHICLES, "")]))
         try:
-            return getters.decode(answer)
+            counts, speeds_mps = getters.decode(answer)
+            waiting = list(wire.Reader(answer, getters.size).value())
+            # its route is the same as long as a vehicle waits
+            if unknown := [vehicle for vehicle in waiting if vehicle not in self._origins]:
+                routes = [wire.get(wire.GET_VEHICLE, wire.EDGES, vehicle) for vehicle in unknown]
+                reader = wire.Reader(self._request(wire.message(routes)))
+                self._origins |= {vehicle: reader.value()[0] for vehicle in unknown}
         except CommandRejected as error:
             raise CommandRejected(f"SUMO rejected a getter: {error}") from None
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
+        return Traffic(counts, speeds_mps, [self._origins[vehicle] for vehicle in waiting])
 
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
         self.shown()  # receives the answer that is due first

@@ -7,6 +7,7 @@ import pytest
 
 from city import network
 from city.config import TL, City
+from controller.sumo.connection import Traffic
 from signals import contract
 from simulation.rewards import DOWNSTREAM_SHARE, RewardedTls, Rewards
 from tests.networks import netgenerate
@@ -22,14 +23,10 @@ def line(tmp_path_factory):
 
 def rewards_of(line, name, halting, pending=()):
     """By TL, the reward at second 5 with halting vehicles by lane, and vehicles that wait to depart on roads."""
-    api = SimpleNamespace(
-        simulation=SimpleNamespace(getPendingVehicles=lambda: list(pending)),
-        vehicle=SimpleNamespace(getRoute=lambda vehicle: [vehicle]),
-    )
     city = City(line.net_file, tls={signal: TL((signal,), "street", signal) for signal in ("A0", "B0")})
     contracts = [contract.build(city, tl, line) for tl in city.tls.values()]
     connection = SimpleNamespace(
-        api=api, lane_speeds=lambda lanes: (np.array([halting.get(lane, 0) for lane in lanes]), np.zeros(len(lanes)))
+        traffic=lambda lanes: Traffic(np.array([halting.get(lane, 0) for lane in lanes]), np.zeros(len(lanes)), pending)
     )
     measure = Rewards(RewardedTls(name, line, contracts), connection, 0.0)
     measure.sample(5.0)
@@ -74,8 +71,7 @@ def test_only_the_due_tl_is_rewarded(line):
     contracts = [contract.build(city, tl, line) for tl in city.tls.values()]
     asked = []
     connection = SimpleNamespace(
-        api=SimpleNamespace(simulation=SimpleNamespace(getPendingVehicles=list)),
-        lane_speeds=lambda lanes: asked.extend(lanes) or (np.full(len(lanes), 2), np.zeros(len(lanes))),
+        traffic=lambda lanes: asked.extend(lanes) or Traffic(np.full(len(lanes), 2), np.zeros(len(lanes)), ())
     )
     measure = Rewards(RewardedTls("delay-downstream", line, contracts), connection, 0.0)
     (reward,) = measure.since_last(["A0"], 3.0)
