@@ -52,7 +52,7 @@ def _run(args: argparse.Namespace) -> int:
     quiet.first_session()
     hidden = flags.hidden_sizes(args, city.training)
     task = TrainingTask(city, (), reward=args.reward, shared=args.shared, hidden=hidden, seconds=args.seconds)
-    settings = flags.settings(args, city.training, args.out, 1)
+    settings = flags.settings(args, city, tls, args.out, 1)
     rounds_config = RoundsConfig(city, groups, args.rounds, task, settings, args.seeds)
     tasks = args.tasks or max(1, (os.cpu_count() or 1) // args.workers)
     try:

@@ -12,7 +12,6 @@ from pathlib import Path
 from city import config, names, program, run_lock
 from city.arguments import Parser, host_and_port
 from city.errors import InputError, ProgramFailed
-from export import pretrained
 from signals import contract
 from simulation import model_files
 from simulation.model_files import Versions
@@ -80,9 +79,6 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--gate-streets", type=int, metavar="N", help=f"held-out streets of the gate (default: {flags.DEFAULT_GATE_STREETS})"
-    )
-    parser.add_argument(
-        "--start-from", metavar="FILE", help="TLs of dialect street: policy to start from, or pretrained (default: a new one)"
     )
     parser.add_argument(
         "--ray", metavar="ADDRESS", help="with --streets or --select: simulate on a Ray cluster: HOST:PORT of its head, or auto"
@@ -179,13 +175,8 @@ def _train_locked(
             hidden=flags.hidden_sizes(args, city.training),
             seconds=args.seconds,
         )
-        settings = flags.settings(args, city.training, args.out, args.model_number)
+        settings = flags.settings(args, city, targets, args.out, args.model_number)
         settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")
-        if args.start_from is not None:
-            settings = replace(settings, start=_start(args, city, targets))
-            if "final_sharpness" not in flags.ppo_values(args, city.training):
-                # a trained policy is sharp already
-                settings = replace(settings, ppo=replace(settings.ppo, final_sharpness=1.0))
         try:
             result = Trainer(task, settings).run(print_line)
         except (NotFinite, SimulationFailed) as error:
@@ -194,16 +185,6 @@ def _train_locked(
         print(f"{tl}: {path}")
     print(f"{result.episodes} episodes; best mean delay on held-out demand: {result.best_delay_s:.1f} s")
     return 0
-
-
-def _start(args: argparse.Namespace, city: config.City, targets: Sequence[str]) -> Path:
-    """The policy to start from. Raises InputError."""
-    if others := [tl for tl in targets if city.tls[tl].dialect != "street"]:
-        raise InputError(f"--start-from is for TLs of dialect street, and {', '.join(others)} has another; leave it out")
-    path = pretrained.policy() if args.start_from == "pretrained" else Path(args.start_from)
-    if not path.is_file():
-        raise InputError(f"--start-from {path}: no such file; pass a .policy file of greenserve train, or pretrained")
-    return path
 
 
 def _other_training(args: argparse.Namespace) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
 from city.ppo_settings import SCHEDULES, PpoSettings
+from export import pretrained
 from serving.contract import CATEGORICAL
 from signals import contract
 from signals.dialects import street as street_dialect
@@ -19,6 +21,7 @@ from training.ppo_config import PpoConfig, StreetPpo
 
 if TYPE_CHECKING:
     from training.trainer import Settings
+    from training.transitions import Float32s
 
 MAX_COUNT = 1_000_000
 HIDDEN_SIZES = (64, 64)
@@ -39,6 +42,9 @@ def add(parser: argparse.ArgumentParser, has_streets: bool = False) -> None:
     def default(of_city: object, of_streets: object) -> str:
         return f"(default: {of_city}; many streets: {of_streets})" if has_streets else f"(default: {of_city})"
 
+    parser.add_argument(
+        "--start-from", metavar="FILE", help="TLs of dialect street: policy to start from, or pretrained (default: a new one)"
+    )
     parser.add_argument("--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)")
     parser.add_argument(
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
@@ -127,12 +133,19 @@ def check_count(args: argparse.Namespace, name: str, low: int) -> None:
         raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
 
 
-def settings(args: argparse.Namespace, training: PpoSettings, out: Path, number: int) -> "Settings":
-    """The training's settings from its flags and [training]."""
+def settings(args: argparse.Namespace, city: City, tls: Iterable[str], out: Path, number: int) -> "Settings":
+    """The training's settings from its flags and the city's [training]. Raises InputError.
+
+    `tls`: those that are trained.
+    """
     # after the checks of the flags: importing TensorFlow takes seconds
     from training.trainer import Settings
 
-    ppo = ppo_values(args, training)
+    ppo = ppo_values(args, city.training)
+    start = None if args.start_from is None else _start(args.start_from, city, tls)
+    own = PpoConfig(**ppo)
+    if start is not None and "final_sharpness" not in ppo:
+        own = replace(own, final_sharpness=1.0)  # a trained policy is sharp already
     return Settings(
         out=out,
         number=number,
@@ -140,11 +153,24 @@ def settings(args: argparse.Namespace, training: PpoSettings, out: Path, number:
         episodes_per_update=args.episodes_per_update or EPISODES_PER_UPDATE,
         seed=args.seed,
         workers=args.workers,
-        ppo=PpoConfig(**ppo),
+        ppo=own,
         street_ppo=StreetPpo(**ppo),
         varies=not args.same_demand,
+        start=start,
         **{name: getattr(args, name) for name in EVALUATIONS if getattr(args, name) is not None},
     )
+
+
+def _start(given: str, city: City, tls: Iterable[str]) -> list["Float32s"]:
+    """The arrays of the policy to start from. Raises InputError."""
+    from training.phase_competition import street_learning
+
+    if others := [tl for tl in tls if city.tls[tl].dialect != STREET]:
+        raise InputError(f"--start-from is for TLs of dialect street, and {', '.join(others)} has another; leave it out")
+    path = pretrained.policy() if given == "pretrained" else Path(given)
+    if not path.is_file():
+        raise InputError(f"--start-from {path}: no such file; pass a .policy file of greenserve train, or pretrained")
+    return street_learning.load(path)
 
 
 def ppo_values(args: argparse.Namespace, training: PpoSettings | None = None) -> dict[str, Any]:

@@ -25,13 +25,13 @@ from simulation.executors import Executor, executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
 from training.episode import Arrays, Episode, EpisodeSimulator, TrainingTask
 from training.mlp_learning import MlpLearning
-from training.phase_competition import street_learning
 from training.phase_competition.networks import StreetLayout
 from training.phase_competition.street_learning import StreetLearning
 from training.ppo_config import PpoConfig, StreetPpo
 from training.progress import Progress, progress_file
 from training.statistics import IN_CURVES, Rollouts, UpdateStatistics, cell, combined, summary
 from training.tensorboard_log import TensorBoardLog
+from training.transitions import Float32s
 
 HELD_OUT_SEED = 1_000_003
 """First part of the seeds of held-out demand, which no training episode uses."""
@@ -62,8 +62,8 @@ class Settings:
     """Evaluations without an improvement after which the training ends; 0 for no early end."""
     formats: dict[str, str] = field(default_factory=dict)
     """Checkpoint format by TL (default: `tf2`)."""
-    start: Path | None = None
-    """Policy of the street dialect to start from."""
+    start: Sequence[Float32s] | None = None
+    """Arrays of a policy of the street dialect to start from (`street_learning.load`)."""
     resume: bool = False
     writes_newest: bool = False
     """Whether the newest state is written, after each update, instead of the best one after an evaluation that finds it."""
@@ -97,9 +97,8 @@ class Trainer:
         self._learners: list[MlpLearning | StreetLearning] = []
         for layout in layouts:
             if isinstance(layout, StreetLayout):
-                start = None if settings.start is None else street_learning.load(settings.start)
                 ppo = replace(settings.street_ppo, final_sharpness=settings.ppo.final_sharpness)
-                self._learners.append(StreetLearning(layout, ppo, rng, start))
+                self._learners.append(StreetLearning(layout, ppo, rng, settings.start))
             else:
                 self._learners.append(MlpLearning(layout, settings.ppo, rng))
         self._best = self._arrays()
@@ -366,8 +365,12 @@ def common_identity(task: TrainingTask, settings: Settings) -> dict[str, Any]:
         "--seed": settings.seed, "--episodes": settings.episodes, "--episodes-per-update": settings.episodes_per_update,
         "--same-demand": not settings.varies, "--evaluate-every": settings.evaluate_every, "--held-out": settings.held_out,
         "--patience": settings.patience, **{flag: [value, street_ppo[flag]] for flag, value in settings.ppo.by_flag().items()},
-        "--start-from": None if settings.start is None else hashlib.sha256(settings.start.read_bytes()).hexdigest(),
+        "--start-from": None if settings.start is None else _digest(settings.start),
     }  # fmt: skip
+
+
+def _digest(arrays: Iterable[Float32s]) -> str:
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 
 def serialized_contracts(contracts: Iterable[pb.PolicyContract]) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 from city import config, run_lock
 from city.errors import InputError
 from evaluation.simulation import Outcome
+from export import pretrained
 from export.checkpoints import phase_networks
 from greenserve.__main__ import main as greenserve
 from rounds import rounds as rounds_module
@@ -23,6 +24,7 @@ from simulation import model_files
 from simulation.executors.this_process import ThisProcess
 from tests.conftest import GRID
 from training.episode import TrainingTask
+from training.phase_competition import street_learning
 from training.ppo import Learner
 from training.statistics import NotFinite
 from training.trainer import Settings
@@ -230,6 +232,20 @@ def test_training_of_a_group_survives_a_number_that_is_not_finite(tmp_path, monk
     assert trained.reason == "a loss or a weight is not finite any more" and trained.held_out_delay_s == math.inf
 
 
+def test_group_starts_from_a_policy(tmp_path):
+    """The files of a group's training are those of the policy that it started from, with other weights or the same."""
+    city_file = tmp_path / "city.toml"
+    sumocfg = str(GRID / "grid.sumocfg")
+    assert greenserve(["city", "init", "--sumocfg", sumocfg, "--dialect", "street", "--out", str(city_file)]) == 0
+    start = street_learning.load(pretrained.policy())
+    settings = Settings(tmp_path, episodes=1, episodes_per_update=1, evaluate_every=1, held_out=1, start=start)
+    task = TrainingTask(config.load(city_file), ("A0",), seconds=100.0)
+    trained = train_group(GroupTraining("g", task, settings, {}))
+    model_files.unpack(trained.files, tmp_path)
+    (training, *others) = phase_networks.trainings(tmp_path / "street_trial_1.policy")
+    assert training["trained_on"] == ["A0"] and 1 + len(others) == len(start[0]) > 1
+
+
 @pytest.mark.slow
 def test_groups_of_the_street_dialect_train_one_network_each(tmp_path):
     """Real training, from a city's network to the decision on its models."""
@@ -266,6 +282,7 @@ def test_city_without_vehicles_is_refused(tmp_path):
         (("--groups", EVERY, "--ray", "127.0.0.1:1"), "no Ray cluster answers there"),
         (("--groups", EVERY, "--ray", "auto", "--tasks", "2"), "leave one of them out"),
         (("--groups", EVERY, "--hidden-sizes", "x"), "--hidden-sizes 'x' must be integers"),
+        (("--groups", EVERY, "--start-from", "pretrained"), "--start-from is for TLs of dialect street, and SA101, SA102"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, tmp_path, capsys):
