@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from export.actors.phase_competition import Array, Junction, PhaseCompetition
+from export.actors.phase_competition import Junction, Padded, PhaseCompetition, logits
 from export.checkpoints import phase_networks
 from protos import policy_pb2 as pb
 from signals.observation import Observation
@@ -18,12 +18,22 @@ class JunctionPolicies:
     def __init__(self, contracts: Sequence[pb.PolicyContract], policy: Path) -> None:
         """Read the policy's file. Raises InputError. `contracts`: of the street dialect."""
         networks, _ = phase_networks.load(policy)
-        self._steps = {c.tl: PhaseCompetition(networks, Junction.of_contract(c)) for c in contracts}
+        self._networks = {name: array.astype(np.float64) for name, array in networks.items()}
+        junctions = [Junction.of_contract(c) for c in contracts]
+        self._junctions = Padded.of(junctions)
+        steps = [PhaseCompetition(networks, junction) for junction in junctions]
+        columns = [step.fleet_columns(steps) for step in steps]
+        self._columns = {c.tl: (row, columns[row]) for row, c in enumerate(contracts)}
+        """By TL, its row of the junctions, and the columns of its observation that make a padded one (`fleet_columns`)."""
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
         """The answer of every TL."""
-        return {tl: Answer(self._action(self._steps[tl], observation)) for tl, observation in observations.items()}
-
-    def _action(self, step: PhaseCompetition, observation: Observation) -> Array:
-        logits = step.evaluate(observation[None].astype(np.float64), [])
-        return np.asarray(logits.argmax(1), np.float64)
+        if not observations:
+            return {}
+        rows, x = [], []
+        for tl, observation in observations.items():
+            row, columns = self._columns[tl]
+            rows.append(row)
+            x.append(np.append(observation, 0.0)[columns])
+        actions = logits(self._networks, self._junctions.take(np.array(rows)), np.array(x)).argmax(1)
+        return {tl: Answer(np.array([action], np.float64)) for tl, action in zip(observations, actions, strict=True)}

@@ -225,16 +225,7 @@ class PhaseCompetition(Step):
         return columns
 
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
-        greens, lanes = self.greens, self.lanes
-        current, green_s = x[:, :greens], x[:, greens + 1]
-        features = x[:, greens + 2 :].reshape(len(x), lanes, len(FEATURES))
-        junction = Padded.of([self.junction] * len(x))
-        lane_x, green_x = inputs(junction, current, green_s, features)
-        log_p = np.zeros((len(x), greens))
-        for k in range(self.count):
-            network = [self.networks[name][k].astype(np.float64) for name in SHAPES]
-            log_p += np.maximum(log_softmax(scores(network, junction, lane_x, green_x)), MIN_LOG_PROBABILITY)
-        return masked(log_p, junction, current, green_s, features)
+        return logits(self.networks, Padded.of([self.junction] * len(x)), x)
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         from export.actors import phase_competition_graph
@@ -302,6 +293,25 @@ class Padded:
 
     def take(self, rows: NDArray[np.intp]) -> "Padded":
         return Padded(**{name: array[rows] for name, array in vars(self).items()})
+
+
+def logits(networks: Mapping[str, Array], junction: Padded, x: Floats) -> Floats:
+    """The logits [n, P] of the greens at n junctions, float64; those of padding are lower than all others.
+
+    Args:
+        networks: by name of `SHAPES`, the weights of all networks: [networks, *shape].
+        junction: n rows.
+        x: [n, P + 2 + L features], observations, padded.
+    """
+    greens, lanes = junction.protected.shape[1:]
+    current, green_s = x[:, :greens], x[:, greens + 1]
+    features = x[:, greens + 2 :].reshape(len(x), lanes, len(FEATURES))
+    lane_x, green_x = inputs(junction, current, green_s, features)
+    log_p = np.zeros((len(x), greens))
+    for k in range(len(networks["lane_bias_1"])):
+        network = [networks[name][k].astype(np.float64, copy=False) for name in SHAPES]
+        log_p += np.maximum(log_softmax(scores(network, junction, lane_x, green_x)), MIN_LOG_PROBABILITY)
+    return masked(log_p, junction, current, green_s, features)
 
 
 def inputs(junction: Padded, current: Array, green_s: Array, features: Array) -> tuple[Array, Array]:
