@@ -1,7 +1,9 @@
 """Many streets instead of one city: their settings, and random demand on them."""
 
 import functools
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,7 +63,14 @@ def _demand_of(net_file: Path) -> RandomDemand:
 
 def synthetic(folder: Path, seeds: Sequence[int]) -> list[Path]:
     """Generate synthetic streets, or find those of an earlier run. Raises InputError, ProgramFailed."""
-    return [generate(folder, seed) for seed in tqdm(seeds, desc="streets", unit="street", disable=None, leave=False)]
+    # threads: SUMO's tools, which run in processes of their own, take most of the time
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        streets = pool.map(functools.partial(generate, folder), seeds)
+        try:
+            return list(tqdm(streets, total=len(seeds), desc="streets", unit="street", disable=None, leave=False))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def of_folder(folder: Path, flag: str) -> tuple[list[Path], list[str]]:

@@ -31,7 +31,7 @@ from export.checkpoints import phase_networks
 from simulation.packed_streets import Street, unpacked
 from simulation.street_results import StreetResult, control_of, has_gridlock, simulate
 from simulation.street_simulation import SimulationFailed
-from simulation.streets import RandomTraffic, city_of
+from simulation.streets import RandomTraffic, city_of, synthetic
 from simulation.synthetic import oddities
 from simulation.synthetic.oddities import Oddity
 from simulation.synthetic.streets import generate
@@ -114,6 +114,7 @@ class Verdict:
 
 def streets(folder: Path, count: int) -> list[GateStreet]:
     """SEEDS simulations of each street; generate the streets, or find an earlier run's. Raises InputError, ProgramFailed."""
+    synthetic(folder, range(FIRST_SEED, FIRST_SEED + count))  # at least these are looked at below
     part = count // ODDITY_PART
     found: list[tuple[int, Path, set[Oddity]]] = []
     missing = Counter(dict.fromkeys(Oddity, part))
