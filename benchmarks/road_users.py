@@ -1,12 +1,12 @@
-"""What becomes of cars, buses, pedestrians and vehicles at a rail crossing under the policy for any street.
+"""Mean time lost of cars, buses, pedestrians and trains under the policy for any street.
 
     python -m benchmarks.road_users [--streets 20] [--seconds 1200] [--policy FILE] [--max-red 120]
 
 The streets are held-out synthetic ones (seeds from 1,000,000, no training has them) whose signals have pedestrian crossings, a
-junction with a lane for buses on each arm, and a signal 100 m from a rail crossing, with 40 trains an hour. `max_red_s` is that
-of --max-red: 120, as `greenserve city init` writes it where signals have crossings. Arms: the shipped policy (or --policy),
-SUMO's actuated control, max-pressure and the fixed programs, each with the same demand. Prints the mean time lost (for vehicles
-with the departure delay), in s, and the number of road users.
+junction with a lane for buses on each arm, and a signal 100 m from a rail crossing, with 40 trains an hour. `max_red_s` is the
+value of --max-red; its default is 120, as `greenserve city init` writes it where signals have crossings. Arms: the shipped policy
+(or --policy), SUMO's actuated control, max-pressure and the fixed programs, each with the same demand. Prints the mean time lost
+(for vehicles with the departure delay), in s, and the number of road users.
 
 Goal: no class of road users loses more time than under actuated control.
 """

@@ -128,18 +128,29 @@ def test_signals_without_a_green_phase_are_left_out_and_named(tmp_path, capsys):
     assert "A0" not in {tl.signals[0] for tl in config.load(tmp_path / "city.toml").tls.values()}
 
 
-def test_network_whose_programs_have_no_green_is_refused_and_nothing_written(tmp_path, monkeypatch, capsys):
+NO_GREEN = "program '0' of signal A0 has no green phase; add a phase with G or g, without y"
+
+
+@pytest.fixture
+def without_greens(tmp_path, monkeypatch):
+    """A folder with a network whose programs have no green: the working folder."""
     monkeypatch.chdir(tmp_path)
     text = re.sub(r'(<phase [^>]*state=")(\w+)', lambda phase: phase[1] + "r" * len(phase[2]), NET.read_text())
     (tmp_path / "net.net.xml").write_text(text)
+    return tmp_path
+
+
+def test_network_whose_programs_have_no_green_is_refused_and_nothing_written(without_greens, capsys):
     assert run("--net", "net.net.xml", "--dialect", "street") == 2
-    reason = "program '0' of signal A0 has no green phase; add a phase with G or g, without y"
-    line = f"error: net.net.xml: no signal can be controlled (A0: {reason}); pass another network\n"
-    assert capsys.readouterr().err == line and [path.name for path in tmp_path.iterdir()] == ["net.net.xml"]
-    (tmp_path / "city.toml").write_text('[network]\nnet = "net.net.xml"\n[tl.A0]\nsignals = ["A0"]\ndialect = "street"\n')
+    line = f"error: net.net.xml: no signal can be controlled (A0: {NO_GREEN}); pass another network\n"
+    assert capsys.readouterr().err == line and [path.name for path in without_greens.iterdir()] == ["net.net.xml"]
+
+
+def test_pretrained_policy_is_not_exported_for_a_program_without_a_green(without_greens, capsys):
+    (without_greens / "city.toml").write_text('[network]\nnet = "net.net.xml"\n[tl.A0]\nsignals = ["A0"]\ndialect = "street"\n')
     assert main(["export", "--pretrained", "--tl", "all"]) == 2
     out, err = capsys.readouterr()
-    assert reason in out + err and not (tmp_path / "models").exists()
+    assert NO_GREEN in out + err and not (without_greens / "models").exists()
 
 
 def test_existing_sumo_configuration_is_used_as_it_is(tmp_path, monkeypatch, capsys):
