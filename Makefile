@@ -69,11 +69,11 @@ benchmarks: $(VENV)/.ready
 
 # Hours: trainings on RESCO's streets against stable-baselines3's, and the policy for any street.
 long-benchmarks: $(VENV)/.ready
-	rm -rf out/resco
+	rm -f out/resco.csv
 	$(BIN)/python -m benchmarks.time_to_policy --limit 600 --training-seeds 3
-	$(BIN)/python -m benchmarks.resco
-	$(BIN)/python -m benchmarks.resco --all-red default
-	$(BIN)/python -m benchmarks.resco --vary-demand
+	$(BIN)/python -m benchmarks.resco --results out/resco.csv
+	$(BIN)/python -m benchmarks.resco --results out/resco.csv --all-red default
+	$(BIN)/python -m benchmarks.resco --results out/resco.csv --vary-demand
 	$(BIN)/python -m benchmarks.road_users
 	$(BIN)/python -m benchmarks.control_loop --dialect street --without-sumo-rl --rounds 1 --street ingolstadt21 --street thousand
 

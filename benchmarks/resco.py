@@ -1,12 +1,13 @@
 """The policy for any street on RESCO's eight streets, against the baselines, beside the figures that RESCO publishes.
 
-    python -m benchmarks.resco [--seeds 10] [--street NAME ...] [--all-red 0] [--vary-demand] [--workers 2] [--out out/resco]
+    python -m benchmarks.resco [--seeds 10] [--street NAME ...] [--all-red 0] [--vary-demand] [--workers 2]
+                               [--results docs/resco.csv] [--out out/resco]
 
 Each street is that of the sumo-rl wheel, with the city.toml that `greenserve city init --dialect street` writes and `all_red_s`
 of --all-red; `--all-red default` leaves the red clearance by the junction's size. `greenserve evaluate` simulates all arms with
-SUMO seeds from 101. Results with these flags that are in --out already are not simulated again: the baselines' by street, the
-pretrained policy's as long as the shipped file is the same. After a change of the code, pass another --out. Prints a table in
-Markdown.
+SUMO seeds from 101. Each simulation has a row in --results. Those that have one already are not simulated again: the baselines'
+by street, the pretrained policy's as long as the shipped file is the same. After a change of the code, pass another file. Prints
+a table in Markdown.
 
 Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. "Time in the network" is the pretrained
 policy's `duration_s`. The closest baseline is the one whose difference has the highest upper bound (with one seed: the
@@ -18,17 +19,20 @@ episodes, with SUMO 1.9 and RESCO's yellow and green times; the policy here is f
 """
 
 import argparse
+import csv
 import hashlib
 import importlib.util
+import io
 import json
 import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from city import whole_files
 from evaluation.arms import PRETRAINED
 from evaluation.statistics import interval, paired
 from export import pretrained
@@ -37,6 +41,25 @@ BASELINES = ("fixed", "actuated", "max-pressure", "greedy")
 FIRST_SEED = 101
 DEFAULT_ALL_RED = "default"
 CITY_TOML = "city.toml"
+VARIED = "varied"
+
+
+class Variant(NamedTuple):
+    """What is simulated on each street."""
+
+    all_red: str
+    is_varied: bool
+
+
+class Result(NamedTuple):
+    """A simulation."""
+
+    delay_s: float
+    duration_s: float
+
+
+Key = tuple[Variant, str, str, str, int]
+"""Variant, street, arm, digest of the policy ("" for a baseline), seed."""
 
 
 class Published(NamedTuple):
@@ -72,29 +95,79 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--all-red", default="0", metavar="S", help="all_red_s of [safety], or default (default: 0)")
     parser.add_argument("--vary-demand", action="store_true", help="vary the demand between the seeds")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that simulate (default: 2)")
+    parser.add_argument(
+        "--results", type=Path, default=Path("docs/resco.csv"), metavar="FILE",
+        help="what is known, and what this run adds (default: docs/resco.csv)",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("out/resco"), metavar="DIR", help="folder (default: out/resco)")
     args = parser.parse_args(argv)
     spec = importlib.util.find_spec("sumo_rl")
     if spec is None or spec.origin is None:
         print("skipped: sumo-rl is not installed (pip install sumo-rl), and its wheel has the streets", file=sys.stderr)
         return 0
+    variant = Variant(args.all_red, args.vary_demand)
+    policy = hashlib.sha256(pretrained.policy().read_bytes()).hexdigest()[:8]
+    results = _read(args.results)
+    seeds = range(FIRST_SEED, FIRST_SEED + args.seeds)
     rows = []
-    variant = f"all-red-{args.all_red}-seeds-{args.seeds}{'-varied' * args.vary_demand}"
-    policy = f"{PRETRAINED}-{hashlib.sha256(pretrained.policy().read_bytes()).hexdigest()[:8]}"
     for street in args.street or STREETS:
-        folder = args.out / variant / street
-        results = []
-        for name, arms in ((policy, (PRETRAINED,)), ("baselines", BASELINES)):
-            file = folder / name / "results.json"
-            if not file.exists():
-                print(f"{street}: {', '.join(arms)}", file=sys.stderr, flush=True)
-                _prepare(Path(spec.origin).parent / "nets" / "RESCO" / street, folder, args.all_red)
-                _evaluate(folder, name, arms, args)
-            results += json.loads(file.read_text())["simulations"]
-        rows.append(_row(street, results))
+        of_street = []
+        for label, arms in ((policy, (PRETRAINED,)), ("", BASELINES)):
+            missing = [arm for arm in arms if any((variant, street, arm, label, seed) not in results for seed in seeds)]
+            if missing:
+                print(f"{street}: {', '.join(missing)}", file=sys.stderr, flush=True)
+                simulations = _simulate(Path(spec.origin).parent / "nets" / "RESCO" / street, missing, args)
+                outdated = [key for key in results if key[:3] == (variant, street, PRETRAINED) and PRETRAINED in missing]
+                results = {key: result for key, result in results.items() if key not in outdated}
+                results |= {(variant, street, s["arm"], label, int(s["seed"])): _result(s) for s in simulations}
+                _write(args.results, results)
+            of_street += [(arm, results[variant, street, arm, label, seed]) for arm in arms for seed in seeds]
+        rows.append(_row(street, of_street))
     print(_header())
     print("\n".join(rows))
     return 0
+
+
+def _read(file: Path) -> dict[Key, Result]:
+    """The results of earlier runs."""
+    if not file.exists():
+        return {}
+    results: dict[Key, Result] = {}
+    with file.open(newline="") as lines:
+        for row in csv.DictReader(lines):
+            variant = Variant(row["all_red_s"], row["demand"] == VARIED)
+            key = variant, row["street"], row["arm"], row["policy"], int(row["seed"])
+            results[key] = Result(float(row["delay_s"]), float(row["duration_s"]))
+    return results
+
+
+def _write(file: Path, results: Mapping[Key, Result]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["all_red_s", "demand", "street", "arm", "policy", "seed", "delay_s", "duration_s"])
+    for (variant, street, arm, policy, seed), result in sorted(results.items()):
+        demand = VARIED if variant.is_varied else "same"
+        writer.writerow([variant.all_red, demand, street, arm, policy, seed, f"{result.delay_s:.3f}", f"{result.duration_s:.3f}"])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    whole_files.write(file, text.getvalue())
+
+
+def _simulate(source: Path, arms: Sequence[str], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The simulations of arms on a street, as `greenserve evaluate` writes them."""
+    folder = args.out / source.name
+    shutil.rmtree(folder, ignore_errors=True)
+    _prepare(source, folder, args.all_red)
+    flags = ["--city", str(folder / CITY_TOML), "--arms", ",".join(arms), "--out", str(folder / "results")]
+    flags += ["--workers", str(args.workers), "--seeds", str(args.seeds), "--first-seed", str(FIRST_SEED)]
+    flags += ["--vary-demand"] if args.vary_demand else []
+    subprocess.run([sys.executable, "-m", "greenserve", "evaluate", *flags], check=True, stdout=sys.stderr)
+    simulations: list[dict[str, Any]] = json.loads((folder / "results" / "results.json").read_text())["simulations"]
+    return simulations
+
+
+def _result(simulation: Mapping[str, Any]) -> Result:
+    """As it is read from the file again."""
+    return Result(round(simulation["delay_s"], 3), round(simulation["duration_s"], 3))
 
 
 def _prepare(source: Path, folder: Path, all_red: str) -> None:
@@ -108,13 +181,6 @@ def _prepare(source: Path, folder: Path, all_red: str) -> None:
         city_toml.write_text(text.replace("[safety]\n", f"[safety]\nall_red_s = {float(all_red):g}\n", 1))
 
 
-def _evaluate(folder: Path, name: str, arms: Sequence[str], args: argparse.Namespace) -> None:
-    flags = ["--city", str(folder / CITY_TOML), "--arms", ",".join(arms), "--out", str(folder / name)]
-    flags += ["--workers", str(args.workers), "--seeds", str(args.seeds), "--first-seed", str(FIRST_SEED)]
-    flags += ["--vary-demand"] if args.vary_demand else []
-    subprocess.run([sys.executable, "-m", "greenserve", "evaluate", *flags], check=True, stdout=sys.stderr)
-
-
 def _header() -> str:
     columns = [
         "street", PRETRAINED, "worst seed", "time in the network", *BASELINES, "pretrained - closest baseline (95 % interval)",
@@ -123,16 +189,17 @@ def _header() -> str:
     return f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
 
 
-def _row(street: str, simulations: Sequence[dict[str, Any]]) -> str:
+def _row(street: str, simulations: Sequence[tuple[str, Result]]) -> str:
+    """A row of the table. `simulations`: arms and results, by arm in the order of the seeds."""
     delays_s: dict[str, list[float]] = {name: [] for name in (PRETRAINED, *BASELINES)}
-    for simulation in sorted(simulations, key=lambda simulation: int(simulation["seed"])):
-        delays_s[simulation["arm"]].append(simulation["delay_s"])
+    for arm, result in simulations:
+        delays_s[arm].append(result.delay_s)
     means_s = {name: interval(values).mean for name, values in delays_s.items()}
     # if the highest upper bound is below 0, the policy has less delay than every baseline; one seed has no interval
     differences = [paired(delays_s[PRETRAINED], delays_s[name]) for name in BASELINES]
     difference = max(differences, key=lambda d: d.high if math.isfinite(d.high) else d.mean)
     bounds = f" ({difference.low:+.1f} to {difference.high:+.1f})" if math.isfinite(difference.low) else ""
-    duration_s = interval([s["duration_s"] for s in simulations if s["arm"] == PRETRAINED]).mean
+    duration_s = interval([result.duration_s for arm, result in simulations if arm == PRETRAINED]).mean
     published = ["" if value is None else f"{value:.1f}" for value in STREETS[street]]
     cells = [
         street, f"{means_s[PRETRAINED]:.1f}", f"{max(delays_s[PRETRAINED]):.1f}", f"{duration_s:.1f}",

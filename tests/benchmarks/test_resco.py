@@ -1,8 +1,6 @@
-"""The policy for any street on RESCO's streets: results of other flags, or of another policy, are not printed again."""
+"""The policy for any street on RESCO's streets: which simulations are run, and what is printed."""
 
 import importlib.util
-import json
-from pathlib import Path
 
 import pytest
 
@@ -14,56 +12,61 @@ needs_streets = pytest.mark.skipif(
 
 
 @pytest.fixture
-def evaluated(monkeypatch):
-    """(folder, arms) of each evaluation; of it, the delays are 20, 21, ... s, the pretrained policy's 3 s less."""
-    evaluations: list[tuple[Path, tuple[str, ...]]] = []
+def simulated(monkeypatch):
+    """(arms, seeds) of each evaluation; of it, the delays are 20, 21, ... s, the pretrained policy's 3 s less."""
+    evaluations: list[tuple[tuple[str, ...], int]] = []
 
-    def evaluate(folder, name, arms, args):
-        evaluations.append((folder / name, tuple(arms)))
-        (folder / name).mkdir(parents=True)
-        simulations = [
-            {"arm": arm, "seed": seed, "delay_s": 20.0 + k + seed - 3 * (arm == "pretrained"), "duration_s": 40.0}
-            for k, arm in enumerate(arms)
-            for seed in range(args.seeds)
+    def simulate(source, arms, args):
+        evaluations.append((tuple(arms), args.seeds))
+        return [
+            {"arm": arm, "seed": 101 + k, "delay_s": 20.0 + number + k - 3 * (arm == "pretrained"), "duration_s": 40.0}
+            for number, arm in enumerate(arms)
+            for k in range(args.seeds)
         ]
-        (folder / name / "results.json").write_text(json.dumps({"simulations": simulations}))
 
-    monkeypatch.setattr(resco, "_prepare", lambda *args: None)
-    monkeypatch.setattr(resco, "_evaluate", evaluate)
+    monkeypatch.setattr(resco, "_simulate", simulate)
     return evaluations
 
 
-@needs_streets
-@pytest.mark.parametrize("flags", [["--all-red", "default"], ["--vary-demand"], ["--seeds", "3"]])
-def test_results_of_other_flags_are_not_used_again(flags, evaluated, tmp_path, capsys):
-    command = ["--street", "cologne1", "--out", str(tmp_path)]
-    for own in ([], [], flags, flags):
-        assert resco.main([*command, *own]) == 0
-    assert len(evaluated) == len(set(evaluated)) == 4
-    assert capsys.readouterr().out.count("| cologne1 |") == 4
+@pytest.fixture
+def command(tmp_path):
+    return ["--results", str(tmp_path / "resco.csv"), "--out", str(tmp_path / "out")]
 
 
 @needs_streets
-def test_another_policy_is_simulated_and_the_baselines_are_not_again(evaluated, tmp_path, monkeypatch):
-    command = ["--street", "cologne1", "--out", str(tmp_path)]
-    assert resco.main(command) == 0
+@pytest.mark.parametrize("flags", [["--all-red", "default"], ["--vary-demand"], ["--seeds", "12"], ["--street", "cologne3"]])
+def test_simulations_with_a_row_in_the_results_are_not_run_again(flags, simulated, command, capsys):
+    tables = []
+    for own in ([], [], flags, flags, ["--seeds", "3"]):
+        assert resco.main([*command, "--street", "cologne1", *own]) == 0
+        tables.append(capsys.readouterr().out)
+    assert [arms for arms, _ in simulated] == [("pretrained",), resco.BASELINES] * 2
+    assert tables[0] == tables[1] and tables[2] == tables[3] and "| cologne1 |" in tables[4]
+
+
+@needs_streets
+def test_another_policy_is_simulated_and_the_baselines_are_not_again(simulated, command, tmp_path, monkeypatch):
+    assert resco.main([*command, "--street", "cologne1"]) == 0
     (tmp_path / "other.policy").write_bytes(b"other")
     monkeypatch.setattr(resco.pretrained, "policy", lambda: tmp_path / "other.policy")
-    assert resco.main(command) == 0
-    assert [arms for _, arms in evaluated] == [("pretrained",), resco.BASELINES, ("pretrained",)]
-    assert len({folder for folder, _ in evaluated}) == 3
+    assert resco.main([*command, "--street", "cologne1"]) == 0
+    assert [arms for arms, _ in simulated] == [("pretrained",), resco.BASELINES, ("pretrained",)]
+    rows = (tmp_path / "resco.csv").read_text().splitlines()
+    assert len(rows) == 1 + 10 * 5 and len({row.split(",")[4] for row in rows if ",pretrained," in row}) == 1, (
+        "the new one's only"
+    )
 
 
 @needs_streets
-def test_a_row_has_the_mean_the_worst_seed_and_the_difference_to_the_best_baseline(evaluated, tmp_path, capsys):
-    assert resco.main(["--street", "grid4x4", "--seeds", "3", "--out", str(tmp_path)]) == 0
+def test_a_row_has_the_mean_the_worst_seed_and_the_difference_to_the_best_baseline(simulated, command, capsys):
+    assert resco.main([*command, "--street", "grid4x4", "--seeds", "3"]) == 0
     row = capsys.readouterr().out.splitlines()[-1]
     assert row.startswith("| grid4x4 | 18.0 | 19.0 | 40.0 | 21.0 | 22.0 | 23.0 | 24.0 | -3.0 (-3.0 to -3.0) |  | 52.3 |")
 
 
 @needs_streets
-def test_one_seed_has_no_interval(evaluated, tmp_path, capsys):
-    assert resco.main(["--street", "cologne1", "--seeds", "1", "--out", str(tmp_path)]) == 0
+def test_one_seed_has_no_interval(simulated, command, capsys):
+    assert resco.main([*command, "--street", "cologne1", "--seeds", "1"]) == 0
     assert " | -3.0 | 56.5 | " in capsys.readouterr().out
 
 
