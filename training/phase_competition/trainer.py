@@ -123,8 +123,6 @@ class StreetsTrainer:
         self._simulate = SimulatorPerProcess(make, make())
         self._learner = StreetLearner(initial_arrays(np.random.default_rng(settings.seed)), settings.ppo)
         self._rates = [FIRST_VEHICLES_PER_LANE_H] * len(settings.streets)
-        self._vehicles: dict[int, float] = {}
-        """By street that has been simulated, vehicles of an episode relative to the rate."""
         self._rows: list[str] = []
         """Rows of the curve, the header first."""
         self._update = 0
@@ -219,24 +217,21 @@ class StreetsTrainer:
             jobs.append((street, arrays, rate, seed, True, sharpness))
             drawn.append((k, is_usual, factor, rate))
         episodes = []
-        for (k, is_usual, factor, rate), episode in zip(drawn, self._simulated(jobs, [k for k, *_ in drawn]), strict=True):
+        for (k, is_usual, factor, _), episode in zip(drawn, self._simulated(jobs), strict=True):
             if isinstance(episode, str):
                 self._report(f"left out an episode: {episode}")
                 continue
             episodes.append(episode)
-            self._vehicles[k] = episode.trips.total / rate
             if is_usual:
                 self._rates[k] *= _rate_factor(episode.trips.delay_s, factor)
         if not episodes:
             raise SimulationFailed("SUMO has ended every episode of an update early; look at the reasons above")
         return episodes, [rate for *_, rate in drawn]
 
-    def _simulated(self, jobs: Sequence[tuple[Any, ...]], streets: Sequence[int]) -> list[StreetEpisode | str]:
-        """Simulate episodes; return them in order. `jobs`: arguments of `StreetSimulator.run`. `streets`: their streets."""
-        # the most vehicles first, which take longest: one of these jobs at the end would keep the other processes waiting
-        usual = float(np.mean(list(self._vehicles.values()) or [1.0]))
-        vehicles = [job[2] * self._vehicles.get(k, usual) for job, k in zip(jobs, streets, strict=True)]
-        order = sorted(range(len(jobs)), key=lambda k: -vehicles[k])
+    def _simulated(self, jobs: Sequence[tuple[Any, ...]]) -> list[StreetEpisode | str]:
+        """Simulate episodes; return them in order. `jobs`: arguments of `StreetSimulator.run`."""
+        # the fullest streets first, which take longest: one of them at the end would keep the other processes waiting
+        order = sorted(range(len(jobs)), key=lambda k: -jobs[k][2])
         outcomes = dict(zip(order, in_order(self._executor.run(self._simulate, [jobs[k] for k in order])), strict=True))
         return [outcomes[k] for k in range(len(jobs))]
 

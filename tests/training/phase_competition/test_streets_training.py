@@ -47,35 +47,21 @@ def test_a_training_clones_the_heuristic_and_learns(streets, tmp_path):
     assert len(list(csv.DictReader((tmp_path / "trial_1_curve.csv").open()))) == 1
 
 
-class Echo:
-    """An executor whose outcomes are episodes without decisions, the last one first; each has ten vehicles."""
+def test_episodes_are_simulated_fullest_first_and_returned_in_order(streets, tmp_path):
+    simulated = []
 
-    moves_files = False
+    class Echo:
+        """An executor whose outcomes are the jobs, the last one first."""
 
-    def __init__(self):
-        self.streets = []
+        def run(self, simulate, jobs):
+            simulated.extend(jobs)
+            return list(enumerate(jobs))[::-1]
 
-    def run(self, simulate, jobs):
-        self.streets += [street for street, *_ in jobs]
-        trips = Trips(10, 10, 9.0, 0, 0, 0, {}, ())
-        return [(k, StreetEpisode((), (str(street),), trips)) for k, (street, *_) in enumerate(jobs)][::-1]
-
-
-def test_episodes_with_most_vehicles_are_simulated_first_and_returned_in_order(streets, tmp_path):
     own = StreetsTrainer(settings(streets, tmp_path), print)
     own._executor = Echo()
     jobs = [("a", [], 100.0), ("b", [], 300.0), ("c", [], 200.0)]
-    assert [episode.transitions for episode in own._simulated(jobs, [0, 1, 2])] == [("a",), ("b",), ("c",)]
-    own._vehicles = {0: 9.0, 1: 1.0}  # of a new street, as many as the mean of the others: 5
-    own._simulated(jobs, [0, 1, 2])
-    assert own._executor.streets == ["b", "c", "a", "c", "a", "b"]
-
-
-def test_the_vehicles_of_a_street_are_known_after_its_first_episode(streets, tmp_path):
-    own = StreetsTrainer(settings(streets, tmp_path), print)
-    own._executor = Echo()
-    _, rates = own._episodes(np.random.default_rng(0), 1, [])
-    assert list(own._vehicles.values()) == [10 / rates[0]]
+    assert own._simulated(jobs) == jobs
+    assert [street for street, *_ in simulated] == ["b", "c", "a"]
 
 
 @pytest.mark.slow
