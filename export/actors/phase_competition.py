@@ -296,7 +296,7 @@ class Padded:
 
 
 def logits(networks: Mapping[str, Array], junction: Padded, x: Floats) -> Floats:
-    """The logits [n, P] of the greens at n junctions, float64; those of padding are lower than all others.
+    """The logits [n, P] of the greens at n junctions, float64; padding has those of greens that must not be chosen.
 
     Args:
         networks: by name of `SHAPES`, the weights of all networks: [networks, *shape].
