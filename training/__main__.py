@@ -71,6 +71,10 @@ def parser(prog: str) -> Parser:
         help="with --streets: trainings, with seeds from --seed on; those that are best at the gate make one policy (default: 1)",
     )  # fmt: skip
     parser.add_argument(
+        "--shared-updates", type=int, metavar="N",
+        help="with --networks: first updates, made once, from which each network continues with its own seed (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
         "--keep", type=int, metavar="K", help="networks that the policy is made of (default: 3, or all if they are fewer)"
     )
     parser.add_argument(
@@ -107,9 +111,9 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     args = parser(prog).parse_args(argv)
     flags.check(args)
     flags.check_count(args, "networks", 1)
-    for name in ("street_count", "gate_streets", "keep"):
+    for name, low in (("street_count", 1), ("gate_streets", 1), ("keep", 1), ("shared_updates", 0)):
         if getattr(args, name) is not None:
-            flags.check_count(args, name, 1)
+            flags.check_count(args, name, low)
     if args.street_count is not None and args.streets != SYNTHETIC:
         raise InputError("--street-count is for --streets synthetic; leave it out")
     if args.gate_streets is not None and args.streets is None and not args.select:
@@ -122,6 +126,8 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
         raise InputError("--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out")
     if args.select and args.networks > 1:
         raise InputError("--networks is for a training; leave it or --select out")
+    if args.shared_updates and args.networks == 1:
+        raise InputError("--shared-updates is for several networks; pass --networks, or leave it out")
     flags.check_count(args, "model_number", 0)
     if args.infer_model_number is not None:
         flags.check_count(args, "infer_model_number", 0)

@@ -26,6 +26,11 @@ def network_progress_file(out: Path, number: int, seed: int) -> Path:
     return progress_file(networks_folder(out, number), seed)
 
 
+def shared_progress_file(out: Path, number: int) -> Path:
+    """The state after the updates that the networks of the policy of a model number share."""
+    return networks_folder(out, number) / ".shared.progress.npz"
+
+
 def progress_files(out: Path, number: int, seeds: Iterable[int]) -> list[Path]:
     """All files from which a training of a model number may resume. `seeds`: of its networks, if it has several."""
     networks = [network_progress_file(out, number, seed) for seed in seeds]

@@ -37,10 +37,16 @@ def train(args: argparse.Namespace) -> int:
     selection = _selection(args, args.networks) if args.networks > 1 or args.keep is not None else None
     defaults = StreetsSettings(args.out, ())
     episodes_per_update = args.episodes_per_update or flags.STREETS_EPISODES_PER_UPDATE
+    updates = -(-(args.episodes or flags.STREETS_EPISODES) // episodes_per_update)
+    shared = args.shared_updates or 0
+    if shared >= updates:
+        raise InputError(f"--shared-updates {shared} leaves none of the {updates} updates to each network; pass fewer")
     settings = replace(
         defaults,
         number=args.model_number,
-        updates=-(-(args.episodes or flags.STREETS_EPISODES) // episodes_per_update),
+        updates=updates,
+        shared_updates=shared,
+        shared_seed=args.seed,
         episodes_per_update=episodes_per_update,
         seconds=args.seconds or defaults.seconds,
         seed=args.seed,

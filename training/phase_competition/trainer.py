@@ -25,7 +25,7 @@ from training.phase_competition.networks import initial_arrays
 from training.phase_competition.street_learning import policy_file, save
 from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
 from training.ppo_config import StreetPpo
-from training.progress import Progress, network_progress_file, networks_folder, progress_file
+from training.progress import Progress, network_progress_file, networks_folder, progress_file, shared_progress_file
 from training.statistics import FPS, Rollouts, cell, combined, summary
 from training.tensorboard_log import TensorBoardLog
 from training.transitions import Float32s
@@ -70,6 +70,10 @@ class StreetsSettings:
     resume: bool = False
     is_part: bool = False
     """Whether the policy is one of the networks of a product; the names of its files then have the seed."""
+    shared_updates: int = 0
+    """First updates that the networks of a product have in common."""
+    shared_seed: int = 1
+    """Seed of these updates, and of what comes before them."""
 
     @property
     def policy_file(self) -> Path:
@@ -84,6 +88,11 @@ class StreetsSettings:
         return progress_file(self.out, self.number)
 
     @property
+    def shared_progress_file(self) -> Path:
+        """The state after the shared updates."""
+        return shared_progress_file(self.out, self.number)
+
+    @property
     def label(self) -> str:
         """Name of the curve and of the logs."""
         return f"trial_{self.number}_seed_{self.seed}" if self.is_part else f"trial_{self.number}"
@@ -95,12 +104,17 @@ class StreetsSettings:
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that must be the same when a training is resumed, by the flag that changes it if there is one."""
-        return {
+        shared = {"--shared-updates": [self.shared_updates, self.shared_seed]} if self.shared_updates else {}
+        return shared | {
             "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
             "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
             "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy, "light": self.light, "greenserve": VERSION,
             "sumo": version("eclipse-sumo"),
         }  # fmt: skip
+
+    def seed_of(self, update: int) -> int:
+        """The seed of an update, counted from 0."""
+        return self.shared_seed if update < self.shared_updates else self.seed
 
     def refuse_existing(self) -> None:
         """Raise InputError if the training would replace results of this model number."""
@@ -121,17 +135,21 @@ class StreetsTrainer:
         self._executor = executor(settings.workers, settings.ray)
         make = functools.partial(StreetSimulator, settings.seconds, settings.reward)
         self._simulate = SimulatorPerProcess(make, make())
-        self._learner = StreetLearner(initial_arrays(np.random.default_rng(settings.seed)), settings.ppo)
+        self._learner = StreetLearner(initial_arrays(np.random.default_rng(settings.seed_of(0))), settings.ppo)
         self._rates = [FIRST_VEHICLES_PER_LANE_H] * len(settings.streets)
         self._rows: list[str] = []
         """Rows of the curve, the header first."""
         self._update = 0
         self._rollouts = Rollouts()
         self._progress = Progress(settings.progress_file, PROGRESS_KEYS)
+        self._shared = Progress(settings.shared_progress_file, PROGRESS_KEYS)
         if settings.resume:
-            self._restore()
+            self._restore(self._progress)
         else:
             settings.refuse_existing()
+            # another network may have made the shared updates
+            if settings.shared_updates and settings.seed != settings.shared_seed and self._shared.path.exists():
+                self._restore(self._shared)
         settings.policy_file.parent.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> Path:
@@ -147,13 +165,15 @@ class StreetsTrainer:
                 bar.update()
                 if bar.disable:
                     self._report(line)
+                if self._update == settings.shared_updates:
+                    self._save(self._shared)
                 if self._update % SAVE_EVERY == 0 or self._update == settings.updates:
-                    self._save()
+                    self._save(self._progress)
         self._write()
         return settings.policy_file
 
     def _clone(self) -> str:
-        rng = np.random.default_rng([self._settings.seed, 0, 6])
+        rng = np.random.default_rng([self._settings.seed_of(0), 0, 6])
         episodes, _ = self._episodes(rng, self._settings.cloning_episodes, [])
         data = self._batch(episodes)
         loss = self._learner.clone(data, rng, CLONING_STEPS)
@@ -164,7 +184,7 @@ class StreetsTrainer:
     def _next_update(self, log: TensorBoardLog) -> str:
         settings = self._settings
         progress = self._update / settings.updates
-        rng = np.random.default_rng([settings.seed, self._update, 7])
+        rng = np.random.default_rng([settings.seed_of(self._update), self._update, 7])
         sharpness = settings.ppo.sharpness(progress)
         episodes, loads = self._episodes(rng, settings.episodes_per_update, self._learner.arrays, sharpness)
         data = self._batch(episodes)
@@ -239,27 +259,30 @@ class StreetsTrainer:
         description = {"training": [self._settings.identity]}
         save(self._settings.policy_file, self._learner.arrays, self._settings.ppo.sharpness(1.0), description)
 
-    def _save(self) -> None:
+    def _save(self, progress: Progress) -> None:
         state: dict[str, NDArray[Any]] = {f"{k:03d}": array for k, array in enumerate(self._learner.state())}
         identity = json.dumps(self._settings.identity)
-        self._progress.save({"identity": identity, "update": self._update, "rates": self._rates, "rows": self._rows}, state)
+        progress.save({"identity": identity, "update": self._update, "rates": self._rates, "rows": self._rows}, state)
 
-    def _restore(self) -> None:
-        loaded = self._progress.load()
+    def _restore(self, progress: Progress) -> None:
+        """Continue from a saved state. Raises InputError."""
+        loaded = progress.load()
         if loaded is None:
-            raise InputError(f"{self._progress.path}: no such file, so no training to resume; leave out --resume")
+            raise InputError(f"{progress.path}: no such file, so no training to resume; leave out --resume")
         values, state = loaded
         identity, saved = json.loads(json.dumps(self._settings.identity)), json.loads(values["identity"])
         differing = [name for name in identity if identity[name] != saved.get(name)]
+        if progress is self._shared:
+            differing = [name for name in differing if name != "--seed"]
         if any(not name.startswith("--") for name in differing):
             raise InputError(
-                f"{self._progress.path}: the training to resume was begun by another version of greenserve or SUMO; pass another "
+                f"{progress.path}: the training to resume was begun by another version of greenserve or SUMO; pass another "
                 "--model-number without --resume"
             )
         if differing:
             names = ", ".join("--episodes" if name == "--updates" else name for name in differing)
             raise InputError(
-                f"{self._progress.path}: the training to resume had another {names}; pass the same flags, or another "
+                f"{progress.path}: the training to resume had another {names}; pass the same flags, or another "
                 "--model-number without --resume"
             )
         try:
@@ -267,7 +290,7 @@ class StreetsTrainer:
             self._update, self._rates, self._rows = int(values["update"]), list(values["rates"]), list(values["rows"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{self._progress.path}: is not the state of this training ({first_line(error)}); remove it and start without "
+                f"{progress.path}: is not the state of this training ({first_line(error)}); remove it and start without "
                 "--resume, or pass another --model-number"
             ) from None
 

@@ -106,6 +106,27 @@ def test_each_network_is_that_of_a_training_with_its_seed(streets, trained, tmp_
     assert curves[0].read_text() == curves[1].read_text()
 
 
+def test_networks_share_their_first_updates(streets, trained, tmp_path, monkeypatch):
+    any_network_passes(monkeypatch)
+    assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
+    first, second = ((tmp_path / "out" / f"trial_1_seed_{seed}_curve.csv").read_text().splitlines() for seed in (5, 6))
+    assert first[:2] == second[:2]
+    assert first[2] != second[2]
+    # those of the first seed, which is trained as if it were alone
+    assert first == (trained / "trial_1_seed_5_curve.csv").read_text().splitlines()
+
+
+def test_a_network_has_the_same_numbers_if_the_shared_updates_must_be_made_again(streets, tmp_path, monkeypatch):
+    any_network_passes(monkeypatch)
+    assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
+    networks = tmp_path / "out" / ".trial_1_networks"
+    second = (networks / "street_trial_6.policy").read_bytes()
+    for name in ("street_trial_6.policy", ".trial_6.progress.npz", ".shared.progress.npz"):
+        (networks / name).unlink()
+    assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 0
+    assert (networks / "street_trial_6.policy").read_bytes() == second
+
+
 def test_inspect_shows_what_a_product_consists_of(trained, capsys):
     assert main(["inspect", str(trained / "street_trial_1.policy")]) == 0
     *_, summary, first, second, gate, seed_5, seed_6, product = capsys.readouterr().out.splitlines()
@@ -229,6 +250,11 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
     [
         (["--streets", "synthetic", "--networks", "2", "--keep", "3"], "--keep 3 is more than there are networks, 2"),
         (["--streets", "synthetic", "--keep", "0"], "--keep 0 must lie between"),
+        (
+            ["--streets", "synthetic", "--networks", "2", "--episodes", "48", "--shared-updates", "2"],
+            "--shared-updates 2 leaves none of the 2 updates to each network; pass fewer",
+        ),
+        (["--streets", "synthetic", "--shared-updates", "2"], "--shared-updates is for several networks; pass --networks"),
         (["--networks", "2"], "--networks and --keep are for a training on many streets"),
         (["--gate-streets", "5"], "--gate-streets is for a training on many streets; pass --streets synthetic, or leave it out"),
         (["--street-count", "5"], "--street-count is for --streets synthetic; leave it out"),
