@@ -6,7 +6,8 @@
 Each street is that of the sumo-rl wheel, with the city.toml that `greenserve city init --dialect street` writes and `all_red_s`
 of --all-red; `--all-red default` leaves the red clearance by the junction's size. `greenserve evaluate` simulates all arms with
 SUMO seeds from 101. Each simulation has a row in --results. Those that have one already are not simulated again: the baselines'
-by street, the pretrained policy's as long as the shipped file is the same. After a change of the code, pass another file. Prints
+by street, the pretrained policy's as long as the shipped file is the same. fixed and actuated are SUMO's own control, so they
+have the same rows with any --all-red. After a change of the code, pass another file. Prints
 a table in Markdown.
 
 Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. "Time in the network" is the pretrained
@@ -33,15 +34,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from city import whole_files
-from evaluation.arms import PRETRAINED
+from evaluation.arms import ACTUATED, BASELINES, FIXED, PRETRAINED
 from evaluation.statistics import interval, paired
 from export import pretrained
 
-BASELINES = ("fixed", "actuated", "max-pressure", "greedy")
+OWN_PROGRAM = (FIXED, ACTUATED)
+"""Arms that SUMO itself controls, so that all_red_s changes nothing."""
 FIRST_SEED = 101
-DEFAULT_ALL_RED = "default"
+DEFAULT_ALL_RED, OWN_ALL_RED = "default", "own"
 CITY_TOML = "city.toml"
 VARIED = "varied"
+COLUMNS = ("all_red_s", "demand", "street", "arm", "policy", "seed", "delay_s", "duration_s")
 
 
 class Variant(NamedTuple):
@@ -107,34 +110,49 @@ def main(argv: list[str]) -> int:
         return 0
     variant = Variant(args.all_red, args.vary_demand)
     policy = hashlib.sha256(pretrained.policy().read_bytes()).hexdigest()[:8]
-    results = _read(args.results)
+    try:
+        results = _read(args.results)
+    except (TypeError, ValueError, csv.Error) as error:
+        print(f"error: {args.results}: is not a file of this benchmark ({error}); pass another --results", file=sys.stderr)
+        return 2
     seeds = range(FIRST_SEED, FIRST_SEED + args.seeds)
     rows = []
     for street in args.street or STREETS:
         of_street = []
         for label, arms in ((policy, (PRETRAINED,)), ("", BASELINES)):
-            missing = [arm for arm in arms if any((variant, street, arm, label, seed) not in results for seed in seeds)]
+            keys = {arm: [(_of_arm(arm, variant), street, arm, label, seed) for seed in seeds] for arm in arms}
+            missing = [arm for arm in arms if any(key not in results for key in keys[arm])]
             if missing:
                 print(f"{street}: {', '.join(missing)}", file=sys.stderr, flush=True)
                 simulations = _simulate(Path(spec.origin).parent / "nets" / "RESCO" / street, missing, args)
                 outdated = [key for key in results if key[:3] == (variant, street, PRETRAINED) and PRETRAINED in missing]
                 results = {key: result for key, result in results.items() if key not in outdated}
-                results |= {(variant, street, s["arm"], label, int(s["seed"])): _result(s) for s in simulations}
+                results |= {
+                    (_of_arm(s["arm"], variant), street, s["arm"], label, int(s["seed"])): _result(s) for s in simulations
+                }
                 _write(args.results, results)
-            of_street += [(arm, results[variant, street, arm, label, seed]) for arm in arms for seed in seeds]
+            of_street += [(arm, results[key]) for arm in arms for key in keys[arm]]
         rows.append(_row(street, of_street))
     print(_header())
     print("\n".join(rows))
     return 0
 
 
+def _of_arm(arm: str, variant: Variant) -> Variant:
+    """The variant that an arm's rows are of."""
+    return variant._replace(all_red=OWN_ALL_RED) if arm in OWN_PROGRAM else variant
+
+
 def _read(file: Path) -> dict[Key, Result]:
-    """The results of earlier runs."""
+    """The results of earlier runs. Raises TypeError, ValueError or csv.Error for another file."""
     if not file.exists():
         return {}
     results: dict[Key, Result] = {}
     with file.open(newline="") as lines:
-        for row in csv.DictReader(lines):
+        rows = csv.DictReader(lines)
+        if rows.fieldnames is None or tuple(rows.fieldnames) != COLUMNS:
+            raise ValueError(f"its columns are not {', '.join(COLUMNS)}")
+        for row in rows:
             variant = Variant(row["all_red_s"], row["demand"] == VARIED)
             key = variant, row["street"], row["arm"], row["policy"], int(row["seed"])
             results[key] = Result(float(row["delay_s"]), float(row["duration_s"]))
@@ -144,7 +162,7 @@ def _read(file: Path) -> dict[Key, Result]:
 def _write(file: Path, results: Mapping[Key, Result]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["all_red_s", "demand", "street", "arm", "policy", "seed", "delay_s", "duration_s"])
+    writer.writerow(COLUMNS)
     for (variant, street, arm, policy, seed), result in sorted(results.items()):
         demand = VARIED if variant.is_varied else "same"
         writer.writerow([variant.all_red, demand, street, arm, policy, seed, f"{result.delay_s:.3f}", f"{result.duration_s:.3f}"])

@@ -34,13 +34,21 @@ def command(tmp_path):
 
 
 @needs_streets
-@pytest.mark.parametrize("flags", [["--all-red", "default"], ["--vary-demand"], ["--seeds", "12"], ["--street", "cologne3"]])
-def test_simulations_with_a_row_in_the_results_are_not_run_again(flags, simulated, command, capsys):
+@pytest.mark.parametrize(
+    ("flags", "baselines"),
+    [
+        pytest.param(["--all-red", "default"], ("max-pressure", "greedy"), id="SUMO's own control has no other all-red"),
+        (["--vary-demand"], resco.BASELINES),
+        (["--seeds", "12"], resco.BASELINES),
+        (["--street", "cologne3"], resco.BASELINES),
+    ],
+)
+def test_simulations_with_a_row_in_the_results_are_not_run_again(flags, baselines, simulated, command, capsys):
     tables = []
     for own in ([], [], flags, flags, ["--seeds", "3"]):
         assert resco.main([*command, "--street", "cologne1", *own]) == 0
         tables.append(capsys.readouterr().out)
-    assert [arms for arms, _ in simulated] == [("pretrained",), resco.BASELINES] * 2
+    assert [arms for arms, _ in simulated] == [("pretrained",), resco.BASELINES, ("pretrained",), baselines]
     assert tables[0] == tables[1] and tables[2] == tables[3] and "| cologne1 |" in tables[4]
 
 
@@ -74,3 +82,13 @@ def test_a_wrong_street_ends_with_exit_code_2_and_no_traceback(capsys):
     with pytest.raises(SystemExit) as ended:
         resco.main(["--street", "nowhere"])
     assert ended.value.code == 2 and "invalid choice: 'nowhere'" in capsys.readouterr().err
+
+
+@needs_streets
+@pytest.mark.parametrize("text", ["delay_s\n1\n", "all_red_s,demand,street,arm,policy,seed,delay_s,duration_s\n0,same,x\n", "\0"])
+def test_another_file_as_results_is_one_line_and_is_kept(text, simulated, command, tmp_path, capsys):
+    (tmp_path / "resco.csv").write_text(text)
+    assert resco.main(command) == 2
+    error = capsys.readouterr().err
+    assert "resco.csv: is not a file of this benchmark" in error and error.count("\n") == 1
+    assert (tmp_path / "resco.csv").read_text() == text and not simulated
