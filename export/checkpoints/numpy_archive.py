@@ -27,7 +27,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             for entry in archive.infolist():
                 size += entry.file_size
                 if size > MAX_BYTES:
-                    raise ValueError(f"its arrays have more than {MAX_BYTES} bytes; save the actor's weights alone")
+                    raise InputError(f"{path}: its arrays have more than {MAX_BYTES} bytes; save the actor's weights alone")
                 key = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as file:
                     shape, dtype = _header(file)
@@ -40,7 +40,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     except InputError:
         raise
     except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise several exceptions for a corrupt file
-        raise InputError(f"{path}: cannot be read as an .npz archive: {first_line(error)}") from None
+        raise InputError(
+            f"{path}: cannot be read as an .npz archive: {first_line(error)}; copy the file again, or pass another one"
+        ) from None
     if any(re.fullmatch(r"arr_\d+", name) for name in stored):
         raise InputError(
             f"{path}: its arrays have no names ({', '.join(list(stored)[:3])}, ...); "
