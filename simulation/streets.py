@@ -26,9 +26,9 @@ MIN_GREENS_S, MIN_GREEN_SHARES = (5.0, 4.0, 7.0, 10.0), (0.7, 0.1, 0.1, 0.1)
 PATH_RED_SHARE = 0.4
 """Share of the streets with an all-red by the junction's size, as the controller has by default; none on the others."""
 MAX_KEPT_DEMANDS = 200
-MAX_WRONG_LANE_S = 60.0
-"""On short roads, two vehicles may each stand at the end of the lane that the other needs. SUMO's wait for ever, whatever the
-signals show; drivers would turn another way."""
+MAX_STANDING_S = 60.0
+"""SUMO's vehicles may wait for each other for ever, whatever the signals show, where drivers would not: on short roads, each at
+the end of the lane that the other needs, and inside a junction, each before the same exit (eclipse-sumo/sumo, issue 13592)."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class RandomTraffic:
     def options(self, sumocfg: Path, folder: Path) -> list[str]:
         """SUMO's options. `folder`: where the route file is written.
 
-        Vehicles are not removed from a gridlock. But one that has stood at the end of a wrong lane for MAX_WRONG_LANE_S continues
-        behind the junction.
+        Vehicles are not removed from a gridlock. But one that has stood at the end of a wrong lane for MAX_STANDING_S continues
+        behind the junction, and one that has stood inside a junction for that time does not hold up others there.
         """
         routes = folder / "demand.rou.xml"
         rng = np.random.default_rng([self.seed, 4])
         _demand_of(self.net_file).write(routes, rng, self.vehicles_per_lane_h, self.seconds)
         return [
             "--seed", str(self.seed % MAX_SUMO_SEED), "--random", "false", "--route-files", str(routes),
-            "--time-to-teleport", "-1", "--time-to-teleport.highways", f"{MAX_WRONG_LANE_S:g}",
-            "--time-to-teleport.highways.min-speed", "0",
+            "--time-to-teleport", "-1", "--time-to-teleport.highways", f"{MAX_STANDING_S:g}",
+            "--time-to-teleport.highways.min-speed", "0", "--ignore-junction-blocker", f"{MAX_STANDING_S:g}",
         ]  # fmt: skip
 
 
