@@ -159,10 +159,12 @@ def _training_text(training: Mapping[str, Any]) -> str:
     if tls := training.get("trained_on"):
         return f"trained on TLs {', '.join(map(str, tls)) if isinstance(tls, list) else tls}"
     streets = training.get("--streets", "unknown")
+    shared = training.get("--shared-updates")
+    text = f"; the first {shared[0]} updates have seed {shared[1]}" if isinstance(shared, list) and len(shared) == 2 else ""
     return (
         f"seed {training.get('--seed', 'unknown')}, streets: {len(streets) if isinstance(streets, list) else streets}, "
         f"{training.get('--updates', '?')} updates of {training.get('--episodes-per-update', '?')} episodes of "
-        f"{training.get('--seconds', '?')} s"
+        f"{training.get('--seconds', '?')} s{text}"
     )
 
 

@@ -271,7 +271,8 @@ class StreetsTrainer:
             raise InputError(f"{progress.path}: no such file, so no training to resume; leave out --resume")
         values, state = loaded
         identity, saved = json.loads(json.dumps(self._settings.identity)), json.loads(values["identity"])
-        differing = [name for name in identity if identity[name] != saved.get(name)]
+        # also what only the saved one has
+        differing = [name for name in {**identity, **saved} if identity.get(name) != saved.get(name)]
         if progress is self._shared:
             differing = [name for name in differing if name != "--seed"]
         if any(not name.startswith("--") for name in differing):
