@@ -110,7 +110,8 @@ def test_a_resumed_training_ends_like_an_uninterrupted_one(streets, tmp_path, mo
     ],
 )
 def test_a_training_resumes_with_the_same_flags_and_version_only(change, message, streets, tmp_path):
-    StreetsTrainer(settings(streets, tmp_path), lambda line: None)._save()
+    begun = StreetsTrainer(settings(streets, tmp_path), lambda line: None)
+    begun._save(begun._progress)
     with pytest.raises(InputError, match=message):
         StreetsTrainer(settings(streets, tmp_path, resume=True, **change), lambda line: None)
 
