@@ -72,7 +72,7 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--shared-updates", type=int, metavar="N",
-        help="with --networks: first updates, made once, from which each network continues with its own seed (default: 0)",
+        help="with --networks: first updates, made once with --seed; the networks continue with the seeds after it (default: 0)",
     )  # fmt: skip
     parser.add_argument(
         "--keep", type=int, metavar="K", help="networks that the policy is made of (default: 3, or all if they are fewer)"

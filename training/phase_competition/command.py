@@ -99,16 +99,17 @@ def _train_networks(parts: Sequence[StreetsSettings]) -> list[Network]:
 
     Raises InputError, SimulationFailed, NotFinite if none has been trained.
     """
-    for part in parts:
-        if not part.resume:
-            part.refuse_existing()
+    has_begun = any(part.progress_file.exists() for part in parts)
+    # of a network that an interrupted run had not begun, nothing is to be resumed
+    resumed = [replace(part, resume=part.resume and (part.progress_file.exists() or not has_begun)) for part in parts]
+    # before the first is trained, not hours later
+    for part in resumed:
+        part.check_files()
     networks: list[Network] = []
-    for k, part in enumerate(parts, 1):
+    for k, part in enumerate(resumed, 1):
         _print_line(f"network {k} of {len(parts)}, seed {part.seed}")
-        # of a network that an interrupted run had not begun, nothing is to be resumed
-        resumes = part.resume and (k == 1 or part.progress_file.exists())
         try:
-            path = StreetsTrainer(replace(part, resume=resumes), _print_line).run()
+            path = StreetsTrainer(part, _print_line).run()
         except NotFinite as error:
             # the same seed would fail again; the others may do without it
             if k == len(parts) and not networks:
@@ -152,7 +153,9 @@ def _train_and_select(selection: Selection, settings: StreetsSettings, count: in
 
     Raises InputError, ProgramFailed, SimulationFailed, NotFinite.
     """
-    parts = [replace(settings, seed=settings.seed + k, is_part=True) for k in range(count)]
+    # no network goes on with the seed of the shared updates, so all of them differ from it alike
+    first = settings.seed + (1 if settings.shared_updates else 0)
+    parts = [replace(settings, seed=first + k, is_part=True) for k in range(count)]
     networks = _train_networks(parts)
     # that of a network that has diverged is shown too
     curves = {_name(part): part.curve_file for part in parts if part.curve_file.exists()}

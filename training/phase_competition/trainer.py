@@ -116,8 +116,11 @@ class StreetsSettings:
         """The seed of an update, counted from 0."""
         return self.shared_seed if update < self.shared_updates else self.seed
 
-    def refuse_existing(self) -> None:
-        """Raise InputError if the training would replace results of this model number."""
+    def check_files(self) -> None:
+        """Raise InputError if there is nothing to resume, or the training would replace results of this model number."""
+        if self.resume:
+            saved_state(self, Progress(self.progress_file, PROGRESS_KEYS))
+            return
         for path in (self.progress_file, self.policy_file):
             if path.exists():
                 raise InputError(
@@ -146,9 +149,9 @@ class StreetsTrainer:
         if settings.resume:
             self._restore(self._progress)
         else:
-            settings.refuse_existing()
+            settings.check_files()
             # another network may have made the shared updates
-            if settings.shared_updates and settings.seed != settings.shared_seed and self._shared.path.exists():
+            if settings.shared_updates and self._shared.path.exists():
                 self._restore(self._shared)
         settings.policy_file.parent.mkdir(parents=True, exist_ok=True)
 
@@ -266,26 +269,7 @@ class StreetsTrainer:
 
     def _restore(self, progress: Progress) -> None:
         """Continue from a saved state. Raises InputError."""
-        loaded = progress.load()
-        if loaded is None:
-            raise InputError(f"{progress.path}: no such file, so no training to resume; leave out --resume")
-        values, state = loaded
-        identity, saved = json.loads(json.dumps(self._settings.identity)), json.loads(values["identity"])
-        # also what only the saved one has
-        differing = [name for name in {**identity, **saved} if identity.get(name) != saved.get(name)]
-        if progress is self._shared:
-            differing = [name for name in differing if name != "--seed"]
-        if any(not name.startswith("--") for name in differing):
-            raise InputError(
-                f"{progress.path}: the training to resume was begun by another version of greenserve or SUMO; pass another "
-                "--model-number without --resume"
-            )
-        if differing:
-            names = ", ".join("--episodes" if name == "--updates" else name for name in differing)
-            raise InputError(
-                f"{progress.path}: the training to resume had another {names}; pass the same flags, or another "
-                "--model-number without --resume"
-            )
+        values, state = saved_state(self._settings, progress)
         try:
             self._learner.restore([state[name] for name in sorted(state)])
             self._update, self._rates, self._rows = int(values["update"]), list(values["rates"]), list(values["rows"])
@@ -294,6 +278,31 @@ class StreetsTrainer:
                 f"{progress.path}: is not the state of this training ({first_line(error)}); remove it and start without "
                 "--resume, or pass another --model-number"
             ) from None
+
+
+def saved_state(settings: StreetsSettings, progress: Progress) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """(values, arrays) that a training has saved. Raises InputError if there are none, or they are of other settings."""
+    loaded = progress.load()
+    if loaded is None:
+        raise InputError(f"{progress.path}: no such file, so no training to resume; leave out --resume")
+    values, state = loaded
+    identity, saved = json.loads(json.dumps(settings.identity)), json.loads(values["identity"])
+    # also what only the saved one has
+    differing = [name for name in {**identity, **saved} if identity.get(name) != saved.get(name)]
+    if progress.path == settings.shared_progress_file:
+        differing = [name for name in differing if name != "--seed"]
+    if any(not name.startswith("--") for name in differing):
+        raise InputError(
+            f"{progress.path}: the training to resume was begun by another version of greenserve or SUMO; pass another "
+            "--model-number without --resume"
+        )
+    if differing:
+        names = ", ".join("--episodes" if name == "--updates" else name for name in differing)
+        raise InputError(
+            f"{progress.path}: the training to resume had another {names}; pass the same flags, or another "
+            "--model-number without --resume"
+        )
+    return values, state
 
 
 def _rate_factor(delay_s: float, factor: float) -> float:
