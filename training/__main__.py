@@ -19,7 +19,7 @@ from simulation.model_server import model_server
 from simulation.street_simulation import street_with_demand
 from simulation.streets import SYNTHETIC
 from training import flags
-from training.progress import interrupted, lock_file, progress_files
+from training.progress import interrupted, lock_file, network_seeds, progress_files
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
@@ -28,7 +28,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m training") -> int
 
     def train() -> int:
         args = _parse(sys.argv[1:] if argv is None else argv, prog)
-        resumable.extend(progress_files(args.out, args.model_number, range(args.seed, args.seed + args.networks)))
+        seeds = network_seeds(args.seed, args.networks, args.shared_updates or 0)
+        resumable.extend(progress_files(args.out, args.model_number, seeds))
         return _train(args)
 
     return program.run(train, lambda: interrupted(resumable))
@@ -68,11 +69,12 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--networks", type=int, default=1, metavar="N",
-        help="with --streets: trainings, with seeds from --seed on; those that are best at the gate make one policy (default: 1)",
+        help="with --streets: trainings, with seeds from --seed on, or from --seed + 1 on with --shared-updates; those that are "
+        "best at the gate make one policy (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--shared-updates", type=int, metavar="N",
-        help="with --networks: first updates, made once with --seed; the networks continue with the seeds after it (default: 0)",
+        help="with --networks: first updates, made once with --seed, from which each network continues with its own (default: 0)",
     )  # fmt: skip
     parser.add_argument(
         "--keep", type=int, metavar="K", help="networks that the policy is made of (default: 3, or all if they are fewer)"

@@ -34,7 +34,14 @@ def shared_progress_file(out: Path, number: int) -> Path:
 def progress_files(out: Path, number: int, seeds: Iterable[int]) -> list[Path]:
     """All files from which a training of a model number may resume. `seeds`: of its networks, if it has several."""
     networks = [network_progress_file(out, number, seed) for seed in seeds]
-    return [progress_file(out, number), *networks, gate_progress_file(out, number)]
+    return [progress_file(out, number), shared_progress_file(out, number), *networks, gate_progress_file(out, number)]
+
+
+def network_seeds(seed: int, networks: int, shared_updates: int) -> range:
+    """The seeds of the networks of a policy. `seed`: --seed, which the shared updates have if there are any."""
+    # no network continues with --seed itself, so each leaves the shared updates with new random numbers
+    first = seed + (1 if shared_updates else 0)
+    return range(first, first + networks)
 
 
 def networks_folder(out: Path, number: int) -> Path:

@@ -16,6 +16,7 @@ from training.phase_competition import curves_picture
 from training.phase_competition.selection import Network, Outcome, Selection, SelectionSettings, names_of
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
 from training.ppo_config import StreetPpo
+from training.progress import network_seeds
 from training.statistics import NotFinite
 
 CITY_FLAGS = (
@@ -99,10 +100,10 @@ def _train_networks(parts: Sequence[StreetsSettings]) -> list[Network]:
 
     Raises InputError, SimulationFailed, NotFinite if none has been trained.
     """
-    has_begun = any(part.progress_file.exists() for part in parts)
-    # of a network that an interrupted run had not begun, nothing is to be resumed
+    has_begun = any(part.progress_file.exists() or (part.shared_updates and part.shared_progress_file.exists()) for part in parts)
+    # if anything has been saved, networks without a saved state start anew
     resumed = [replace(part, resume=part.resume and (part.progress_file.exists() or not has_begun)) for part in parts]
-    # before the first is trained, not hours later
+    # all of them before the first training, which takes long
     for part in resumed:
         part.check_files()
     networks: list[Network] = []
@@ -111,8 +112,8 @@ def _train_networks(parts: Sequence[StreetsSettings]) -> list[Network]:
         try:
             path = StreetsTrainer(part, _print_line).run()
         except NotFinite as error:
-            # the same seed would fail again; the others may do without it
-            if k == len(parts) and not networks:
+            # the same seed would fail again, in shared updates for every network; the others may do without it
+            if (k == len(parts) and not networks) or (part.shared_updates and not part.shared_progress_file.exists()):
                 raise
             _print_line(f"warning: seed {part.seed} is dropped: {error}")
             continue
@@ -153,9 +154,8 @@ def _train_and_select(selection: Selection, settings: StreetsSettings, count: in
 
     Raises InputError, ProgramFailed, SimulationFailed, NotFinite.
     """
-    # no network goes on with the seed of the shared updates, so all of them differ from it alike
-    first = settings.seed + (1 if settings.shared_updates else 0)
-    parts = [replace(settings, seed=first + k, is_part=True) for k in range(count)]
+    seeds = network_seeds(settings.seed, count, settings.shared_updates)
+    parts = [replace(settings, seed=seed, is_part=True) for seed in seeds]
     networks = _train_networks(parts)
     # that of a network that has diverged is shown too
     curves = {_name(part): part.curve_file for part in parts if part.curve_file.exists()}

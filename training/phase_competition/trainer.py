@@ -121,12 +121,19 @@ class StreetsSettings:
         if self.resume:
             saved_state(self, Progress(self.progress_file, PROGRESS_KEYS))
             return
-        for path in (self.progress_file, self.policy_file):
-            if path.exists():
-                raise InputError(
-                    f"{path}: already exists, with model number {self.number}; pass another --model-number or --out, "
-                    "or --resume to continue a training"
-                )
+        if self.progress_file.exists():
+            raise InputError(
+                f"{self.progress_file}: already exists, with model number {self.number}; pass another --model-number or --out, "
+                "or --resume to continue a training"
+            )
+        if self.policy_file.exists():
+            raise InputError(
+                f"{self.policy_file}: already exists, and there is no saved state to resume its training from; remove it, or "
+                "pass another --model-number or --out"
+            )
+        if self.shared_updates and self.shared_progress_file.exists():
+            # made by another network, or before an interruption
+            saved_state(self, Progress(self.shared_progress_file, PROGRESS_KEYS))
 
 
 class StreetsTrainer:
@@ -150,7 +157,6 @@ class StreetsTrainer:
             self._restore(self._progress)
         else:
             settings.check_files()
-            # another network may have made the shared updates
             if settings.shared_updates and self._shared.path.exists():
                 self._restore(self._shared)
         settings.policy_file.parent.mkdir(parents=True, exist_ok=True)
@@ -297,12 +303,19 @@ def saved_state(settings: StreetsSettings, progress: Progress) -> tuple[dict[str
             "--model-number without --resume"
         )
     if differing:
-        names = ", ".join("--episodes" if name == "--updates" else name for name in differing)
+        names = ", ".join(_flag(name, identity.get(name), saved.get(name)) for name in differing)
         raise InputError(
             f"{progress.path}: the training to resume had another {names}; pass the same flags, or another "
             "--model-number without --resume"
         )
     return values, state
+
+
+def _flag(name: str, own: Any, saved: Any) -> str:
+    """The flag that explains a difference of an identity's value. Of shared updates, the value is [updates, seed]."""
+    if name == "--shared-updates" and own and saved and own[0] == saved[0]:
+        return "--seed"
+    return "--episodes" if name == "--updates" else name
 
 
 def _rate_factor(delay_s: float, factor: float) -> float:

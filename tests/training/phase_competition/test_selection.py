@@ -119,9 +119,49 @@ def test_networks_share_their_first_updates(streets, trained, tmp_path, monkeypa
     assert main(["inspect", str(tmp_path / "out" / "street_trial_1.policy")]) == 0
     trained_by = "network 2: seed 7, streets: 1, 2 updates of 1 episodes of 60.0 s; the first 1 updates have seed 5"
     assert trained_by in capsys.readouterr().out.splitlines()
-    # with another number of shared updates, they are other networks
-    assert train(streets, "out", *NETWORKS, "--resume") == 2
-    assert "the training to resume had another --shared-updates; pass the same flags" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ([*NETWORKS], "--shared-updates"),
+        (["--networks", "2", "--seed", "6", "--shared-updates", "1"], "--seed"),
+    ],
+)
+def test_other_shared_updates_are_refused_before_anything_is_trained(flags, named, streets, tmp_path, monkeypatch, capsys):
+    any_network_passes(monkeypatch)
+    assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
+    before = files(tmp_path / "out")
+    capsys.readouterr()
+    assert train(streets, "out", *flags, "--resume") == 2
+    error = capsys.readouterr().err
+    assert f"the training to resume had another {named}; pass the same flags" in error and error.count("\n") == 1
+    assert files(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("left", [(), (".trial_7.progress.npz", "street_trial_7.policy")], ids=["none", "the second"])
+def test_a_network_without_a_saved_state_starts_from_the_shared_updates(left, streets, tmp_path, monkeypatch, capsys):
+    any_network_passes(monkeypatch)
+    assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
+    networks = tmp_path / "out" / ".trial_1_networks"
+    trained = {path.name: path.read_bytes() for path in networks.iterdir()}
+    for name in trained.keys() - {".shared.progress.npz", *left}:
+        (networks / name).unlink()
+    capsys.readouterr()
+    assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 0
+    assert capsys.readouterr().err.count("update 1 of 2: ") == 0
+    for name in ("street_trial_6.policy", "street_trial_7.policy"):
+        assert (networks / name).read_bytes() == trained[name]
+
+
+def test_shared_updates_that_diverge_end_all_trainings(streets, monkeypatch, capsys):
+    def diverged(self, log):
+        raise NotFinite("diverged")
+
+    monkeypatch.setattr(StreetsTrainer, "_next_update", diverged)
+    assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 1
+    output = capsys.readouterr().err
+    assert "network 1 of 2" in output and "network 2 of 2" not in output
 
 
 def test_a_network_has_the_same_numbers_if_the_shared_updates_must_be_made_again(streets, tmp_path, monkeypatch):
