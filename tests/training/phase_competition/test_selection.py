@@ -139,19 +139,37 @@ def test_other_shared_updates_are_refused_before_anything_is_trained(flags, name
     assert files(tmp_path / "out") == before
 
 
-@pytest.mark.parametrize("left", [(), (".trial_7.progress.npz", "street_trial_7.policy")], ids=["none", "the second"])
-def test_a_network_without_a_saved_state_starts_from_the_shared_updates(left, streets, tmp_path, monkeypatch, capsys):
+def test_a_network_without_a_saved_state_starts_from_the_shared_updates(streets, tmp_path, monkeypatch, capsys):
     any_network_passes(monkeypatch)
     assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
     networks = tmp_path / "out" / ".trial_1_networks"
-    trained = {path.name: path.read_bytes() for path in networks.iterdir()}
-    for name in trained.keys() - {".shared.progress.npz", *left}:
+    trained = (networks / "street_trial_6.policy").read_bytes()
+    for name in ("street_trial_6.policy", ".trial_6.progress.npz"):
         (networks / name).unlink()
     capsys.readouterr()
     assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 0
-    assert capsys.readouterr().err.count("update 1 of 2: ") == 0
-    for name in ("street_trial_6.policy", "street_trial_7.policy"):
-        assert (networks / name).read_bytes() == trained[name]
+    assert "update 1 of 2: " not in capsys.readouterr().err
+    assert (networks / "street_trial_6.policy").read_bytes() == trained
+
+
+def test_a_training_interrupted_before_a_network_is_saved_resumes_from_the_shared_updates(streets, tmp_path, monkeypatch, capsys):
+    any_network_passes(monkeypatch)
+    monkeypatch.setattr(trainer, "SAVE_EVERY", 5)
+    assert train(streets, "whole", *NETWORKS, "--shared-updates", "1") == 0
+    step = StreetsTrainer._next_update
+
+    def interrupted(self, log):
+        if self._update == 1:
+            raise KeyboardInterrupt
+        return step(self, log)
+
+    monkeypatch.setattr(StreetsTrainer, "_next_update", interrupted)
+    assert train(streets, "cut", *NETWORKS, "--shared-updates", "1") == 1
+    assert "interrupted; --resume continues" in capsys.readouterr().err
+    monkeypatch.setattr(StreetsTrainer, "_next_update", step)
+    assert train(streets, "cut", *NETWORKS, "--shared-updates", "1", "--resume") == 0
+    assert "update 1 of 2: " not in capsys.readouterr().err
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
 
 
 def test_shared_updates_that_diverge_end_all_trainings(streets, monkeypatch, capsys):
@@ -330,4 +348,4 @@ def test_a_new_training_does_not_replace_networks(streets, tmp_path, capsys):
     (tmp_path / "out" / ".trial_1_networks").mkdir(parents=True)
     (tmp_path / "out" / ".trial_1_networks" / "street_trial_2.policy").touch()
     assert train(streets, "out", "--networks", "2") == 2
-    assert "street_trial_2.policy: already exists" in capsys.readouterr().err
+    assert "street_trial_2.policy: already exists, and there is no saved state" in capsys.readouterr().err
