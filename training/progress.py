@@ -2,6 +2,7 @@
 
 import json
 import os
+import zipfile
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,8 @@ class Progress:
         if not self.path.exists():
             return None
         try:
+            if not zipfile.is_zipfile(self.path):
+                raise ValueError("it is damaged, or not a .npz file")
             with np.load(self.path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             values = json.loads(str(arrays.pop("values")))
@@ -86,7 +89,7 @@ class Progress:
             return values, arrays
         except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise several exceptions for a corrupt file
             raise InputError(
-                f"{self.path}: is not the state of a training ({first_line(error)}); remove it and start without --resume, "
+                f"{self.path}: is not the state of a training ({first_line(error)}); remove it and start again, "
                 "or pass another --model-number"
             ) from None
 

@@ -333,8 +333,8 @@ class Trainer:
             self._set_state(values, arrays)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise InputError(
-                f"{self._progress.path}: is not the state of this training ({first_line(error)}); remove it and start without "
-                "--resume, or pass another --model-number"
+                f"{self._progress.path}: is not the state of this training ({first_line(error)}); remove it and "
+                "start again, or pass another --model-number"
             ) from None
 
     def _check_identity(self, values: dict[str, Any]) -> None:

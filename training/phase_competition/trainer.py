@@ -281,8 +281,8 @@ class StreetsTrainer:
             self._update, self._rates, self._rows = int(values["update"]), list(values["rates"]), list(values["rows"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{progress.path}: is not the state of this training ({first_line(error)}); remove it and start without "
-                "--resume, or pass another --model-number"
+                f"{progress.path}: is not the state of this training ({first_line(error)}); remove it and "
+                "start again, or pass another --model-number"
             ) from None
 
 

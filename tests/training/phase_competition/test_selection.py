@@ -182,13 +182,22 @@ def test_shared_updates_that_diverge_end_all_trainings(streets, monkeypatch, cap
     assert "network 1 of 2" in output and "network 2 of 2" not in output
 
 
-def test_a_network_has_the_same_numbers_if_the_shared_updates_must_be_made_again(streets, tmp_path, monkeypatch):
+def test_a_damaged_shared_state_is_refused_and_without_it_the_network_has_the_same_numbers(streets, tmp_path, monkeypatch, capsys):
     any_network_passes(monkeypatch)
     assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
     networks = tmp_path / "out" / ".trial_1_networks"
     second = (networks / "street_trial_7.policy").read_bytes()
-    for name in ("street_trial_7.policy", ".trial_7.progress.npz", ".shared.progress.npz"):
+    for name in ("street_trial_7.policy", ".trial_7.progress.npz"):
         (networks / name).unlink()
+    shared = networks / ".shared.progress.npz"
+    for damaged in (b"garbage", b"", shared.read_bytes()[:3000]):
+        shared.write_bytes(damaged)
+        capsys.readouterr()
+        assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 2
+        error = capsys.readouterr().err
+        assert f"{shared.name}: is not the state of a training (it is damaged, or not a .npz file); remove it and start again" in error
+        assert shared.read_bytes() == damaged
+    shared.unlink()
     assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 0
     assert (networks / "street_trial_7.policy").read_bytes() == second
 
