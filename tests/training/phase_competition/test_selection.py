@@ -182,7 +182,7 @@ def test_shared_updates_that_diverge_end_all_trainings(streets, monkeypatch, cap
     assert "network 1 of 2" in output and "network 2 of 2" not in output
 
 
-def test_a_damaged_shared_state_is_refused_and_without_it_the_network_has_the_same_numbers(streets, tmp_path, monkeypatch, capsys):
+def test_a_damaged_shared_state_is_refused_and_without_it_the_numbers_are_the_same(streets, tmp_path, monkeypatch, capsys):
     any_network_passes(monkeypatch)
     assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
     networks = tmp_path / "out" / ".trial_1_networks"
@@ -194,8 +194,8 @@ def test_a_damaged_shared_state_is_refused_and_without_it_the_network_has_the_sa
         shared.write_bytes(damaged)
         capsys.readouterr()
         assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 2
-        error = capsys.readouterr().err
-        assert f"{shared.name}: is not the state of a training (it is damaged, or not a .npz file); remove it and start again" in error
+        reason = "is not the state of a training (it is damaged, or not a .npz file); remove it and start again"
+        assert f"{shared.name}: {reason}" in capsys.readouterr().err
         assert shared.read_bytes() == damaged
     shared.unlink()
     assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 0
