@@ -15,6 +15,10 @@ from city.errors import InputError, first_line
 
 KEYS = {"identity", "update", "best_delay_s", "best_sharpness", "stale"}
 """Keys of the JSON values of a city's training."""
+ANEW = "pass another --model-number, or remove this training's files and start without --resume"
+"""What to do about the damaged state of a training."""
+AGAIN = "remove it and repeat the command, which keeps what else is saved"
+"""What to do about the damaged state of a part of a training."""
 
 
 def progress_file(out: Path, number: int) -> Path:
@@ -63,9 +67,9 @@ def lock_file(out: Path, number: int) -> Path:
 class Progress:
     """The saved state of one training; a resumed training gives the same results."""
 
-    def __init__(self, path: Path, keys: Set[str] = KEYS) -> None:
-        """`keys`: keys of the JSON values."""
-        self.path, self._keys = path, keys
+    def __init__(self, path: Path, keys: Set[str] = KEYS, remedy: str = ANEW) -> None:
+        """`keys`: keys of the JSON values. `remedy`: what to do if the file is damaged."""
+        self.path, self._keys, self._remedy = path, keys, remedy
 
     def save(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write JSON values and arrays. Raises InputError."""
@@ -76,22 +80,29 @@ class Progress:
 
     def load(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
         """(values, arrays), or None without a file. Raises InputError."""
-        if not self.path.exists():
-            return None
         try:
-            if not zipfile.is_zipfile(self.path):
-                raise ValueError("it is damaged, or not a .npz file")
-            with np.load(self.path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read ({error.strerror})") from None
+        try:
+            with file:
+                if not zipfile.is_zipfile(file):
+                    raise ValueError("it is damaged, or not a .npz file")
+                file.seek(0)
+                with np.load(file, allow_pickle=False) as archive:
+                    arrays = {name: archive[name] for name in archive.files}
             values = json.loads(str(arrays.pop("values")))
             if not isinstance(values, dict) or values.keys() != self._keys:
                 raise ValueError("it has other keys")
             return values, arrays
         except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise several exceptions for a corrupt file
-            raise InputError(
-                f"{self.path}: is not the state of a training ({first_line(error)}); remove it and start again, "
-                "or pass another --model-number"
-            ) from None
+            raise self.damaged(error) from None
+
+    def damaged(self, error: Exception) -> InputError:
+        """The error of a file whose content is not the state of this training."""
+        return InputError(f"{self.path}: is not the state of this training ({first_line(error)}); {self._remedy}")
 
 
 def interrupted(states: Iterable[Path]) -> str:

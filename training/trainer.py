@@ -332,10 +332,7 @@ class Trainer:
             self._check_identity(values)
             self._set_state(values, arrays)
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise InputError(
-                f"{self._progress.path}: is not the state of this training ({first_line(error)}); remove it and "
-                "start again, or pass another --model-number"
-            ) from None
+            raise self._progress.damaged(error) from None
 
     def _check_identity(self, values: dict[str, Any]) -> None:
         if values["identity"] != self._identity():

@@ -530,4 +530,10 @@ def test_city_without_end_or_demand_is_refused(end, message, tmp_path, capsys):
 def test_state_that_cannot_be_read_is_refused(tmp_path, capsys):
     (tmp_path / ".trial_3.progress.npz").write_bytes(b"garbage")
     assert train(tmp_path, 3, "--resume") == 2
-    assert "is not the state of a training" in capsys.readouterr().err
+    assert "is not the state of this training (it is damaged, or not a .npz file); pass another" in capsys.readouterr().err
+
+
+def test_state_that_is_a_folder_is_not_called_damaged(tmp_path, capsys):
+    (tmp_path / ".trial_3.progress.npz").mkdir()
+    assert train(tmp_path, 3, "--resume") == 2
+    assert ".trial_3.progress.npz: cannot be read (Is a directory)" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from training.phase_competition import gate
 from training.phase_competition.gate import REFERENCE, GateStreet, Verdict
 from training.phase_competition.networks import CRITIC_SHAPES
 from training.phase_competition.street_learning import policy_file
-from training.progress import Progress, gate_progress_file
+from training.progress import AGAIN, Progress, gate_progress_file
 
 PRODUCT = "product"
 """Name of the product at the gate."""
@@ -94,7 +94,7 @@ class Selection:
     def __init__(self, settings: SelectionSettings, report: Callable[[str], None]) -> None:
         """Raises InputError if it would replace files of an earlier run. `report`: called with lines of progress."""
         self.settings, self._report = settings, report
-        self._progress = Progress(gate_progress_file(settings.out, settings.number), PROGRESS_KEYS)
+        self._progress = Progress(gate_progress_file(settings.out, settings.number), PROGRESS_KEYS, AGAIN)
         if not settings.resume:
             for path in (settings.policy_file, settings.table_file, self._progress.path):
                 if path.exists():

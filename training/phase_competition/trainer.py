@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from city import whole_files
-from city.errors import InputError, first_line
+from city.errors import InputError
 from city.version import VERSION
 from simulation import packed_streets
 from simulation.executors import executor, in_order
@@ -25,7 +25,7 @@ from training.phase_competition.networks import initial_arrays
 from training.phase_competition.street_learning import policy_file, save
 from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
 from training.ppo_config import StreetPpo
-from training.progress import Progress, network_progress_file, networks_folder, progress_file, shared_progress_file
+from training.progress import AGAIN, ANEW, Progress, network_progress_file, networks_folder, progress_file, shared_progress_file
 from training.statistics import FPS, Rollouts, cell, combined, summary
 from training.tensorboard_log import TensorBoardLog
 from training.transitions import Float32s
@@ -92,6 +92,14 @@ class StreetsSettings:
         """The state after the shared updates."""
         return shared_progress_file(self.out, self.number)
 
+    def progress(self) -> Progress:
+        """The state of this training."""
+        return Progress(self.progress_file, PROGRESS_KEYS, AGAIN if self.is_part else ANEW)
+
+    def shared_progress(self) -> Progress:
+        """The state after the shared updates."""
+        return Progress(self.shared_progress_file, PROGRESS_KEYS, AGAIN)
+
     @property
     def label(self) -> str:
         """Name of the curve and of the logs."""
@@ -119,7 +127,7 @@ class StreetsSettings:
     def check_files(self) -> None:
         """Raise InputError if there is nothing to resume, or the training would replace results of this model number."""
         if self.resume:
-            saved_state(self, Progress(self.progress_file, PROGRESS_KEYS))
+            saved_state(self, self.progress())
             return
         if self.progress_file.exists():
             raise InputError(
@@ -133,7 +141,7 @@ class StreetsSettings:
             )
         if self.shared_updates and self.shared_progress_file.exists():
             # made by another network, or before an interruption
-            saved_state(self, Progress(self.shared_progress_file, PROGRESS_KEYS))
+            saved_state(self, self.shared_progress())
 
 
 class StreetsTrainer:
@@ -151,8 +159,7 @@ class StreetsTrainer:
         """Rows of the curve, the header first."""
         self._update = 0
         self._rollouts = Rollouts()
-        self._progress = Progress(settings.progress_file, PROGRESS_KEYS)
-        self._shared = Progress(settings.shared_progress_file, PROGRESS_KEYS)
+        self._progress, self._shared = settings.progress(), settings.shared_progress()
         if settings.resume:
             self._restore(self._progress)
         else:
@@ -280,10 +287,7 @@ class StreetsTrainer:
             self._learner.restore([state[name] for name in sorted(state)])
             self._update, self._rates, self._rows = int(values["update"]), list(values["rates"]), list(values["rows"])
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{progress.path}: is not the state of this training ({first_line(error)}); remove it and "
-                "start again, or pass another --model-number"
-            ) from None
+            raise progress.damaged(error) from None
 
 
 def saved_state(settings: StreetsSettings, progress: Progress) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

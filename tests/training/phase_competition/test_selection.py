@@ -194,7 +194,7 @@ def test_a_damaged_shared_state_is_refused_and_without_it_the_numbers_are_the_sa
         shared.write_bytes(damaged)
         capsys.readouterr()
         assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 2
-        reason = "is not the state of a training (it is damaged, or not a .npz file); remove it and start again"
+        reason = "is not the state of this training (it is damaged, or not a .npz file); remove it and repeat the command"
         assert f"{shared.name}: {reason}" in capsys.readouterr().err
         assert shared.read_bytes() == damaged
     shared.unlink()
