@@ -85,7 +85,7 @@ class Progress:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror})") from None
+            raise InputError(f"{self.path}: cannot be read: {error.strerror}; fix its path or permissions") from None
         try:
             with file:
                 if not zipfile.is_zipfile(file):

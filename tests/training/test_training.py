@@ -536,4 +536,4 @@ def test_state_that_cannot_be_read_is_refused(tmp_path, capsys):
 def test_state_that_is_a_folder_is_not_called_damaged(tmp_path, capsys):
     (tmp_path / ".trial_3.progress.npz").mkdir()
     assert train(tmp_path, 3, "--resume") == 2
-    assert ".trial_3.progress.npz: cannot be read (Is a directory)" in capsys.readouterr().err
+    assert ".trial_3.progress.npz: cannot be read: Is a directory; fix its path or permissions" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`greenserve train --networks` and `--select`: trainings, the gate, and the product of the networks that pass it."""
 
 import csv
+import shutil
 
 import numpy as np
 import pytest
@@ -200,6 +201,23 @@ def test_a_damaged_shared_state_is_refused_and_without_it_the_numbers_are_the_sa
     shared.unlink()
     assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 0
     assert (networks / "street_trial_7.policy").read_bytes() == second
+
+
+@pytest.mark.parametrize("damaged", [".trial_1.gate.npz", ".trial_1_networks/.trial_6.progress.npz"])
+def test_a_damaged_state_of_a_part_can_be_removed_and_the_rest_is_kept(damaged, streets, trained, tmp_path, monkeypatch, capsys):
+    any_network_passes(monkeypatch)
+    out = shutil.copytree(trained, tmp_path / "out")
+    product = (out / "street_trial_1.policy").read_bytes()
+    (out / "street_trial_1.policy").unlink()
+    (out / ".trial_1_networks" / "street_trial_6.policy").unlink()
+    (out / damaged).write_bytes(b"garbage")
+    assert train(streets, out, *NETWORKS, "--resume") == 2
+    assert f"{out / damaged}: is not the state of this training" in (error := capsys.readouterr().err)
+    assert "; remove it and repeat the command" in error and (out / damaged).read_bytes() == b"garbage"
+    (out / damaged).unlink()
+    assert train(streets, out, *NETWORKS, "--resume") == 0
+    assert (out / "street_trial_1.policy").read_bytes() == product
+    assert "network 1 of 2, seed 5\nnetwork 2 of 2, seed 6\n" in capsys.readouterr().err
 
 
 def test_inspect_shows_what_a_product_consists_of(trained, capsys):
