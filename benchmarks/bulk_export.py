@@ -19,7 +19,10 @@ from benchmarks.fleet import write_checkpoint
 from benchmarks.unary_predict import resident_mb
 
 INPUTS, OUTPUTS, HIDDEN = 64, 4, (64, 64)
-WRITE = "import sys; from pathlib import Path; from benchmarks.bulk_export import write; write(*sys.argv[1:3], int(sys.argv[3]))"
+WRITE = (
+    "import sys; from pathlib import Path; from benchmarks.bulk_export import write; write(*sys.argv[1:3], "
+    "int(sys.argv[3]))"
+)
 
 
 def write(kind: str, folder: str, tls: int) -> None:
@@ -68,11 +71,23 @@ def measure(kind: str, tls: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         checkpoints = Path(name) / "checkpoints"
         checkpoints.mkdir()
-        subprocess.run([sys.executable, "-c", WRITE, kind, str(checkpoints), str(tls)], check=True, stderr=subprocess.DEVNULL)
-        command = [sys.executable, "-m", "export", "--model-path", str(checkpoints), "--models-dir", str(Path(name) / "models")]
+        subprocess.run(
+            [sys.executable, "-c", WRITE, kind, str(checkpoints), str(tls)], check=True, stderr=subprocess.DEVNULL
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "export",
+            "--model-path",
+            str(checkpoints),
+            "--models-dir",
+            str(Path(name) / "models"),
+        ]
         targets = ",".join(f"TL{k:04d}" for k in range(tls))
         begin = time.perf_counter()
-        process = subprocess.Popen([*command, "--tl", targets], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*command, "--tl", targets], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         assert process.stdout is not None
         memory: dict[int, float] = {}
         last_line = ""
@@ -85,7 +100,8 @@ def measure(kind: str, tls: int) -> None:
         usage = ", ".join(f"{mb:.0f} MB after {count}" for count, mb in memory.items())
         size = sum(path.stat().st_size for path in (Path(name) / "models").rglob("*") if path.is_file()) / 1e6
         print(
-            f"{kind:<11}{tls:>6} TLs {export_s:>7.1f} s {1000 * export_s / tls:>7.1f} ms each   {usage}   {size:.0f} MB written",
+            f"{kind:<11}{tls:>6} TLs {export_s:>7.1f} s {1000 * export_s / tls:>7.1f} ms each   {usage}   {size:.0f} "
+            "MB written",
             flush=True,
         )
         assert last_line.startswith(f"{tls} of {tls}"), last_line
@@ -95,7 +111,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tls", type=int, default=1000, help="TLs to export (default: %(default)s)")
     kinds = ["npz", "h5", "checkpoint", "meta", "session"]
-    parser.add_argument("--formats", nargs="+", default=kinds, choices=kinds, help="checkpoint formats (default: %(default)s)")
+    parser.add_argument(
+        "--formats", nargs="+", default=kinds, choices=kinds, help="checkpoint formats (default: %(default)s)"
+    )
     args = parser.parse_args()
     for kind in args.formats:
         measure(kind, min(args.tls, 100) if kind == "session" else args.tls)

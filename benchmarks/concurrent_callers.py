@@ -36,7 +36,8 @@ def load(call: Callable[[bytes], object], requests: list[bytes], callers: int, s
 
     threads = [
         threading.Thread(
-            target=work, args=(durations_s, itertools.cycle(requests[i % len(requests) :] + requests[: i % len(requests)]))
+            target=work,
+            args=(durations_s, itertools.cycle(requests[i % len(requests) :] + requests[: i % len(requests)])),
         )
         for i, durations_s in enumerate(times)
     ]
@@ -69,7 +70,9 @@ def main() -> None:
         folder = Path(name)
         write_actors(folder, args.models)
         observation = np.linspace(0, 1, INPUTS, dtype=np.float32)
-        requests = [messages.predict_request(f"TL{i:04d}", None, observation).SerializeToString() for i in range(args.models)]
+        requests = [
+            messages.predict_request(f"TL{i:04d}", None, observation).SerializeToString() for i in range(args.models)
+        ]
         with (
             server("-c", ECHO) as echo_address,
             server(*serving_command(folder, *flags)) as address,

@@ -51,7 +51,9 @@ class RandomPolicies:
         rows = np.random.default_rng(0).integers(sizes, size=(4096 if len(sizes) < 100 else 256, len(sizes)))
         self._actions = itertools.cycle([dict(zip([c.tl for c in contracts], row, strict=True)) for row in rows])
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
         actions = next(self._actions)
         return {tl: Answer(actions[tl]) for tl in observations}
 
@@ -63,7 +65,9 @@ class EchoPolicies:
         self._echo = grpc.insecure_channel(address).unary_unary("/echo/Echo")
         self._actions = iter(json.loads(recording.read_text())["actions"])
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
         call_echo(self._echo, b"".join(x.tobytes() for x in observations.values()))
         actions = next(self._actions)
         if actions.keys() != observations.keys():
@@ -99,7 +103,8 @@ def contracts_of(street: StreetNetwork, dialect: str) -> list[pb.PolicyContract]
 def served_policies(
     address: str, contracts: list[pb.PolicyContract], with_fleet: bool
 ) -> tuple[list[pb.PolicyContract], ServedPolicies, ServedFleet | None]:
-    """The served contracts of these TLs, and their policies. Raises RuntimeError if the fleet does not cover all TLs."""
+    """The served contracts of these TLs, and their policies. Raises RuntimeError if the fleet does not cover all
+    TLs."""
     client = Client(address)
     by_tl = {c.tl: client.contract(c.tl) for c in contracts}
     fleet = None
@@ -130,7 +135,9 @@ def check_connection(connection: Any, transport: str) -> None:
     """Raise RuntimeError if a case's connection is not over its transport."""
     expected = LibsumoConnection if transport == LIBSUMO else TraciConnection
     if type(connection) is not expected or connection.is_guarded != (transport == GUARD):
-        raise RuntimeError(f"the case over {transport} has a {type(connection).__name__}, guarded: {connection.is_guarded}")
+        raise RuntimeError(
+            f"the case over {transport} has a {type(connection).__name__}, guarded: {connection.is_guarded}"
+        )
 
 
 def controlled(
@@ -185,8 +192,8 @@ def controlled(
     counters = loop.counters
     if counters.missing_answers or counters.alarms or counters.rejections or not counters.decisions:
         raise RuntimeError(
-            f"the figures would be invalid: {counters.decisions} decisions, missing answers {dict(counters.missing_answers)}, "
-            f"alarms {dict(counters.alarms)}, {counters.rejections} rejections"
+            f"the figures would be invalid: {counters.decisions} decisions, missing answers "
+            f"{dict(counters.missing_answers)}, alarms {dict(counters.alarms)}, {counters.rejections} rejections"
         )
     if fleet is not None:
         check_fleet(fleet, len(contracts))  # still: the client did not suspend it during the run
@@ -214,10 +221,13 @@ def replay(sumocfg: Path, seconds: float, variant: str, address: str, recording:
     connection.close()
 
 
-def exchange(sumocfg: Path, seconds: float, variant: str, address: str, recording: str, dialect: str) -> Iterator[float]:
+def exchange(
+    sumocfg: Path, seconds: float, variant: str, address: str, recording: str, dialect: str
+) -> Iterator[float]:
     """The recorded messages over TraCI, answers dropped: a lower bound for a controller in a process of its own.
 
-    `address`: of a bare gRPC echo that is called once per exchange with the size of all observations; empty for no call.
+    `address`: of a bare gRPC echo that is called once per exchange with the size of all observations; empty for no
+    call.
     """
     recorded = json.loads(Path(recording).read_text())["exchanges"]
     exchanges = [(bytes.fromhex(text), count, until_s) for text, count, until_s, _ in recorded]

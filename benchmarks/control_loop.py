@@ -1,6 +1,7 @@
 """The controlled simulation, against libsumo with the same signal changes and no reads, and against sumo-rl.
 
-    python -m benchmarks.control_loop [--seconds 1200] [--rounds 3] [--street NAME ...] [--dialect street] [--without-sumo-rl]
+    python -m benchmarks.control_loop [--seconds 1200] [--rounds 3] [--street NAME ...] [--dialect street]
+    [--without-sumo-rl]
 
 All TLs of a street are controlled, in the sumo-rl dialect, or with --dialect street by the
 shipped policy (64-64 actors are left out then). A first run with a random
@@ -81,7 +82,9 @@ def serving(folder: Path, cfg: Path, dialect: str) -> Iterator[tuple[str, str]]:
     models.mkdir()
     code = "import sys; from pathlib import Path; from benchmarks.control_loop import prepare; "
     code += "prepare(*map(Path, sys.argv[1:3]), sys.argv[3])"
-    subprocess.run([sys.executable, "-c", code, str(models), str(cfg), dialect], check=True, capture_output=True, cwd=ROOT)
+    subprocess.run(
+        [sys.executable, "-c", code, str(models), str(cfg), dialect], check=True, capture_output=True, cwd=ROOT
+    )
     socket = folder / "grpc"
     with server(*serving_command(models, "--grpc_socket_path", str(socket))) as address:
         yield address, f"unix:{socket}"
@@ -141,7 +144,10 @@ def cases_of(
         for name, (kind, variant, address, recording, references) in table.items()
     }
     if with_sumo_rl:
-        for name, transport in (("sumo-rl over TraCI", sumo_rl_loop.TRACI), ("sumo-rl over libsumo", sumo_rl_loop.LIBSUMO)):
+        for name, transport in (
+            ("sumo-rl over TraCI", sumo_rl_loop.TRACI),
+            ("sumo-rl over libsumo", sumo_rl_loop.LIBSUMO),
+        ):
             cases[name] = Case(sumo_rl_loop.command(sumocfg, float(seconds), transport), (base,), once=True)
     return cases
 
@@ -155,7 +161,8 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, dialect: str, w
         with serving(folder, sumocfg, dialect) as (tcp, unix), server("-c", ECHO) as echo:
             for variant, recording in (("traci", folder / "random.json"), ("traci-fleet", folder / "served.json")):
                 take_turns(
-                    {variant: command("controlled", str(sumocfg), seconds, variant, tcp, str(recording), dialect)}, until[-1:]
+                    {variant: command("controlled", str(sumocfg), seconds, variant, tcp, str(recording), dialect)},
+                    until[-1:],
                 )
             cases = cases_of(sumocfg, seconds, folder, tcp, unix, echo, dialect, with_sumo_rl)
             times: dict[str, list[float]] = {case: [] for case in cases}
@@ -168,10 +175,15 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, dialect: str, w
                 pass
             exchanges = json.loads((folder / "served.json").read_text())["exchanges"]
     signals = len(tls_of(street, dialect))
-    print(f"\n{name}: {signals} signals, dialect {dialect}, {seconds} s simulated, {rounds} rounds in {TURNS} turns each")
+    print(
+        f"\n{name}: {signals} signals, dialect {dialect}, {seconds} s simulated, {rounds} rounds in {TURNS} turns each"
+    )
     print("  time of a round, ratio of the sums, median of the turns' ratios:")
     for case, (_, references, _) in cases.items():
-        print(f"  {case:<37}{sum(times[case]) * TURNS / len(times[case]):>9.2f} s {ratios(times, case, references)}", flush=True)
+        print(
+            f"  {case:<37}{sum(times[case]) * TURNS / len(times[case]):>9.2f} s {ratios(times, case, references)}",
+            flush=True,
+        )
     print("  parts of a decision step, with the fleet:")
     for part, part_s in sorted(stopwatch.seconds.items(), key=lambda pair: -pair[1]):
         print(f"    {part:<48}{1000 * part_s:>9.3f} ms {100 * part_s / sum(stopwatch.seconds.values()):>5.0f} %")
@@ -211,7 +223,8 @@ def main() -> None:
     with_sumo_rl = not args.without_sumo_rl and sumo_rl_loop.is_installed()
     if not with_sumo_rl:
         print(
-            "sumo-rl is left out: " + ("--without-sumo-rl" if args.without_sumo_rl else "pip install sumo-rl to compare with it")
+            "sumo-rl is left out: "
+            + ("--without-sumo-rl" if args.without_sumo_rl else "pip install sumo-rl to compare with it")
         )
     with tempfile.TemporaryDirectory() as folder:
         for name in args.street or [*STREETS, *GENERATED]:

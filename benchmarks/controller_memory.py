@@ -39,7 +39,9 @@ def write_city(folder: Path, hours: int) -> Path:
     for name in ("grid.net.xml", "fixed_time.add.xml"):
         config = config.replace(name, str(GRID / name))
     (folder / "grid.sumocfg").write_text(config.replace('<end value="3600"/>', f'<end value="{hours * HOUR_S}"/>'))
-    (folder / "city.toml").write_text((GRID / "city.toml").read_text().replace('"checkpoints"', f'"{GRID / "checkpoints"}"'))
+    (folder / "city.toml").write_text(
+        (GRID / "city.toml").read_text().replace('"checkpoints"', f'"{GRID / "checkpoints"}"')
+    )
     return folder / "city.toml"
 
 
@@ -68,10 +70,32 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         city = write_city(folder, hours)
-        export = [sys.executable, "-m", "export", "--city", str(city), "--tl", "all", "--models-dir", str(folder / "models")]
+        export = [
+            sys.executable,
+            "-m",
+            "export",
+            "--city",
+            str(city),
+            "--tl",
+            "all",
+            "--models-dir",
+            str(folder / "models"),
+        ]
         subprocess.run(export, check=True, capture_output=True, cwd=ROOT)
-        with server("-m", "serving", "--models-dir", str(folder / "models"), "--port", "0", "--city", str(city)) as address:
-            command = [sys.executable, "-c", CHILD, "--city", str(city), "--server", address, "--end", str(hours * HOUR_S)]
+        with server(
+            "-m", "serving", "--models-dir", str(folder / "models"), "--port", "0", "--city", str(city)
+        ) as address:
+            command = [
+                sys.executable,
+                "-c",
+                CHILD,
+                "--city",
+                str(city),
+                "--server",
+                address,
+                "--end",
+                str(hours * HOUR_S),
+            ]
             controller = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if controller.returncode:
         sys.exit(controller.stderr[-2000:])

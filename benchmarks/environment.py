@@ -5,15 +5,17 @@
 The start of SUMO and the end of the episode are left out of both. The streets: RESCO's cologne8 and ingolstadt7 from
 --scenarios, and 1,000 signals (`benchmarks.thousand_signals`). The cases:
 
-- sumo-rl: its environment with its defaults (yellow 2 s, reward diff-waiting-time, statistics of the street in every info);
-- sumo-rl, no info: without these statistics, which our environment has not either (its info has overrides and signal states);
-- floors dialect: `greenserve.parallel_env(floors="dialect")` with sumo-rl's reward, which is sumo-rl's simulation to the
-  vehicle (tests/environment/test_sumo_rl_identity.py);
+- sumo-rl: its environment with its defaults (yellow 2 s, reward diff-waiting-time, statistics of the street in every
+  info);
+- sumo-rl, no info: without these statistics, which our environment has not either (its info has overrides and signal
+  states);
+- floors dialect: `greenserve.parallel_env(floors="dialect")` with sumo-rl's reward, which is sumo-rl's simulation to
+  the vehicle (tests/environment/test_sumo_rl_identity.py);
 - floors street: the same with the street's safety rules, so with other yellows and other traffic;
 - floors street, delay: with our default reward.
 
-Goals, in simulated seconds a second: floors dialect at least 1.0 times, floors street at least 0.9 times sumo-rl. Printed are
-the ratios to both cases of sumo-rl.
+Goals, in simulated seconds a second: floors dialect at least 1.0 times, floors street at least 0.9 times sumo-rl.
+Printed are the ratios to both cases of sumo-rl.
 """
 
 import argparse
@@ -101,7 +103,8 @@ def sumo_rl_steps(city: Path, seconds: int, has_info: bool) -> Iterator[float]:
     routes = ",".join(map(str, sumo_files.listed_files(sumocfg, "route-files")))
     with contextlib.redirect_stdout(None):
         env = importlib.import_module("sumo_rl").SumoEnvironment(
-            net_file=str(street.net_file), route_file=routes, begin_time=int(street.begin_s), num_seconds=seconds + DELTA_S,
+            net_file=str(street.net_file), route_file=routes, begin_time=int(street.begin_s),
+            num_seconds=seconds + DELTA_S,
             sumo_seed=SEED, sumo_warnings=False, add_system_info=has_info, add_per_agent_info=has_info,
         )  # fmt: skip
         env.reset()
@@ -164,7 +167,9 @@ def measure(city: Path, seconds: int, cases: Sequence[str], folder: Path) -> dic
     return {case: Measured(sum(times[case]), *json.loads(file.read_text())) for case, file in files.items()}
 
 
-def write_city(street: str, scenarios: Path, folder: Path, seconds: int = 3600, dialect: str = "sumo-rl") -> Path | None:
+def write_city(
+    street: str, scenarios: Path, folder: Path, seconds: int = 3600, dialect: str = "sumo-rl"
+) -> Path | None:
     """Write a city.toml with a TL for every signal and sumo-rl's options of SUMO; None if the scenario is missing.
 
     `seconds`: simulated time of the configuration that is written. `dialect`: of its TLs.
@@ -193,8 +198,13 @@ def report(street: str, seconds: int, runs: Sequence[dict[str, Measured]]) -> No
     """Print medians, and the medians of the ratios of the same run."""
     print(f"{street}, {seconds} simulated s, median of {len(runs)}")
     for case in runs[0]:
-        wall_s, in_sumo_s, vehicle_s = (statistics.median(column) for column in zip(*(run[case] for run in runs), strict=True))
-        line = f"  {case:<22}{wall_s:>7.2f} s, SUMO's own steps {in_sumo_s:.2f} s, {vehicle_s / seconds:.0f} vehicles on average"
+        wall_s, in_sumo_s, vehicle_s = (
+            statistics.median(column) for column in zip(*(run[case] for run in runs), strict=True)
+        )
+        line = (
+            f"  {case:<22}{wall_s:>7.2f} s, SUMO's own steps {in_sumo_s:.2f} s, {vehicle_s / seconds:.0f} vehicles on "
+            "average"
+        )
         for other in (SUMO_RL, SUMO_RL_NO_INFO):
             if case in (SUMO_RL, SUMO_RL_NO_INFO) or other not in runs[0]:
                 continue

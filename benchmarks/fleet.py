@@ -88,7 +88,10 @@ def measure(tls: int, calls: int, shapes: int) -> None:
                     lambda: [client.predict(tl, x, timeout_s=30) for tl, x in observations.items()],
                     max(3, calls // tls),
                 ),
-                "single Predicts, as futures": (lambda: client.predict_many(observations, timeout_s=30), max(3, calls // 10)),
+                "single Predicts, as futures": (
+                    lambda: client.predict_many(observations, timeout_s=30),
+                    max(3, calls // 10),
+                ),
             }
             results = {}
             for case, (call, count) in cases.items():
@@ -98,12 +101,17 @@ def measure(tls: int, calls: int, shapes: int) -> None:
     fleet = float(np.median(results["one Predict of the fleet"]))
     for case, times_ms in results.items():
         p50, p99 = np.percentile(times_ms, [50, 99])
-        print(f"{tls:>6} TLs  {case:<36} p50 {p50:>9.2f} ms  p99 {p99:>9.2f} ms  {p50 / fleet:>7.1f} x the fleet", flush=True)
+        print(
+            f"{tls:>6} TLs  {case:<36} p50 {p50:>9.2f} ms  p99 {p99:>9.2f} ms  {p50 / fleet:>7.1f} x the fleet",
+            flush=True,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tls", type=int, nargs="+", default=[10, 100, 1000], help="sizes of the fleets (default: %(default)s)")
+    parser.add_argument(
+        "--tls", type=int, nargs="+", default=[10, 100, 1000], help="sizes of the fleets (default: %(default)s)"
+    )
     parser.add_argument("--calls", type=int, default=100, help="calls per round (default: %(default)s)")
     parser.add_argument("--shapes", type=int, default=1, help="different shapes of actors (default: %(default)s)")
     args = parser.parse_args()

@@ -55,10 +55,16 @@ def milliseconds(members: list[FleetActor], limit: int) -> tuple[int, float]:
 
 
 def main() -> None:
-    print(f"{'TLs':>5} {'shapes':>7} " + "".join(f"{limit:>16.0e}" for limit in LIMITS) + "   max bytes of padding per group")
+    print(
+        f"{'TLs':>5} {'shapes':>7} "
+        + "".join(f"{limit:>16.0e}" for limit in LIMITS)
+        + "   max bytes of padding per group"
+    )
     for tls, shapes in ((100, 10), (100, 50), (1000, 10), (1000, 50), (1000, 100)):
         members = [FleetActor(f"TL{k}", random_actor(20 + k % shapes, 1 + k % 4, k, False), False) for k in range(tls)]
-        cells = [f"{groups:>4} {p50_ms:>8.2f} ms" for groups, p50_ms in (milliseconds(members, limit) for limit in LIMITS)]
+        cells = [
+            f"{groups:>4} {p50_ms:>8.2f} ms" for groups, p50_ms in (milliseconds(members, limit) for limit in LIMITS)
+        ]
         print(f"{tls:>5} {shapes:>7} " + "".join(cells), flush=True)
 
 

@@ -49,7 +49,10 @@ def export_fleet(folder: Path, tls: int) -> None:
     (folder / "served").mkdir()
     (folder / "models" / "city").rename(folder / "served" / "city")
     peak_mb = _status_mb("self", "VmHWM")
-    print(f"{tls:>6} TLs  exported in {exported - begin:.0f} s, fleet built in {built - exported:.0f} s, peak {peak_mb:.0f} MB")
+    print(
+        f"{tls:>6} TLs  exported in {exported - begin:.0f} s, fleet built in {built - exported:.0f} s, peak "
+        f"{peak_mb:.0f} MB"
+    )
 
 
 def _status_mb(pid: int | str, key: str) -> float:
@@ -74,10 +77,15 @@ def measure_fleet(tls: int, calls: int) -> None:
             observations = {tl: rng.random(64).astype(np.float32) for tl in fleet.versions}
             if len(client.predict_fleet(fleet, observations, timeout_s=60)) != tls:
                 raise RuntimeError("the fleet does not answer for all TLs")
-            p50, p99 = np.percentile(times(lambda: client.predict_fleet(fleet, observations, timeout_s=60), calls), [50, 99])
+            p50, p99 = np.percentile(
+                times(lambda: client.predict_fleet(fleet, observations, timeout_s=60), calls), [50, 99]
+            )
             memory_mb = _status_mb(pid, "VmRSS")
     print(f"{tls:>6} TLs  fleet of {size_mb:.0f} MB, ready after {ready_s:.1f} s, server {memory_mb:.0f} MB")
-    print(f"{tls:>6} TLs  Predict p50 {p50:.1f} ms, p99 {p99:.1f} ms, {tls * 64 * 4 / 1e6:.1f} MB of observations", flush=True)
+    print(
+        f"{tls:>6} TLs  Predict p50 {p50:.1f} ms, p99 {p99:.1f} ms, {tls * 64 * 4 / 1e6:.1f} MB of observations",
+        flush=True,
+    )
 
 
 def measure_decision_step(thousands: int, seconds: float) -> None:
@@ -91,17 +99,22 @@ def measure_decision_step(thousands: int, seconds: float) -> None:
     per_signal = f"{1e3 * controller_s / thousands:.0f} us a signal"
     print(
         f"{1000 * thousands:>6} signals  decision step: own part {1000 * controller_s:.0f} ms ({per_signal}), "
-        f"SUMO and transport {1000 * stopwatch.seconds[SUMO_PART]:.0f} ms; controller {_status_mb('self', 'VmHWM'):.0f} MB",
+        f"SUMO and transport {1000 * stopwatch.seconds[SUMO_PART]:.0f} ms; controller "
+        f"{_status_mb('self', 'VmHWM'):.0f} MB",
         flush=True,
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tls", type=int, nargs="*", default=[1000, 5000, 10_000], help="sizes of fleets (default: %(default)s)")
+    parser.add_argument(
+        "--tls", type=int, nargs="*", default=[1000, 5000, 10_000], help="sizes of fleets (default: %(default)s)"
+    )
     parser.add_argument("--calls", type=int, default=50, help="Predicts of each fleet (default: %(default)s)")
     parser.add_argument("--signals", type=int, nargs="*", default=[1000, 4000], help="sizes of streets, in thousands")
-    parser.add_argument("--seconds", type=float, default=100.0, help="simulated time of a street (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=100.0, help="simulated time of a street (default: %(default)s)"
+    )
     args = parser.parse_args()
     for tls in args.tls:
         measure_fleet(tls, args.calls)

@@ -2,10 +2,10 @@
 
 python -m benchmarks.live_page [--rounds N] [--thousand FOLDER]
 
-The watcher is a process that asks for frames as a browser does, of the whole city, and decodes them; it draws nothing. The
-arms of a round run one after the other, so that a slow minute of the machine meets all of them, and each round begins with
-another arm; the ratios are medians over rounds. Processor time is that of the controller and its SUMO, not that of the
-watcher or of Xvfb. sumo-gui runs if Xvfb is installed.
+The watcher is a process that asks for frames as a browser does, of the whole city, and decodes them; it draws nothing.
+The arms of a round run one after the other, so that a slow minute of the machine meets all of them, and each round
+begins with another arm; the ratios are medians over rounds. Processor time is that of the controller and its SUMO, not
+that of the watcher or of Xvfb. sumo-gui runs if Xvfb is installed.
 """
 
 import argparse
@@ -59,7 +59,9 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help=f"rounds; twice as many of the sample city (default: {ROUNDS})"
     )
-    parser.add_argument("--thousand", type=Path, metavar="FOLDER", help="where thousand_signals was written (default: write it)")
+    parser.add_argument(
+        "--thousand", type=Path, metavar="FOLDER", help="where thousand_signals was written (default: write it)"
+    )
     parser.add_argument("--watch", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.watch:
@@ -74,7 +76,11 @@ def main() -> None:
             print("sumo-gui: left out, because Xvfb is not installed (Debian's package xvfb)")
             arms = [NO_PAGE, NO_WATCHER, WATCHED]
         folder = Path(temporary)
-        thousand = args.thousand / "thousand.sumocfg" if args.thousand else thousand_signals.write(folder, thousand_signals.DAY)
+        thousand = (
+            args.thousand / "thousand.sumocfg"
+            if args.thousand
+            else thousand_signals.write(folder, thousand_signals.DAY)
+        )
         for (name, (seconds, rounds)), cfg in zip(CITIES.items(), (GRID, thousand), strict=True):
             report(name, seconds, cfg.resolve(), folder, args.rounds * rounds, arms)
 
@@ -104,7 +110,17 @@ def report(name: str, seconds: int, cfg: Path, folder: Path, rounds: int, arms: 
 
 def run(arm: str, city: Path, seconds: int) -> tuple[Cost, str]:
     """Run an arm; return its cost, and what the watcher has seen."""
-    command = [sys.executable, "-m", "controller", "--city", str(city), "--policy", "max-pressure", "--end", str(seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "controller",
+        "--city",
+        str(city),
+        "--policy",
+        "max-pressure",
+        "--end",
+        str(seconds),
+    ]
     has_page = arm in (NO_WATCHER, WATCHED)
     command += ["--page", "127.0.0.1:0"] if has_page else ["--gui"] if arm == GUI else []
     watcher = waiting_watcher() if arm == WATCHED else None
@@ -138,7 +154,9 @@ def used_by(pid: int) -> tuple[float, float]:
 
 def children_of(pid: int) -> list[int]:
     """The children of a process that run."""
-    return [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
 
 
 @contextlib.contextmanager

@@ -28,7 +28,13 @@ class RunRecorder:
         messages = connection._messages
         self._socket, self._sent = messages.socket, bytearray()
         # original methods, which the recording ones call
-        set_, advance, read, answers, ask = connection.set, connection.advance, connection.read, messages.answers, policies.ask
+        set_, advance, read, answers, ask = (
+            connection.set,
+            connection.advance,
+            connection.read,
+            messages.answers,
+            policies.ask,
+        )
         pending: list[tuple[str, str]] = []
 
         def recording_set(commands: Sequence[SignalCommand]) -> None:
@@ -71,7 +77,9 @@ class RunRecorder:
         ) -> dict[str, Answer | Exception]:
             answers: dict[str, Answer | Exception] = ask(observations, observed_s)
             actions = {tl: answer.action for tl, answer in answers.items() if isinstance(answer, Answer)}
-            self.actions.append({tl: np.ravel(np.asarray(action, np.float64)).tolist() for tl, action in actions.items()})
+            self.actions.append(
+                {tl: np.ravel(np.asarray(action, np.float64)).tolist() for tl, action in actions.items()}
+            )
             return answers
 
         connection.set, connection.advance, connection.read = recording_set, recording_advance, recording_read

@@ -67,7 +67,8 @@ def main() -> None:
         with server_process(*serving_command(folder)) as (address, pid), Client(address, retries=0) as client:
             seconds = time.perf_counter() - begin
             print(
-                f"{args.models} models: loaded and ready {seconds:.1f} s after the start, {resident_mb(pid):.0f} MB", flush=True
+                f"{args.models} models: loaded and ready {seconds:.1f} s after the start, {resident_mb(pid):.0f} MB",
+                flush=True,
             )
             show(f"all {args.models} called in turn, first round", in_turn(client, names))
             show(f"all {args.models} called in turn", in_turn(client, names, seconds=3))

@@ -1,10 +1,11 @@
-"""How fast the live page draws 1,000 signals and 10,000 vehicles in Chromium without a graphics card, by the page's own figures.
+"""How fast the live page draws 1,000 signals and 10,000 vehicles in Chromium without a graphics card, by the page's own
+figures.
 
     python -m benchmarks.page_frames [--thousand FOLDER]
 
 The controller runs under max-pressure as fast as it can; the page shows the whole city at 1920 x 1080. It prints the
-newest figures that the page shows of itself: the 95th percentile of drawing a frame (of the newest 300), vehicles in view, steps
-skipped. Needs playwright (PyPI) and Debian's chromium.
+newest figures that the page shows of itself: the 95th percentile of drawing a frame (of the newest 300), vehicles in
+view, steps skipped. Needs playwright (PyPI) and Debian's chromium.
 """
 
 import argparse
@@ -21,7 +22,13 @@ from benchmarks import thousand_signals
 
 SECONDS = 120
 """Simulated time of the run."""
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 SELF = "() => [...document.querySelectorAll('#self dd')].map((value) => value.textContent)"
 VEHICLES = 2
 """Index of the vehicles in view in these values."""
@@ -29,7 +36,9 @@ VEHICLES = 2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--thousand", type=Path, metavar="FOLDER", help="where thousand_signals was written (default: write it)")
+    parser.add_argument(
+        "--thousand", type=Path, metavar="FOLDER", help="where thousand_signals was written (default: write it)"
+    )
     args = parser.parse_args()
     chromium = shutil.which("chromium")
     try:
@@ -41,10 +50,24 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
-        cfg = args.thousand / "thousand.sumocfg" if args.thousand else thousand_signals.write(folder, thousand_signals.DAY)
+        cfg = (
+            args.thousand / "thousand.sumocfg"
+            if args.thousand
+            else thousand_signals.write(folder, thousand_signals.DAY)
+        )
         city = folder / "city.toml"
         city.write_text(f'[network]\nsumocfg = "{cfg.resolve()}"\n')
-        command = [sys.executable, "-m", "controller", "--city", str(city), "--policy", "max-pressure", "--end", str(SECONDS)]
+        command = [
+            sys.executable,
+            "-m",
+            "controller",
+            "--city",
+            str(city),
+            "--policy",
+            "max-pressure",
+            "--end",
+            str(SECONDS),
+        ]
         with subprocess.Popen([*command, "--page", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True) as controller:
             assert controller.stderr is not None
             url = next(match[0] for line in controller.stderr if (match := re.search(r"http\S+", line)))

@@ -2,8 +2,8 @@
 
     python -m benchmarks.prediction_log [--calls 3000]
 
-Two servers run in processes of their own; one client calls them in alternating blocks. The log's bytes per request are those
-of its files, so they show that every request was logged.
+Two servers run in processes of their own; one client calls them in alternating blocks. The log's bytes per request are
+those of its files, so they show that every request was logged.
 """
 
 import argparse

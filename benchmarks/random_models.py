@@ -39,6 +39,8 @@ def write_models(models_dir: Path, contracts: Iterable[pb.PolicyContract]) -> No
         contract.origin.model_number = 1
         folder = models_dir / contract.tl / "1"
         folder.mkdir(parents=True)
-        actor = random_actor(contract.observation.size, contract.action.size, seed, contract.action.kind == "categorical")
+        actor = random_actor(
+            contract.observation.size, contract.action.size, seed, contract.action.kind == "categorical"
+        )
         write.write(folder, actor, contract)
         warmup.write(folder, contract, 1)

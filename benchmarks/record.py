@@ -2,19 +2,22 @@
 
     python -m benchmarks.record [--seconds 1200] [--rounds 3] [--street NAME ...] [--transport traci|libsumo]
 
-All TLs of a street are controlled, in the sumo-rl dialect, with the same random actions (and scores) in each case. The cases
-run interleaved, each in a process of its own, in turns of a twelfth of the simulated time (`benchmarks.turns`):
+All TLs of a street are controlled, in the sumo-rl dialect, with the same random actions (and scores) in each case. The
+cases run interleaved, each in a process of its own, in turns of a twelfth of the simulated time (`benchmarks.turns`):
 
 - without a record;
 - recorded, as a simulation at full speed does it: a chunk each second of wall time;
-- recorded with a chunk at each step, as a run in real time does it: more bytes, because a chunk is compressed by itself;
-- recorded with the loops of `greenserve detectors`, which SUMO simulates too and which are read after each of its steps.
+- recorded with a chunk at each step, as a run in real time does it: more bytes, because a chunk is compressed by
+  itself;
+- recorded with the loops of `greenserve detectors`, which SUMO simulates too and which are read after each of its
+  steps.
 
-The last turn includes the end of the record: all of it is written, with its index, and on the disk (fsync). Not included is the
-start, before control begins, when the network is compressed. Printed are the time of a round, the ratio of the sums and the
-median of the turns' ratios to the case without a record, and the bytes by TL and hour, without the network's files.
-Streets: the sample city; cologne8 and ingolstadt7 of RESCO, which sumo-rl's wheel has (pip install sumo-rl); a generated
-grid of 1,000 signals, for a tenth of the time.
+The last turn includes the end of the record: all of it is written, with its index, and on the disk (fsync). Not
+included is the start, before control begins, when the network is compressed. Printed are the time of a round, the ratio
+of the sums and the median of the turns' ratios to the case without a record, and the bytes by TL and hour, without the
+network's files.
+Streets: the sample city; cologne8 and ingolstadt7 of RESCO, which sumo-rl's wheel has (pip install sumo-rl); a
+generated grid of 1,000 signals, for a tenth of the time.
 Budget: 1.03 x the case without a record; detectors have none.
 """
 
@@ -59,9 +62,13 @@ class ScoredPolicies:
 
     def __init__(self, contracts: list[pb.PolicyContract]) -> None:
         self._random = RandomPolicies(contracts)
-        self._scores = {c.tl: np.random.default_rng(1).dirichlet(np.ones(c.action.size)).astype(np.float32) for c in contracts}
+        self._scores = {
+            c.tl: np.random.default_rng(1).dirichlet(np.ones(c.action.size)).astype(np.float32) for c in contracts
+        }
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
         return {
             tl: Answer(answer.action, 1, tl, self._scores[tl]) if isinstance(answer, Answer) else answer
             for tl, answer in self._random.ask(observations).items()
@@ -89,7 +96,9 @@ def controlled(sumocfg: Path, seconds: float, case: str, transport: str, folder:
         found = detectors.track(connection, start.signals, start.sumo_step_s)
         run = RunStart(street, tuple(contracts), start, safety, control, detectors=found)
         subscribers.append(Recorder(RecordFolder(Path(folder), MAX_BYTES), run, metrics))
-    loop = loop_from(start, connection, street, contracts, ScoredPolicies(contracts), safety, control, subscribers, None)
+    loop = loop_from(
+        start, connection, street, contracts, ScoredPolicies(contracts), safety, control, subscribers, None
+    )
     take_over(connection, street, start)
     end_s = loop.now + seconds
     yield loop.now
@@ -154,7 +163,9 @@ def main() -> None:
         serve_turns(controlled(Path(cfg), float(seconds), case, transport, folder))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1200, help="simulated time; a tenth of it on the generated street")
+    parser.add_argument(
+        "--seconds", type=float, default=1200, help="simulated time; a tenth of it on the generated street"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="runs of each case (default: %(default)s)")
     parser.add_argument("--street", action="append", choices=(GRID, *RESCO, THOUSAND), help="default: all")
     parser.add_argument("--transport", choices=("traci", "libsumo"), default="traci", help="default: %(default)s")

@@ -2,7 +2,8 @@
 
 python -m benchmarks.record_page [--seconds N] [--thousand FOLDER]
 
-Records a run under max-pressure, plays it with `greenserve replay --page`, and asks for frames of the whole city as a browser
+Records a run under max-pressure, plays it with `greenserve replay --page`, and asks for frames of the whole city as a
+browser
 does, which draws nothing: at random seconds (a seek), and then second by second (playing).
 """
 
@@ -32,17 +33,27 @@ TL = "AA0"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=SECONDS, help=f"simulated seconds of the record (default: {SECONDS})")
-    parser.add_argument("--thousand", type=Path, metavar="FOLDER", help="where thousand_signals was written (default: write it)")
+    parser.add_argument(
+        "--seconds", type=int, default=SECONDS, help=f"simulated seconds of the record (default: {SECONDS})"
+    )
+    parser.add_argument(
+        "--thousand", type=Path, metavar="FOLDER", help="where thousand_signals was written (default: write it)"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        cfg = args.thousand / "thousand.sumocfg" if args.thousand else thousand_signals.write(folder, thousand_signals.DAY)
+        cfg = (
+            args.thousand / "thousand.sumocfg"
+            if args.thousand
+            else thousand_signals.write(folder, thousand_signals.DAY)
+        )
         (folder / "city.toml").write_text(f'[network]\nsumocfg = "{cfg.resolve()}"\n')
         record = folder / "record"
         options = ["--city", str(folder / "city.toml"), "--policy", "max-pressure", "--end", str(args.seconds)]
         subprocess.run(
-            [sys.executable, "-m", "controller", *options, "--record", str(record)], check=True, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "controller", *options, "--record", str(record)],
+            check=True,
+            stderr=subprocess.DEVNULL,
         )
         size = sum(file.stat().st_size for file in record.iterdir())
         print(f"1,000 signals, a record of {args.seconds} simulated seconds, {size / 1e6:.1f} MB")

@@ -3,19 +3,21 @@
     python -m benchmarks.resco [--seeds 10] [--street NAME ...] [--all-red 0] [--vary-demand] [--workers 2]
                                [--results docs/resco.csv] [--out out/resco]
 
-Each street is that of the sumo-rl wheel, with the city.toml that `greenserve city init --dialect street` writes and `all_red_s`
-of --all-red; `--all-red default` leaves the red clearance by the junction's size. `greenserve evaluate` simulates all arms with
-SUMO seeds from 101. Each simulation has a row in --results. Those that have one already are not simulated again: the baselines'
-by street, the pretrained policy's as long as the shipped file is the same. fixed and actuated are SUMO's own control, so they
-have the same rows with any --all-red. After a change of the code, pass another file. Prints a table in Markdown.
+Each street is that of the sumo-rl wheel, with the city.toml that `greenserve city init --dialect street` writes and
+`all_red_s` of --all-red; `--all-red default` leaves the red clearance by the junction's size. `greenserve evaluate`
+simulates all arms with SUMO seeds from 101. Each simulation has a row in --results. Those that have one already are not
+simulated again: the baselines' by street, the pretrained policy's as long as the shipped file is the same. fixed and
+actuated are SUMO's own control, so they have the same rows with any --all-red. After a change of the code, pass another
+file. Prints a table in Markdown.
 
-Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. "Time in the network" is the pretrained
-policy's `duration_s`. The closest baseline is the one whose difference has the highest upper bound (with one seed: the
-largest difference).
+Delay in s: time loss and departure delay, mean over all vehicles, as RESCO defines it. "Time in the network" is the
+pretrained policy's `duration_s`. The closest baseline is the one whose difference has the highest upper bound (with one
+seed: the largest difference).
 
-RESCO's figures are computed from its repository (https://github.com/Pi-Star-Lab/RESCO, resco_benchmark/utils/avg_timeLoss.py): of
-each method the mean of its last ten episodes, and the best single episode of any of its learners. Its learners explore in these
-episodes, with SUMO 1.9 and RESCO's yellow and green times; the policy here is frozen and greedy, under the safety rules.
+RESCO's figures are computed from its repository (https://github.com/Pi-Star-Lab/RESCO,
+resco_benchmark/utils/avg_timeLoss.py): of each method the mean of its last ten episodes, and the best single episode of
+any of its learners. Its learners explore in these episodes, with SUMO 1.9 and RESCO's yellow and green times; the
+policy here is frozen and greedy, under the safety rules.
 """
 
 import argparse
@@ -93,7 +95,9 @@ def main(argv: list[str]) -> int:
         prog="python -m benchmarks.resco", description="The policy for any street on RESCO's eight streets."
     )
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm (default: 10)")
-    parser.add_argument("--street", action="append", choices=STREETS, help="street, repeated for several (default: all)")
+    parser.add_argument(
+        "--street", action="append", choices=STREETS, help="street, repeated for several (default: all)"
+    )
     parser.add_argument("--all-red", default="0", metavar="S", help="all_red_s of [safety], or default (default: 0)")
     parser.add_argument("--vary-demand", action="store_true", help="vary the demand between the seeds")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that simulate (default: 2)")
@@ -101,7 +105,9 @@ def main(argv: list[str]) -> int:
         "--results", type=Path, default=Path("docs/resco.csv"), metavar="FILE",
         help="what is known, and what this run adds (default: docs/resco.csv)",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path("out/resco"), metavar="DIR", help="folder (default: out/resco)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/resco"), metavar="DIR", help="folder (default: out/resco)"
+    )
     args = parser.parse_args(argv)
     spec = importlib.util.find_spec("sumo_rl")
     if spec is None or spec.origin is None:
@@ -112,7 +118,9 @@ def main(argv: list[str]) -> int:
     try:
         results = _read(args.results)
     except (TypeError, ValueError, csv.Error) as error:
-        print(f"error: {args.results}: is not a file of this benchmark ({error}); pass another --results", file=sys.stderr)
+        print(
+            f"error: {args.results}: is not a file of this benchmark ({error}); pass another --results", file=sys.stderr
+        )
         return 2
     seeds = range(FIRST_SEED, FIRST_SEED + args.seeds)
     rows = []
@@ -124,10 +132,13 @@ def main(argv: list[str]) -> int:
             if missing:
                 print(f"{street}: {', '.join(missing)}", file=sys.stderr, flush=True)
                 simulations = _simulate(Path(spec.origin).parent / "nets" / "RESCO" / street, missing, args)
-                outdated = [key for key in results if key[:3] == (variant, street, PRETRAINED) and PRETRAINED in missing]
+                outdated = [
+                    key for key in results if key[:3] == (variant, street, PRETRAINED) and PRETRAINED in missing
+                ]
                 results = {key: result for key, result in results.items() if key not in outdated}
                 results |= {
-                    (_of_arm(s["arm"], variant), street, s["arm"], label, int(s["seed"])): _result(s) for s in simulations
+                    (_of_arm(s["arm"], variant), street, s["arm"], label, int(s["seed"])): _result(s)
+                    for s in simulations
                 }
                 _write(args.results, results)
             of_street += [(arm, results[key]) for arm in arms for key in keys[arm]]
@@ -164,7 +175,9 @@ def _write(file: Path, results: Mapping[Key, Result]) -> None:
     writer.writerow(COLUMNS)
     for (variant, street, arm, policy, seed), result in sorted(results.items()):
         demand = VARIED if variant.is_varied else "same"
-        writer.writerow([variant.all_red, demand, street, arm, policy, seed, f"{result.delay_s:.3f}", f"{result.duration_s:.3f}"])
+        writer.writerow(
+            [variant.all_red, demand, street, arm, policy, seed, f"{result.delay_s:.3f}", f"{result.duration_s:.3f}"]
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     whole_files.write(file, text.getvalue())
 
@@ -190,7 +203,14 @@ def _result(simulation: Mapping[str, Any]) -> Result:
 def _prepare(source: Path, folder: Path, all_red: str) -> None:
     shutil.copytree(source, folder, dirs_exist_ok=True)
     (folder / CITY_TOML).unlink(missing_ok=True)
-    flags = ["--sumocfg", str(folder / f"{source.name}.sumocfg"), "--out", str(folder / CITY_TOML), "--dialect", "street"]
+    flags = [
+        "--sumocfg",
+        str(folder / f"{source.name}.sumocfg"),
+        "--out",
+        str(folder / CITY_TOML),
+        "--dialect",
+        "street",
+    ]
     subprocess.run([sys.executable, "-m", "greenserve", "city", "init", *flags], check=True, stdout=sys.stderr)
     if all_red != DEFAULT_ALL_RED:
         city_toml = folder / CITY_TOML
@@ -200,7 +220,8 @@ def _prepare(source: Path, folder: Path, all_red: str) -> None:
 
 def _header() -> str:
     columns = [
-        "street", PRETRAINED, "worst seed", "time in the network", *BASELINES, "pretrained - closest baseline (95 % interval)",
+        "street", PRETRAINED, "worst seed", "time in the network", *BASELINES, "pretrained - closest baseline (95 % "
+        "interval)",
         "RESCO: fixed", "max-pressure", "greedy", "IDQN", "IPPO", "best episode",
     ]  # fmt: skip
     return f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"

@@ -43,7 +43,9 @@ def read_response(connection: http.client.HTTPConnection) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--idle", type=int, default=5000, help="idle connections (default: %(default)s)")
-    parser.add_argument("--numbers", type=int, default=2_000_000, help="values in the large body (default: %(default)s)")
+    parser.add_argument(
+        "--numbers", type=int, default=2_000_000, help="values in the large body (default: %(default)s)"
+    )
     args = parser.parse_args()
     allow_open_files()
     with socket.create_server(("127.0.0.1", 0)) as listener:

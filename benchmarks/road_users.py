@@ -2,11 +2,12 @@
 
     python -m benchmarks.road_users [--streets 20] [--seconds 1200] [--policy FILE] [--max-red 120]
 
-The streets are held-out synthetic ones (seeds from 1,000,000, no training has them) whose signals have pedestrian crossings, a
-junction with a lane for buses on each arm, and a signal 100 m from a rail crossing, with 40 trains an hour. `max_red_s` is the
-value of --max-red; its default is 120, as `greenserve city init` writes it where signals have crossings. Arms: the shipped policy
-(or --policy), SUMO's actuated control, max-pressure and the fixed programs, each with the same demand. Prints the mean time lost
-(for vehicles with the departure delay), in s, and the number of road users.
+The streets are held-out synthetic ones (seeds from 1,000,000, no training has them) whose signals have pedestrian
+crossings, a junction with a lane for buses on each arm, and a signal 100 m from a rail crossing, with 40 trains an
+hour. `max_red_s` is the value of --max-red; its default is 120, as `greenserve city init` writes it where signals have
+crossings. Arms: the shipped policy (or --policy), SUMO's actuated control, max-pressure and the fixed programs, each
+with the same demand. Prints the mean time lost (for vehicles with the departure delay), in s, and the number of road
+users.
 
 Goal: no class of road users loses more time than under actuated control.
 """
@@ -89,14 +90,16 @@ def crossroads(
         near = "R" if has_railway and road == "east" else road
         pairs = [(near, "A0", f"{road}_A0"), ("A0", near, f"A0_{road}")]
         if near == "R":
-            nodes += (
-                '<node id="R" x="100" y="0" type="rail_crossing"/><node id="r0" x="100" y="-900"/><node id="r1" x="100" y="900"/>'
-            )
+            nodes += '<node id="R" x="100" y="0" type="rail_crossing"/>'
+            nodes += '<node id="r0" x="100" y="-900"/><node id="r1" x="100" y="900"/>'
             pairs += [("east", "R", "east_R"), ("R", "east", "R_east")]
             edges += "".join(
-                f'<edge id="{a}_{b}" from="{a}" to="{b}" allow="rail" speed="30"/>' for a, b in (("r0", "R"), ("R", "r1"))
+                f'<edge id="{a}_{b}" from="{a}" to="{b}" allow="rail" speed="30"/>'
+                for a, b in (("r0", "R"), ("R", "r1"))
             )
-        edges += "".join(f'<edge id="{e}" from="{a}" to="{b}" numLanes="2" speed="13.89">{lanes}</edge>' for a, b, e in pairs)
+        edges += "".join(
+            f'<edge id="{e}" from="{a}" to="{b}" numLanes="2" speed="13.89">{lanes}</edge>' for a, b, e in pairs
+        )
     (street / "plain.nod.xml").write_text(f"<nodes>{nodes}</nodes>")
     (street / "plain.edg.xml").write_text(f"<edges>{edges}</edges>")
     files = ["-n", street / "plain.nod.xml", "-e", street / "plain.edg.xml", "-o", street / "street.net.xml"]
@@ -156,10 +159,16 @@ def simulate(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streets", type=int, default=20, metavar="N", help="synthetic streets (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1200.0, metavar="S", help="simulated time (default: %(default)g)")
-    parser.add_argument("--policy", type=Path, default=pretrained.policy(), metavar="FILE", help="(default: the shipped one)")
+    parser.add_argument(
+        "--seconds", type=float, default=1200.0, metavar="S", help="simulated time (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--policy", type=Path, default=pretrained.policy(), metavar="FILE", help="(default: the shipped one)"
+    )
     max_red_s = config.street_max_red_s(has_crossings=True)
-    parser.add_argument("--max-red", type=float, default=max_red_s, metavar="S", help="max_red_s (default: %(default)g)")
+    parser.add_argument(
+        "--max-red", type=float, default=max_red_s, metavar="S", help="max_red_s (default: %(default)g)"
+    )
     args = parser.parse_args()
     print(f"| street | road users | {' | '.join(ARMS)} |\n|{' --- |' * (len(ARMS) + 2)}")
     with tempfile.TemporaryDirectory() as name:
@@ -174,7 +183,9 @@ def main() -> None:
             lost: dict[str, Lost] = {arm: {} for arm in ARMS}
             jobs = list(itertools.product(case.streets, ARMS))
             for (street, demand), arm in tqdm(jobs, desc=case.name, disable=None, leave=False):
-                for kind, lost_s in simulate(street, demand, arm, args.policy, args.seconds, args.max_red, folder).items():
+                for kind, lost_s in simulate(
+                    street, demand, arm, args.policy, args.seconds, args.max_red, folder
+                ).items():
                     lost[arm].setdefault(kind, []).extend(lost_s)
             for kind, users in lost[PRETRAINED].items():
                 means = " | ".join(f"{sum(lost[arm][kind]) / len(lost[arm][kind]):.1f}" for arm in ARMS)

@@ -4,9 +4,10 @@
     python -m benchmarks.sb3_in_sumo_rl evaluate CITY ZIP SEED TRIPINFO
 
 As sumo-rl's documentation does it (its experiments/sb3_grid4x4.py): one network for all signals, with that script's
-hyperparameters. Three things differ. Signals with fewer lanes or greens are padded, because the script's street has equal ones.
-The simulation runs over libsumo, which its documentation recommends for speed; that allows one environment in a process,
-where the script has two over TraCI. And an update has 2 * 256 decisions of each signal, as with the script's two environments.
+hyperparameters. Three things differ. Signals with fewer lanes or greens are padded, because the script's street has
+equal ones. The simulation runs over libsumo, which its documentation recommends for speed; that allows one environment
+in a process, where the script has two over TraCI. And an update has 2 * 256 decisions of each signal, as with the
+script's two environments.
 """
 
 import contextlib
@@ -69,7 +70,8 @@ class Snapshots(BaseCallback):
 
 
 def train(city: Path, folder: Path, seed: int, begin_s: float, limit_s: float) -> None:
-    """Train for a wall time that counts from `begin_s` (time.time), so with the imports of this process; save snapshots.
+    """Train for a wall time that counts from `begin_s` (time.time), so with the imports of this process; save
+    snapshots.
 
     `seed`: of the weights and of the exploration; SUMO's own is random, so that episodes differ.
     """
@@ -86,7 +88,9 @@ def evaluate(city: Path, checkpoint: Path, seed: int, tripinfo: Path) -> None:
     env = environment(city, seed, "--tripinfo-output", str(tripinfo), *TRIPINFO_OPTIONS)
     observations = env.reset(seed=seed)[0]
     while env.agents:
-        actions = {agent: int(model.predict(observation, deterministic=True)[0]) for agent, observation in observations.items()}
+        actions = {
+            agent: int(model.predict(observation, deterministic=True)[0]) for agent, observation in observations.items()
+        }
         observations = env.step(actions)[0]
     env.close()
 

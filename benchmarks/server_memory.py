@@ -29,7 +29,9 @@ def reloads(channel: grpc.Channel, pid: int, folder: Path, count: int) -> None:
     for i in range(count):
         request = config_pb.ReloadConfigRequest()
         for name in names[i % 2 * MODELS : (i % 2 + 1) * MODELS]:
-            request.config.model_config_list.config.add(name=name, base_path=str(folder / name), model_platform="tensorflow")
+            request.config.model_config_list.config.add(
+                name=name, base_path=str(folder / name), model_platform="tensorflow"
+            )
         call(request.SerializeToString(), timeout=60)
         if i + 1 == count // 10:
             before = resident_mb(pid)

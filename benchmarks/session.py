@@ -51,7 +51,8 @@ run_times = []
 for _ in range(runs):
     b = time.perf_counter(); run(first, x); run_times.append(time.perf_counter() - b)
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps(["tensorflow" in sys.modules, ready, 1e3 * float(np.median(times)), 1e6 * float(np.median(run_times)), memory]))
+medians = 1e3 * float(np.median(times)), 1e6 * float(np.median(run_times))
+print(json.dumps(["tensorflow" in sys.modules, ready, *medians, memory]))
 """
 
 

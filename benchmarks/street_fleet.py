@@ -2,9 +2,9 @@
 
     python -m benchmarks.street_fleet [--tls 1000] [--calls 100]
 
-The streets are those of `greenserve train --streets synthetic`; their TLs are exported with --pretrained, built into a fleet
-and served by the embedded server; client and server are separate processes. The observations are random numbers. Budget: 12 ms
-for 1,000 TLs.
+The streets are those of `greenserve train --streets synthetic`; their TLs are exported with --pretrained, built into a
+fleet and served by the embedded server; client and server are separate processes. The observations are random numbers.
+Budget: 12 ms for 1,000 TLs.
 """
 
 import argparse
@@ -33,7 +33,9 @@ def prepare(folder: Path, count: int) -> None:
     for seed in itertools.count():
         (street,) = synthetic(folder / "streets", [seed])
         signals = sorted(city_of(street).tls)[: count - tls]
-        tables = [f"[tl.{json.dumps(f'{seed}-{s}')}]\nsignals = {json.dumps([s])}\ndialect = 'street'\n" for s in signals]
+        tables = [
+            f"[tl.{json.dumps(f'{seed}-{s}')}]\nsignals = {json.dumps([s])}\ndialect = 'street'\n" for s in signals
+        ]
         city = street / "city.toml"
         city.write_text(f"[network]\nsumocfg = {json.dumps(SUMOCFG)}\n" + "".join(tables))
         with contextlib.redirect_stdout(io.StringIO()):
@@ -53,7 +55,10 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=100, help="calls that are measured (default: %(default)s)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        code = "import sys; from pathlib import Path; from benchmarks.street_fleet import prepare; prepare(Path(sys.argv[1]), "
+        code = (
+            "import sys; from pathlib import Path; from benchmarks.street_fleet import prepare; "
+            "prepare(Path(sys.argv[1]), "
+        )
         subprocess.run([sys.executable, "-c", f"{code}{args.tls})", name], check=True, stderr=subprocess.DEVNULL)
         with server(*serving_command(Path(name) / "models")) as address, Client(address) as client:
             size = sum(member.observation_size for member in client.contract("city").members)

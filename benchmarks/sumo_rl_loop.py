@@ -61,7 +61,8 @@ def sumo_rl(sumocfg: Path, seconds: float, transport: str) -> Iterator[float]:
         env = environment_class(
             net_file=str(street.net_file), route_file=",".join(map(str, routes)), begin_time=int(street.begin_s),
             num_seconds=int(seconds), delta_time=DELTA_S, yellow_time=YELLOW_S, min_green=MIN_GREEN_S,
-            max_green=int(NO_MAX_GREEN_S), sumo_seed=42, sumo_warnings=False, add_system_info=False, add_per_agent_info=False,
+            max_green=int(NO_MAX_GREEN_S), sumo_seed=42, sumo_warnings=False, add_system_info=False,
+            add_per_agent_info=False,
         )  # fmt: skip
         env.reset()
         rng = np.random.default_rng(0)

@@ -27,13 +27,28 @@ def write(folder: Path, traffic: tuple[int, int], thousands: int = 1) -> Path:
     size = ["--grid.x-number", str(40 * thousands)]
     net, routes, cfg = folder / "thousand.net.xml", folder / "thousand.rou.xml", folder / "thousand.sumocfg"
     subprocess.run(
-        [str(BIN / "netgenerate"), *NETGENERATE.split(), *size, "--output-file", str(net)], check=True, capture_output=True
+        [str(BIN / "netgenerate"), *NETGENERATE.split(), *size, "--output-file", str(net)],
+        check=True,
+        capture_output=True,
     )
     periods = [MINUTE_S / count for count in (first, *[later] * (END_S // MINUTE_S - 1))]
     # routes are computed in advance, as in the other scenarios, so that routing is not measured
-    arguments = ["-n", str(net), "-o", str(folder / "thousand.trips.xml"), "-r", str(routes), "-e", str(END_S), "--seed", "42"]
+    arguments = [
+        "-n",
+        str(net),
+        "-o",
+        str(folder / "thousand.trips.xml"),
+        "-r",
+        str(routes),
+        "-e",
+        str(END_S),
+        "--seed",
+        "42",
+    ]
     arguments += ["--random-departpos", "-p", *map(str, periods)]
-    subprocess.run([sys.executable, str(TOOLS / "randomTrips.py"), *arguments], check=True, capture_output=True, cwd=folder)
+    subprocess.run(
+        [sys.executable, str(TOOLS / "randomTrips.py"), *arguments], check=True, capture_output=True, cwd=folder
+    )
     cfg.write_text(
         f'<configuration><input><net-file value="{net.name}"/><route-files value="{routes.name}"/></input>'
         f'<time><begin value="0"/><end value="{END_S}"/></time></configuration>\n'

@@ -1,18 +1,21 @@
 """Wall time from nothing to a good policy: `greenserve train` against stable-baselines3's PPO in sumo-rl's environment.
 
-    python -m benchmarks.time_to_policy [--goal 20] [--limit 3600] [--training-seeds 3] [--street cologne8] [--dialect street]
+    python -m benchmarks.time_to_policy [--goal 20] [--limit 3600] [--training-seeds 3] [--street cologne8] [--dialect
+    street]
 
-Each training runs alone, as a process of its own; its time counts from the start of the process. It saves a snapshot of its
-policy after every update. Afterwards the snapshots are simulated in the order of their times, greedy, with the city's demand and
-SUMO seeds that no training had (101 to 105). One rule for both: the time is that of the first snapshot with a mean delay (time
-loss + departure delay of all vehicles, as in RESCO) of at most --goal. With --training-seeds N there are N trainings of each, in
-turn, with seeds 1 to N; printed are all times and their medians.
+Each training runs alone, as a process of its own; its time counts from the start of the process. It saves a snapshot of
+its policy after every update. Afterwards the snapshots are simulated in the order of their times, greedy, with the
+city's demand and SUMO seeds that no training had (101 to 105). One rule for both: the time is that of the first
+snapshot with a mean delay (time loss + departure delay of all vehicles, as in RESCO) of at most --goal. With
+--training-seeds N there are N trainings of each, in turn, with seeds 1 to N; printed are all times and their medians.
 
-- greenserve: from random weights (no pretrained policy), the defaults, --episodes of them in all, --workers 2. In dialect
-  street all TLs share their weights; in dialect sumo-rl each has its own. The snapshots are exported and served, with the
-  street's safety rules (3 s of yellow). The time includes the training's own evaluations on held-out demand.
-- stable-baselines3: see `benchmarks.sb3_in_sumo_rl`; sumo-rl's 2 s of yellow and no safety rules. PyTorch, stable-baselines3 and
-  SuperSuit are installed into a virtual environment (--venv keeps it); if they cannot be, the case is skipped with the reason.
+- greenserve: from random weights (no pretrained policy), the defaults, --episodes of them in all, --workers 2. In
+  dialect street all TLs share their weights; in dialect sumo-rl each has its own. The snapshots are exported and
+  served, with the street's safety rules (3 s of yellow). The time includes the training's own evaluations on held-out
+  demand.
+- stable-baselines3: see `benchmarks.sb3_in_sumo_rl`; sumo-rl's 2 s of yellow and no safety rules. PyTorch,
+  stable-baselines3 and SuperSuit are installed into a virtual environment (--venv keeps it); if they cannot be, the
+  case is skipped with the reason.
 
 Goal: greenserve at least 5 times as fast.
 """
@@ -69,11 +72,26 @@ def until_end(process: "subprocess.Popen[bytes]", limit_s: float) -> Iterator[No
     yield
 
 
-def greenserve_snapshots(city: Path, folder: Path, seed: int, limit_s: float, flags: Sequence[object]) -> list[Snapshot]:
+def greenserve_snapshots(
+    city: Path, folder: Path, seed: int, limit_s: float, flags: Sequence[object]
+) -> list[Snapshot]:
     """Train with `greenserve train`; copy the checkpoints of each update. `flags`: further flags. Raises CaseFailed."""
     out, saved = folder / "training", 0
     snapshots: list[Snapshot] = []
-    command = [sys.executable, "-m", "greenserve", "train", "--city", city, "--out", out, "--workers", 2, "--seed", seed]
+    command = [
+        sys.executable,
+        "-m",
+        "greenserve",
+        "train",
+        "--city",
+        city,
+        "--out",
+        out,
+        "--workers",
+        2,
+        "--seed",
+        seed,
+    ]
     command += ["--checkpoint", "newest", *flags]
     with (folder / "training.log").open("w") as log:
         begin_s = time.monotonic()
@@ -120,7 +138,10 @@ def sb3_delay_s(python: Path, city: Path, folder: Path, snapshot: Path, seeds: S
     delays = []
     for seed in seeds:
         tripinfo = folder / "tripinfo.xml"
-        run([python, "-m", "benchmarks.sb3_in_sumo_rl", "evaluate", city, snapshot, seed, tripinfo], folder / "evaluate.log")
+        run(
+            [python, "-m", "benchmarks.sb3_in_sumo_rl", "evaluate", city, snapshot, seed, tripinfo],
+            folder / "evaluate.log",
+        )
         delays.append(read_trips(tripinfo).delay_s)
     return statistics.mean(delays)
 
@@ -136,7 +157,8 @@ def first_good(name: str, snapshots: Sequence[Snapshot], delay_s: Callable[[Path
 
 
 def report(goal_s: float, limit_s: float, times_s: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    """Lines with the times by case, ours first: each, their medians and the ratio. `times_s`: inf if the goal was not reached."""
+    """Lines with the times by case, ours first: each, their medians and the ratio. `times_s`: inf if the goal was not
+    reached."""
     for case, of_seeds in times_s.items():
         each = ", ".join(f"{time_s:.0f} s" if time_s < math.inf else "not reached" for time_s in of_seeds)
         median_s = statistics.median(of_seeds)
@@ -187,12 +209,20 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", type=Path, default=SCENARIOS, metavar="DIR", help="folder of RESCO's streets")
     parser.add_argument("--street", default="cologne8", help="(default: %(default)s)")
-    parser.add_argument("--dialect", choices=("street", "sumo-rl"), default="street", help="of our TLs (default: street)")
-    parser.add_argument("--goal", type=float, default=20.0, metavar="S", help="mean delay to reach (default: %(default)g)")
-    parser.add_argument("--limit", type=float, default=3600.0, metavar="S", help="of each training (default: %(default)g)")
+    parser.add_argument(
+        "--dialect", choices=("street", "sumo-rl"), default="street", help="of our TLs (default: street)"
+    )
+    parser.add_argument(
+        "--goal", type=float, default=20.0, metavar="S", help="mean delay to reach (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=3600.0, metavar="S", help="of each training (default: %(default)g)"
+    )
     parser.add_argument("--episodes", type=int, default=80, help="of greenserve train (default: %(default)s)")
     parser.add_argument("--episodes-per-update", type=int, metavar="N", help="of greenserve train (default: its own)")
-    parser.add_argument("--training-seeds", type=int, default=1, metavar="N", help="trainings of each (default: %(default)s)")
+    parser.add_argument(
+        "--training-seeds", type=int, default=1, metavar="N", help="trainings of each (default: %(default)s)"
+    )
     parser.add_argument("--seconds", type=int, default=3600, metavar="S", help="of an episode (default: %(default)s)")
     parser.add_argument(
         "--seeds", type=int, default=len(SEEDS), metavar="N", help="simulations of a snapshot (default: %(default)s)"

@@ -4,14 +4,15 @@
 
 Every signal is a TL in the sumo-rl dialect. The cases, in turn, medians of --repeats measurements of 4 episodes:
 
-- `greenserve.parallel_env` with the street's floors, random actions, no learning: from reset to the end, so with the start of
-  SUMO, and with a file of the trips, as a training has one;
-- `greenserve train` with one worker and with several: the same, with a SUMO program for each episode, and the update of all
-  actors and critics after 4 episodes (the default). The learning rate is 0: all is computed, and the policies stay random, so
-  that the streets are as full in each case;
+- `greenserve.parallel_env` with the street's floors, random actions, no learning: from reset to the end, so with the
+  start of SUMO, and with a file of the trips, as a training has one;
+- `greenserve train` with one worker and with several: the same, with a SUMO program for each episode, and the update of
+  all actors and critics after 4 episodes (the default). The learning rate is 0: all is computed, and the policies stay
+  random, so that the streets are as full in each case;
 - sumo-rl from PyPI over libsumo, a random policy, no learning, one episode; without the start of SUMO.
 
-Budget: one worker at least 0.9 times as fast as our environment; two workers on two cores at least 1.8 times as fast as one.
+Budget: one worker at least 0.9 times as fast as our environment; two workers on two cores at least 1.8 times as fast as
+one.
 """
 
 import argparse
@@ -108,7 +109,12 @@ def training(city: config.City, seconds: float, workers: int) -> Iterator[Callab
     with tempfile.TemporaryDirectory() as folder:
         ppo = PpoConfig(learning_rate=0.0, final_sharpness=1.0)
         settings = Settings(
-            Path(folder), episodes_per_update=EPISODES_PER_UPDATE, workers=workers, ppo=ppo, varies=False, evaluate_every=10**6
+            Path(folder),
+            episodes_per_update=EPISODES_PER_UPDATE,
+            workers=workers,
+            ppo=ppo,
+            varies=False,
+            evaluate_every=10**6,
         )
         runner = executor(workers)
         trainer = Trainer(TrainingTask(city, tuple(city.tls), seconds=seconds), settings, runner)
@@ -126,8 +132,12 @@ def training(city: config.City, seconds: float, workers: int) -> Iterator[Callab
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sumocfg", type=Path, default=SCENARIO, help="SUMO configuration (default: cologne8)")
-    parser.add_argument("--seconds", type=float, default=1200.0, help="simulated time of an episode (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=7, help="measurements of each case, in turn (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=1200.0, help="simulated time of an episode (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=7, help="measurements of each case, in turn (default: %(default)s)"
+    )
     parser.add_argument("--workers", type=int, default=2, help="processes of the last training (default: %(default)s)")
     args = parser.parse_args()
     if not args.sumocfg.is_file():
@@ -156,7 +166,8 @@ def city_of(sumocfg: Path) -> config.City:
 
 
 def report(measured: Mapping[str, Sequence[Times]], seconds: float, several: str) -> Iterator[str]:
-    """Lines with the medians by case, and the medians of the ratios of a turn. `several`: the case of several workers."""
+    """Lines with the medians by case, and the medians of the ratios of a turn. `several`: the case of several
+    workers."""
     for case, times in measured.items():
         episode_s, in_sumo_s = (statistics.median(column) for column in zip(*times, strict=True))
         of_sumo = f", SUMO's own steps {in_sumo_s:.2f} s" if in_sumo_s else ""

@@ -56,7 +56,9 @@ class _Case:
     def __init__(self, command: Command) -> None:
         self._arguments = command.arguments
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the case
-        environment = {name: value for name, value in {**os.environ, **command.environment}.items() if value is not None}
+        environment = {
+            name: value for name, value in {**os.environ, **command.environment}.items() if value is not None
+        }
         self.process = subprocess.Popen(
             [sys.executable, *command.arguments],
             stdin=subprocess.PIPE,

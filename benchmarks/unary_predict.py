@@ -104,11 +104,12 @@ def main() -> None:
 
 
 def write_actors(folder: Path, count: int) -> None:
-    """Write models TL0000, TL0001, ... of 64-64 actors, in a process of its own that ends before the server is measured."""
+    """Write models TL0000, TL0001, ... of 64-64 actors, in a process of its own that ends before the server is
+    measured."""
     code = (
-        "import sys; from pathlib import Path; from benchmarks.random_models import write_models; "
-        "from signals.contract import incomplete; "
-        f"write_models(Path(sys.argv[1]), (incomplete(f'TL{{i:04d}}', {INPUTS}, 'kc', {OUTPUTS}) for i in range({count})))"
+        "import sys; from pathlib import Path; from benchmarks.random_models import write_models; from "
+        f"signals.contract import incomplete; write_models(Path(sys.argv[1]), (incomplete(f'TL{{i:04d}}', {INPUTS}, "
+        f"'kc', {OUTPUTS}) for i in range({count})))"
     )
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, stderr=subprocess.DEVNULL)
 

@@ -25,9 +25,11 @@ MAX_PHASE = 16
 """Number of phases of a signal controller."""
 MIN_RECORD_GB = 1
 CROSSINGS_MAX_RED_S = 120.0
-"""`max_red_s` for the street dialect if a signal has pedestrian crossings, which no policy observes: max-pressure's bound."""
+"""`max_red_s` for the street dialect if a signal has pedestrian crossings, which no policy observes: max-pressure's
+bound."""
 STREET_MAX_RED_S = 300.0
-"""`max_red_s` for the street dialect otherwise: a lane whose detector fails seems to be empty, and might never be served."""
+"""`max_red_s` for the street dialect otherwise: a lane whose detector fails seems to be empty, and might never be
+served."""
 T = TypeVar("T")
 DIALECT = "dialect"
 """Key in a TL field's metadata: the included dialects that read the field. A user's own dialect may read all fields."""
@@ -201,7 +203,8 @@ class TL:
     output_tensor: str | None = None
     """The actor's output in a training graph, if the exporter selects a wrong one."""
     phases: dict[str, int] = field(default_factory=dict, hash=False)
-    """Phase numbers in exports of signal events, by `ROAD`, `ROAD:left`, `ROAD:right` or `ROAD:crossing` (docs/atspm.md)."""
+    """Phase numbers in exports of signal events, by `ROAD`, `ROAD:left`, `ROAD:right` or `ROAD:crossing`
+    (docs/atspm.md)."""
 
 
 @dataclass(frozen=True)
@@ -298,7 +301,11 @@ def _keys_of_dialect(body: Any) -> list[str]:
     dialect = body.get("dialect") if isinstance(body, dict) else None
     included = {name for key in fields(TL) for name in key.metadata.get(DIALECT, ())}
     read_by = {dialect} if isinstance(dialect, str) and dialect in included else included
-    keys = [key.name for key in fields(TL) if key.name != "name" and not read_by.isdisjoint(key.metadata.get(DIALECT, read_by))]
+    keys = [
+        key.name
+        for key in fields(TL)
+        if key.name != "name" and not read_by.isdisjoint(key.metadata.get(DIALECT, read_by))
+    ]
     return [*keys, *SUMO_RL_KEYS[TL]] if "sumo-rl" in read_by else keys
 
 
@@ -320,7 +327,8 @@ def _check_safety(where: str, safety: Safety) -> None:
     min_max_red_s = safety.min_green_s + safety.min_yellow_s
     if safety.max_red_s is not None and safety.max_red_s < min_max_red_s:
         raise InputError(
-            f"{where} max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow together, {min_max_red_s:g}"
+            f"{where} max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow together, "
+            f"{min_max_red_s:g}"
         )
     if not safety.walking_speed_mps > 0:
         raise InputError(f"{where} walking_speed_mps must be greater than 0")
@@ -390,7 +398,9 @@ def _districts(path: Path, folder: Path, table: Any, all_tls: Sequence[str]) -> 
             raise InputError(f"{where} fleet: district {same_fleet[0]} has fleet {fleet} too; name another one")
         districts[name] = District(district.address, tuple(tls), fleet)
     if districts and (missing := [tl for tl in all_tls if tl not in district_of]):
-        raise InputError(f"{path}: [serving.districts]: {', '.join(missing[:10])} is not in any district; add it to one")
+        raise InputError(
+            f"{path}: [serving.districts]: {', '.join(missing[:10])} is not in any district; add it to one"
+        )
     return districts
 
 
@@ -424,7 +434,9 @@ def _tls(path: Path, folder: Path, table: Any) -> dict[str, TL]:
 def _with_times(path: Path, folder: Path, tls: dict[str, TL], times: Any) -> dict[str, TL]:
     """The TLs with the times of [training.times]. Raises InputError."""
     if not isinstance(times, dict):
-        raise InputError(f"{path}: [training.times] must contain lines such as SA101 = {{ yellow_s = 3, all_red_s = 2 }}")
+        raise InputError(
+            f"{path}: [training.times] must contain lines such as SA101 = {{ yellow_s = 3, all_red_s = 2 }}"
+        )
     result, listed = dict(tls), set[str]()
     for written, body in times.items():
         where = f"{path}: [training.times] {written}"

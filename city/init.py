@@ -37,9 +37,14 @@ def parser(dialects: Sequence[str], prog: str) -> Parser:
     init = commands.add_parser("init", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     street = init.add_mutually_exclusive_group(required=True)
     street.add_argument("--net", type=Path, metavar="FILE", help="SUMO network (.net.xml, also .gz)")
-    street.add_argument("--sumocfg", type=Path, metavar="FILE", help="existing SUMO configuration, instead of --net and --route")
+    street.add_argument(
+        "--sumocfg", type=Path, metavar="FILE", help="existing SUMO configuration, instead of --net and --route"
+    )
     init.add_argument(
-        "--route", type=Path, metavar="FILE", help="demand; also writes a .sumocfg of network and demand, with sumo-rl's options"
+        "--route",
+        type=Path,
+        metavar="FILE",
+        help="demand; also writes a .sumocfg of network and demand, with sumo-rl's options",
     )
     init.add_argument(
         "--dialect", default=SUMO_RL, choices=dialects, help=f"observation and action of every TL (default: {SUMO_RL})"
@@ -54,7 +59,9 @@ def parser(dialects: Sequence[str], prog: str) -> Parser:
         metavar="S",
         help="simulated time (default: until the demand has left; train and evaluate need an end)",
     )
-    init.add_argument("--out", type=Path, default=Path("city.toml"), metavar="FILE", help="file to write (default: ./city.toml)")
+    init.add_argument(
+        "--out", type=Path, default=Path("city.toml"), metavar="FILE", help="file to write (default: ./city.toml)"
+    )
     return parser
 
 
@@ -94,12 +101,14 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise InputError("--sumocfg names its own demand; leave --route out, or pass --net")
     if args.route is None and (args.begin_time or args.num_seconds):
         raise InputError(
-            "--begin-time and --num-seconds are for the .sumocfg that is written with --route; pass it, or leave them out"
+            "--begin-time and --num-seconds are for the .sumocfg that is written with --route; pass it, or leave them "
+            "out"
         )
 
 
 def _init(args: argparse.Namespace, choose: Callable[[SignalNetwork], Choice]) -> str:
-    """Write city.toml, and a .sumocfg if demand is given; return a summary. Raises InputError, and overwrites nothing."""
+    """Write city.toml, and a .sumocfg if demand is given; return a summary. Raises InputError, and overwrites
+    nothing."""
     out: Path = args.out
     folder, source = out.resolve().parent, args.net or args.sumocfg
     if not source.is_file():
@@ -128,7 +137,9 @@ def _init(args: argparse.Namespace, choose: Callable[[SignalNetwork], Choice]) -
     return "\n".join([*lines, f"wrote {' and '.join(map(str, files))}: {count} of dialect {args.dialect}"])
 
 
-def _choices(street: StreetNetwork, choose: Callable[[SignalNetwork], Choice]) -> tuple[dict[str, Choice], dict[str, str]]:
+def _choices(
+    street: StreetNetwork, choose: Callable[[SignalNetwork], Choice]
+) -> tuple[dict[str, Choice], dict[str, str]]:
     """(signal -> what a policy chooses from, signal -> why a policy cannot control it)."""
     choices, left_out = {}, {}
     for signal in street.signals.values():
@@ -143,7 +154,11 @@ def _write_all(files: Mapping[Path, str], out: Path) -> None:
     """Write all files or none; existing ones are not overwritten. Raises InputError."""
     for path, text in files.items():
         if path.exists():
-            remedy = "pass another --out, or remove it" if path == out else "pass it as --sumocfg instead of --net and --route"
+            remedy = (
+                "pass another --out, or remove it"
+                if path == out
+                else "pass it as --sumocfg instead of --net and --route"
+            )
             raise InputError(f"{path}: exists already, and is not overwritten; {remedy}")
         try:
             text.encode()
@@ -164,15 +179,17 @@ def _check_demand(route: Path) -> None:
     """Raise InputError unless a file is a readable route file of SUMO's."""
     for depth, element in elements(route):
         if depth == 0 and element.tag not in ("routes", "additional"):
-            raise InputError(f"{route}: is not a route file: its root is <{element.tag}>, not <routes>; pass another --route")
+            raise InputError(
+                f"{route}: is not a route file: its root is <{element.tag}>, not <routes>; pass another --route"
+            )
         element.clear()
 
 
 def tl_names(signals: Iterable[str]) -> dict[str, str]:
     """TL name -> signal, in the signals' order.
 
-    A name is the signal's id, with hyphens for characters that a folder's name should not have. A signal with an id of more
-    than MAX_SIGNAL_NAME characters, such as those of joined junctions, gets a number: TL001.
+    A name is the signal's id, with hyphens for characters that a folder's name should not have. A signal with an id of
+    more than MAX_SIGNAL_NAME characters, such as those of joined junctions, gets a number: TL001.
     """
     names: dict[str, str] = {}
     used_keys = set(RESERVED_NAMES)
@@ -180,7 +197,9 @@ def tl_names(signals: Iterable[str]) -> dict[str, str]:
     for signal in signals:
         is_long = len(signal) > MAX_SIGNAL_NAME
         number_of_long += is_long
-        wanted = f"TL{number_of_long:03d}" if is_long else re.sub(r"[^A-Za-z0-9._]+", "-", signal).strip("-._") or "signal"
+        wanted = (
+            f"TL{number_of_long:03d}" if is_long else re.sub(r"[^A-Za-z0-9._]+", "-", signal).strip("-._") or "signal"
+        )
         name = canonical(wanted)
         number, unique = 1, name
         while key(unique).lower() in used_keys:
@@ -213,13 +232,19 @@ def city_toml(
         dialect: of every TL.
         folder: base of the file's paths.
     """
-    street_file = f"{'net' if sumocfg is None else 'sumocfg'} = {toml_text.string(_relative(sumocfg or source, folder))}"
-    demand = "" if sumocfg else '\n# sumocfg = "..."  # network and demand, to simulate: greenserve city init --route FILE'
+    street_file = (
+        f"{'net' if sumocfg is None else 'sumocfg'} = {toml_text.string(_relative(sumocfg or source, folder))}"
+    )
+    demand = (
+        "" if sumocfg else '\n# sumocfg = "..."  # network and demand, to simulate: greenserve city init --route FILE'
+    )
     signals = "\n".join(_tl_table(tl, street.signals[signal], choices[signal], dialect) for tl, signal in tls.items())
     has_crossings = any(any(street.signals[signal].crossing_m) for signal in tls.values())
     max_red = f"max_red_s = {street_max_red_s(has_crossings):g}     # {_MAX_RED_REASONS[has_crossings]}"
     max_red = f"\n{max_red}" if dialect == STREET else f"\n# {max_red}" if has_crossings else ""
-    signals += "".join(f"\n# Left out: {toml_text.comment(reason)}" for reason in left_out.values()) + ("\n" if left_out else "")
+    signals += "".join(f"\n# Left out: {toml_text.comment(reason)}" for reason in left_out.values()) + (
+        "\n" if left_out else ""
+    )
     return f"""\
 # Made by greenserve city init from {toml_text.comment(source.name)}. Every key: docs/reference/city-toml.md
 
@@ -274,7 +299,9 @@ def _tl_table(tl: str, signal: SignalNetwork, choice: Choice, dialect: str) -> s
         return "\n".join(lines) + "\n"
     first = signal.first_program
     if choice.program != first.id and set(choice.greens) != {first.phases[k].state for k in first.greens}:
-        reason = f"it runs at the begin time; a policy of sumo-rl is trained on the first, {toml_text.comment(first.id)}"
+        reason = (
+            f"it runs at the begin time; a policy of sumo-rl is trained on the first, {toml_text.comment(first.id)}"
+        )
         lines.append(f"program = {toml_text.string(choice.program)}  # {reason}")
     return "\n".join(lines) + "\n"
 

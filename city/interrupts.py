@@ -31,13 +31,16 @@ class Interrupts:
             self._previous_handlers = {}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
         if self._previous_handlers:
             sys.unraisablehook = self._previous_hook
         if self._retry is not None and kind is not None:
-            self._retry.cancel()  # the block has ended by an exception; after a normal end, the interrupt must not be lost
+            # the block has ended by an exception; after a normal end, the interrupt must not be lost
+            self._retry.cancel()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self.received = True

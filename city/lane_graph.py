@@ -13,7 +13,8 @@ class UpstreamLane(NamedTuple):
 
     lane: str
     distance_m: float
-    """From the lane's end to the stop line by the shortest path, over lanes; the length inside junctions is not counted."""
+    """From the lane's end to the stop line by the shortest path, over lanes; the length inside junctions is not
+    counted."""
     share: float
     """Of its vehicles, the share that goes to the stop line if they choose each of the lanes that follow equally often.
 

@@ -17,8 +17,8 @@ class Movement:
     turn: str
     """SUMO's `dir`: s, l, L, r, R or t; "" for a pedestrian crossing."""
     heading_deg: float
-    """Compass heading of its traffic at the stop line, clockwise from north; of a crossing, the direction in which the road
-    that it crosses lies, seen from the junction."""
+    """Compass heading of its traffic at the stop line, clockwise from north; of a crossing, the direction in which the
+    road that it crosses lies, seen from the junction."""
     crossed_roads: tuple[str, ...] = ()
     """The roads that a pedestrian crossing crosses."""
 

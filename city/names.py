@@ -12,8 +12,8 @@ TL_PATTERN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,6}(?![A-Za-z0-9])"
 
 
 MAX_SIGNAL_NAME = 24
-"""Maximum length of a signal's id that `city init` takes as the TL's name. Of a longer one the TL gets a short name, so its
-checkpoint may be named after the signal."""
+"""Maximum length of a signal's id that `city init` takes as the TL's name. Of a longer one the TL gets a short name, so
+its checkpoint may be named after the signal."""
 
 
 def canonical(name: str) -> str:
@@ -43,7 +43,9 @@ def find(name: str, tls: Iterable[str]) -> str | None:
     return by_key(tls).get(key(name))
 
 
-def select(values: Iterable[str], tls: Sequence[str], flag: str, tl_of_signal: Mapping[str, str] | None = None) -> list[str]:
+def select(
+    values: Iterable[str], tls: Sequence[str], flag: str, tl_of_signal: Mapping[str, str] | None = None
+) -> list[str]:
     """The TLs that a flag selects, in order, without duplicates. Raises InputError for an unknown TL.
 
     Args:

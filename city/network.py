@@ -16,7 +16,16 @@ from city.errors import InputError
 from city.lane_graph import LaneGraph
 from city.lanes import is_internal, road_of
 from city.movements import Movement, heading_deg, leg_deg, points
-from city.right_of_way import MAX_PATH_M, Connection, Foes, Junctions, Requests, conflicts, green_together, path_length_m
+from city.right_of_way import (
+    MAX_PATH_M,
+    Connection,
+    Foes,
+    Junctions,
+    Requests,
+    conflicts,
+    green_together,
+    path_length_m,
+)
 from city.sumo_files import elements, seconds, time_hint
 
 MIN_APPROACH_M = 50.0
@@ -92,7 +101,9 @@ OFF_PROGRAM = Program(OFF, OFF, 0, ())
 
 def newest_program(switches: Iterable[ProgramSwitch], now: float, from_s: float = -math.inf) -> str | None:
     """Id of the program of the last switch between `from_s` and `now`, or None without a switch."""
-    newest = max(((switch.newest_s(now), k, switch.program) for k, switch in enumerate(switches)), default=(-math.inf, 0, ""))
+    newest = max(
+        ((switch.newest_s(now), k, switch.program) for k, switch in enumerate(switches)), default=(-math.inf, 0, "")
+    )
     return newest[2] if -math.inf < newest[0] >= from_s else None
 
 
@@ -114,14 +125,16 @@ class SignalNetwork:
     yields: Foes
     """bool [links, links]: whether row yields to column (`response`), for foes that some phase shows green together."""
     permissive: Foes
-    """bool [links, links], symmetric: whether two foes may both show g. A link of several connections may yield with one
-    and have priority with another; two links may both show g if, of each two connections that are foes, one yields."""
+    """bool [links, links], symmetric: whether two foes may both show g. A link of several connections may yield with
+    one and have priority with another; two links may both show g if, of each two connections that are foes, one
+    yields."""
     approach_mps: tuple[float, ...] = ()
     """By link index: speed limit of the fastest incoming vehicle lane, in m/s; 0 without such a lane, or if unknown."""
     crossing_m: tuple[float, ...] = ()
     """By link index: length of the pedestrian crossing, in m; 0 if the link is not a crossing."""
     path_m: tuple[float, ...] = ()
-    """By link index: length of the longest vehicle path over the junction, in m; 0 without such a path, or if unknown."""
+    """By link index: length of the longest vehicle path over the junction, in m; 0 without such a path, or if
+    unknown."""
     slowest_mps: tuple[float, ...] = ()
     """By link index: speed limit of the slowest incoming vehicle lane, in m/s; 0 without such a lane, or if unknown."""
     switches: tuple[ProgramSwitch, ...] = ()
@@ -144,7 +157,9 @@ class SignalNetwork:
         Raises InputError if the signal has none.
         """
         if not self.programs:
-            raise InputError(f"signal {self.id} has no program except {OFF!r}; add one in the network or an additional file")
+            raise InputError(
+                f"signal {self.id} has no program except {OFF!r}; add one in the network or an additional file"
+            )
         return next((program for program in self.programs if not program.is_blinking), self.programs[0])
 
     @property
@@ -176,7 +191,8 @@ class StreetNetwork:
     lane_length_m: dict[str, float]
     """By lane of the network."""
     lanes_behind: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it, each with the distance from its end to the
+    """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it, each with the distance from its end to
+    the
     stop line in m: a vehicle that stops at the signal may still be on one of them."""
     begin_s: float = 0.0
     end_s: float | None = None
@@ -190,7 +206,8 @@ def of_city(city: City) -> StreetNetwork:
         if path is not None:
             if not path.is_file():
                 raise InputError(
-                    f"{city.path}: [network] {key}: there is no file {path}; fix its path, which is relative to city.toml"
+                    f"{city.path}: [network] {key}: there is no file {path}; fix its path, which is relative to "
+                    "city.toml"
                 )
             begin_s = city.network.begin_s
             return of_sumocfg(path, begin_s) if key == "sumocfg" else read(path, begin_s=begin_s or 0.0)
@@ -238,7 +255,9 @@ def _time(path: Path, key: str, text: str) -> float:
     return value
 
 
-def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 0.0, end_s: float | None = None) -> StreetNetwork:
+def read(
+    net_file: Path, additional: list[Path] | None = None, begin_s: float = 0.0, end_s: float | None = None
+) -> StreetNetwork:
     """Read a .net.xml (or .gz) and the signal programs of additional files.
 
     Args:
@@ -291,8 +310,12 @@ def _reason(error: KeyError | ValueError) -> str:
 
 def _is_coordinated(element: ET.Element) -> bool:
     """Whether a `tlLogic` has SUMO's parameter `coordinated`, or phases with `earliestEnd` or `latestEnd`."""
-    is_set = any(p.get("key") == "coordinated" and p.get("value", "").lower() in ("true", "1") for p in element.iter("param"))
-    return is_set or any("earliestEnd" in phase.attrib or "latestEnd" in phase.attrib for phase in element.iter("phase"))
+    is_set = any(
+        p.get("key") == "coordinated" and p.get("value", "").lower() in ("true", "1") for p in element.iter("param")
+    )
+    return is_set or any(
+        "earliestEnd" in phase.attrib or "latestEnd" in phase.attrib for phase in element.iter("phase")
+    )
 
 
 class _Reader:
@@ -414,7 +437,8 @@ class _Reader:
         for schedule in self.schedules_of.get(signal, []):
             if schedule not in self.schedules:
                 raise InputError(
-                    f"{self.net_file}: signal {signal} follows the schedule {schedule}, which no file defines; add its <WAUT>"
+                    f"{self.net_file}: signal {signal} follows the schedule {schedule}, which no file defines; add its "
+                    "<WAUT>"
                 )
             active, schedule_switches = self.schedules[schedule]
             switches += schedule_switches
@@ -432,7 +456,8 @@ class _Reader:
             path_m, invalid_path = self._path_m(size, connections)
         except (KeyError, IndexError, ValueError) as error:
             raise InputError(
-                f"{self.net_file}: signal {signal}'s lanes have malformed shapes ({error!r}); write it again with netconvert"
+                f"{self.net_file}: signal {signal}'s lanes have malformed shapes ({error!r}); write it again with "
+                "netconvert"
             ) from None
         together = green_together(size, states)
         return SignalNetwork(
@@ -446,7 +471,10 @@ class _Reader:
             permissive & together,
             tuple(max(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(
-                max((self.lanes.length_m[lane] for pair in pairs for lane in pair if lane in self.crossings), default=0.0)
+                max(
+                    (self.lanes.length_m[lane] for pair in pairs for lane in pair if lane in self.crossings),
+                    default=0.0,
+                )
                 for pairs in links
             ),
             tuple(path_m),
@@ -476,7 +504,8 @@ class _Reader:
         return [self.lanes.limit_mps[a] for a, b in pairs if not {a, b} & self.crossings]
 
     def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
-        """(by link index the length of its longest vehicle path over the junction in m, text about an invalid path or "")."""
+        """(by link index the length of its longest vehicle path over the junction in m, text about an invalid path or
+        "")."""
         path_m, invalid_path = [0.0] * size, ""
         for connection in connections:
             if not {connection.from_lane, connection.to_lane} & self.crossings:

@@ -41,7 +41,8 @@ def check_pair(certificate: bytes, key: bytes, where: str) -> None:
 
 
 def earliest_expiry_s(content: bytes) -> float | None:
-    """The earliest expiry of the certificates in a PEM file, in s since 1970 (UTC); None without a readable certificate.
+    """The earliest expiry of the certificates in a PEM file, in s since 1970 (UTC); None without a readable
+    certificate.
 
     Source: RFC 5280, section 4.1.
     """

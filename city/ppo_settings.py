@@ -40,7 +40,8 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "final_sharpness": (lambda x: 1 <= x <= MAX_SHARPNESS, f"be at least 1 and at most {MAX_SHARPNESS}"),
     "target_kl": (lambda x: 0 < x <= MAX_TARGET_KL, f"be greater than 0 and at most {MAX_TARGET_KL}"),
     "hidden_sizes": (
-        lambda sizes: len(sizes) > 0 and all(0 < size <= MAX_UNITS for size in sizes), f"be integers between 1 and {MAX_UNITS}",
+        lambda sizes: len(sizes) > 0 and all(0 < size <= MAX_UNITS for size in sizes),
+        f"be integers between 1 and {MAX_UNITS}",
     ),
 }  # fmt: skip
 """By key: whether a value is in its range, and what a value must do."""

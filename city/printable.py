@@ -12,8 +12,8 @@ _LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARS + 1},}}")
 def printable(text: str, max_chars: int = MAX_CHARS) -> str:
     """The text as one line that a terminal shows as it is.
 
-    Control characters, line breaks and marks of writing direction, with which a name could move the cursor or change the
-    order of letters, become U+FFFD; a text or a word that is too long loses its middle.
+    Control characters, line breaks and marks of writing direction, with which a name could move the cursor or change
+    the order of letters, become U+FFFD; a text or a word that is too long loses its middle.
     """
     shortened = _shortened(_LONG_WORD.sub(lambda word: _shortened(word[0], MAX_WORD_CHARS), text), max_chars)
     if shortened.isprintable():

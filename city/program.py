@@ -31,7 +31,8 @@ def run(
     """Run a program and return its exit code; an expected error is printed as one line.
 
     Args:
-        body: the program; returns an exit code. It also does the slow imports, so that an interrupt of them is one line.
+        body: the program; returns an exit code. It also does the slow imports, so that an interrupt of them is one
+            line.
         interrupted: returns the message after SIGTERM or Ctrl-C.
         takes_signals: whether SIGTERM and Ctrl-C raise KeyboardInterrupt in `body`; a daemon installs its own handlers.
         errors: where error lines go (default: stderr).

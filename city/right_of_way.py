@@ -22,7 +22,8 @@ VEHICLE_WIDTH_M = 2.5
 PATH_STEP_M = 0.5
 """Distance between the points at which two paths are compared."""
 MAX_PATH_M = 1000.0
-"""Maximum length of a path over a junction. A longer one has wrong points: netconvert's numbers overflow with very many lanes."""
+"""Maximum length of a path over a junction. A longer one has wrong points: netconvert's numbers overflow with very many
+lanes."""
 CURVES = 5
 """Curves on which a vehicle may cross a junction without internal lanes."""
 
@@ -158,7 +159,9 @@ def conflicts(
     foes = np.zeros((size, size), bool)
     yields, permissive = (np.ones((size, size), bool) for _ in range(2))
     for ((junction, k), links), ((other_junction, other), foe_links) in combinations(by_request.items(), 2):
-        if junction != other_junction or not (requests.has_foe(junction, k, other) or requests.has_foe(junction, other, k)):
+        if junction != other_junction or not (
+            requests.has_foe(junction, k, other) or requests.has_foe(junction, other, k)
+        ):
             continue
         link_yields, foe_yields = requests.yields_to(junction, k, other), requests.yields_to(junction, other, k)
         for link, foe in product(links, foe_links):
@@ -177,7 +180,11 @@ def conflicts(
         }
         for link, foe in product(without_request, connections):
             junctions = [requests.junction_of.get(connection.from_lane, "") for connection in (link, foe)]
-            if foe.index == link.index or _same_approach(link, foe) or (all(junctions) and junctions[0] != junctions[1]):
+            if (
+                foe.index == link.index
+                or _same_approach(link, foe)
+                or (all(junctions) and junctions[0] != junctions[1])
+            ):
                 continue
             if road_of(foe.to_lane) == road_of(link.to_lane) or _are_close(paths.get(link), paths.get(foe)):
                 foes[link.index, foe.index] = foes[foe.index, link.index] = True
@@ -226,7 +233,10 @@ def _curves(lane: list[tuple[float, float]], next_lane: list[tuple[float, float]
     across = ahead[0] * back[1] - ahead[1] * back[0]
     if abs(across) > 1e-6 * np.linalg.norm(ahead) * np.linalg.norm(back):
         gap = end - start
-        along, along_back = (gap[0] * back[1] - gap[1] * back[0]) / across, (gap[0] * ahead[1] - gap[1] * ahead[0]) / across
+        along, along_back = (
+            (gap[0] * back[1] - gap[1] * back[0]) / across,
+            (gap[0] * ahead[1] - gap[1] * ahead[0]) / across,
+        )
         # nearly parallel lanes meet far away, where no vehicle drives
         far_m = 2 * float(np.linalg.norm(gap))
         if 0 < along * np.linalg.norm(ahead) < far_m and 0 < along_back * np.linalg.norm(back) < far_m:
@@ -242,8 +252,11 @@ def path_length_m(connection: Connection, continuation: Mapping[str, str], shape
     return sum(math.dist(a, b) for a, b in pairwise(_corners(connection, continuation, shapes)))
 
 
-def _corners(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> list[tuple[float, float]]:
-    """The polyline of a connection's path over its junction, in m, from the end of its lane to the start of the next."""
+def _corners(
+    connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]
+) -> list[tuple[float, float]]:
+    """The polyline of a connection's path over its junction, in m, from the end of its lane to the start of the
+    next."""
     corners = [points(shapes[connection.from_lane])[-1]]
     lane = connection.via
     while lane in shapes:

@@ -80,7 +80,8 @@ def read(net_file: Path) -> StreetShapes:
         if depth == 1:
             element.clear()
     at_signal = {
-        signal: tuple(dict.fromkeys(end_of[road] for road in roads if end_of.get(road))) for signal, roads in signal_roads.items()
+        signal: tuple(dict.fromkeys(end_of[road] for road in roads if end_of.get(road)))
+        for signal, roads in signal_roads.items()
     }
     return StreetShapes(tuple(lanes), tuple(junctions), at_signal)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from city.errors import InputError
 
-_LONG_NAMES = {"n": "net-file", "net": "net-file", "r": "route-files", "routes": "route-files", "b": "begin", "e": "end",
+_LONG_NAMES = {"n": "net-file", "net": "net-file", "r": "route-files", "routes": "route-files", "b": "begin",
+"e": "end",
                   "a": "additional-files", "additional": "additional-files"}  # fmt: skip
 """Other names that SUMO accepts for its options."""
 _MAX_TIME_S = 1e12
@@ -39,7 +40,9 @@ def listed_files(path: Path, option: str) -> list[Path]:
 def digest(sumocfg: Path) -> str:
     """SHA-256 of a .sumocfg and of the network, demand and additional files that it names. Raises InputError."""
     result = hashlib.sha256()
-    inputs = [path for option in ("net-file", "route-files", "additional-files") for path in listed_files(sumocfg, option)]
+    inputs = [
+        path for option in ("net-file", "route-files", "additional-files") for path in listed_files(sumocfg, option)
+    ]
     for path in (sumocfg, *inputs):
         try:
             with path.open("rb") as file:
@@ -79,7 +82,10 @@ def time_text(second: float) -> str:
 def time_hint(text: str) -> str:
     """How to write a time, for an error about `text`, which is not one of SUMO's."""
     if re.fullmatch(r"\d{1,2}:\d{2}", text):
-        return f"hours, minutes and seconds, such as {text}:00, or seconds, such as {3600 * int(text[:-3]) + 60 * int(text[-2:])}"
+        return (
+            f"hours, minutes and seconds, such as {text}:00, or seconds, such as "
+            f"{3600 * int(text[:-3]) + 60 * int(text[-2:])}"
+        )
     return "seconds, such as 3600, or hours:minutes:seconds, such as 08:15:00"
 
 

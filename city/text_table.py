@@ -14,7 +14,8 @@ MIN_WRAPPED = 40
 def render(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
     """The lines of a table, with columns as wide as their widest cell; the last column is not padded.
 
-    `width`: of the terminal, in characters. The last column is wrapped to it, below the row if the others leave too little room.
+    `width`: of the terminal, in characters. The last column is wrapped to it, below the row if the others leave too
+    little room.
     """
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header) - 1)]

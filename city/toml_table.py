@@ -24,7 +24,12 @@ SimulationTime = NewType("SimulationTime", float)
 
 
 def read(
-    kind: type[T], where: str, table: Any, folder: Path, synonyms: Mapping[str, str] | None = None, keys: Sequence[str] = ()
+    kind: type[T],
+    where: str,
+    table: Any,
+    folder: Path,
+    synonyms: Mapping[str, str] | None = None,
+    keys: Sequence[str] = (),
 ) -> T:
     """The dataclass of a table. Raises InputError.
 
@@ -44,7 +49,9 @@ def read(
     for written, value in table.items():
         key = synonyms.get(written, written)
         if key not in types_by_key:
-            raise InputError(f"{where} unknown key {written}; {_suggestion(written, keys or [*types_by_key, *synonyms])}")
+            raise InputError(
+                f"{where} unknown key {written}; {_suggestion(written, keys or [*types_by_key, *synonyms])}"
+            )
         if key in values:
             raise InputError(f"{where} has both {key} and sumo-rl's name for it; remove one")
         largest = fields[key].metadata.get(MAX, MAX_VALUE)
@@ -66,7 +73,8 @@ def _suggestion(word: str, keys: Sequence[str]) -> str:
 
 
 def syntax_error(text: str, reason: str) -> str:
-    """An error text for a file that is not TOML: the line and the fix of a usual mistake. `reason`: the parser's message."""
+    """An error text for a file that is not TOML: the line and the fix of a usual mistake. `reason`: the parser's
+    message."""
     at = re.search(r"\(at line (\d+), column \d+\)", reason)
     if at is None:
         return f"cannot be read as TOML: {reason}"
@@ -83,7 +91,8 @@ def syntax_error(text: str, reason: str) -> str:
 
 
 def _value(where: str, hint: Any, value: Any, folder: Path, largest: float = MAX_VALUE) -> Any:
-    """Check and convert a value to a field's type; an optional field's None stands for a missing key, never for a value.
+    """Check and convert a value to a field's type; an optional field's None stands for a missing key, never for a
+    value.
 
     `largest`: the largest number.
     """
@@ -138,7 +147,11 @@ def _time(where: str, value: Any, folder: Path) -> SimulationTime:
 
 
 def _sizes(where: str, value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value or not all(type(item) is int and 0 < item <= MAX_VALUE for item in value):
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(type(item) is int and 0 < item <= MAX_VALUE for item in value)
+    ):
         raise InputError(f"{where} must be a list of positive integers, such as [64, 64]")
     return tuple(value)
 

@@ -177,7 +177,9 @@ def lanes_to_read(
         lanes_of[contract.tl] = lanes
         vehicle_lanes = list(dialects.of(contract).vehicle_lanes(contract))
         if driver == Greedy.name:
-            vehicle_lanes += [lane for signal in signals for lane in _roads(greedy.approach_lanes(signal, street.lanes_behind))]
+            vehicle_lanes += [
+                lane for signal in signals for lane in _roads(greedy.approach_lanes(signal, street.lanes_behind))
+            ]
         vehicle_lanes_of[contract.tl] = vehicle_lanes
     return LanesToRead(lanes_of, list(dict.fromkeys(outflow_lanes)), vehicle_lanes_of)
 
@@ -202,7 +204,9 @@ def _intersection(
             f"{contract.tl}: one of its signals has no green phase, so {driver} has nothing to choose; "
             "leave it out with --infer-tl"
         )
-    pressure = _scored_greens(MaxPressure, contract, street, lanes, times) if control.fallback == MaxPressure.name else None
+    pressure = (
+        _scored_greens(MaxPressure, contract, street, lanes, times) if control.fallback == MaxPressure.name else None
+    )
     return Intersection(
         contract,
         dialect.observer(contract, lanes.row, lanes.length_m),
@@ -250,5 +254,12 @@ def _scored_greens(
     if not all(greens):
         return None
     return kind(
-        signals, greens, lanes.row, lanes.length_m, times.yellow_s, times.min_green_s, times.all_red_s, street.lanes_behind
+        signals,
+        greens,
+        lanes.row,
+        lanes.length_m,
+        times.yellow_s,
+        times.min_green_s,
+        times.all_red_s,
+        street.lanes_behind,
     )

@@ -36,7 +36,9 @@ from signals.policy_signals import PolicySignal, describe_programs, of_contract
 from signals.safety.signal_safety import SignalSafety
 
 MATCHES, LEFT_OUT = "matches", "left on its own program"
-SERVER_HELP = "read contracts from this model server (default: the district's server, else the folder [serving] models_dir)"
+SERVER_HELP = (
+    "read contracts from this model server (default: the district's server, else the folder [serving] models_dir)"
+)
 Row = tuple[str, str, str, str]
 """(TL, version, dialect, "matches", a difference, or why the TL is left on its own program)."""
 
@@ -60,9 +62,15 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.check"
 
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
-    parser = Parser(prog=prog, description="Compare every TL's policy contract with the network, without running anything.")
+    parser = Parser(
+        prog=prog, description="Compare every TL's policy contract with the network, without running anything."
+    )
     parser.add_argument(
-        "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
+        "--city",
+        type=Path,
+        metavar="FILE",
+        default=Path("city.toml"),
+        help="the city's description (default: ./city.toml)",
     )
     parser.add_argument(
         "--infer-tl", action="append", metavar="TL", help="TLs to check, separated by commas or repeated (default: all)"
@@ -91,7 +99,8 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
 def _compare(
     city: City, street: StreetNetwork, tls: Iterable[str], models: ModelSettings, client: Client | None, is_strict: bool
 ) -> tuple[StreetNetwork, list[Row], list[str]]:
-    """Compare the TLs; returns as `_check`. `client`: of the model server; None: contracts are read from the models' folder."""
+    """Compare the TLs; returns as `_check`. `client`: of the model server; None: contracts are read from the models'
+    folder."""
     rows: list[Row] = []
     times: list[ChangeTimes | None] = []
     without_model: list[str] = []
@@ -163,7 +172,11 @@ def _client(models: ModelSettings) -> Iterator[Client]:
         try:
             client.status("")
         except (Unavailable, DeadlineExceeded) as error:
-            remedy = "pass another --server" if models.tls_files is None else "pass another --server, or check the TLS settings"
+            remedy = (
+                "pass another --server"
+                if models.tls_files is None
+                else "pass another --server, or check the TLS settings"
+            )
             raise InputError(
                 f"no model server answers at {client.address} ({error}); start one (greenserve serve) or {remedy}"
             ) from None
@@ -182,7 +195,9 @@ def _row(city: City, street: StreetNetwork, tl: str, contract: pb.PolicyContract
     return tl, number, dialect, MATCHES
 
 
-def _contract(city: City, street: StreetNetwork, tl: str, models: ModelSettings, client: Client | None) -> pb.PolicyContract:
+def _contract(
+    city: City, street: StreetNetwork, tl: str, models: ModelSettings, client: Client | None
+) -> pb.PolicyContract:
     """The contract of a TL's model, served or on disk. Raises InputError, ContractError."""
     if client is not None:
         return fetch_contracts(client, [tl], models.version, models.fleet)[tl]
@@ -198,7 +213,8 @@ def _contract(city: City, street: StreetNetwork, tl: str, models: ModelSettings,
 
 
 def _no_model(city: City, street: StreetNetwork, tl: str, folder: Path) -> str:
-    """What to do about a TL without a model; for dialect street, with what the shipped policy fits. Raises InputError."""
+    """What to do about a TL without a model; for dialect street, with what the shipped policy fits. Raises
+    InputError."""
     if city.tls[tl].dialect != street_dialect.DIALECT.name:
         return f"{folder}: holds no version; export it (greenserve export --tl {tl})"
     built = build(city, city.tls[tl], street)

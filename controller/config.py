@@ -49,7 +49,8 @@ class ControllerConfig:
     """TraCI port of the started SUMO; 0 for a free one."""
     libsumo: bool
     guard: bool
-    """Whether a guard holds the connection to SUMO, so that the simulation goes on for other clients if this process dies."""
+    """Whether a guard holds the connection to SUMO, so that the simulation goes on for other clients if this process
+    dies."""
     seed: int | None
     end_s: float | None
     tripinfo: Path | None
@@ -86,15 +87,23 @@ def parser(prog: str) -> Parser:
         epilog="Arguments after -- are passed to the SUMO that is started.",
     )
     parser.add_argument(
-        "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
+        "--city",
+        type=Path,
+        metavar="FILE",
+        default=Path("city.toml"),
+        help="the city's description (default: ./city.toml)",
     )
     parser.add_argument(
-        "--infer-tl", action="append", metavar="TL", help="TLs to control, separated by commas or repeated (default: all)"
+        "--infer-tl",
+        action="append",
+        metavar="TL",
+        help="TLs to control, separated by commas or repeated (default: all)",
     )
     parser.add_argument(
         "--policy", choices=(SERVED, *BASELINES), default=SERVED,
-        help="what controls the TLs: models of the server; or max-pressure or greedy, which need neither server nor models "
-        "and control every signal with two greens or more if the city's description has no TL (default: served)",
+        help="what controls the TLs: models of the server; or max-pressure or greedy, which need neither server nor "
+        "models and control every signal with two greens or more if the city's description has no TL (default: "
+        "served)",
     )  # fmt: skip
     model_settings.add_flags(parser)
     parser.add_argument(
@@ -102,7 +111,10 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO (default: start one)")
     parser.add_argument(
-        "--order", type=int, metavar="N", help="TraCI client order, as setOrder (default: 1 if there are several clients)"
+        "--order",
+        type=int,
+        metavar="N",
+        help="TraCI client order, as setOrder (default: 1 if there are several clients)",
     )
     parser.add_argument(
         "--clients", type=int, default=1, metavar="N", help="clients that the started SUMO waits for (default: 1)"
@@ -111,14 +123,22 @@ def parser(prog: str) -> Parser:
         "--sumo-port", type=int, default=0, metavar="N", help="TraCI port of the started SUMO (default: a free one)"
     )
     parser.add_argument(
-        "--no-guard", action="store_true", help="hold the connection to SUMO in this process even if there are other clients"
-    )
-    parser.add_argument("--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach")
-    parser.add_argument(
-        "--gui", action="store_true", help="start sumo-gui, which shows the simulation, in the place of sumo; it needs a display"
+        "--no-guard",
+        action="store_true",
+        help="hold the connection to SUMO in this process even if there are other clients",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="refuse to run if a TL must be left on its own program (default: run without it)"
+        "--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach"
+    )
+    parser.add_argument(
+        "--gui",
+        action="store_true",
+        help="start sumo-gui, which shows the simulation, in the place of sumo; it needs a display",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse to run if a TL must be left on its own program (default: run without it)",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="SUMO's random seed (default: SUMO's)")
     parser.add_argument(
@@ -129,7 +149,9 @@ def parser(prog: str) -> Parser:
         "--tripinfo", type=Path, metavar="FILE", help="write SUMO's tripinfo, including vehicles that never arrive"
     )
     parser.add_argument(
-        "--http", metavar="HOST:PORT", help="serve /metrics, /healthz and /livez there (default: [controller] http_address)"
+        "--http",
+        metavar="HOST:PORT",
+        help="serve /metrics, /healthz and /livez there (default: [controller] http_address)",
     )
     parser.add_argument(
         "--record", type=_folder, metavar="FOLDER",
@@ -137,7 +159,9 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     control_address.add_flags(parser)
     parser.add_argument(
-        "--page", metavar="HOST:PORT", help="serve the live page there, on loopback, such as 127.0.0.1:8080 (default: no page)"
+        "--page",
+        metavar="HOST:PORT",
+        help="serve the live page there, on loopback, such as 127.0.0.1:8080 (default: no page)",
     )
     parser.add_argument(
         "--models-dir", type=Path, metavar="DIR",
@@ -205,8 +229,8 @@ def page_address(text: str) -> tuple[str, int]:
     host, port = host_and_port(text, "--page", "127.0.0.1:8080")
     if not control_address.is_loopback(host):
         raise InputError(
-            f"--page {text}: any computer that reaches it would see the page; listen on 127.0.0.1, and let other computers "
-            f"in with ssh -L {port}:127.0.0.1:{port}"
+            f"--page {text}: any computer that reaches it would see the page; listen on 127.0.0.1, and let other "
+            f"computers in with ssh -L {port}:127.0.0.1:{port}"
         )
     return host, port
 
@@ -287,8 +311,8 @@ def _check_watchdog(city: City) -> None:
     """
     if city.controller.watchdog_s < 2 * city.controller.deadline_ms / 1000:
         raise InputError(
-            f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but a guard cuts off a controller that is "
-            f"silent for {city.controller.watchdog_s:g} s: set watchdog_s to at least twice the deadline"
+            f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but a guard cuts off a controller "
+            f"that is silent for {city.controller.watchdog_s:g} s: set watchdog_s to at least twice the deadline"
         )
 
 
@@ -297,7 +321,9 @@ def check_client_flags(clients: int, order: int | None, sumo_port: int) -> None:
     if not 1 <= clients <= MAX_INT32:
         raise InputError(f"--clients {clients} must lie between 1 and {MAX_INT32}: this controller is one of them")
     if order is not None and not 0 <= order <= MAX_INT32:
-        raise InputError(f"--order {order} must lie between 0 and {MAX_INT32}, such as 1; SUMO serves its clients in this order")
+        raise InputError(
+            f"--order {order} must lie between 0 and {MAX_INT32}, such as 1; SUMO serves its clients in this order"
+        )
     if not 0 <= sumo_port <= 65535:
         raise InputError(f"--sumo-port {sumo_port} must lie between 0 and 65535")
 

@@ -81,19 +81,35 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         else:
             contracts, policies = _served(config, metrics, alarms, closing)
         interface = _interface(config, contracts, policies, alarms, metrics, health, closing)
-        page = None if config.page is None or interface is None else _page(config, config.page, contracts, interface, closing)
+        page = (
+            None
+            if config.page is None or interface is None
+            else _page(config, config.page, contracts, interface, closing)
+        )
         run_log = RunLog(metrics, health, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
         metrics.report_traffic(traffic)
         connection = _open(config, stop)
         with _closed_if_control_does_not_begin(connection):
             begin = checked_start(connection, street, list(contracts.values()))
-            subscribers: list[Subscriber] = [run_log, traffic, alarms, *([interface.state] if interface is not None else [])]
+            subscribers: list[Subscriber] = [
+                run_log,
+                traffic,
+                alarms,
+                *([interface.state] if interface is not None else []),
+            ]
             subscribers += [page.feed] if page is not None else []
             if config.record is not None:
                 subscribers.append(
                     _recorder(
-                        config, config.record, connection, street, list(contracts.values()), begin, metrics.registry, alarms
+                        config,
+                        config.record,
+                        connection,
+                        street,
+                        list(contracts.values()),
+                        begin,
+                        metrics.registry,
+                        alarms,
                     )
                 )
             loop = _assembled(config, connection, street, list(contracts.values()), policies, subscribers, begin)
@@ -121,7 +137,8 @@ def run(config: ControllerConfig, stop: Stop) -> int:
 
 @contextlib.contextmanager
 def _closed_if_control_does_not_begin(connection: SumoConnection) -> Iterator[None]:
-    """Close the connection if the block fails. Raises InputError if SUMO ended, rejected a request or sent damaged bytes."""
+    """Close the connection if the block fails. Raises InputError if SUMO ended, rejected a request or sent damaged
+    bytes."""
     try:
         yield
     except (connection.connection_error, SumoConnectionLost) as error:
@@ -160,7 +177,9 @@ def _assembled(
     times = [change_times(intersection.contract, intersection.safeties) for intersection in loop.intersections.values()]
     floors = "[safety] floors = dialect: the street's floors are off; yellow, all-red and min green are the contracts'"
     slow = [] if driver is not None else describe_longer(times, slow_only=True)
-    observed = describe_other_changes((i.contract, i.safeties) for i in loop.intersections.values()) if driver is None else []
+    observed = (
+        describe_other_changes((i.contract, i.safeties) for i in loop.intersections.values()) if driver is None else []
+    )
     for line in (warning, *slow, *observed, "" if city.safety.floors == "street" else floors):
         if line:
             log.warning("%s", line)
@@ -401,10 +420,14 @@ def control_end_s(config: ControllerConfig, connection: SumoConnection) -> float
     begin_s = float(connection.api.simulation.getTime())
     if config.end_s is not None:
         if config.end_s <= begin_s:
-            raise InputError(f"--end {config.end_s:g}: the simulation is already at second {begin_s:g}; pass a later --end")
+            raise InputError(
+                f"--end {config.end_s:g}: the simulation is already at second {begin_s:g}; pass a later --end"
+            )
         return config.end_s
     # from SUMO's configuration or the arguments after --
     configured_s = float(connection.api.simulation.getEndTime())
     if 0 < configured_s <= begin_s:
-        raise InputError(f"the simulation is at second {begin_s:g}, its end was {configured_s:g}; set a later end for SUMO")
+        raise InputError(
+            f"the simulation is at second {begin_s:g}, its end was {configured_s:g}; set a later end for SUMO"
+        )
     return configured_s if configured_s > 0 else float("inf")

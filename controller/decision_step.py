@@ -137,7 +137,8 @@ class DecisionLoop:
         """What the newest step has sent to SUMO."""
 
     def step(self, end_s: float) -> None:
-        """Run a decision step: decide for the TLs that are due now, then simulate to the next decision, at most to end_s."""
+        """Run a decision step: decide for the TLs that are due now, then simulate to the next decision, at most to
+        end_s."""
         observations = self.observe()
         self.act(self._policies.ask(observations, self._readings_s) if observations else {}, end_s)
 
@@ -170,14 +171,18 @@ class DecisionLoop:
             sent = self._send_commands(time_s)
             until_s = min(end_s, min(self._due_s.values(), default=math.inf))
             if self._counts_outflow:
-                until_s = min(until_s, math.floor(time_s / COUNTING_INTERVAL_S) * COUNTING_INTERVAL_S + COUNTING_INTERVAL_S)
+                until_s = min(
+                    until_s, math.floor(time_s / COUNTING_INTERVAL_S) * COUNTING_INTERVAL_S + COUNTING_INTERVAL_S
+                )
             time_s = self._next_sumo_step_s(until_s)
             self._connection.advance(time_s)
             # SUMO simulates meanwhile, so this does not delay the next decision
             self._count(sent)
             if segment == 0:
                 self._feed_monitors()
-            next_due = [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= time_s]
+            next_due = [
+                intersection for intersection in self.intersections.values() if intersection.next_decision_s <= time_s
+            ]
             if next_due or time_s >= end_s:
                 break
         self._publish(self._save)
@@ -196,7 +201,9 @@ class DecisionLoop:
             self._due_s[intersection.tl] = saved.due_s
         for monitor, shown in zip(self._monitors, state.monitors, strict=True):
             monitor.restore_state(shown)
-        self._read([intersection for intersection in self.intersections.values() if intersection.next_decision_s <= until_s])
+        self._read(
+            [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= until_s]
+        )
 
     def _save(self) -> LoopState:
         """The state between a step's event and the next reading: nothing is unmonitored or unpublished."""
@@ -233,7 +240,9 @@ class DecisionLoop:
         self._readings_s = time.monotonic()
 
     def _due_now(self) -> list[Intersection]:
-        return [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= self.now]
+        return [
+            intersection for intersection in self.intersections.values() if intersection.next_decision_s <= self.now
+        ]
 
     def _correct_shown(self) -> None:
         """Compare the states that SUMO shows with those sent: another client may have set a signal.
@@ -248,7 +257,8 @@ class DecisionLoop:
                 self._report_unexpected(intersection, signal, message)
 
     def _correct_released(self, due: Sequence[Intersection]) -> None:
-        """Release signals again that should run their own programs but are frozen in a state that another client set."""
+        """Release signals again that should run their own programs but are frozen in a state that another client
+        set."""
         if not self._released_at_s:
             return
         released = {signal: intersection for intersection in due for signal in intersection.released_signals}
@@ -259,7 +269,9 @@ class DecisionLoop:
                 intersection, state = released[signal], self._connection.shown()[signal]
                 intersection.release_again(signal, state, self.now)
                 self._unpublished.frozen.append(signal)
-                self._report_unexpected(intersection, signal, f"shows {state}, which another client set in place of its program")
+                self._report_unexpected(
+                    intersection, signal, f"shows {state}, which another client set in place of its program"
+                )
 
     def _report_unexpected(self, intersection: Intersection, signal: str, message: str) -> None:
         self._due_s[intersection.tl] = self.now
@@ -332,7 +344,8 @@ class DecisionLoop:
                 self._subscribers.remove(subscriber)
 
     def finish(self) -> None:
-        """Check and publish what SUMO has reported since the last step; called before a run ends. Raises as a reading does."""
+        """Check and publish what SUMO has reported since the last step; called before a run ends. Raises as a reading
+        does."""
         self._feed_monitors()
         self._publish_rest()
 
@@ -388,7 +401,11 @@ class DecisionLoop:
                 self._unpublished.shown.append(Shown(begin_s, end_s, tuple(states)))
             for monitor, state in zip(self._monitors, states, strict=bool(self._monitors)):
                 is_controlled = not released_at_s or released_at_s.get(monitor.signal, math.inf) > begin_s
-                alarms = monitor.check_shown(state, begin_s, end_s) if is_controlled else monitor.follow_program(state, begin_s)
+                alarms = (
+                    monitor.check_shown(state, begin_s, end_s)
+                    if is_controlled
+                    else monitor.follow_program(state, begin_s)
+                )
                 for alarm in alarms:
                     self._add_alarm(alarm)
             begin_s = end_s
@@ -397,7 +414,9 @@ class DecisionLoop:
         if self._read_for not in self._batches:
             if len(self._batches) > MAX_CACHED_BATCHES:
                 self._batches.clear()
-            self._batches[self._read_for] = ObservationBatch({intersection.tl: intersection.observer for intersection in due})
+            self._batches[self._read_for] = ObservationBatch(
+                {intersection.tl: intersection.observer for intersection in due}
+            )
         return self._batches[self._read_for]
 
     def _next_sumo_step_s(self, time_s: float) -> float:
@@ -435,13 +454,18 @@ class DecisionLoop:
                 if tl in self._overruled:
                     self._overruled.discard(tl)
                     self.counters.overruled_by_tl[tl] += 1
-            if intersection.mode is ControlMode.FALLBACK and before not in (ControlMode.FALLBACK, ControlMode.RECOVERING):
+            if intersection.mode is ControlMode.FALLBACK and before not in (
+                ControlMode.FALLBACK,
+                ControlMode.RECOVERING,
+            ):
                 self.counters.fallbacks += 1
             if self._subscribers:
                 self._unpublished.decisions.append(
                     TlDecision(tl, observations[tl], phase_state, answer, failure, before, intersection.mode)
                 )
-        times = StepTimes(self._sumo_s, self._observe_s, answered_s - self._observed_at_s, time.perf_counter() - answered_s)
+        times = StepTimes(
+            self._sumo_s, self._observe_s, answered_s - self._observed_at_s, time.perf_counter() - answered_s
+        )
         self.counters.add_step(times)
         self._unpublished.times = times
 
@@ -464,7 +488,8 @@ class DecisionLoop:
     def clearing_s(self) -> float:
         """The longest time until every junction is clear, in s."""
         return max(
-            (safety.clearing_s for intersection in self.intersections.values() for safety in intersection.safeties), default=0.0
+            (safety.clearing_s for intersection in self.intersections.values() for safety in intersection.safeties),
+            default=0.0,
         )
 
     def unreleased(self) -> list[tuple[str, str]]:

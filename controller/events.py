@@ -116,8 +116,8 @@ class DecisionEvent:
     monotonic_s: float
     """Wall time at which the readings arrived (time.monotonic)."""
     readings: Readings
-    """SUMO's readings, those of the TLs in `decisions` are of this second. Their arrays change with the next reading: copy
-    what is kept."""
+    """SUMO's readings, those of the TLs in `decisions` are of this second. Their arrays change with the next reading:
+    copy what is kept."""
     decisions: tuple[TlDecision, ...]
     """Of the TLs that were due."""
     sent: tuple[Sent, ...]
@@ -136,8 +136,8 @@ class DecisionEvent:
     actions: tuple[OperatorAction, ...] = ()
     """Of operators too: the commands that do not set a TL's mode."""
     save_state: Callable[[], LoopState] | None = None
-    """Returns the loop's state after this step, from which a run can be replayed; only while a subscriber gets the event. None
-    if no reading follows."""
+    """Returns the loop's state after this step, from which a run can be replayed; only while a subscriber gets the
+    event. None if no reading follows."""
     loop_changes: tuple[LoopChange, ...] = ()
     """Vehicles that came onto induction loops or left them since the reading before, if loops are read."""
 

@@ -90,7 +90,8 @@ def abandon(loop: DecisionLoop, connection: SumoConnection) -> None:
         return
     unreleased = loop.unreleased()
     log.error(
-        "SUMO has not answered and a second stop request arrived: requested the release of %s, without a safe transition",
+        "SUMO has not answered and a second stop request arrived: requested the release of %s, without a safe "
+        "transition",
         ", ".join(signal for signal, _ in unreleased),
     )
     connection.abandon(unreleased)

@@ -38,8 +38,8 @@ def check_demand(demand: GivenDemand) -> None:
 def demand_of(demand: GivenDemand, seed: int, episode: int) -> SimulatedDemand:
     """The demand of an episode since `reset(seed=seed)`.
 
-    `varied`: that of the same episode of a training with this seed. `city` and route files: SUMO's seed is the sum of seed
-    and episode. A demand of the user's own is the same in every episode.
+    `varied`: that of the same episode of a training with this seed. `city` and route files: SUMO's seed is the sum of
+    seed and episode. A demand of the user's own is the same in every episode.
     """
     if demand == VARIED:
         return varied(np.random.default_rng([seed, episode]), varies=True)

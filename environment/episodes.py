@@ -59,7 +59,8 @@ class Episodes:
         except ImportError as error:
             self._finalizer()
             raise InputError(
-                f"infer_tls without server need an embedded one ({error}): pip install 'greenserve[serving]', or pass server"
+                f"infer_tls without server need an embedded one ({error}): pip install 'greenserve[serving]', or pass "
+                "server"
             ) from None
         except BaseException:
             self._finalizer()
@@ -125,8 +126,8 @@ class Episodes:
                 )
             except SimulationRunning as error:
                 raise InputError(
-                    f'{error}: close the other environment, pass transport="traci" for a SUMO program of its own, or run each '
-                    "environment in a subprocess (SubprocVecEnv, AsyncVectorEnv)"
+                    f'{error}: close the other environment, pass transport="traci" for a SUMO program of its own, or '
+                    "run each environment in a subprocess (SubprocVecEnv, AsyncVectorEnv)"
                 ) from None
             self._begun = set()
             self.observations = {tl: np.zeros(len(names), np.float32) for tl, names in self.feature_names.items()}
@@ -143,9 +144,13 @@ class Episodes:
             reason = "no episode runs" if self.ended_s is None else f"the episode ended at second {self.ended_s:g}"
             raise ResetNeeded(f"{reason}; call reset() before step()")
         if unknown := [tl for tl in actions if tl not in self.contracts]:
-            raise InvalidAction(f"{unknown[0]} is not one of the target TLs {', '.join(self.contracts)}; leave its action out")
+            raise InvalidAction(
+                f"{unknown[0]} is not one of the target TLs {', '.join(self.contracts)}; leave its action out"
+            )
         if missing := [tl for tl, decides in self.decides.items() if decides and tl not in actions]:
-            raise InvalidAction(f"the action of {missing[0]} is missing, which decides at second {simulation.now:g}; pass it")
+            raise InvalidAction(
+                f"the action of {missing[0]} is missing, which decides at second {simulation.now:g}; pass it"
+            )
         checked = {tl: checked_action(tl, self.action_spaces[tl], action) for tl, action in actions.items()}
         with self._ends_if_it_fails():
             simulation.act(checked)

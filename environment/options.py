@@ -76,14 +76,16 @@ def select(options: Options) -> Selection:
 
 
 def warn_if_moments_differ(contracts: Sequence[pb.PolicyContract]) -> None:
-    """Warn if target TLs decide at different moments: a learner that takes every step for a decision learns from repetitions."""
+    """Warn if target TLs decide at different moments: a learner that takes every step for a decision learns from
+    repetitions."""
     first, *others = map(_moments, contracts)
     for k, moments in enumerate(others, 1):
         if moments != first:
             warnings.warn(
-                f"{contracts[0].tl} and {contracts[k].tl} decide at different moments: in the steps between, a TL's observation "
-                'is that of its last decision and its reward 0; leave out steps with infos[tl]["decides"] = False, or choose '
-                "target TLs of one interval (docs/environment.md)",
+                f"{contracts[0].tl} and {contracts[k].tl} decide at different moments: in the steps between, a TL's "
+                "observation "
+                'is that of its last decision and its reward 0; leave out steps with infos[tl]["decides"] = False, or '
+                "choose target TLs of one interval (docs/environment.md)",
                 stacklevel=CALLER,
             )
             return
@@ -168,5 +170,7 @@ def _listed(tls: object, name: str) -> list[str]:
         return [tls] if tls else []
     listed: list[Any] = list(tls) if isinstance(tls, Iterable) else [tls]
     if wrong := [tl for tl in listed if not isinstance(tl, str)]:
-        raise InputError(f'{name}: {wrong[0]!r} is not the name of a TL; pass names, such as ["SA101", "SA102"] or "SA101,SA102"')
+        raise InputError(
+            f'{name}: {wrong[0]!r} is not the name of a TL; pass names, such as ["SA101", "SA102"] or "SA101,SA102"'
+        )
     return listed

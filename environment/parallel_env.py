@@ -66,9 +66,10 @@ def parallel_env(
 class ParallelTlEnv(ParallelEnv[str, Observation, Any], EzPickle):  # type: ignore[misc]
     """The environment of `parallel_env`.
 
-    All agents live to the end of an episode. If TLs decide at different moments, a step ends at the next moment at which
-    one of them does: `info["decides"]` says whose next action is followed. The others' observations are those of their last
-    decision, and their rewards are 0 until they decide again.
+    All agents live to the end of an episode. If TLs decide at different moments, a step ends at the next moment at
+    which
+    one of them does: `info["decides"]` says whose next action is followed. The others' observations are those of their
+    last decision, and their rewards are 0 until they decide again.
     """
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -116,7 +117,8 @@ class ParallelTlEnv(ParallelEnv[str, Observation, Any], EzPickle):  # type: igno
     ) -> tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Info]]:
         """Apply the actions of the TLs that decide now, and simulate to the next decision of one, or to the end.
 
-        No episode is terminated; at its end all agents are truncated. Raises ResetNeeded, InvalidAction, SimulationFailed.
+        No episode is terminated; at its end all agents are truncated. Raises ResetNeeded, InvalidAction,
+        SimulationFailed.
         """
         self._episodes.step(actions)
         observations, infos = self._observed()

@@ -43,7 +43,9 @@ def env(
     Raises InputError.
     """
     if not isinstance(target_tl, str | NoneType):
-        raise InputError(f'target_tl = {target_tl!r} must be the name of a TL, such as "SA101"; for several use parallel_env')
+        raise InputError(
+            f'target_tl = {target_tl!r} must be the name of a TL, such as "SA101"; for several use parallel_env'
+        )
     return SingleTlEnv(
         Options(
             city, target_tl, infer_tls, server, infer_model_number, infer_model_path, reward, floors, demand, seconds,
@@ -64,7 +66,9 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
         self._episodes = Episodes(options)
         if len(self._episodes.contracts) > 1:
             self._episodes.close()
-            raise InputError(f"target_tl must be one of {', '.join(self._episodes.contracts)}; for several use parallel_env")
+            raise InputError(
+                f"target_tl must be one of {', '.join(self._episodes.contracts)}; for several use parallel_env"
+            )
         (self.tl,) = self._episodes.contracts
         self.observation_space: gymnasium.Space[Observation] = self._episodes.observation_spaces[self.tl]  # type: ignore[assignment]
         self.action_space = self._episodes.action_spaces[self.tl]

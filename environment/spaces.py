@@ -19,7 +19,8 @@ NORMALISED = "block-maximum"
 """The contract's normalisation of values that are divided by the largest of their block."""
 HIGHEST = {
     "phase": 1.0, "min_green": 1.0, "density": 1.0, "queue": 1.0, "occupancy": MAX_OCCUPANCY, "nearest": REACH_M,
-    "longest_red": MAX_RED_S, "exit_occupancy": MAX_EXIT_OCCUPANCY, "exit_queue": MAX_EXIT_OCCUPANCY, "exit_blocked": 1.0,
+    "longest_red": MAX_RED_S, "exit_occupancy": MAX_EXIT_OCCUPANCY, "exit_queue": MAX_EXIT_OCCUPANCY,
+    "exit_blocked": 1.0,
 }  # fmt: skip
 """The highest value of a feature, by its kind; counts of vehicles, their times and their speeds have no bound."""
 ROUNDING = 1e-5
@@ -37,7 +38,9 @@ def observation_space(contract: pb.PolicyContract, is_included: bool) -> spaces.
     is_normalised = contract.observation.normalisation == NORMALISED
     highest = [1.0 if is_normalised else HIGHEST.get(feature.kind, math.inf) for feature in features]
     high = np.array(highest, np.float32)
-    return spaces.Box(np.zeros(len(high), np.float32), np.where(high == 1, high, high * (1 + ROUNDING)).astype(np.float32))
+    return spaces.Box(
+        np.zeros(len(high), np.float32), np.where(high == 1, high, high * (1 + ROUNDING)).astype(np.float32)
+    )
 
 
 def action_space(contract: pb.PolicyContract) -> spaces.Discrete[Any] | spaces.Box:

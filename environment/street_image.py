@@ -25,7 +25,8 @@ BAR_M = 1.5
 """Thickness of the bar at a stop line."""
 GROUND, ROAD, EDGE, TEXT = (58, 94, 62), (52, 54, 60), (120, 122, 128), (245, 245, 245)
 COLOURS = {
-    "G": (60, 220, 90), "g": (30, 150, 60), "y": (250, 210, 50), "Y": (250, 210, 50), "u": (250, 140, 40), "r": (225, 50, 45),
+    "G": (60, 220, 90), "g": (30, 150, 60), "y": (250, 210, 50), "Y": (250, 210, 50), "u": (250, 140, 40), "r": (225,
+    50, 45),
     "s": (150, 60, 160), "o": (250, 160, 60), "O": (130, 130, 130),
 }  # fmt: skip
 """By a link's state in SUMO."""
@@ -41,7 +42,13 @@ class StreetImage:
         self._net = read_net(street.net_file)
         self._street = street
         lanes = {lane for signal in signals for lane in street.signals[signal].lanes if not is_internal(lane)}
-        exits = {out for signal in signals for link in street.signals[signal].links for _, out in link if not is_internal(out)}
+        exits = {
+            out
+            for signal in signals
+            for link in street.signals[signal].links
+            for _, out in link
+            if not is_internal(out)
+        }
         points = [point for lane in lanes for point in _tail(self._shape(lane), REACH_M)]
         points += [point for lane in exits for point in _tail(self._shape(lane)[::-1], REACH_M)]
         xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
@@ -50,7 +57,10 @@ class StreetImage:
         self._scale = SMOOTHING * LONGEST_SIDE_PX / max(width_m, height_m)
         """Pixels per metre, before the picture is scaled down."""
         sides = (width_m * self._scale, height_m * self._scale)
-        self._size = (max(int(sides[0]), SMOOTHING * SHORTEST_SIDE_PX), max(int(sides[1]), SMOOTHING * SHORTEST_SIDE_PX))
+        self._size = (
+            max(int(sides[0]), SMOOTHING * SHORTEST_SIDE_PX),
+            max(int(sides[1]), SMOOTHING * SHORTEST_SIDE_PX),
+        )
         self._bars = [
             (signal, bars)
             for signal, network in street.signals.items()
@@ -122,7 +132,10 @@ class StreetImage:
         # SUMO's position is that of the front's middle, its angle is clockwise from north
         angle = math.radians(vehicles.getAngle(vehicle))
         ahead, side = (math.sin(angle), math.cos(angle)), (math.cos(angle), -math.sin(angle))
-        length_m, half_m = vehicles.getLength(vehicle), max(vehicles.getWidth(vehicle) / 2, 1.5 * SMOOTHING / self._scale)
+        length_m, half_m = (
+            vehicles.getLength(vehicle),
+            max(vehicles.getWidth(vehicle) / 2, 1.5 * SMOOTHING / self._scale),
+        )
         corners = [
             self._pixel((x - along * ahead[0] + across * side[0], y - along * ahead[1] + across * side[1]))
             for along, across in ((0.0, half_m), (0.0, -half_m), (length_m, -half_m), (length_m, half_m))

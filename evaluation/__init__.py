@@ -1,1 +1,2 @@
-"""Evaluation of policies against baselines: paired simulations of the same demand, and their differences with intervals."""
+"""Evaluation of policies against baselines: paired simulations of the same demand, and their differences with
+intervals."""

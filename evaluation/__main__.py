@@ -1,4 +1,5 @@
-"""`python -m evaluation`: compare served policies with baselines in paired simulations, and decide whether they are better."""
+"""`python -m evaluation`: compare served policies with baselines in paired simulations, and decide whether they are
+better."""
 
 import argparse
 import math
@@ -31,7 +32,11 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Compare served policies with baselines on the same demand.")
     parser.add_argument(
-        "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
+        "--city",
+        type=Path,
+        metavar="FILE",
+        default=Path("city.toml"),
+        help="the city's description (default: ./city.toml)",
     )
     parser.add_argument(
         "--tl", action="append", metavar="TL,...",
@@ -40,37 +45,53 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--arms", default="served,fixed,actuated,max-pressure", metavar="ARM,...",
-        help="served, served:NUMBER, pretrained, policy:FILE, fixed, actuated, max-pressure, greedy; the first is the candidate "
-        "(default: served,fixed,actuated,max-pressure)",
+        help="served, served:NUMBER, pretrained, policy:FILE, fixed, actuated, max-pressure, greedy; the first is the "
+        "candidate (default: served,fixed,actuated,max-pressure)",
     )  # fmt: skip
     parser.add_argument(
         "--streets", metavar="DIR", help="compare on the streets of a folder instead of in a city, or on synthetic ones"
     )
     parser.add_argument(
-        "--street-count", type=int, default=50, metavar="N", help="with --streets synthetic: number of streets (default: 50)"
+        "--street-count",
+        type=int,
+        default=50,
+        metavar="N",
+        help="with --streets synthetic: number of streets (default: 50)",
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="simulations of each arm, in a city (default: 10)")
     parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="seed of the first one (default: 1)")
-    parser.add_argument("--vary-demand", action="store_true", help="vary the demand between the seeds, as training does")
+    parser.add_argument(
+        "--vary-demand", action="store_true", help="vary the demand between the seeds, as training does"
+    )
     parser.add_argument("--seconds", type=float, metavar="S", help="simulated time (default: until the sumocfg's end)")
-    parser.add_argument("--server", metavar="HOST:PORT", help="server of the models (default: an embedded one is started)")
-    parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder of the models (default: [serving] models_dir)")
+    parser.add_argument(
+        "--server", metavar="HOST:PORT", help="server of the models (default: an embedded one is started)"
+    )
+    parser.add_argument(
+        "--models-dir", type=Path, metavar="DIR", help="folder of the models (default: [serving] models_dir)"
+    )
     parser.add_argument(
         "--model", action="append", default=[], metavar="TL=MODEL",
         help="what arm served uses for a TL: NUMBER, DIR or DIR:NUMBER (default: the newest in --models-dir)",
     )  # fmt: skip
     parser.add_argument(
-        "--strict", action="store_true", help="refuse to run if a TL must be left on its own program (default: run without it)"
+        "--strict",
+        action="store_true",
+        help="refuse to run if a TL must be left on its own program (default: run without it)",
     )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument(
         "--faults", metavar="FAULT=SHARE,...",
-        help="simulate arms of the controller once more with faulty detectors: missing, stuck, noisy (such as missing=0.1)",
+        help="simulate arms of the controller once more with faulty detectors: missing, stuck, noisy (such as "
+        "missing=0.1)",
     )  # fmt: skip
     parser.add_argument("--emissions", action="store_true", help="compute the vehicles' emissions (slower)")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="write report.html with pages of signals, results.json and results.csv there"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="write report.html with pages of signals, results.json and results.csv there",
     )
     parser.add_argument(
         "--gate", metavar="ARM", help="exit 3 unless the candidate's delay is lower than this arm's by its interval"
@@ -81,9 +102,13 @@ def parser(prog: str) -> Parser:
 def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     args = parser(prog).parse_args(argv)
     if args.ray is not None and args.workers != 1:
-        raise InputError("--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out")
+        raise InputError(
+            "--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out"
+        )
     if args.streets is not None and args.seeds is not None:
-        raise InputError("--seeds is for an evaluation in a city; leave it or --streets out: each street has one simulation")
+        raise InputError(
+            "--seeds is for an evaluation in a city; leave it or --streets out: each street has one simulation"
+        )
     args.seeds = DEFAULT_SEEDS if args.seeds is None else args.seeds
     for name, low in (("seeds", 1), ("first_seed", 0), ("workers", 1), ("street_count", 1)):
         if not low <= getattr(args, name) <= MAX_COUNT:

@@ -55,8 +55,8 @@ def parse(text: str) -> list[Arm]:
             arms.append(Arm(name, POLICY, policy=Path(number)))
         else:
             raise InputError(
-                f"--arms: {name!r} is not one of served, served:NUMBER, {PRETRAINED}, {POLICY}:FILE, {', '.join(BASELINES)}; "
-                "separate them by commas"
+                f"--arms: {name!r} is not one of served, served:NUMBER, {PRETRAINED}, {POLICY}:FILE, "
+                f"{', '.join(BASELINES)}; separate them by commas"
             )
     names = [arm.name for arm in arms]
     if repeated := [name for name in names if names.count(name) > 1]:
@@ -67,7 +67,8 @@ def parse(text: str) -> list[Arm]:
 
 
 def with_faults(arms: list[Arm]) -> list[Arm]:
-    """The arms, followed by copies with faulty detectors of those that the controller runs; SUMO itself controls the others."""
+    """The arms, followed by copies with faulty detectors of those that the controller runs; SUMO itself controls the
+    others."""
     return arms + [
         replace(arm, name=arm.name + WITH_FAULTS, has_faults=True)
         for arm in arms

@@ -44,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
     if args.faults is not None:
         arms = with_faults(arms)
         if not any(arm.has_faults for arm in arms):
-            raise InputError("--faults needs an arm of the controller in --arms: served, pretrained, max-pressure or greedy")
+            raise InputError(
+                "--faults needs an arm of the controller in --arms: served, pretrained, max-pressure or greedy"
+            )
     if args.gate is not None and args.gate not in [arm.name for arm in arms[1:]]:
         raise InputError(f"--gate {args.gate!r} must be one of --arms, after the candidate {arms[0].name}")
     if args.gate is not None and args.seeds < 2:
@@ -71,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
             if arm.policy is not None and not arm.has_faults:
                 models[arm.name] = dict(policy_models.export(city, tls, arm.policy, Path(folder) / str(k)))
         records_signals = args.out is not None
-        outcomes = paired_runs.run(runner, task, arms, demands, models, args.server or "", records_signals, progress.add)
+        outcomes = paired_runs.run(
+            runner, task, arms, demands, models, args.server or "", records_signals, progress.add
+        )
     if not any(outcome.total for outcome in outcomes):
         raise InputError(f"{city.network.sumocfg}: no vehicle departs; name route files in it")
     results = outcomes_by_arm(outcomes)
@@ -99,20 +103,24 @@ def _city(path: Path, arms: Sequence[Arm]) -> config.City:
     city = config.load(path)
     if not city.tls and (served := next((arm.name for arm in arms if arm.kind == SERVED), None)):
         raise InputError(
-            f"{path}: has no tables [tl.NAME], which arm {served} needs for its models; write them with greenserve city init "
-            f"--out FILE, or leave {served} out of --arms"
+            f"{path}: has no tables [tl.NAME], which arm {served} needs for its models; write them with greenserve "
+            f"city init --out FILE, or leave {served} out of --arms"
         )
     return no_policies.with_tls(city)
 
 
-def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], models_dir: Path) -> dict[str, dict[str, Path]]:
+def _models(
+    args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], models_dir: Path
+) -> dict[str, dict[str, Path]]:
     """The versions of every served arm. Raises InputError."""
     requested: dict[str, tuple[Path, int | None]] = {}
     for item in args.model:
         name, equals, text = item.partition("=")
         tl = names.find(name, tls)
         if not equals or not text or tl is None:
-            raise InputError(f"--model {item!r} must be TL=NUMBER, TL=DIR or TL=DIR:NUMBER with a TL of --tl, such as {tls[0]}=3")
+            raise InputError(
+                f"--model {item!r} must be TL=NUMBER, TL=DIR or TL=DIR:NUMBER with a TL of --tl, such as {tls[0]}=3"
+            )
         if tl in requested:
             raise InputError(f"--model names {tl} twice; name it once")
         path, _, number = text.rpartition(":")
@@ -150,7 +158,9 @@ def _conditions(
         "faults": asdict(task.faults) if args.faults is not None else None,
         "server": args.server,
         "models": {
-            arm: {tl: str(path) for tl, path in versions.items()} for arm, versions in models.items() if arm not in policies
+            arm: {tl: str(path) for tl, path in versions.items()}
+            for arm, versions in models.items()
+            if arm not in policies
         },
         "policies": {arm: [str(path), hashlib.sha256(path.read_bytes()).hexdigest()] for arm, path in policies.items()},
     }

@@ -1,4 +1,5 @@
-"""Faults of detectors: the controller's readings of some lanes are missing, stuck or noisy; the traffic is not changed."""
+"""Faults of detectors: the controller's readings of some lanes are missing, stuck or noisy; the traffic is not
+changed."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,9 @@ def parse(text: str) -> FaultRates:
         except ValueError:
             rate = -1.0
         if kind not in KINDS or kind in rates or not 0 <= rate <= 1:
-            raise InputError(f"--faults: {part!r} must be FAULT=SHARE, each of {', '.join(KINDS)} once, such as missing=0.1")
+            raise InputError(
+                f"--faults: {part!r} must be FAULT=SHARE, each of {', '.join(KINDS)} once, such as missing=0.1"
+            )
         rates[kind] = rate
     if not 0 < sum(rates.values()) <= 1:
         raise InputError(f"--faults {text!r} must be shares of the lanes that add up to 1 at most, such as missing=0.1")
@@ -80,7 +83,8 @@ class FaultyDetectors:
         self._connection.track(lanes_of, outflow_lanes, signals, vehicle_lanes_of)
         # seeded by the lane's name: every arm has the same faults, whatever other lanes it reads
         draws = [
-            np.random.default_rng([self._seed, zlib.crc32(lane.encode())]).uniform(size=2) for lane in self._connection.lanes
+            np.random.default_rng([self._seed, zlib.crc32(lane.encode())]).uniform(size=2)
+            for lane in self._connection.lanes
         ]
         self._draw, stuck_from = np.array(draws).reshape(-1, 2).T
         self._stuck_from_s = self._begin_s + stuck_from * (self._end_s - self._begin_s)
@@ -112,7 +116,8 @@ class FaultyDetectors:
         held: NDArray[np.bool_],
         is_noisy: NDArray[np.bool_],
     ) -> VehicleReadings:
-        """The single vehicles on the lanes of the TLs that are due, with faults. The masks have one element per lane."""
+        """The single vehicles on the lanes of the TLs that are due, with faults. The masks have one element per
+        lane."""
         seen = self._connection.readings.by_vehicle
         index = [np.flatnonzero(~(is_missing | held | is_noisy)[seen.row])]
         for row in np.unique(seen.row[is_noisy[seen.row]]):

@@ -60,7 +60,11 @@ def run(
         batch = SimulationBatch(task, tuple(arms), tuple(demands), models, server, records_signals)
         ((_, outcomes),) = executor.run(functools.partial(simulate, report=report), [batch])
         return outcomes
-    packed = {arm: model_files.pack_versions(versions) for arm, versions in models.items()} if executor.moves_files else models
+    packed = (
+        {arm: model_files.pack_versions(versions) for arm, versions in models.items()}
+        if executor.moves_files
+        else models
+    )
     # a job for each demand, so that a process that has finished takes the next one, and the progress is reported
     jobs = [
         SimulationBatch(task, tuple(arms), (demand,), packed, server, records_signals and k == 0)
@@ -73,11 +77,17 @@ def run(
     return [outcome for index in range(len(jobs)) for outcome in by_demand[index]]
 
 
-def simulate(job: SimulationBatch, report: Callable[[Sequence[Outcome]], None] = lambda outcomes: None) -> list[Outcome]:
+def simulate(
+    job: SimulationBatch, report: Callable[[Sequence[Outcome]], None] = lambda outcomes: None
+) -> list[Outcome]:
     """The outcomes of a job, demand by demand. `report`: called with each outcome."""
     outcomes: list[Outcome] = []
     with contextlib.ExitStack() as stack:
-        models = {arm.name: stack.enter_context(_served(job, arm)) for arm in job.arms if arm.has_models and not arm.has_faults}
+        models = {
+            arm.name: stack.enter_context(_served(job, arm))
+            for arm in job.arms
+            if arm.has_models and not arm.has_faults
+        }
         simulator = ArmSimulator(job.task)
         for demand in job.demands:
             for arm in job.arms:

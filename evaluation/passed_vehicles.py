@@ -22,7 +22,9 @@ class PassedVehicles:
         root = ET.Element("additional")
         edges = " ".join(sorted({road for of_tl in roads.values() for road in of_tl}))
         if edges:
-            ET.SubElement(root, "edgeData", id="greenserve_passed", file=str(self._output), edges=edges, excludeEmpty="true")
+            ET.SubElement(
+                root, "edgeData", id="greenserve_passed", file=str(self._output), edges=edges, excludeEmpty="true"
+            )
         ET.ElementTree(root).write(self.additional_file)
 
     def by_tl(self) -> dict[str, int]:

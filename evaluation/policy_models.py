@@ -15,7 +15,8 @@ STREET = "street"
 def with_street_dialect(city: config.City) -> config.City:
     """The city with the street dialect for every TL; those of another dialect get its default times.
 
-    A TL of several signals becomes one TL for each of them. Raises InputError if another TL has the name of one of them.
+    A TL of several signals becomes one TL for each of them. Raises InputError if another TL has the name of one of
+    them.
     """
     tls: dict[str, config.TL] = {}
     for name, tl in city.tls.items():
@@ -32,14 +33,15 @@ def _by_signal(city: config.City, tl: str) -> dict[str, str]:
     by_signal = {f"{tl}.{k}": signal for k, signal in enumerate(signals, 1)}
     if used := next((name for name in by_signal if name in city.tls), None):
         raise InputError(
-            f"{city.path}: [tl.{tl}] has several signals, which are TLs of their own under a policy for any junction; {used} "
-            "is the name of another TL; rename that one"
+            f"{city.path}: [tl.{tl}] has several signals, which are TLs of their own under a policy for any junction; "
+            f"{used} is the name of another TL; rename that one"
         )
     return by_signal
 
 
 def export(city: config.City, tls: Sequence[str], policy: Path, folder: Path) -> Versions:
-    """Export a policy for the TLs of a city into a folder; return TL (`with_street_dialect`) -> version. Raises InputError."""
+    """Export a policy for the TLs of a city into a folder; return TL (`with_street_dialect`) -> version. Raises
+    InputError."""
     # not at the top: TensorFlow takes seconds
     from export import quiet, single_model
     from export.config import city_job
@@ -51,7 +53,8 @@ def export(city: config.City, tls: Sequence[str], policy: Path, folder: Path) ->
     quiet.first_session()
     own_tls = [own for tl in tls for own in _by_signal(city, tl)]
     job = replace(
-        city_job(with_street_dialect(city), own_tls, policy.parent, folder, candidate.number or 1), candidates=(candidate,)
+        city_job(with_street_dialect(city), own_tls, policy.parent, folder, candidate.number or 1),
+        candidates=(candidate,),
     )
     for tl in own_tls:
         single_model.export(job, tl)

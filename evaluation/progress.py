@@ -1,4 +1,5 @@
-"""Progress of an evaluation on stderr: finished simulations, an estimate of the remaining time, and the mean delays so far."""
+"""Progress of an evaluation on stderr: finished simulations, an estimate of the remaining time, and the mean delays so
+far."""
 
 import sys
 import threading
@@ -18,7 +19,8 @@ LINE_INTERVAL_S = 10.0
 
 
 class Progress:
-    """A bar that is updated after each simulation if the output is a terminal; else a line every LINE_INTERVAL_S at most."""
+    """A bar that is updated after each simulation if the output is a terminal; else a line every LINE_INTERVAL_S at
+    most."""
 
     def __init__(
         self, arms: Sequence[Arm], total: int, output: TextIO | None = None, clock: Callable[[], float] = time.monotonic
@@ -34,7 +36,9 @@ class Progress:
         self._total, self._output, self._clock = total, output or sys.stderr, clock
         self._delays_s: dict[str, list[float]] = {arm.name: [] for arm in arms}
         self._begin_s = self._last_line_s = clock()
-        tqdm.set_lock(threading.RLock())  # the default lock is a semaphore between processes, which a killed process leaks
+        tqdm.set_lock(
+            threading.RLock()
+        )  # the default lock is a semaphore between processes, which a killed process leaks
         self._bar = tqdm(
             total=total,
             unit="simulation",
@@ -59,8 +63,8 @@ class Progress:
             elapsed_s = now - self._begin_s
             remaining_s = elapsed_s / done * (self._total - done)
             print(
-                f"simulation {done} of {self._total}, {_duration(elapsed_s)} elapsed, about {_duration(remaining_s)} left; "
-                f"mean delay so far: {means}",
+                f"simulation {done} of {self._total}, {_duration(elapsed_s)} elapsed, about {_duration(remaining_s)} "
+                f"left; mean delay so far: {means}",
                 file=self._output,
                 flush=True,
             )
@@ -68,7 +72,9 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Remove the bar."""
         self._bar.close()
 

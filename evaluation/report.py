@@ -30,13 +30,15 @@ MEANINGS = {
     ACTUATED: "SUMO's actuated control, with the phases of the signals' own programs",
     MAX_PRESSURE: "the green with the largest difference of vehicles before and behind the signal, through the "
     "controller and its safety rules",
-    GREEDY: "the green with the most vehicles within 50 m before the signal, through the controller and its safety rules",
+    GREEDY: "the green with the most vehicles within 50 m before the signal, through the controller and its safety "
+    "rules",
 }  # fmt: skip
 STYLE = """
 body{font:16px/1.45 sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
 h1{line-height:1.2}h1,h2,p,li,td:first-child{overflow-wrap:anywhere}th{hyphens:none}
 .verdict{font-size:1.15em;border-left:.3em solid #1b7f4b;padding:.2em 1em;background:#f4f7f5}
-table{border-collapse:collapse;width:100%;margin:1em 0}td,th{border-bottom:1px solid #bbb;padding:.3em .5em;text-align:right;
+table{border-collapse:collapse;width:100%;margin:1em 0}
+td,th{border-bottom:1px solid #bbb;padding:.3em .5em;text-align:right;
 vertical-align:top}td:first-child,th:first-child{text-align:left}th{vertical-align:bottom}
 svg{max-width:100%;height:auto;display:block;break-inside:avoid}
 section{margin-top:2em}figure{margin:1em 0}img{max-width:100%;height:auto}figcaption,.note{font-size:.9em;color:#444}
@@ -51,7 +53,8 @@ img{max-height:225mm;max-width:100%}}
 def write(
     folder: Path, arms: Sequence[Arm], results: Results, conditions: Mapping[str, Any], created: datetime | None = None
 ) -> Path:
-    """Write report.html, and a page with the signals' pictures for each arm that has them, into a folder; return its path.
+    """Write report.html, and a page with the signals' pictures for each arm that has them, into a folder; return its
+    path.
 
     Args:
         folder: folder of the report.
@@ -67,9 +70,9 @@ def write(
     parts = [
         f"<h1>{html.escape(title)}</h1>",
         f'<p class="verdict">{html.escape(verdict(names, results))}</p>',
-        f"<p>{date}. City: {html.escape(str(conditions['city']))}. {_count(len(conditions['tls']), 'TL')} compared, in "
-        f"{_count(seeds, 'simulation')} of each kind of control with the same vehicles. A TL is one intersection, or several "
-        "signals that are controlled as one.</p>",
+        f"<p>{date}. City: {html.escape(str(conditions['city']))}. {_count(len(conditions['tls']), 'TL')} compared, "
+        f"in {_count(seeds, 'simulation')} of each kind of control with the same vehicles. A TL is one intersection, "
+        "or several signals that are controlled as one.</p>",
         _comparison(arms, results),
         _service(names, results),
         *_figures(names, results, seeds),
@@ -100,16 +103,24 @@ def verdict(names: Sequence[str], results: Results) -> str:
         difference = paired(candidate, delays)
         base = float(np.mean(delays))
         share = f" ({abs(difference.mean) / base:.0%})".replace("%", " %") if base > 0 else ""
-        change = f"{_describe_difference(difference.mean)}{share}, {np.mean(candidate):.1f} s instead of {base:.1f} s per vehicle"
+        change = (
+            f"{_describe_difference(difference.mean)}{share}, {np.mean(candidate):.1f} s instead of {base:.1f} s per "
+            "vehicle"
+        )
         bounds = _describe_interval(difference.low, difference.high)
         if not math.isfinite(difference.low):
-            sentence = f"undecided against {name}: the mean delay is {change}, but one seed has no interval; simulate more seeds"
+            sentence = (
+                f"undecided against {name}: the mean delay is {change}, but one seed has no interval; simulate more "
+                "seeds"
+            )
         elif difference.high < 0:
             sentence = f"better than {name}: the mean delay is {change} (95 % interval: {bounds})"
         elif difference.low > 0:
             sentence = f"worse than {name}: the mean delay is {change} (95 % interval: {bounds})"
         else:
-            sentence = f"undecided against {name}: the mean delay is {change}, but the 95 % interval contains 0 ({bounds})"
+            sentence = (
+                f"undecided against {name}: the mean delay is {change}, but the 95 % interval contains 0 ({bounds})"
+            )
         sentences.append(f"{names[0][0].upper()}{names[0][1:]} is {sentence}.")
     return " ".join(sentences)
 
@@ -143,7 +154,9 @@ def _comparison(arms: Sequence[Arm], results: Results) -> str:
             f"{np.mean([outcome.duration_s for outcome in outcomes]):.1f}",
             f"{np.mean([outcome.waiting_s for outcome in outcomes]):.1f}",
             f"{np.mean([outcome.stops for outcome in outcomes]):.2f}",
-            " of ".join(f"{np.mean(counts):.0f}" for counts in zip(*((o.finished, o.total) for o in outcomes), strict=True)),
+            " of ".join(
+                f"{np.mean(counts):.0f}" for counts in zip(*((o.finished, o.total) for o in outcomes), strict=True)
+            ),
             ", ".join(f"{letters[letter]}&nbsp;{letter}" for letter in sorted(letters)) or "-",
         ]
         if arm is arms[0]:
@@ -156,11 +169,12 @@ def _comparison(arms: Sequence[Arm], results: Results) -> str:
         rows.append(cells)
     meanings = "".join(f"<li><b>{html.escape(arm.name)}</b>: {html.escape(_meaning(arm))}</li>" for arm in arms)
     return (
-        f'<section class="together"><h2>Comparison</h2>{_table(head, rows)}<p class="note">Delay is time lost against the '
-        "desired speed, plus the waiting time before the vehicle can enter the network. The time in the network is the duration "
-        "of the trip, so far if it has not ended. All means are over all vehicles, also those that have not arrived or departed "
-        "at the end. Differences are taken seed by seed, that is with the same vehicles, and each has its own 95 % interval; "
-        f"below 0, {html.escape(arms[0].name)} has less delay.</p><ul>{meanings}</ul></section>"
+        f'<section class="together"><h2>Comparison</h2>{_table(head, rows)}<p class="note">Delay is time lost against '
+        "the desired speed, plus the waiting time before the vehicle can enter the network. The time in the network "
+        "is the duration of the trip, so far if it has not ended. All means are over all vehicles, also those that "
+        "have not arrived or departed at the end. Differences are taken seed by seed, that is with the same vehicles, "
+        f"and each has its own 95 % interval; below 0, {html.escape(arms[0].name)} has less "
+        f"delay.</p><ul>{meanings}</ul></section>"
     )
 
 
@@ -193,13 +207,14 @@ def _service(names: Sequence[str], results: Results) -> str:
     ]
     bounds = ", ".join(f"{letter} up to {bound_s:g} s" for letter, bound_s in level_of_service.BOUNDS_S)
     count = len(results[names[0]][0].delay_by_tl)
-    chosen = f"The {len(tls)} TLs of {count} at which most time is lost; results.json has all. " if len(tls) < count else ""
+    chosen = (
+        f"The {len(tls)} TLs of {count} at which most time is lost; results.json has all. " if len(tls) < count else ""
+    )
     return (
-        f'<section><h2>Level of service by TL</h2><p class="lead">{chosen}Delay per vehicle that passes the TL, with the letter '
-        f"of the Highway Capacity Manual for signalised intersections: {bounds}, F above. The simulated delay on the way to "
-        "the TL is used in the place of the manual's control delay; a vehicle that passes several signals of a TL counts at "
-        "each.</p>"
-        f"{_table(('TL', *map(html.escape, names)), rows)}</section>"
+        f'<section><h2>Level of service by TL</h2><p class="lead">{chosen}Delay per vehicle that passes the TL, with '
+        f"the letter of the Highway Capacity Manual for signalised intersections: {bounds}, F above. The simulated "
+        "delay on the way to the TL is used in the place of the manual's control delay; a vehicle that passes several "
+        f"signals of a TL counts at each.</p>{_table(('TL', *map(html.escape, names)), rows)}</section>"
     )
 
 
@@ -214,22 +229,27 @@ def _figures(names: Sequence[str], results: Results, seeds: int) -> list[str]:
     """Sections with figures."""
     intervals = f", with 95 % intervals over {seeds} seeds" if seeds > 1 else ". One seed: there are no intervals"
     tls, roads = _largest_tls(names, results), report_figures.queued_roads(names, results)
+    over_time = (
+        f"Mean delay of the vehicles that depart in each {WINDOW_S // 60} minutes{intervals}. "
+        "The clock is the simulation's: second 0 is 0:00."
+    )
+    by_tl = (
+        f"Seconds lost on the way to each TL, divided by all vehicles of the city{intervals}. "
+        f"At most {MAX_TLS} TLs, those with the largest values. The table above has their full names."
+    )
+    distribution = "Share of the vehicles that are delayed at most this long."
+    queues = f"Mean number of halting vehicles on at most {MAX_ROADS} roads, those where it is largest{intervals}."
     sections = [
-        _section("Delay over time", f"Mean delay of the vehicles that depart in each {WINDOW_S // 60} minutes{intervals}. "
-                 "The clock is the simulation's: second 0 is 0:00.", [report_figures.delay_over_time(names, results)]),
-        _section("Delay by TL", f"Seconds lost on the way to each TL, divided by all vehicles of the city{intervals}. "
-                 f"At most {MAX_TLS} TLs, those with the largest values. The table above has their full names.",
-                 report_figures.delay_by_tl(names, results, tls)),
-        _section("Distribution of the delay", "Share of the vehicles that are delayed at most this long.",
-                 [report_figures.distribution(names, results)]),
-        _section("Queues by approach", f"Mean number of halting vehicles on at most {MAX_ROADS} roads, those where it is largest"
-                 f"{intervals}.", report_figures.queues(names, results, roads), roads),
-    ]  # fmt: skip
+        _section("Delay over time", over_time, [report_figures.delay_over_time(names, results)]),
+        _section("Delay by TL", by_tl, report_figures.delay_by_tl(names, results, tls)),
+        _section("Distribution of the delay", distribution, [report_figures.distribution(names, results)]),
+        _section("Queues by approach", queues, report_figures.queues(names, results, roads), roads),
+    ]
     signals = [band.signal for band in results[names[0]][0].signals]
     for k, (name, figure) in enumerate(report_figures.greens(names, results)):
         text = (
-            f"Greens of up to {MAX_SIGNALS} signals under {name}, in up to {BANDS_S / 60:g} minutes of the first seed; signals "
-            "in the order in which they lie. Each colour is one green of the signal, the same in all figures."
+            f"Greens of up to {MAX_SIGNALS} signals under {name}, in up to {BANDS_S / 60:g} minutes of the first seed; "
+            "signals in the order in which they lie. Each colour is one green of the signal, the same in all figures."
         )
         sections.append(_section(f"Signals in time and space: {name}", text, [figure], [] if k else signals))
     return sections
@@ -256,18 +276,22 @@ def _signal_pictures(names: Sequence[str], results: Results) -> str:
             parts.append(f"<h3>{html.escape(name)}</h3><p>No pictures: {html.escape(outcome.no_pictures)}</p>")
     if not parts:
         return ""
-    shown_tl = f"On this page: arrivals and split failures on the main street of {html.escape(tl)}. " if tl is not None else ""
+    shown_tl = (
+        f"On this page: arrivals and split failures on the main street of {html.escape(tl)}. " if tl is not None else ""
+    )
     return (
-        '<section><h2>Signal performance measures (ATSPM)</h2><p class="lead">The pictures that signal engineers read, of the '
-        f"first seed, from the city's detectors or those that the evaluation adds. {shown_tl}Each linked page has "
-        f"up to {MAX_PICTURED_TLS} TLs, those with the most lanes.</p>{''.join(parts)}</section>"
+        '<section><h2>Signal performance measures (ATSPM)</h2><p class="lead">The pictures that signal engineers read, '
+        f"of the first seed, from the city's detectors or those that the evaluation adds. {shown_tl}Each linked page "
+        f"has up to {MAX_PICTURED_TLS} TLs, those with the most lanes.</p>{''.join(parts)}</section>"
     )
 
 
 def _section(title: str, text: str, figures: Sequence[Figure], names: Sequence[str] = ()) -> str:
-    """A section of the page: heading and first figure without a page break between them, further figures, shortened names."""
+    """A section of the page: heading and first figure without a page break between them, further figures, shortened
+    names."""
     pictures = [
-        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{_png(figure)}" width="{figure.get_figwidth() * 96:.0f}">'
+        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{_png(figure)}" '
+        f'width="{figure.get_figwidth() * 96:.0f}">'
         for figure in figures
     ]
     more = "".join(f"<figure>{picture}</figure>" for picture in pictures[1:])
@@ -275,7 +299,9 @@ def _section(title: str, text: str, figures: Sequence[Figure], names: Sequence[s
     items = "".join(f"<li>{html.escape(short)} = {html.escape(full)}</li>" for full, short in shortened.items())
     key = f'<p class="note lead">Short names:</p><ul class="note">{items}</ul>' if items else ""
     first = pictures[0] if pictures else "<p>No data.</p>"
-    return f"<section><figure><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>{first}</figure>{more}{key}</section>"
+    return (
+        f"<section><figure><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>{first}</figure>{more}{key}</section>"
+    )
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -37,7 +37,8 @@ Results = Mapping[str, Sequence[Outcome]]
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Name -> the name, shortened to its ends if it has more than MAX_LABEL_CHARS characters. Equal results are numbered."""
+    """Name -> the name, shortened to its ends if it has more than MAX_LABEL_CHARS characters. Equal results are
+    numbered."""
     short: dict[str, str] = {}
     taken = {name for name in names if len(name) <= MAX_LABEL_CHARS}
     for name in names:
@@ -74,13 +75,17 @@ def delay_over_time(names: Sequence[str], results: Results) -> Figure:
     axes.set(xlabel="departure (simulated time of day, h:min)", ylabel="mean delay (s per vehicle)", ylim=(0, None))
     _label_times_of_day(axes)
     has_interval = len(results[names[0]]) > 1
-    _legend(figure, names, [Patch(color="#444444", alpha=0.15, lw=0, label="shaded: 95 % interval")] if has_interval else [])
+    _legend(
+        figure, names, [Patch(color="#444444", alpha=0.15, lw=0, label="shaded: 95 % interval")] if has_interval else []
+    )
     return figure
 
 
 def delay_by_tl(names: Sequence[str], results: Results, tls: Sequence[str]) -> list[Figure]:
     """Delay by TL, of these TLs."""
-    return _bars(names, tls, "s per vehicle of the whole city", lambda name, tl: [o.delay_by_tl[tl] for o in results[name]])
+    return _bars(
+        names, tls, "s per vehicle of the whole city", lambda name, tl: [o.delay_by_tl[tl] for o in results[name]]
+    )
 
 
 def queued_roads(names: Sequence[str], results: Results) -> list[str]:
@@ -92,7 +97,9 @@ def queued_roads(names: Sequence[str], results: Results) -> list[str]:
 
 def queues(names: Sequence[str], results: Results, roads: Sequence[str]) -> list[Figure]:
     """Queues of these roads."""
-    return _bars(names, roads, "halting vehicles, mean over the simulation", lambda name, road: _queues(results, name, road))
+    return _bars(
+        names, roads, "halting vehicles, mean over the simulation", lambda name, road: _queues(results, name, road)
+    )
 
 
 def _queues(results: Results, name: str, road: str) -> list[float]:
@@ -103,7 +110,9 @@ def distribution(names: Sequence[str], results: Results) -> Figure:
     """Cumulative distribution of the delay."""
     figure, axes = _axes(9, 4.2)
     for name, colour in _coloured(names):
-        quantiles_s = np.mean([outcome.delay_quantiles_s for outcome in results[name] if outcome.delay_quantiles_s], axis=0)
+        quantiles_s = np.mean(
+            [outcome.delay_quantiles_s for outcome in results[name] if outcome.delay_quantiles_s], axis=0
+        )
         axes.plot(quantiles_s, np.arange(101), color=colour, lw=2)
     axes.set(xlabel="delay (s)", ylabel="share of vehicles (%)", xlim=(0, None), ylim=(0, 100))
     _legend(figure, names)
@@ -116,7 +125,9 @@ def greens(names: Sequence[str], results: Results) -> list[tuple[str, Figure]]:
     all_bands = [band for name in recorded for band in results[name][0].signals]
     # the greens of all arms, so that a phase has the same colour in each
     states = {
-        signal: sorted({state for band in all_bands if band.signal == signal for _, state in band.states if is_green(state)})
+        signal: sorted(
+            {state for band in all_bands if band.signal == signal for _, state in band.states if is_green(state)}
+        )
         for signal in {band.signal for band in all_bands}
     }
     return [(name, _bands(results[name][0].signals, states)) for name in recorded]
@@ -162,7 +173,9 @@ def _ordered(bands: Sequence[SignalBand]) -> list[SignalBand]:
     return [bands[i] for i in np.argsort(along)]
 
 
-def _bars(names: Sequence[str], bars: Sequence[str], title: str, values: Callable[[str, str], list[float]]) -> list[Figure]:
+def _bars(
+    names: Sequence[str], bars: Sequence[str], title: str, values: Callable[[str, str], list[float]]
+) -> list[Figure]:
     """Plot groups of horizontal bars, a group per road or TL and a bar per arm, in figures of the same scale."""
     intervals = {name: {bar: interval(values(name, bar)) for bar in bars} for name in names}
     has_interval = bool(bars) and len(values(names[0], bars[0])) > 1
@@ -177,7 +190,9 @@ def _bars(names: Sequence[str], bars: Sequence[str], title: str, values: Callabl
             y = np.arange(len(part)) + (k + 0.5) / (len(names) + 1)
             error = [i.high - i.mean for i in shown] if has_interval else None
             axes.barh(y, [i.mean for i in shown], 0.9 / (len(names) + 1), xerr=error, color=colour, ecolor="#444444")
-        axes.set(yticks=np.arange(len(part)) + len(names) / 2 / (len(names) + 1), yticklabels=[labels[bar] for bar in part])
+        axes.set(
+            yticks=np.arange(len(part)) + len(names) / 2 / (len(names) + 1), yticklabels=[labels[bar] for bar in part]
+        )
         axes.set(xlabel=title, xlim=(0, max(ends, default=0.0) * 1.03 or 1.0))
         axes.invert_yaxis()
         _legend(figure, names, [Line2D([], [], color="#444444", label="95 % interval")] if has_interval else [])

@@ -27,7 +27,9 @@ def check_writable(folder: Path) -> None:
         raise InputError(f"--out {folder}: cannot be written: {error.strerror}; pass another folder") from None
 
 
-def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]], conditions: Mapping[str, Any]) -> None:
+def write(
+    folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]], conditions: Mapping[str, Any]
+) -> None:
     """Write both files into a folder.
 
     Args:
@@ -78,4 +80,7 @@ def _compare(candidate: Sequence[Mapping[str, float]], arm: Sequence[Mapping[str
 
 def _interval(values: Sequence[float]) -> dict[str, float | None]:
     """Mean and interval as JSON; None for an unbounded end."""
-    return {name: value if math.isfinite(value) or name == "mean" else None for name, value in asdict(interval(values)).items()}
+    return {
+        name: value if math.isfinite(value) or name == "mean" else None
+        for name, value in asdict(interval(values)).items()
+    }

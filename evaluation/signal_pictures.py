@@ -65,7 +65,8 @@ class PicturedTls:
         self.contracts = tuple(contracts_of_city(city, self.tls, street).values())
 
     def write_detectors(self, path: Path, additional: Sequence[Path]) -> list[Path]:
-        """Write a file with their detectors, and return it, unless one of SUMO's additional files has detectors already."""
+        """Write a file with their detectors, and return it, unless one of SUMO's additional files has detectors
+        already."""
         if any(detectors.read(file) for file in additional):
             return []
         detectors.write(path, [loop for loop in detectors.place(self.street) if loop.signal in self.tl_of])
@@ -86,7 +87,9 @@ class ControlledSignals:
         city = pictured.city
         run = RunStart(street, tuple(contracts), start, city.safety, city.controller, control.driver, {}, found)
         self._encoder = Encoder(run)
-        self._steps = StepCollector(run, pictured.phases, {contract.tl for contract in own}, None, None, time_space.MAX_S)
+        self._steps = StepCollector(
+            run, pictured.phases, {contract.tl for contract in own}, None, None, time_space.MAX_S
+        )
         self._tl_of = pictured.tl_of
 
     def add(self, event: DecisionEvent) -> None:
@@ -116,7 +119,11 @@ class UncontrolledSignals:
         to_read = run.to_read
         links = {signal: len(pictured.street.signals[signal].links) for signal in running}
         connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of)
-        self._connection, self._encoder, self._tls = connection, Encoder(run), tuple(contract.tl for contract in contracts)
+        self._connection, self._encoder, self._tls = (
+            connection,
+            Encoder(run),
+            tuple(contract.tl for contract in contracts),
+        )
         self._steps = StepCollector(run, pictured.phases, set(self._tls), None, None, time_space.MAX_S)
         self._number, self._read_s, self._tl_of = 0, self._now, pictured.tl_of
         self._programs: dict[str, list[ProgramChange]] = {signal: [] for signal in running}

@@ -54,4 +54,6 @@ class SignalRecording:
                 if not signal_states or signal_states[-1][1] != state:
                     signal_states.append((begin_s, state))
                 root.clear()
-        return tuple(SignalBand(signal, *self._position[signal], tuple(states[signal]), end_s) for signal in self._signals)
+        return tuple(
+            SignalBand(signal, *self._position[signal], tuple(states[signal]), end_s) for signal in self._signals
+        )

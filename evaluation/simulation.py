@@ -126,7 +126,9 @@ class ArmSimulator:
         lanes = (lane for signal in signals for lane in self.street.signals[signal].lanes)
         return sorted({road_of(lane) for lane in lanes if not is_internal(lane)})
 
-    def run(self, arm: Arm, demand: Demand, models: ServedModels | None = None, records_signals: bool = False) -> Outcome:
+    def run(
+        self, arm: Arm, demand: Demand, models: ServedModels | None = None, records_signals: bool = False
+    ) -> Outcome:
         """Simulate an arm. Raises InputError if its models do not match the city.
 
         `models`: of a served arm. `records_signals`: whether the outcome has the signals' states and pictures.
@@ -184,7 +186,12 @@ class ArmSimulator:
         return options
 
     def _simulate(
-        self, arm: Arm, demand: Demand, connection: SumoConnection, models: ServedModels | None, pictured: PicturedTls | None
+        self,
+        arm: Arm,
+        demand: Demand,
+        connection: SumoConnection,
+        models: ServedModels | None,
+        pictured: PicturedTls | None,
     ) -> tuple["_Measurement", ControlledSimulation, ControlledSignals | UncontrolledSignals | None]:
         """Simulate to the end. Returns the measurement, the simulation, and what pictures need."""
         now = float(connection.api.simulation.getTime())
@@ -196,7 +203,9 @@ class ArmSimulator:
         controlled = ControlledSignals(pictured, read, control) if pictured is not None and control.contracts else None
         subscribers = [controlled] if controlled is not None else []
         simulation = ControlledSimulation(read, self.task.city, self.street, control, subscribers)
-        uncontrolled = UncontrolledSignals(pictured, connection) if pictured is not None and controlled is None else None
+        uncontrolled = (
+            UncontrolledSignals(pictured, connection) if pictured is not None and controlled is None else None
+        )
         measurement = _Measurement(connection, self._lanes, self._roads)
         while now < end_s:
             before_s, now = now, min(now + MEASUREMENT_INTERVAL_S, end_s)
@@ -223,7 +232,9 @@ class ArmSimulator:
 class _Measurement:
     """Vehicle seconds lost and waited on roads, sampled while a simulation runs."""
 
-    def __init__(self, connection: SumoConnection, lanes: Mapping[str, Mapping[str, float]], roads: Sequence[str]) -> None:
+    def __init__(
+        self, connection: SumoConnection, lanes: Mapping[str, Mapping[str, float]], roads: Sequence[str]
+    ) -> None:
         """`lanes`: TL -> lane that leads to it -> speed limit in m/s. `roads`: roads with a measured queue."""
         self._lost_time, self._roads = LostTime(connection, lanes), roads
         self._halting = connection.api.edge.getLastStepHaltingNumber

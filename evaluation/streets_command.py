@@ -102,8 +102,8 @@ def _lines(arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]
     for arm in arms[1:]:
         c = compare(results, candidate, arm.name)
         lines.append(
-            f"{candidate} against {arm.name}: less delay on {c.better:.0%} of the streets, {c.ratio:.2f} times its delay in the "
-            f"geometric mean, {c.worst_ratio:.2f} times at worst; more than 5 % worse on {len(c.worse)}"
+            f"{candidate} against {arm.name}: less delay on {c.better:.0%} of the streets, {c.ratio:.2f} times its "
+            f"delay in the geometric mean, {c.worst_ratio:.2f} times at worst; more than 5 % worse on {len(c.worse)}"
         )
         if c.gridlocks:
             lines.append(f"gridlocks that {arm.name} does not have: {', '.join(c.gridlocks)}")

@@ -41,7 +41,9 @@ def main() -> int:
         print("  simulated:", end="", flush=True)
         run = pipeline.controlled(server, SEED, out, lambda second: print(f" {second} s", end="", flush=True))
         print(f"\n{table(run)}")
-        announce(4, f"evaluation: the same policies beside fixed, actuated and max-pressure control, {SEEDS} seeds each")
+        announce(
+            4, f"evaluation: the same policies beside fixed, actuated and max-pressure control, {SEEDS} seeds each"
+        )
         flags = ["--server", server, "--seeds", SEEDS, "--workers", os.cpu_count() or 1, "--out", out]
         print(f"\n{pipeline.evaluation(flags, out / 'evaluation.log')}   ({time.monotonic() - begin:.0f} s in all)")
     return 0

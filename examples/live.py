@@ -18,9 +18,13 @@ SEED = 42
 
 def main() -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", metavar="HOST:PORT", default="127.0.0.1:8080", help="of the page (default: 127.0.0.1:8080)")
+    parser.add_argument(
+        "--page", metavar="HOST:PORT", default="127.0.0.1:8080", help="of the page (default: 127.0.0.1:8080)"
+    )
     parser.add_argument("--speed", default="1", metavar="X", help="simulated seconds per wall second (default: 1)")
-    parser.add_argument("--out", type=Path, default=Path("out/live"), help="folder of models and logs (default: out/live)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/live"), help="folder of models and logs (default: out/live)"
+    )
     args = parser.parse_args()
     models, log = args.out / "models", args.out / "controller.log"
     args.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""From a policy that was trained in the environment to the street: export, serve, control; then the trips are compared."""
+"""From a policy that was trained in the environment to the street: export, serve, control; then the trips are
+compared."""
 
 import re
 import sys
@@ -25,7 +26,8 @@ def simulate(
 ) -> None:
     """Simulate the city's own demand in the environment. `choose`: observations by TL -> actions by TL."""
     env = greenserve.parallel_env(
-        pipeline.CITY, targets, neighbours, infer_model_path=models if neighbours else None, seconds=seconds, demand="city",
+        pipeline.CITY, targets, neighbours, infer_model_path=models if neighbours else None, seconds=seconds,
+        demand="city",
         tripinfo=tripinfo,
     )  # fmt: skip
     observations, _ = env.reset(seed=SEED)
@@ -45,8 +47,8 @@ def check(
 ) -> int:
     """Export the policies beside their neighbours' models, serve them, and let the controller run them.
 
-    `in_environment`: tripinfo of `simulate`. Returns the number of trips, which are the same under the controller. Raises
-    StageFailed if they differ.
+    `in_environment`: tripinfo of `simulate`. Returns the number of trips, which are the same under the controller.
+    Raises StageFailed if they differ.
     """
     out, in_controller = in_environment.parent, in_environment.with_name("controller.tripinfo.xml")
     program = [sys.executable, "-m", "greenserve"]

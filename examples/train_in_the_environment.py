@@ -1,4 +1,5 @@
-"""Train a TL with stable-baselines3 in greenserve's environment, beside served neighbours; then export, serve and run it.
+"""Train a TL with stable-baselines3 in greenserve's environment, beside served neighbours; then export, serve and run
+it.
 
     python train_in_the_environment.py [--steps 3000] [--seconds 900]
 

@@ -2,10 +2,11 @@
 
     python train_with_cleanrl.py [--steps 60000] [--seconds 900]
 
-Needs PyTorch and SuperSuit, which the project does not install. The loop follows CleanRL's ppo_pettingzoo_ma_atari.py (Huang et
-al. 2022): SuperSuit makes a vectorised environment of the TLs, and one actor and critic act for all of them. An MLP replaces the
-convolutions, and an episode that reaches its time limit is not a termination: its last value is bootstrapped. At the end
-the example compares the controller's trips with those of the policy in the environment, and the policy with the fixed plans.
+Needs PyTorch and SuperSuit, which the project does not install. The loop follows CleanRL's ppo_pettingzoo_ma_atari.py
+(Huang et al. 2022): SuperSuit makes a vectorised environment of the TLs, and one actor and critic act for all of them.
+An MLP replaces the convolutions, and an episode that reaches its time limit is not a termination: its last value is
+bootstrapped. At the end the example compares the controller's trips with those of the policy in the environment, and
+the policy with the fixed plans.
 """
 
 import argparse
@@ -25,7 +26,8 @@ from city.arguments import Parser
 from city.errors import InputError
 
 TARGETS = ("SA101", "SA102", "SA104", "SA105", "SA106")
-"""All TLs of the dialect sumo-rl: one decision interval and one size of observations, so that one network fits all of them."""
+"""All TLs of the dialect sumo-rl: one decision interval and one size of observations, so that one network fits all of
+them."""
 LEARNING_RATE, GAMMA, GAE_LAMBDA, CLIP, ENTROPY, VALUE, MAX_GRADIENT = 1e-3, 0.97, 0.95, 0.2, 0.01, 0.5, 0.5
 STEPS_AN_UPDATE, EPOCHS, MINIBATCHES = 256, 6, 4
 SEED = 1
@@ -90,7 +92,8 @@ def train(checkpoint: Path, steps: int, seconds: int) -> None:
             rewards[k] = torch.as_tensor(np.asarray(reward))
             ends[k] = torch.as_tensor(np.asarray(truncated, np.float32))
         with torch.no_grad():
-            # after a time limit the next observation is that of a new episode: the value before stands for the rewards to come
+            # after a time limit the next observation is that of a new episode: the value before stands for the rewards
+            # to come
             after = torch.cat([values[1:], networks["critic"](observation)[None, :, 0]])
             after = torch.where(ends > 0, values, after)
             advantages, running = torch.zeros_like(values), torch.zeros(tls)

@@ -2,9 +2,9 @@
 
     python train_with_rllib.py [--iterations 20] [--seconds 900]
 
-Needs PyTorch and ray[rllib], which the project does not install. SA101 and SA102 of the sample city learn while a served model
-controls their neighbour SA104. At the end the example compares the controller's trips with those of the policies in the
-environment, and the policies with the fixed plans.
+Needs PyTorch and ray[rllib], which the project does not install. SA101 and SA102 of the sample city learn while a
+served model controls their neighbour SA104. At the end the example compares the controller's trips with those of the
+policies in the environment, and the policies with the fixed plans.
 """
 
 import argparse
@@ -66,7 +66,8 @@ def train(checkpoint: Path, models: Path, iterations: int, seconds: int) -> None
         returned = result["env_runners"].get("episode_return_mean")
         mean = "" if returned is None else f", mean return of an episode {returned:.1f}"
         print(
-            f"iteration {iteration + 1} of {iterations}: {result['num_env_steps_sampled_lifetime']:.0f} steps{mean}", flush=True
+            f"iteration {iteration + 1} of {iterations}: {result['num_env_steps_sampled_lifetime']:.0f} steps{mean}",
+            flush=True,
         )
     algo.save_to_path(str(checkpoint))
     algo.stop()
@@ -78,7 +79,9 @@ def evaluate(checkpoint: Path, models: Path, seconds: int, tripinfo: Path) -> No
     import torch
     from ray.rllib.core.rl_module import RLModule
 
-    modules = {tl: RLModule.from_checkpoint(checkpoint / "learner_group" / "learner" / "rl_module" / tl) for tl in TARGETS}
+    modules = {
+        tl: RLModule.from_checkpoint(checkpoint / "learner_group" / "learner" / "rl_module" / tl) for tl in TARGETS
+    }
 
     def choose(observations: same_trips.Observations) -> dict[str, int]:
         actions = {}
@@ -104,7 +107,11 @@ def main() -> int:
         raise InputError(f"PyTorch or RLlib is not installed ({error}); pip install torch 'ray[rllib]'") from None
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    models, checkpoint, in_environment = out / "models", out / "checkpoints" / "trial_2", out / "environment.tripinfo.xml"
+    models, checkpoint, in_environment = (
+        out / "models",
+        out / "checkpoints" / "trial_2",
+        out / "environment.tripinfo.xml",
+    )
     print(pipeline.export(models, out / "export.log"), flush=True)
     print(f"training with RLlib {ray.__version__}, {args.iterations} iterations", flush=True)
     train(checkpoint, models, args.iterations, args.seconds)

@@ -100,7 +100,9 @@ def main() -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=4000, help="decisions of the training (default: 4000)")
     parser.add_argument("--seconds", type=int, default=1800, help="simulated time of an episode (default: 1800)")
-    parser.add_argument("--out", type=Path, default=Path("out/stable_baselines3"), help="(default: out/stable_baselines3)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/stable_baselines3"), help="(default: out/stable_baselines3)"
+    )
     args = parser.parse_args()
     try:
         import stable_baselines3

@@ -1,4 +1,5 @@
-"""Train two signals with sumo-rl's own environment and agents, while the controller runs the served policies of the others.
+"""Train two signals with sumo-rl's own environment and agents, while the controller runs the served policies of the
+others.
 
     python train_with_sumo_rl.py [--episodes 2] [--seconds 1800]
 
@@ -58,10 +59,32 @@ class SharedSimulation(SumoEnvironment):
 
     def _start_simulation(self) -> None:
         port = sumolib.miscutils.getFreeSocketPort()
-        command = [sumo_program(), "-n", NET, "-r", ROUTES, "-a", PROGRAMS, "--seed", self.episode, "--time-to-teleport", "-1"]
+        command = [
+            sumo_program(),
+            "-n",
+            NET,
+            "-r",
+            ROUTES,
+            "-a",
+            PROGRAMS,
+            "--seed",
+            self.episode,
+            "--time-to-teleport",
+            "-1",
+        ]
         command += ["--tripinfo-output", self.tripinfo, *TRIPINFO_OPTIONS, "--no-step-log", "--no-warnings"]
         command += ["--remote-port", port, "--num-clients", "2"]
-        control = [sys.executable, "-m", "controller", "--city", pipeline.CITY, "--server", self._server, "--infer-tl", INFER_TLS]
+        control = [
+            sys.executable,
+            "-m",
+            "controller",
+            "--city",
+            pipeline.CITY,
+            "--server",
+            self._server,
+            "--infer-tl",
+            INFER_TLS,
+        ]
         control += ["--sumo", f"127.0.0.1:{port}", "--order", "2", "--summary", self.summary]
         with self.log.open("w") as log:
             for program in (command, control):
@@ -138,7 +161,9 @@ def main() -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=2, help="episodes (default: 2)")
     parser.add_argument("--seconds", type=int, default=1800, help="simulated time of an episode (default: 1800)")
-    parser.add_argument("--out", type=Path, default=Path("out/sumo_rl"), help="folder of logs and trips (default: out/sumo_rl)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/sumo_rl"), help="folder of logs and trips (default: out/sumo_rl)"
+    )
     args = parser.parse_args()
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -150,7 +175,9 @@ def main() -> int:
             try:
                 train(environment, args.episodes)
             except (traci.FatalTraCIError, traci.TraCIException) as error:
-                raise pipeline.StageFailed(f"the simulation ended early ({error}); its log is {environment.log}") from None
+                raise pipeline.StageFailed(
+                    f"the simulation ended early ({error}); its log is {environment.log}"
+                ) from None
             finally:
                 environment.close()
     return 0

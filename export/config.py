@@ -70,15 +70,20 @@ def parser(prog: str) -> Parser:
         help="folder of checkpoints, searched with its subfolders (default: [training] model_path)",
     )
     parser.add_argument(
-        "--pretrained", action="store_true", help="the policy for any junction that greenserve ships, instead of checkpoints"
+        "--pretrained",
+        action="store_true",
+        help="the policy for any junction that greenserve ships, instead of checkpoints",
     )
     parser.add_argument(
         "--model-number",
         type=int,
         metavar="N",
-        help="trial or round to export (default: [training] model_number, else the newest); with --pretrained the version",
+        help="trial or round to export (default: [training] model_number, else the newest); with --pretrained the "
+        "version",
     )
-    parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder for models (default: [serving] models_dir)")
+    parser.add_argument(
+        "--models-dir", type=Path, metavar="DIR", help="folder for models (default: [serving] models_dir)"
+    )
     parser.add_argument(
         "--scope",
         metavar="NAME",
@@ -93,7 +98,8 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--actor",
         metavar="NAME",
-        help="architecture, such as mlp, or module:function; PYTHONPATH=. for a module in this folder (default: recognised)",
+        help="architecture, such as mlp, or module:function; PYTHONPATH=. for a module in this folder (default: "
+        "recognised)",
     )
     parser.add_argument(
         "--hidden-activation",
@@ -108,18 +114,23 @@ def parser(prog: str) -> Parser:
         "--output-tensor", metavar="NAME", help="the actor's output in a training graph (default: found in the graph)"
     )
     parser.add_argument(
-        "--action", choices=dialects.action_kinds(), help="kind of the action, without a city.toml (default: by the file's name)"
+        "--action",
+        choices=dialects.action_kinds(),
+        help="kind of the action, without a city.toml (default: by the file's name)",
     )
     parser.add_argument(
         "--observations",
         type=Path,
         metavar="DIR",
-        help="compare actions on the recorded observations in DIR/TL.npy too (greenserve record export --observations DIR)",
+        help="compare actions on the recorded observations in DIR/TL.npy too (greenserve record export --observations "
+        "DIR)",
     )
     existing = parser.add_mutually_exclusive_group()
     existing.add_argument("--overwrite", action="store_true", help="replace a version that exists")
     existing.add_argument(
-        "--skip-existing", action="store_true", help="leave a version that exists as it is, for an export that is repeated"
+        "--skip-existing",
+        action="store_true",
+        help="leave a version that exists as it is, for an export that is repeated",
     )
     parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
     return parser
@@ -129,7 +140,16 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
     """Parse and check the command line; read no files. Raises InputError."""
     args = parser(prog).parse_args(argv)
     check_versions(args)
-    for flag in ("model_path", "scope", "output_tensor", "actor", "layers", "action", "hidden_activation", "target_tls"):
+    for flag in (
+        "model_path",
+        "scope",
+        "output_tensor",
+        "actor",
+        "layers",
+        "action",
+        "hidden_activation",
+        "target_tls",
+    ):
         if args.pretrained and getattr(args, flag) is not None:
             raise InputError(f"--pretrained takes no checkpoint; leave --{flag.replace('_', '-')} out")
     return args
@@ -171,7 +191,10 @@ def prepare(args: argparse.Namespace) -> Job:
     city_tls = list(city.tls) if city else []
     target_tls = _target_tls(args.target_tls or (), city_tls) or training.target_tls or ()
     tls = names.select(
-        args.tl, city_tls or _tls_without_city(args.tl, candidates, target_tls), "--tl", city.tl_of_signal if city else None
+        args.tl,
+        city_tls or _tls_without_city(args.tl, candidates, target_tls),
+        "--tl",
+        city.tl_of_signal if city else None,
     )
     _check_flags(args, city, tls)
     return Job(
@@ -192,7 +215,9 @@ def prepare(args: argparse.Namespace) -> Job:
         hidden_activation=args.hidden_activation,
         overwrite=args.overwrite,
         skip_existing=args.skip_existing,
-        observations=traffic_observations.check_folder(args.observations, tls) if args.observations is not None else None,
+        observations=traffic_observations.check_folder(args.observations, tls)
+        if args.observations is not None
+        else None,
     )
 
 
@@ -200,8 +225,8 @@ def _pretrained(city: City | None) -> Path:
     """The folder of the policy that is part of the package. Raises InputError without a street."""
     if _street(city) is None:
         raise InputError(
-            "--pretrained needs a city.toml with a [network]; write one with greenserve city init --dialect street, or pass "
-            "--city FILE"
+            "--pretrained needs a city.toml with a [network]; write one with greenserve city init --dialect street, "
+            "or pass --city FILE"
         )
     return pretrained.FOLDER
 
@@ -217,12 +242,13 @@ def _check_flags(args: argparse.Namespace, city: City | None, tls: Sequence[str]
     for key in ("scope", "output_tensor"):
         if getattr(args, key) and len(tls) > 1:
             raise InputError(
-                f"--{key.replace('_', '-')} applies to one actor, but --tl has {len(tls)} TLs; export them one by one, or set "
-                f"{key} in city.toml"
+                f"--{key.replace('_', '-')} applies to one actor, but --tl has {len(tls)} TLs; export them one by one, "
+                f"or set {key} in city.toml"
             )
     if args.action and city is not None and any(tl in city.tls for tl in tls):
         raise InputError(
-            f"--action {args.action} is for checkpoints without a city; {city.path} defines the action; leave --action out"
+            f"--action {args.action} is for checkpoints without a city; {city.path} defines the action; leave --action "
+            "out"
         )
 
 

@@ -21,7 +21,10 @@ _TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
 _STEPS = re.compile(r"_(\d+)_steps$")
 _HIDDEN_SIZES = re.compile(r"netSz_\((\d[\d, ]*)\)")
-_TEXT_SETTINGS = {"state": re.compile(r"_state_([a-z]+)(?=[_-])"), "action": re.compile(r"_action_(?!t_\d)([a-z]+)(?=[_-])")}
+_TEXT_SETTINGS = {
+    "state": re.compile(r"_state_([a-z]+)(?=[_-])"),
+    "action": re.compile(r"_action_(?!t_\d)([a-z]+)(?=[_-])"),
+}
 _NUMBER_SETTINGS = {
     "offset_range": re.compile(r"_offset_range_(\d+)(?=[_-])"),
     "control_cycle": re.compile(r"_control_cycle_(\d+)(?=[_-])"),
@@ -61,11 +64,14 @@ class Candidate:
     @property
     def settings(self) -> dict[str, str]:
         """Settings of city.toml's [tl.NAME] that the file name contains, as text."""
-        matches = {key: pattern.search(self.path.name + "-") for key, pattern in (_TEXT_SETTINGS | _NUMBER_SETTINGS).items()}
+        matches = {
+            key: pattern.search(self.path.name + "-") for key, pattern in (_TEXT_SETTINGS | _NUMBER_SETTINGS).items()
+        }
         return {key: match[1] for key, match in matches.items() if match}
 
     def is_named_after(self, tl: str, longer_names: Sequence[str] = ()) -> bool:
-        """Whether the file name contains the TL's. `longer_names`: TLs' names that contain this TL's; they take precedence."""
+        """Whether the file name contains the TL's. `longer_names`: TLs' names that contain this TL's; they take
+        precedence."""
         return _contains_name(self.path.name, tl, longer_names)
 
     def has_no_tl(self, model_path: Path, known_tls: Sequence[str]) -> bool:
@@ -74,7 +80,8 @@ class Candidate:
         return not any(TL_PATTERN.search(part) or any(_contains_name(part, tl) for tl in known_tls) for part in parts)
 
     def is_in_folder_of(self, tl: str, model_path: Path, longer_names: Sequence[str] = ()) -> bool:
-        """Whether the innermost folder below model_path with a TL's name has this TL's. `longer_names`: see `is_named_after`."""
+        """Whether the innermost folder below model_path with a TL's name has this TL's. `longer_names`: see
+        `is_named_after`."""
         for folder in reversed(self.path.parent.relative_to(model_path).parts):
             if _contains_name(folder, tl, longer_names):
                 return True
@@ -186,7 +193,8 @@ def choose_candidate(
 def _candidates_of_tl(
     tl: str, candidates: Sequence[Candidate], model_path: Path, known_tls: Sequence[str], signal_of: Mapping[str, str]
 ) -> list[Candidate]:
-    """A TL's checkpoints by file name, else by folder, each by the TL's name or its signal's; else those without any name."""
+    """A TL's checkpoints by file name, else by folder, each by the TL's name or its signal's; else those without any
+    name."""
     known_tls = [*known_tls, *signal_of.values()]
     return (
         _candidates_named(tl, candidates, model_path, known_tls)
@@ -195,9 +203,13 @@ def _candidates_of_tl(
     )
 
 
-def _candidates_named(tl: str, candidates: Sequence[Candidate], model_path: Path, known_tls: Sequence[str]) -> list[Candidate]:
+def _candidates_named(
+    tl: str, candidates: Sequence[Candidate], model_path: Path, known_tls: Sequence[str]
+) -> list[Candidate]:
     """The checkpoints with a name in their file's name, else in a folder's."""
-    longer_names = [name for name in known_tls if len(name) > len(tl) and _without_separators(tl) in _without_separators(name)]
+    longer_names = [
+        name for name in known_tls if len(name) > len(tl) and _without_separators(tl) in _without_separators(name)
+    ]
     return [candidate for candidate in candidates if candidate.is_named_after(tl, longer_names)] or [
         candidate for candidate in candidates if candidate.is_in_folder_of(tl, model_path, longer_names)
     ]

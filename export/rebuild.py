@@ -63,7 +63,9 @@ def rebuild(candidate: Candidate, request: ActorRequest) -> RebuiltActor:
             if rebuilt is not None:
                 return rebuilt
             if spec is None:
-                raise InputError(f"{path}: {note}; pass --actor NAME to take only its weights, or --actor MODULE:FUNCTION")
+                raise InputError(
+                    f"{path}: {note}; pass --actor NAME to take only its weights, or --actor MODULE:FUNCTION"
+                )
     if has_builder:
         assert spec is not None
         return _from_builder(path, request, source, spec)
@@ -90,7 +92,9 @@ def _from_meta_graph(path: Path, label: str, request: ActorRequest) -> RebuiltAc
             if name.startswith(prefix) and scopes.unread_reason(name, scope) == scopes.UNKNOWN_USE
         ]
     try:
-        trained = training_graph.read(path, checkpoint, scope, actor_variables, request.output_tensor, request.categorical)
+        trained = training_graph.read(
+            path, checkpoint, scope, actor_variables, request.output_tensor, request.categorical
+        )
         reference = training_graph.reference_model(trained, request.categorical, request.output_tensor is not None)
     except InputError as error:
         is_named = request.hints.architecture is not None
@@ -104,9 +108,13 @@ def _from_meta_graph(path: Path, label: str, request: ActorRequest) -> RebuiltAc
         layers = read_layers(checkpoint, scope, strict=not is_named)
         actor = build(path, layers, request.hints, request.categorical)
         reason = str(error).removeprefix(f"{meta_graph_path(path)}: ")
-        return RebuiltActor(actor, None, scope, f"weights read from the checkpoint; its training graph was not used: {reason}")
+        return RebuiltActor(
+            actor, None, scope, f"weights read from the checkpoint; its training graph was not used: {reason}"
+        )
     if layers is not None:
-        steps = find_equivalent_actor(path, layers, request.hints, reference.evaluate, reference.inputs, request.categorical)
+        steps = find_equivalent_actor(
+            path, layers, request.hints, reference.evaluate, reference.inputs, request.categorical
+        )
         if steps is not None:
             return RebuiltActor(steps, reference.recorded(request.observations), scope)
         _refuse_named_architecture(label, request, reference)
@@ -141,13 +149,18 @@ def _layers_or_none(read: Callable[[], Layers]) -> Layers | None:
         return None
 
 
-def _from_function(path: Path, label: str, request: ActorRequest, trained: TrainedActor, layers: Layers | None) -> RebuiltActor:
-    """Rebuild the actor of a TensorFlow function. `layers`: its layers, if they are of a known kind. Raises InputError."""
+def _from_function(
+    path: Path, label: str, request: ActorRequest, trained: TrainedActor, layers: Layers | None
+) -> RebuiltActor:
+    """Rebuild the actor of a TensorFlow function. `layers`: its layers, if they are of a known kind. Raises
+    InputError."""
     reference, steps = trained.reference_model, None
     if layers is not None:
         # if no architecture fits the layers, the graph itself is exported
         with contextlib.suppress(InputError):
-            steps = find_equivalent_actor(path, layers, request.hints, reference.evaluate, reference.inputs, request.categorical)
+            steps = find_equivalent_actor(
+                path, layers, request.hints, reference.evaluate, reference.inputs, request.categorical
+            )
     if steps is not None:
         return RebuiltActor(steps, reference.recorded(request.observations), "")
     _refuse_named_architecture(label, request, reference)
@@ -185,8 +198,9 @@ def _complete_sizes(path: Path, source: Source, checkpoint: Checkpoint, scope: s
 def _refuse_named_architecture(label: str, request: ActorRequest, reference: ReferenceModel) -> None:
     if request.hints.architecture is not None:
         raise InputError(
-            f"{request.tl}: {label} is not of architecture {request.hints.architecture}: its layers give other actions than "
-            f"{reference.description}; leave the architecture out to export that graph itself, or name another --output-tensor"
+            f"{request.tl}: {label} is not of architecture {request.hints.architecture}: its layers give other actions "
+            f"than {reference.description}; leave the architecture out to export that graph itself, or name another "
+            "--output-tensor"
         )
 
 

@@ -41,7 +41,9 @@ def export(job: Job, tl: str) -> str:
     """
     begin = time.perf_counter()
     known_tls = [*job.tls, *job.target_tls, *(job.city.tls if job.city else ())]
-    candidate = locate.choose_candidate(tl, job.candidates, job.model_path, job.model_number, known_tls, _signal_of(job))
+    candidate = locate.choose_candidate(
+        tl, job.candidates, job.model_path, job.model_number, known_tls, _signal_of(job)
+    )
     number = next(n for n in (candidate.number, job.model_number, 1) if n is not None)
     if number >= MAX_MODEL_NUMBER:
         raise InputError(f"{tl}: {candidate.label} has model number {number}, but it must be below 2**62; rename it")
@@ -73,7 +75,9 @@ def export(job: Job, tl: str) -> str:
 def _signal_of(job: Job) -> dict[str, str]:
     """TL -> its only signal, if `city init` does not name the TL after it because its id is too long."""
     tls = job.city.tls if job.city else {}
-    return {name: tl.signals[0] for name, tl in tls.items() if len(tl.signals) == 1 and len(tl.signals[0]) > MAX_SIGNAL_NAME}
+    return {
+        name: tl.signals[0] for name, tl in tls.items() if len(tl.signals) == 1 and len(tl.signals[0]) > MAX_SIGNAL_NAME
+    }
 
 
 def _write_and_verify(
@@ -103,9 +107,13 @@ def _rebuild(
     contract = None
     if job.city and settings and job.street:
         programs = record.programs if record is not None else None
-        takes_first = record is None and dialects.find(settings.dialect, f"{job.city.path}: [tl.{tl}]").takes_first_program
+        takes_first = (
+            record is None and dialects.find(settings.dialect, f"{job.city.path}: [tl.{tl}]").takes_first_program
+        )
         contract = contracts.build(job.city, settings, job.street, takes_first, programs)
-    rebuilt = rebuild(candidate, replace(_actor_request(job, tl, candidate, settings, contract), observations=of_traffic))
+    rebuilt = rebuild(
+        candidate, replace(_actor_request(job, tl, candidate, settings, contract), observations=of_traffic)
+    )
     kind = _action_kind(job, tl, candidate, settings, rebuilt.action_kind)
     _check_assignment(job, tl, candidate, rebuilt, settings)
     if contract is None:
@@ -122,15 +130,20 @@ def _rebuild(
 def _check_assignment(job: Job, tl: str, candidate: Candidate, rebuilt: RebuiltActor, settings: TL | None) -> None:
     """Raise InputError if an actor without a TL's name would be exported for several TLs."""
     signal = _signal_of(job).get(tl)
-    if any(candidate.is_named_after(n) or candidate.is_in_folder_of(n, job.model_path) for n in filter(None, (tl, signal))):
+    if any(
+        candidate.is_named_after(n) or candidate.is_in_folder_of(n, job.model_path) for n in filter(None, (tl, signal))
+    ):
         return
     is_shared = job.city is not None and job.city.training.padding is not None
     is_shared = is_shared or source_of(candidate.format).serves_any_tl
-    is_assigned = is_shared or bool(settings and settings.scope) or tl in job.target_tls or contains_tl(rebuilt.scope, tl)
+    is_assigned = (
+        is_shared or bool(settings and settings.scope) or tl in job.target_tls or contains_tl(rebuilt.scope, tl)
+    )
     if len(job.tls) > 1 and not is_assigned:
         raise InputError(
-            f"{tl}: neither {candidate.label} nor a scope in it has a TL's name; export it for one TL only (--tl {tl}); "
-            "assign it with scope in city.toml or --target-tls; or, if all TLs share this policy, padded by SuperSuit, set "
+            f"{tl}: neither {candidate.label} nor a scope in it has a TL's name; export it for one TL only (--tl "
+            f"{tl}); assign it with scope in city.toml or --target-tls; or, if all TLs share this policy, padded by "
+            "SuperSuit, set "
             'padding = "supersuit" under [training]'
         )
 
@@ -148,7 +161,8 @@ def _requested_kind(job: Job, candidate: Candidate, settings: TL | None) -> str:
 
 
 def _action_kind(job: Job, tl: str, candidate: Candidate, settings: TL | None, stored: str | None) -> str:
-    """The action's kind. `stored`: the kind in the checkpoint, if it has one. Raises InputError if settings contradict it."""
+    """The action's kind. `stored`: the kind in the checkpoint, if it has one. Raises InputError if settings contradict
+    it."""
     requested = _requested_kind(job, candidate, settings)
     if stored is None or (stored == CATEGORICAL) == (requested == CATEGORICAL):
         return requested
@@ -156,7 +170,8 @@ def _action_kind(job: Job, tl: str, candidate: Candidate, settings: TL | None, s
         return stored
     where = f"{job.city.path}: [tl.{tl}]" if job.city and settings else "--action, or the file's name,"
     raise InputError(
-        f"{tl}: the policy of {candidate.label} is {stored}, but {where} has action {requested}; fix the one that is wrong"
+        f"{tl}: the policy of {candidate.label} is {stored}, but {where} has action {requested}; fix the one that is "
+        "wrong"
     )
 
 
@@ -168,7 +183,9 @@ def _unpad(tl: str, candidate: Candidate, rebuilt: RebuiltActor, contract: pb.Po
             f"{tl}: [training] padding is for categorical policies of linear layers; {candidate.label} holds another"
         )
     contract.observation.padded_size, contract.action.padded_size = actor.inputs, actor.outputs
-    return replace(rebuilt, actor=padding.for_tl(tl, candidate.label, actor, contract.observation.size, contract.action.size))
+    return replace(
+        rebuilt, actor=padding.for_tl(tl, candidate.label, actor, contract.observation.size, contract.action.size)
+    )
 
 
 def _actor_request(
@@ -176,7 +193,9 @@ def _actor_request(
 ) -> ActorRequest:
     hidden_sizes = candidate.hidden_sizes
     if settings and settings.hidden_sizes:
-        hidden_sizes = tl_settings.agree_or_raise(job.city, tl, candidate, "hidden_sizes", settings.hidden_sizes, hidden_sizes)
+        hidden_sizes = tl_settings.agree_or_raise(
+            job.city, tl, candidate, "hidden_sizes", settings.hidden_sizes, hidden_sizes
+        )
     return ActorRequest(
         tl=tl,
         scope=job.scope or (settings.scope if settings else None),
@@ -204,7 +223,8 @@ def _check_sizes(tl: str, candidate: Candidate, actor: Actor | GraphActor, contr
         raise InputError(
             f"{tl}: the actor of {candidate.label} has {actor.inputs} inputs, but the network's lanes give "
             f"{contract.observation.size} ({kind} on {len(lanes(contract))} lanes: {', '.join(lanes(contract))}); "
-            f"use the SUMO network that the policy was trained on, or another checkpoint{_size_advice(actor.inputs, contract)}"
+            "use the SUMO network that the policy was trained on, or another "
+            f"checkpoint{_size_advice(actor.inputs, contract)}"
         )
     if actor.outputs != contract.action.size:
         raise InputError(
@@ -220,7 +240,8 @@ def _size_advice(inputs: int, contract: pb.PolicyContract) -> str:
     if contract.action.kind == CATEGORICAL:
         advice += "; another observation function is a dialect of its own (docs/reference/dialects.md)"
     if inputs > contract.observation.size:
-        advice += '; if TLs of several sizes share this policy, padded by SuperSuit, set padding = "supersuit" under [training]'
+        advice += "; if TLs of several sizes share this policy, padded by SuperSuit, "
+        advice += 'set padding = "supersuit" under [training]'
     return advice
 
 

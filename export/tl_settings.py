@@ -26,8 +26,8 @@ def settings_of(city: City | None, name: str, candidate: Candidate) -> TL | None
     for key, text in candidate.settings.items():
         if key not in dialect.file_name_settings:
             raise InputError(
-                f"{name}: {candidate.label} has {key} {text}, which is not a setting of dialect {tl.dialect} in {city.path}; "
-                "fix the one that is wrong"
+                f"{name}: {candidate.label} has {key} {text}, which is not a setting of dialect {tl.dialect} in "
+                f"{city.path}; fix the one that is wrong"
             )
         value: Any = text if key in ("state", "action") else float(text) if key == "actionp" else int(text)
         low, high = _BOUNDS.get(key, (1, MAX_FILE_NAME_SETTING))
@@ -42,10 +42,14 @@ def settings_of(city: City | None, name: str, candidate: Candidate) -> TL | None
     return settings
 
 
-def agree_or_raise(city: City | None, name: str, candidate: Candidate, key: str, in_city: Any, in_file_name: Any) -> Any:
+def agree_or_raise(
+    city: City | None, name: str, candidate: Candidate, key: str, in_city: Any, in_file_name: Any
+) -> Any:
     """The value of a setting that city.toml, the file name or both have. Raises InputError if they differ."""
     if in_city is not None and in_file_name is not None and in_city != in_file_name:
-        file_value, city_value = (", ".join(map(str, v)) if isinstance(v, tuple) else v for v in (in_file_name, in_city))
+        file_value, city_value = (
+            ", ".join(map(str, v)) if isinstance(v, tuple) else v for v in (in_file_name, in_city)
+        )
         path = city.path if city else "city.toml"
         raise InputError(
             f"{name}: {candidate.label} has {key} {file_value}, but {path} has {city_value}; fix the one that is wrong"

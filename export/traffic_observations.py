@@ -16,7 +16,9 @@ REMEDY = "write it again (greenserve record export --observations DIR)"
 def check_folder(folder: Path, tls: Sequence[str]) -> Path:
     """The folder. Raises InputError if it has no observations of these TLs."""
     if not any(_path(folder, tl).is_file() for tl in tls):
-        raise InputError(f"--observations {folder}: holds no observations of {', '.join(tls)}, such as {tls[0]}.npy; {REMEDY}")
+        raise InputError(
+            f"--observations {folder}: holds no observations of {', '.join(tls)}, such as {tls[0]}.npy; {REMEDY}"
+        )
     return folder
 
 

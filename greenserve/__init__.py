@@ -33,14 +33,19 @@ def __getattr__(name: str) -> Any:
     try:
         module = importlib.import_module(path)
     except ImportError as error:
-        raise ImportError(f"greenserve.{name} needs the extra {extra} ({error}): pip install 'greenserve[{extra}]'") from None
+        raise ImportError(
+            f"greenserve.{name} needs the extra {extra} ({error}): pip install 'greenserve[{extra}]'"
+        ) from None
     return getattr(module, name)
 
 
 def _check_packages(packages: Iterable[str]) -> None:
-    """Raise ImportError if a module of the user's own has the name of one of our packages: a script's folder comes first."""
+    """Raise ImportError if a module of the user's own has the name of one of our packages: a script's folder comes
+    first."""
     home = Path(__file__).resolve().parent.parent
     for package in packages:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None and Path(spec.origin).resolve().parent.parent != home:
-            raise ImportError(f"{spec.origin} hides greenserve's package {package}; rename it, or run in another folder")
+            raise ImportError(
+                f"{spec.origin} hides greenserve's package {package}; rename it, or run in another folder"
+            )

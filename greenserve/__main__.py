@@ -27,7 +27,10 @@ COMMANDS = {
     "detectors": ("controller.recording.atspm.detectors_command", "write induction loops for a city's signals"),
     "control": ("controller.__main__", "control a city's signals with served policies"),
     "record": ("controller.recording.command", "read, draw, export and repair the records of control --record"),
-    "replay": ("controller.recording.command:replay", "decide a recorded run again and compare it, or play it in a browser"),
+    "replay": (
+        "controller.recording.command:replay",
+        "decide a recorded run again and compare it, or play it in a browser",
+    ),
     "ctl": ("controller.operator.ctl", "watch a running controller and command it"),
     "guard": ("controller.guard.__main__", "hold the connection to SUMO, in case a controller crashes"),
 }

@@ -90,7 +90,10 @@ def _summaries() -> Iterator[tuple[str, ...]]:
         for command in PARSERS:
             if command.split()[0] == name:
                 about = summary if command in (name, "city init") else parser(command).description or ""
-                yield f"[`greenserve {command}`](#{command.replace(' ', '-')})", (about[0].lower() + about[1:]).rstrip(".")
+                yield (
+                    f"[`greenserve {command}`](#{command.replace(' ', '-')})",
+                    (about[0].lower() + about[1:]).rstrip("."),
+                )
 
 
 def _row(action: argparse.Action) -> tuple[str, ...] | None:

@@ -71,7 +71,11 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Train groups of TLs in rounds, each beside the models of the round before.")
     parser.add_argument(
-        "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
+        "--city",
+        type=Path,
+        metavar="FILE",
+        default=Path("city.toml"),
+        help="the city's description (default: ./city.toml)",
     )
     parser.add_argument(
         "--groups",
@@ -81,15 +85,23 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds (default: 3)")
     parser.add_argument(
-        "--seeds", type=int, default=10, metavar="N", help="simulations of each arm in a round's evaluation (default: 10)"
+        "--seeds",
+        type=int,
+        default=10,
+        metavar="N",
+        help="simulations of each arm in a round's evaluation (default: 10)",
     )
     parser.add_argument("--ray", metavar="ADDRESS", help="run tasks on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument("--tasks", type=int, metavar="N", help="local tasks at once (default: cores / workers)")
     flags.add(parser)
     parser.add_argument(
-        "--strict", action="store_true", help="refuse to run if a TL must be left on its own program (default: run without it)"
+        "--strict",
+        action="store_true",
+        help="refuse to run if a TL must be left on its own program (default: run without it)",
     )
-    parser.add_argument("--out", type=Path, default=Path("rounds"), metavar="DIR", help="folder of the results (default: rounds)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("rounds"), metavar="DIR", help="folder of the results (default: rounds)"
+    )
     parser.add_argument("--resume", action="store_true", help="continue the rounds that were interrupted in --out")
     return parser
 
@@ -102,7 +114,9 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     if args.tasks is not None:
         flags.check_count(args, "tasks", 1)
         if args.ray is not None:
-            raise InputError("--tasks is for local tasks, and --ray runs as many as its cluster has cores; leave one of them out")
+            raise InputError(
+                "--tasks is for local tasks, and --ray runs as many as its cluster has cores; leave one of them out"
+            )
     return args
 
 
@@ -119,7 +133,8 @@ def _groups(text: str, city_tls: list[str]) -> tuple[tuple[str, ...], ...]:
         raise InputError(f"--groups: {', '.join(repeated)} is in two groups; name it in one")
     if missing := [tl for tl in city_tls if tl not in grouped]:
         raise InputError(
-            f"--groups: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} in no group; name each TL of city.toml"
+            f"--groups: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} in no group; name each TL of "
+            "city.toml"
         )
     return tuple(groups)
 

@@ -85,9 +85,13 @@ class Rounds:
         if resume:
             self._restore()
         elif self._state_file.exists():
-            raise InputError(f"{self._state_file}: there are rounds already; pass --resume to continue them, or another --out")
+            raise InputError(
+                f"{self._state_file}: there are rounds already; pass --resume to continue them, or another --out"
+            )
         elif any(self._out.glob("round_*")):
-            raise InputError(f"{self._out}: has results of rounds, but no {STATE_FILE}; pass another --out, or remove them")
+            raise InputError(
+                f"{self._out}: has results of rounds, but no {STATE_FILE}; pass another --out, or remove them"
+            )
         # so that a server can start before the first model is kept
         (self._out / "models").mkdir(parents=True, exist_ok=True)
         if not resume:
@@ -121,10 +125,13 @@ class Rounds:
                 partial.rename(folder / group)
             except OSError as error:
                 raise InputError(
-                    f"{folder}: the checkpoints cannot be written: {error.strerror or error}; make room there, then pass --resume"
+                    f"{folder}: the checkpoints cannot be written: {error.strerror or error}; make room there, then "
+                    "pass --resume"
                 ) from None
             early_end = f" (ended early: {trained.reason})" if trained.reason else ""
-            self._report(f"{trainings[index].name}: mean delay {trained.held_out_delay_s:.1f} s on held-out demand{early_end}")
+            self._report(
+                f"{trainings[index].name}: mean delay {trained.held_out_delay_s:.1f} s on held-out demand{early_end}"
+            )
 
     def _group_training(self, number: int, targets: Sequence[str], kept: Mapping[str, Path]) -> GroupTraining:
         others = {tl: path for tl, path in kept.items() if tl not in targets}
@@ -147,7 +154,9 @@ class Rounds:
             trained += group
             missing = [tl for tl in group if not (folder / "models" / tl / str(number)).is_dir()]
             if missing:
-                job = export_config.city_job(self._config.city, missing, folder / f"group_{k}", folder / "models", number)
+                job = export_config.city_job(
+                    self._config.city, missing, folder / f"group_{k}", folder / "models", number
+                )
                 for tl in missing:
                     self._report(single_model.export(job, tl))
         return model_files.find(folder / "models", dict.fromkeys(trained, number))
@@ -174,17 +183,23 @@ class Rounds:
             "mean_delay_s": mean_delay_s,
             "mean_delay_on_fresh_demand_s": fresh_mean_delay_s,
             "better_tls": better,
-            "simulations": [asdict(outcome) for outcomes in (*results.values(), *fresh.values()) for outcome in outcomes],
+            "simulations": [
+                asdict(outcome) for outcomes in (*results.values(), *fresh.values()) for outcome in outcomes
+            ],
         }
         self._decisions.append(decision)
         self._save()
         delays = ", ".join(f"{arm} {mean:.1f} s" for arm, mean in mean_delay_s.items())
         if fresh:
-            delays += "; on fresh demand " + ", ".join(f"{arm} {mean:.1f} s" for arm, mean in fresh_mean_delay_s.items())
+            delays += "; on fresh demand " + ", ".join(
+                f"{arm} {mean:.1f} s" for arm, mean in fresh_mean_delay_s.items()
+            )
         replaced = [tl for tl, path in versions.items() if int(path.name) == number]
         self._report(f"round {number}: mean delay {delays}; new models kept: {', '.join(replaced) or 'none'}")
 
-    def _evaluate(self, number: int, models: Mapping[str, Mapping[str, Path]], fresh: bool = False) -> dict[str, list[Outcome]]:
+    def _evaluate(
+        self, number: int, models: Mapping[str, Mapping[str, Path]], fresh: bool = False
+    ) -> dict[str, list[Outcome]]:
         """Simulate arms on the same demand. `fresh`: on a second demand, on which no model was chosen."""
         config = self._config
         arms = [Arm(name, SERVED if versions else FIXED) for name, versions in models.items()]
@@ -222,11 +237,15 @@ class Rounds:
         except FileNotFoundError:
             raise InputError(f"{self._state_file}: there are no rounds to resume; leave out --resume") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{self._state_file}: is not the state of rounds ({error}); start in another --out") from None
+            raise InputError(
+                f"{self._state_file}: is not the state of rounds ({error}); start in another --out"
+            ) from None
         current = self._identity()
         if identity != current:
             differing = ", ".join(name for name in current if current[name] != identity.get(name))
-            raise InputError(f"{self._state_file}: the rounds to resume had another {differing}; pass the same, or another --out")
+            raise InputError(
+                f"{self._state_file}: the rounds to resume had another {differing}; pass the same, or another --out"
+            )
 
 
 def _demands(seed: int, number: int, count: int, varies: bool, fresh: bool) -> Iterator[Demand]:

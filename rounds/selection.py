@@ -31,14 +31,16 @@ def better_tls(before: Sequence[Outcome], new: Sequence[Outcome], rounds: int) -
     """TLs with significantly less delay on their approaches with the new models. `rounds`: number of all rounds."""
     tls = list(before[0].delay_by_tl)
     p_values = [
-        p_value([outcome.delay_by_tl[tl] for outcome in new], [outcome.delay_by_tl[tl] for outcome in before]) for tl in tls
+        p_value([outcome.delay_by_tl[tl] for outcome in new], [outcome.delay_by_tl[tl] for outcome in before])
+        for tl in tls
     ]
     is_better = holm(p_values, FAMILY_LEVEL / rounds)
     return [tl for tl, better in zip(tls, is_better, strict=True) if better]
 
 
 def choose(results: Results, fresh: Results, rounds: int) -> str:
-    """The arm with the largest mean reduction of delay among those that are significantly better than `before`, else `before`.
+    """The arm with the largest mean reduction of delay among those that are significantly better than `before`, else
+    `before`.
 
     Args:
         results: `before` and `new`, on the same demand.
@@ -64,7 +66,8 @@ def p_value(candidate: Sequence[float], baseline: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float], level: float) -> list[bool]:
-    """Which of n hypotheses are rejected at a family-wise level: the smallest p at level / n, the next at level / (n - 1)."""
+    """Which of n hypotheses are rejected at a family-wise level: the smallest p at level / n, the next at level / (n -
+    1)."""
     rejected = [False] * len(p_values)
     for k, i in enumerate(np.argsort(p_values, kind="stable").tolist()):
         if p_values[i] >= level / (len(p_values) - k):

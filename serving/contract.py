@@ -57,8 +57,8 @@ def check(contract: pb.PolicyContract) -> None:
             raise ContractError(f"{subject} has {name} size {value}; export it again")
     if len(contract.observation.features) != contract.observation.size:
         raise ContractError(
-            f"{subject} lists {len(contract.observation.features)} features for an observation of {contract.observation.size}; "
-            "export it again"
+            f"{subject} lists {len(contract.observation.features)} features for an observation of "
+            f"{contract.observation.size}; export it again"
         )
 
 
@@ -78,21 +78,24 @@ def check_fleet(contract: pb.PolicyContract) -> None:
         if member.tl in tls:
             raise ContractError(f"fleet {contract.tl} lists {member.tl} twice; export it again")
         if member.tl != single.tl:
-            raise ContractError(f"fleet {contract.tl} lists {member.tl} with the contract of {single.tl}; export it again")
+            raise ContractError(
+                f"fleet {contract.tl} lists {member.tl} with the contract of {single.tl}; export it again"
+            )
         if (member.observation_begin, member.action_begin) != (observation_end, action_end):
             raise ContractError(
-                f"fleet {contract.tl}: the columns of {member.tl} do not begin at the end of the previous TL's; export it again"
+                f"fleet {contract.tl}: the columns of {member.tl} do not begin at the end of the previous TL's; export "
+                "it again"
             )
         if (member.observation_size, member.action_size) != (single.observation.size, columns) or columns < 1:
             raise ContractError(
-                f"fleet {contract.tl}: {member.tl} has {member.observation_size} inputs and {member.action_size} outputs, "
-                f"but its contract has {single.observation.size} and {columns}; export it again"
+                f"fleet {contract.tl}: {member.tl} has {member.observation_size} inputs and {member.action_size} "
+                f"outputs, but its contract has {single.observation.size} and {columns}; export it again"
             )
         choices = single.action.size if has_scores and single.action.kind == CATEGORICAL else 0
         if (member.score_begin, member.score_size) != (score_end if choices else 0, choices):
             raise ContractError(
-                f"fleet {contract.tl}: the scores of {member.tl} are {member.score_size} columns from {member.score_begin}, "
-                f"not {choices} from {score_end if choices else 0}; export it again"
+                f"fleet {contract.tl}: the scores of {member.tl} are {member.score_size} columns from "
+                f"{member.score_begin}, not {choices} from {score_end if choices else 0}; export it again"
             )
         tls.add(member.tl)
         score_end += choices

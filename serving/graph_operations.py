@@ -1,8 +1,8 @@
 """Operations of TensorFlow graphs that may run: arithmetic, shapes, control flow, variables. One list, in one place.
 
-An untrusted graph may read and write files, open connections or call Python functions. So every operation that a run can
-reach is compared with ALLOWED before anything runs: data and control inputs, branches, loop bodies and called functions
-included. Endless loops are not recognised; callers limit the time of a run of LOOPS.
+An untrusted graph may read and write files, open connections or call Python functions. So every operation that a run
+can reach is compared with ALLOWED before anything runs: data and control inputs, branches, loop bodies and called
+functions included. Endless loops are not recognised; callers limit the time of a run of LOOPS.
 """
 
 import graphlib
@@ -61,7 +61,9 @@ _VARIABLES = """
 VarHandleOp ReadVariableOp VarIsInitializedOp
 VariableShape ResourceGather ResourceGatherNd VariableV2 Variable IsVariableInitialized
 """
-ALLOWED = frozenset(" ".join((_VALUES, _ARITHMETIC, _LINEAR_ALGEBRA, _LAYERS, _RANDOM, _CONTROL_FLOW, _VARIABLES)).split())
+ALLOWED = frozenset(
+    " ".join((_VALUES, _ARITHMETIC, _LINEAR_ALGEBRA, _LAYERS, _RANDOM, _CONTROL_FLOW, _VARIABLES)).split()
+)
 """They reach no files, connections, Python, text, queues, tables or datasets, and change no variable."""
 RESTORE = ALLOWED | {
     *("RestoreV2", "Restore", "Assign", "AssignVariableOp", "StringJoin", "ShardedFilename", "StaticRegexFullMatch"),
@@ -79,10 +81,13 @@ INIT_SIGNATURE = "__saved_model_init_op"
 
 
 def run_by_loading(meta_graph: Any) -> list[str]:
-    """The nodes and tensors that TensorFlow runs when it loads a SavedModel. `meta_graph`: a MetaGraphDef or our subset."""
+    """The nodes and tensors that TensorFlow runs when it loads a SavedModel. `meta_graph`: a MetaGraphDef or our
+    subset."""
     names = [meta_graph.saver_def.restore_op_name] if meta_graph.saver_def.restore_op_name else []
     for collection in INIT_COLLECTIONS:
-        names += meta_graph.collection_def[collection].node_list.value if collection in meta_graph.collection_def else []
+        names += (
+            meta_graph.collection_def[collection].node_list.value if collection in meta_graph.collection_def else []
+        )
     if INIT_SIGNATURE in meta_graph.signature_def:
         names += [output.name for output in meta_graph.signature_def[INIT_SIGNATURE].outputs.values()]
     return names
@@ -102,7 +107,8 @@ class Closure:
                 self._implementations.setdefault(function.attr["api_implements"].s, []).append(name)
 
     def of_nodes(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """(operation, node) of everything that these nodes or tensors of the main graph depend on, functions included."""
+        """(operation, node) of everything that these nodes or tensors of the main graph depend on, functions
+        included."""
         pending, seen, functions = [_node_of(name) for name in names], set[str](), set[str]()
         while pending:
             name = pending.pop()
@@ -134,10 +140,11 @@ class Closure:
                 yield node.op, f"{function.signature.name}/{node.name}"
 
     def inlined_size(self) -> int:
-        """The number of nodes if every call is replaced by the nodes of its function; raises graphlib.CycleError for recursion.
+        """The number of nodes if every call is replaced by the nodes of its function; raises graphlib.CycleError for
+        recursion.
 
-        TensorFlow inlines calls, so a few functions that call each other twice can take any time and memory. The size of a
-        function is counted up to MAX_INLINED_SIZE, because the numbers themselves would grow with every call.
+        TensorFlow inlines calls, so a few functions that call each other twice can take any time and memory. The size
+        of a function is counted up to MAX_INLINED_SIZE, because the numbers themselves would grow with every call.
         """
         calls = {
             name: [called for node in function.node_def for called in self._callees(node)]
@@ -154,12 +161,18 @@ class Closure:
         """The functions that an operation calls, and those that TensorFlow may run in their place."""
         names = [name for name in (node.op, *_called(node)) if name in self._functions]
         interfaces = {
-            self._functions[name].attr["api_implements"].s for name in names if "api_implements" in self._functions[name].attr
+            self._functions[name].attr["api_implements"].s
+            for name in names
+            if "api_implements" in self._functions[name].attr
         }
-        return [*names, *(name for interface in interfaces for name in self._implementations[interface] if name not in names)]
+        return [
+            *names,
+            *(name for interface in interfaces for name in self._implementations[interface] if name not in names),
+        ]
 
     def refused(self, operations: Iterable[tuple[str, str]], allowed: frozenset[str] = ALLOWED) -> dict[str, str]:
-        """The operations that may not run, each with the node that was found first; function calls themselves are allowed."""
+        """The operations that may not run, each with the node that was found first; function calls themselves are
+        allowed."""
         found: dict[str, str] = {}
         for operation, node in operations:
             if operation not in allowed and operation not in self._functions:

@@ -23,7 +23,8 @@ STORAGE_DTYPES: dict[int, str] = {
     **NUMPY_DTYPES, 11: "i1", 12: "u1", 13: "<i4", 14: "<u2", 15: "<i2", 16: "<u2",
     24: "u1", 25: "u1", 29: "i1", 30: "u1",
 }  # fmt: skip
-"""The same, and for dtypes that NumPy lacks (quantized, bfloat16, float8, int4) the dtype of the integers that store them."""
+"""The same, and for dtypes that NumPy lacks (quantized, bfloat16, float8, int4) the dtype of the integers that store
+them."""
 _STORAGE = {number: np.dtype(name) for number, name in STORAGE_DTYPES.items()}
 _CONVERTIBLE = {number: dtype for number, dtype in _STORAGE.items() if number < 24}
 """The dtypes that convert to NumPy values: all but float8 and int4."""

@@ -61,8 +61,9 @@ def _crc_of_bytes(data: bytes) -> int:
 def _crc_of_blocks(data: bytes) -> int:
     """The same for at least four bytes, by blocks.
 
-    The checksum is linear: that of a block is the exclusive or over its bytes, each by its place. Both the initial value and the
-    checksum of the blocks before act like a change of the next four bytes, and zeros in front change nothing.
+    The checksum is linear: that of a block is the exclusive or over its bytes, each by its place. Both the initial
+    value and the checksum of the blocks before act like a change of the next four bytes, and zeros in front change
+    nothing.
     """
     tables = _tables()
     size = -(-len(data) // _BLOCK_BYTES) * _BLOCK_BYTES
@@ -81,7 +82,9 @@ def _crc_of_blocks(data: bytes) -> int:
 def encode(record: bytes) -> bytes:
     """The bytes of a record in a file."""
     length = struct.pack("<Q", len(record))
-    return b"".join((length, struct.pack("<I", masked_crc32c(length)), record, struct.pack("<I", masked_crc32c(record))))
+    return b"".join(
+        (length, struct.pack("<I", masked_crc32c(length)), record, struct.pack("<I", masked_crc32c(record)))
+    )
 
 
 def write(file: IO[bytes], record: bytes) -> None:

@@ -1,4 +1,5 @@
-"""What vehicles on the way to a stop line mean for a policy: features of every incoming lane, from positions and speeds.
+"""What vehicles on the way to a stop line mean for a policy: features of every incoming lane, from positions and
+speeds.
 
 A vehicle counts for each incoming lane that it may reach within REACH_M without passing another signal, weighted by the
 share of vehicles that go there (`city.lane_graph`). Distances are those of its front to the stop line.
@@ -26,7 +27,8 @@ VEHICLE_M = 7.5
 """Room that a vehicle takes in a queue."""
 FEATURES = (
     "halting", "vehicles_near", "vehicles_middle", "vehicles_far", "arriving_soon", "arriving_later", "lost_time",
-    "relative_speed", "longest_wait", "total_wait", "occupancy", "nearest", "longest_red", "exit_occupancy", "exit_queue",
+    "relative_speed", "longest_wait", "total_wait", "occupancy", "nearest", "longest_red", "exit_occupancy",
+    "exit_queue",
     "exit_blocked",
 )  # fmt: skip
 """Names of the features of an incoming lane, in order (docs/reference/dialects.md has their units). Rename a
@@ -53,7 +55,9 @@ class ApproachFeatures:
         self._capacity = np.maximum(np.floor(self._length_m / VEHICLE_M), 1.0)
         # an entry is an upstream lane of an approach; those of a lane follow one another
         entries = sorted(
-            (lane_row[lane.lane_id], k, lane.distance_m, lane.share) for k, a in enumerate(approaches) for lane in a.upstream
+            (lane_row[lane.lane_id], k, lane.distance_m, lane.share)
+            for k, a in enumerate(approaches)
+            for lane in a.upstream
         )
         self._approach = _rows(entry[1] for entry in entries)
         self._distance_m = np.array([entry[2] for entry in entries])
@@ -68,7 +72,8 @@ class ApproachFeatures:
         self._exit_share = np.array([e[2] for e in exits])
 
     def compute(self, vehicles: VehicleReadings, red_s: Floats) -> NDArray[np.float32]:
-        """float32 [approaches, features]. `red_s`: [approaches], the longest time of a link of each lane without green, s."""
+        """float32 [approaches, features]. `red_s`: [approaches], the longest time of a link of each lane without green,
+        s."""
         out = np.zeros((self.size, len(FEATURES)), np.float32)
         out[:, RED] = np.minimum(red_s, MAX_RED_S)
         out[:, FEATURES.index("nearest")] = REACH_M
@@ -85,7 +90,12 @@ class ApproachFeatures:
         distance_m = self._distance_m[entry] + self._length_m[vehicles.row[v]] - vehicles.position_m[v]
         seen = distance_m < REACH_M
         v, entry, distance_m = v[seen], entry[seen], np.maximum(distance_m[seen], 0.0)
-        approach, share, mps, waiting_s = self._approach[entry], self._share[entry], vehicles.speed_mps[v], vehicles.waiting_s[v]
+        approach, share, mps, waiting_s = (
+            self._approach[entry],
+            self._share[entry],
+            vehicles.speed_mps[v],
+            vehicles.waiting_s[v],
+        )
         relative = mps / self._limit_mps[vehicles.row[v]]
 
         def total(weights: Floats) -> Floats:
@@ -121,7 +131,9 @@ class ApproachFeatures:
         is_halting = vehicles.speed_mps < HALTING_MPS
         blocks = (vehicles.position_m < BLOCKING_M) & (vehicles.speed_mps < BLOCKING_MPS)
         by_lane = {
-            "exit_occupancy": np.minimum(np.bincount(vehicles.row, minlength=lanes) / self._capacity, MAX_EXIT_OCCUPANCY),
+            "exit_occupancy": np.minimum(
+                np.bincount(vehicles.row, minlength=lanes) / self._capacity, MAX_EXIT_OCCUPANCY
+            ),
             "exit_queue": np.minimum(np.bincount(vehicles.row, is_halting, lanes) / self._capacity, MAX_EXIT_OCCUPANCY),
             "exit_blocked": np.bincount(vehicles.row, blocks, lanes) > 0,
         }

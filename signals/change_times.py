@@ -78,7 +78,8 @@ class ChangeTimes:
 
     @property
     def min_green_factor(self) -> float:
-        """Factor on the contract's min green, so that changes take no larger share of the time than its yellow and all-red."""
+        """Factor on the contract's min green, so that changes take no larger share of the time than its yellow and
+        all-red."""
         return self.vehicles_s / self.nominal_s if self.vehicles_s > MAX_RATIO * self.nominal_s > 0 else 1.0
 
 
@@ -91,8 +92,8 @@ def signal_safeties(contract: pb.PolicyContract, street: StreetNetwork, safety: 
 def change_times(contract: pb.PolicyContract, safeties: Sequence[SignalSafety]) -> ChangeTimes | None:
     """The change times of a TL.
 
-    None if they need no comparison with training: its policy does not choose greens, so that its program sets the changes,
-    or observes how long each change takes (dialect street).
+    None if they need no comparison with training: its policy does not choose greens, so that its program sets the
+    changes, or observes how long each change takes (dialect street).
     """
     if contract.action.kind != CATEGORICAL or any(signal.change_s for signal in contract.signals):
         return None
@@ -122,8 +123,8 @@ def describe_other_changes(pairs: Iterable[tuple[pb.PolicyContract, Sequence[Sig
     if not differing:
         return []
     return [
-        f"{names.listed(differing, MAX_NAMED_TLS)}: change times differ from those at the export, and the policies observe the "
-        "old ones; export them again (greenserve export)"
+        f"{names.listed(differing, MAX_NAMED_TLS)}: change times differ from those at the export, and the policies "
+        "observe the old ones; export them again (greenserve export)"
     ]
 
 
@@ -138,7 +139,8 @@ def with_street_changes(contract: pb.PolicyContract, change: ChangeTimes | None)
 
 
 def describe_longer(changes: Iterable[ChangeTimes | None], slow_only: bool = False) -> list[str]:
-    """Lines about the TLs whose changes take longer than in training, the cause and the remedy; empty if there are none.
+    """Lines about the TLs whose changes take longer than in training, the cause and the remedy; empty if there are
+    none.
 
     `slow_only`: only TLs whose changes take much longer.
     """
@@ -167,8 +169,8 @@ def times_to_train_with(changes: Iterable[ChangeTimes | None]) -> list[str]:
         return []
     yellow_time_s = max(change.street_yellow_s + change.street_all_red_s for change in longer)
     return [
-        "To train outside greenserve, append the street's times to city.toml (greenserve train has them in any case). sumo-rl "
-        f"has no all-red: train there with yellow_time={yellow_time_s} and a larger delta_time.",
+        "To train outside greenserve, append the street's times to city.toml (greenserve train has them in any "
+        f"case). sumo-rl has no all-red: train there with yellow_time={yellow_time_s} and a larger delta_time.",
         "[training.times]",
         *(_times_line(change) for change in longer),
     ]
@@ -187,5 +189,7 @@ def _describe(changes: Sequence[ChangeTimes], how: str) -> list[str]:
     tls = names.listed([first, *(change.tl for change in changes[1:])], MAX_NAMED_TLS)
     lines = [f"changing greens takes {how} than in training: {tls}"]
     if worst.min_green_factor > 1:
-        lines.append(f"{worst.tl}: greens last at least {worst.min_green_factor:.2g} times the min green of its training")
+        lines.append(
+            f"{worst.tl}: greens last at least {worst.min_green_factor:.2g} times the min green of its training"
+        )
     return lines

@@ -1,4 +1,5 @@
-"""The policy contract of a TL, from city.toml and the street if they are known, and the TLs that a policy can control."""
+"""The policy contract of a TL, from city.toml and the street if they are known, and the TLs that a policy can
+control."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -45,7 +46,8 @@ def incomplete(tl: str, observation_size: int, action_kind: str, action_size: in
 
 
 def controllable(city: City, tls: Iterable[str], street: StreetNetwork) -> tuple[list[str], dict[str, str]]:
-    """(TLs that a policy can control, other TL -> reason and remedy). Raises InputError if a signal is not in the network."""
+    """(TLs that a policy can control, other TL -> reason and remedy). Raises InputError if a signal is not in the
+    network."""
     fit, reasons = [], {}
     for tl in tls:
         settings = city.tls[tl]
@@ -70,15 +72,16 @@ def check_controllable(tl: str, signal: PolicySignal) -> None:
     """Raise InputError if a policy has nothing to choose at a signal, or one of its states would never be permitted."""
     if signal.network.invalid:
         raise InputError(
-            f"{tl}: signal {signal.id}: {signal.network.invalid}; correct the network (netconvert overflows with very many "
-            f"lanes at a junction), or {LEAVE_OUT}"
+            f"{tl}: signal {signal.id}: {signal.network.invalid}; correct the network (netconvert overflows with very "
+            f"many lanes at a junction), or {LEAVE_OUT}"
         )
     if not any(not is_internal(lane) for lane in signal.network.lanes):
         raise InputError(f"{tl}: signal {signal.id} has no lane for vehicles; {LEAVE_OUT}")
     _check_greens(tl, signal)
     if len(signal.greens) < 2:
         raise InputError(
-            f"{tl}: program {signal.program.id!r} of signal {signal.id} has one green, so there is nothing to choose; {LEAVE_OUT}"
+            f"{tl}: program {signal.program.id!r} of signal {signal.id} has one green, so there is nothing to choose; "
+            f"{LEAVE_OUT}"
         )
     check_phases(f"{tl}: signal {signal.id}", signal.network, signal.program.id, _states(signal))
 
@@ -86,7 +89,8 @@ def check_controllable(tl: str, signal: PolicySignal) -> None:
 def _check_greens(tl: str, signal: PolicySignal) -> None:
     if not signal.greens:
         raise InputError(
-            f"{tl}: program {signal.program.id!r} of signal {signal.id} has no green phase; add a phase with G or g, without y"
+            f"{tl}: program {signal.program.id!r} of signal {signal.id} has no green phase; add a phase with G or g, "
+            "without y"
         )
 
 
@@ -94,7 +98,9 @@ def _states(signal: PolicySignal) -> list[str]:
     return [phase.state for phase in signal.program.phases]
 
 
-def require_controllable(city: City, tls: Sequence[str], street: StreetNetwork, is_strict: bool) -> tuple[list[str], list[str]]:
+def require_controllable(
+    city: City, tls: Sequence[str], street: StreetNetwork, is_strict: bool
+) -> tuple[list[str], list[str]]:
     """(TLs that a policy can control, a line for each that stays on its own program).
 
     Raises InputError if there is none, or with `is_strict` if one is left out.

@@ -78,7 +78,8 @@ def green_split_changes(p: int, m: int) -> tuple[GreenSplitChange, ...]:
 
 
 def permitted_changes(plan: CyclePlan, add_time_s: int) -> tuple[GreenSplitChange, ...]:
-    """The changes that keep every variable green within its bounds, in order. Raises InputError if there are too many."""
+    """The changes that keep every variable green within its bounds, in order. Raises InputError if there are too
+    many."""
     durations = [plan.phases[i].duration_s for i in plan.variable]
     if not durations:
         return ((),)
@@ -120,7 +121,9 @@ def phase_by_second(plan: CyclePlan, change: GreenSplitChange, add_time_s: int, 
 class PlanSequencer:
     """`offset`, `gr`, `gro`: the signals run plans; decisions change their offsets and green splits."""
 
-    def __init__(self, kind: str, plans: Sequence[CyclePlan], control_cycle: int, add_time_s: int, offset_range: int) -> None:
+    def __init__(
+        self, kind: str, plans: Sequence[CyclePlan], control_cycle: int, add_time_s: int, offset_range: int
+    ) -> None:
         self._kind = kind
         self._plans = tuple(plans)
         self._period_s = float(plans[0].cycle_s * control_cycle)

@@ -24,7 +24,12 @@ class GreenPhaseSequencer:
     ) -> None:
         self._greens = tuple((green,) for green in greens)
         self._yellows = [[(yellow_between(a, b),) for b in greens] for a in greens]
-        self._delta_time_s, self._yellow_s, self._min_green_s, self._all_red_s = delta_time_s, yellow_s, min_green_s, all_red_s
+        self._delta_time_s, self._yellow_s, self._min_green_s, self._all_red_s = (
+            delta_time_s,
+            yellow_s,
+            min_green_s,
+            all_red_s,
+        )
         self._begin_s = 0.0
         self._green = 0
         self._yellow: tuple[str] | None = None

@@ -129,7 +129,11 @@ class Intersection:
         return self._policy_sequencer.phase_state(now)
 
     def apply_answer(
-        self, answer: Answer | Exception, now: float, shown: Sequence[str] | None = None, readings: Readings | None = None
+        self,
+        answer: Answer | Exception,
+        now: float,
+        shown: Sequence[str] | None = None,
+        readings: Readings | None = None,
     ) -> str:
         """Apply the policy's answer to the observation of second `now`.
 
@@ -238,7 +242,9 @@ class Intersection:
             self._policy_sequencer.enter(now, [safety.shown for safety in self.safeties])
         if self._transitions is not None:
             # a signal that is not released yet shows the sent state, so its ages are known
-            for safety, transition, state in zip(self.safeties, self._transitions, shown or (), strict=shown is not None):
+            for safety, transition, state in zip(
+                self.safeties, self._transitions, shown or (), strict=shown is not None
+            ):
                 if transition.is_confirmed:
                     safety.start_from(state, now)
             self._take_over(now, start=False)
@@ -275,7 +281,9 @@ class Intersection:
         ]
 
     def _enter_plan(self) -> list[PlanTransition]:
-        self._transitions = [PlanTransition(safety, plans) for safety, plans in zip(self.safeties, self.plans, strict=True)]
+        self._transitions = [
+            PlanTransition(safety, plans) for safety, plans in zip(self.safeties, self.plans, strict=True)
+        ]
         return self._transitions
 
     def commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
@@ -385,7 +393,9 @@ class Intersection:
             part.restore_state(message)
         for safety, signal in zip(self.safeties, state.signals, strict=True):
             safety.restore_state(signal)
-        self._sent = [s.permitted if signal.is_sent else None for s, signal in zip(self.safeties, state.signals, strict=True)]
+        self._sent = [
+            s.permitted if signal.is_sent else None for s, signal in zip(self.safeties, state.signals, strict=True)
+        ]
         self._transitions = None
         if state.is_on_fallback_plan:
             transitions = self._enter_plan()

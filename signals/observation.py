@@ -123,7 +123,8 @@ class ObserverGroup(Protocol):
 
 
 class GatheringObserver(ABC):
-    """An observer with all its lane features in `Shares.row`: a batch gathers those of many TLs in one indexing operation."""
+    """An observer with all its lane features in `Shares.row`: a batch gathers those of many TLs in one indexing
+    operation."""
 
     size: int
     columns: Rows
@@ -177,7 +178,8 @@ class ObservationBatch:
         self._groups = [(together([values[k] for k in indices]), indices) for together, indices in by_class.items()]
 
     def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> dict[str, Observation]:
-        """float32 [O] by TL, equal to what each observer's `observe` returns. `phase_states`: in the order of the observers."""
+        """float32 [O] by TL, equal to what each observer's `observe` returns. `phase_states`: in the order of the
+        observers."""
         observations: dict[str, Observation] = {}
         for group, indices in self._groups:
             results = group.observe(readings, shares, [phase_states[k] for k in indices])

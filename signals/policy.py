@@ -33,7 +33,9 @@ class Answer(NamedTuple):
 class Policies(Protocol):
     """A model server, or a policy in this process."""
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
         """Request the actions of all TLs at once: by TL an answer, or an exception if there is none. Never raises.
 
         `observed_s`: when the readings arrived (time.monotonic). Deadlines count from it; without it, from now.

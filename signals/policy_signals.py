@@ -47,7 +47,8 @@ def of_tl(
         tl: its table of city.toml.
         networks: its signals in the network, in order.
         takes_first: whether the policy's trainer takes the first program and all its green phases, as sumo-rl does.
-        trained_programs: signal -> program, if the training recorded them; they must be those of [tl.NAME], if it has any.
+        trained_programs: signal -> program, if the training recorded them; they must be those of [tl.NAME], if it has
+            any.
 
     Raises:
         InputError: a signal lacks the program.
@@ -57,18 +58,24 @@ def of_tl(
         trained = (trained_programs or {}).get(network.id)
         if trained is not None and tl.program is not None and trained != tl.program:
             raise InputError(
-                f"{tl.name}: the policy was trained on program {trained!r} of signal {network.id}, but [tl.{tl.name}] has "
-                f"program = {tl.program!r}; remove the key, or train it again"
+                f"{tl.name}: the policy was trained on program {trained!r} of signal {network.id}, but [tl.{tl.name}] "
+                f"has program = {tl.program!r}; remove the key, or train it again"
             )
         if trained is not None:
             remedy = "add it to the network, or train the policy again"
             program = _named_program(tl, network, trained, "which the policy was trained on", remedy)
         elif tl.program is not None:
-            program = _named_program(tl, network, tl.program, f"which [tl.{tl.name}] names", "set program to one that it has")
+            program = _named_program(
+                tl, network, tl.program, f"which [tl.{tl.name}] names", "set program to one that it has"
+            )
         else:
             program = network.first_program if takes_first else running_program(network)
         follows_sumo_rl = takes_first and program is network.first_program
-        greens = green_states(phase.state for phase in program.phases) if follows_sumo_rl else distinct_greens(network, program)
+        greens = (
+            green_states(phase.state for phase in program.phases)
+            if follows_sumo_rl
+            else distinct_greens(network, program)
+        )
         signals.append(PolicySignal(network, program, tuple(greens)))
     return signals
 
@@ -90,7 +97,9 @@ def running_program(network: SignalNetwork) -> Program:
     scheduled = [network.active_program, *(switch.program for switch in sorted(network.switches, key=lambda s: s.at_s))]
     by_id = {program.id: program for program in network.programs}
     candidates = [by_id[name] for name in scheduled if name in by_id]
-    return next((program for program in candidates if program.greens and not program.is_blinking), network.first_program)
+    return next(
+        (program for program in candidates if program.greens and not program.is_blinking), network.first_program
+    )
 
 
 def distinct_greens(network: SignalNetwork, program: Program) -> list[str]:
@@ -114,7 +123,9 @@ def signal_messages(signals: Sequence[PolicySignal]) -> list[pb.Signal]:
     result = []
     for signal in signals:
         program = signal.program
-        phases = [pb.Phase(state=p.state, duration_s=p.duration_s, min_s=p.min_s, max_s=p.max_s) for p in program.phases]
+        phases = [
+            pb.Phase(state=p.state, duration_s=p.duration_s, min_s=p.min_s, max_s=p.max_s) for p in program.phases
+        ]
         message = pb.Signal(
             id=signal.id, lane_ids=signal.network.lanes, program_id=program.id, offset_s=program.offset_s, phases=phases
         )
@@ -152,8 +163,10 @@ def describe_programs(chosen: Iterable[tuple[str, Sequence[PolicySignal]]]) -> t
     others = names.listed(not_first, MAX_NAMED_TLS)
     information = f"greens of the program that runs at the begin time, not of the network's first: {others}"
     warning = (
-        f"greens of a program that does not run at the begin time: {names.listed(not_running, MAX_NAMED_TLS)}; if the policy was "
-        'not trained on it, name the running one in its table of city.toml (program = "...") and train and export it again'
+        f"greens of a program that does not run at the begin time: {names.listed(not_running, MAX_NAMED_TLS)}; if the "
+        "policy was "
+        'not trained on it, name the running one in its table of city.toml (program = "...") and train and export it '
+        "again"
     )
     return information if not_first else "", warning if not_running else ""
 

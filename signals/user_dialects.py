@@ -48,7 +48,8 @@ def load(spec: str, where: str, protocol: type) -> Any:
 
 
 def imported(read: Callable[[], Any], where: str) -> Any:
-    """The object that `read` imports, or an instance of the class. Raises InputError for any error of the user's module."""
+    """The object that `read` imports, or an instance of the class. Raises InputError for any error of the user's
+    module."""
     try:
         found = read()
         return found() if isinstance(found, type) else found

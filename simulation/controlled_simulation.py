@@ -53,7 +53,8 @@ class ControlledSimulation:
         """
         self.connection, self._policies, self._sumocfg = connection, control.policies, city.network.sumocfg
         self.loop = assemble(
-            connection, street, control.contracts, control.policies, city.safety, city.controller, subscribers, control.driver,
+            connection, street, control.contracts, control.policies, city.safety, city.controller, subscribers,
+            control.driver,
             is_monitored=bool(subscribers), is_checked=control.is_checked,
         )  # fmt: skip
 
@@ -85,7 +86,8 @@ class ControlledSimulation:
         if missing := asked.keys() & self.loop.counters.missing_answers.keys():
             # its policy does not control it any more
             raise SimulationFailed(
-                f"{min(missing)} had no valid answer from its policy at second {begin_s:g}; look at the log of its model server"
+                f"{min(missing)} had no valid answer from its policy at second {begin_s:g}; look at the log of its "
+                "model server"
             )
 
     def advance(self, until_s: float) -> None:

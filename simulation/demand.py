@@ -52,7 +52,8 @@ class Demand:
     """Whether the vehicles of the routes are a bootstrap sample."""
 
     def options(self, sumocfg: Path, folder: Path) -> list[str]:
-        """SUMO's options; `scale` multiplies the configuration's own. `folder`: where sampled route files are written."""
+        """SUMO's options; `scale` multiplies the configuration's own. `folder`: where sampled route files are
+        written."""
         # a configuration may set `random`, but paired simulations and resumed trainings need this seed
         options = ["--seed", str(self.seed), "--random", "false"]
         if self.scale != 1.0:
@@ -75,7 +76,9 @@ class Demand:
         vehicles = sum(int(elements.is_vehicle.sum()) for elements in files)
         while True:
             # a draw for every element, so that a seed's sample does not depend on the kinds of the elements
-            counts = [np.where(elements.is_vehicle, rng.poisson(1.0, len(elements.is_vehicle)), 1) for elements in files]
+            counts = [
+                np.where(elements.is_vehicle, rng.poisson(1.0, len(elements.is_vehicle)), 1) for elements in files
+            ]
             sampled = sum(int(count[elements.is_vehicle].sum()) for count, elements in zip(counts, files, strict=True))
             # a sample of few vehicles may be empty, at once or after --scale; then another one is drawn
             if vehicles == 0 or sampled * min(self.scale, 1.0) >= 1:
@@ -96,7 +99,8 @@ def _configured_scale(sumocfg: Path) -> float:
 
 @dataclass(frozen=True)
 class _Elements:
-    """Positions of the n elements below a route file's root. Their text stays in the file: every process holds this index."""
+    """Positions of the n elements below a route file's root. Their text stays in the file: every process holds this
+    index."""
 
     offsets: NDArray[np.int64]
     """[n + 1], offset of each element in the uncompressed file, and the end of the last one."""
@@ -137,7 +141,9 @@ def _elements(path: Path) -> _Elements:
         with _open(path) as file:
             parser.ParseFile(file)
     except (OSError, EOFError, ValueError, expat.ExpatError) as error:
-        raise InputError(f"{path}: is not a readable route file ({error}); fix it, or its path in the .sumocfg") from None
+        raise InputError(
+            f"{path}: is not a readable route file ({error}); fix it, or its path in the .sumocfg"
+        ) from None
     finally:
         # the handlers refer to the parser, and would keep the lists until a garbage collection
         parser.StartElementHandler = parser.EndElementHandler = None
@@ -173,4 +179,6 @@ def _open(path: Path) -> BinaryIO:
 def varied(rng: np.random.Generator, varies: bool) -> Demand:
     """Draw the demand of a training episode; without `varies` only the drivers differ."""
     seed = int(rng.integers(1, MAX_SUMO_SEED))
-    return Demand(seed, float(rng.uniform(MIN_SCALE, MAX_SCALE)), MAX_SHIFT_S, resampled=True) if varies else Demand(seed)
+    return (
+        Demand(seed, float(rng.uniform(MIN_SCALE, MAX_SCALE)), MAX_SHIFT_S, resampled=True) if varies else Demand(seed)
+    )

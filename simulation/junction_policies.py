@@ -24,9 +24,12 @@ class JunctionPolicies:
         steps = [PhaseCompetition(networks, junction) for junction in junctions]
         columns = [step.fleet_columns(steps) for step in steps]
         self._columns = {c.tl: (row, columns[row]) for row, c in enumerate(contracts)}
-        """By TL, its row of the junctions, and the columns of its observation that make a padded one (`fleet_columns`)."""
+        """By TL, its row of the junctions, and the columns of its observation that make a padded one
+        (`fleet_columns`)."""
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
         """The answer of every TL."""
         if not observations:
             return {}

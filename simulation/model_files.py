@@ -23,12 +23,15 @@ def find(models_dir: Path, model_numbers: Mapping[str, int | None]) -> dict[str,
         versions = model_folders.versions(folder)
         if not versions:
             raise InputError(
-                f"there is no model in {models_dir / tl}; export it first (greenserve export --tl {tl} --models-dir {models_dir})"
+                f"there is no model in {models_dir / tl}; export it first (greenserve export --tl {tl} --models-dir "
+                f"{models_dir})"
             )
         version = max(versions) if number is None else number
         if version not in versions:
             available = ", ".join(map(str, versions))
-            raise InputError(f"there is no model {models_dir / tl / str(version)}; {tl} has {available}: choose one of them")
+            raise InputError(
+                f"there is no model {models_dir / tl / str(version)}; {tl} has {available}: choose one of them"
+            )
         result[tl] = folder / str(version)
     return result
 

@@ -26,7 +26,8 @@ def model_server(versions: Versions) -> Iterator[str]:
     from serving.embedded.server import Server
 
     models = {
-        tl: ModelConfig(tl, path.parent, VersionPolicy(latest=None, specific=(int(path.name),))) for tl, path in versions.items()
+        tl: ModelConfig(tl, path.parent, VersionPolicy(latest=None, specific=(int(path.name),)))
+        for tl, path in versions.items()
     }
     server = Server(ServerConfig(port=0, models=models, poll_s=0))
     server.start()

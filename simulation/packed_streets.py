@@ -54,7 +54,9 @@ def pack(folder: Path) -> PackedStreet:
     try:
         return PackedStreet(folder.name, zlib.compress(model_files.pack(files)))
     except OSError as error:
-        raise InputError(f"{sumocfg}: {error.filename} cannot be read: {error.strerror}; fix its path in the .sumocfg") from None
+        raise InputError(
+            f"{sumocfg}: {error.filename} cannot be read: {error.strerror}; fix its path in the .sumocfg"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -1,13 +1,14 @@
 """Rewards of TLs, each for the time since a TL's last decision. Larger is better.
 
-Means over time, of samples at the decision and at every multiple of REWARD_INTERVAL_S before it, each weighted by the time
-since the TL's previous sample:
+Means over time, of samples at the decision and at every multiple of REWARD_INTERVAL_S before it, each weighted by the
+time since the TL's previous sample:
 
 - `delay`: -(sum of n max(0, 1 - v / l) + p) / (20 k), over the lanes that lead to the TL:
   n vehicles, v their mean speed, l the speed limit, p vehicles that wait to depart there, k
   the number of the TL's signals. Multiplied by -20 k and summed over all TLs, it is the time
   lost per second on the way to signals.
-- `delay-downstream`: `delay` plus half the time lost before the next TLs downstream, weighted by the share of links that lead
+- `delay-downstream`: `delay` plus half the time lost before the next TLs downstream, weighted by the share of links
+  that lead
   to each: a TL pays for a queue that it sends into a full junction.
 - `mean-queue`: -h / (40 k), h halting vehicles (speed < 0.1 m/s) on the incoming lanes.
 - `mean-pressure`: (o - n) / (40 k), n vehicles on the incoming lanes, o on the outgoing ones.
@@ -20,8 +21,8 @@ The difference since the last decision:
 Those of sumo-rl, with its names and numbers (sumo_rl/environment/traffic_signal.py of 1.4.5), from the readings at the
 decision alone:
 
-- `diff-waiting-time`: (W - W') / 100, W the waiting time in s that the vehicles on the incoming lanes have accumulated there
-  (SUMO's `--waiting-time-memory` bounds it).
+- `diff-waiting-time`: (W - W') / 100, W the waiting time in s that the vehicles on the incoming lanes have accumulated
+  there (SUMO's `--waiting-time-memory` bounds it).
 - `average-speed`: mean of speed / allowed speed over the vehicles on the incoming lanes; 1 without vehicles.
 - `queue`: -h, h halting vehicles on the incoming lanes.
 - `pressure`: o - n, n vehicles on the incoming lanes, o on the outgoing ones.
@@ -84,7 +85,9 @@ class Rewards:
         self._measure: Measure
         if rewarded.measure_of is None:
             waiting = AccumulatedWaiting(connection)
-            self._readings = {c.tl: TlReadings(c, connection, rewarded.street, waiting, begin_s) for c in rewarded.contracts}
+            self._readings = {
+                c.tl: TlReadings(c, connection, rewarded.street, waiting, begin_s) for c in rewarded.contracts
+            }
             self._measure = self._evaluate
         else:
             self._measure = rewarded.measure_of(connection)
@@ -119,7 +122,8 @@ class Rewards:
                 self._readings[tl].decided_s = now
 
     def since_last(self, tls: Sequence[str], now: float) -> list[float]:
-        """The rewards of TLs that decide at second `now`, each for the time since its last decision; 0 at the first one.
+        """The rewards of TLs that decide at second `now`, each for the time since its last decision; 0 at the first
+        one.
 
         Raises InputError if the user's function has no number as its result.
         """
@@ -151,9 +155,13 @@ class Rewards:
             try:
                 values[tl] = float(value)
             except (TypeError, ValueError):
-                raise InputError(f"reward: {_name(self._function)} gave {value!r} for {tl}, not a number; correct it") from None
+                raise InputError(
+                    f"reward: {_name(self._function)} gave {value!r} for {tl}, not a number; correct it"
+                ) from None
             if not math.isfinite(values[tl]):
-                raise InputError(f"reward: {_name(self._function)} gave {value!r} for {tl}, which is not finite; correct it")
+                raise InputError(
+                    f"reward: {_name(self._function)} gave {value!r} for {tl}, which is not finite; correct it"
+                )
         return values
 
     def _sample(self, tls: Iterable[str], now: float) -> None:
@@ -186,7 +194,9 @@ def _delay(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Cal
     return measure_of
 
 
-def _delay_downstream(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[SumoConnection], Measure]:
+def _delay_downstream(
+    street: StreetNetwork, contracts: Sequence[pb.PolicyContract]
+) -> Callable[[SumoConnection], Measure]:
     lanes = upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts})
     tl_of = {lane: tl for tl, own in lanes.items() for lane in own}
     downstream: dict[str, Counter[str]] = {}
@@ -226,7 +236,9 @@ def _mean_queue(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -
     return measure_of
 
 
-def _mean_pressure(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[SumoConnection], Measure]:
+def _mean_pressure(
+    street: StreetNetwork, contracts: Sequence[pb.PolicyContract]
+) -> Callable[[SumoConnection], Measure]:
     parts = {}
     for contract in contracts:
         outgoing = {lane for signal in contract.signal_ids for link in street.signals[signal].links for _, lane in link}

@@ -49,7 +49,12 @@ def control_of(city: City, street: StreetNetwork, policy: Path | None, driver: s
 
 
 def simulate(
-    city: City, street: StreetNetwork, traffic: RandomTraffic, control: Control, folder: Path, options: Sequence[str] = ()
+    city: City,
+    street: StreetNetwork,
+    traffic: RandomTraffic,
+    control: Control,
+    folder: Path,
+    options: Sequence[str] = (),
 ) -> StreetResult:
     """Simulate a street under control to the end of its traffic. Raises InputError, SimulationFailed.
 

@@ -16,9 +16,9 @@ from simulation.demand import SimulatedDemand
 LIBSUMO, TRACI = TRANSPORTS = ("libsumo", "traci")
 """SUMO in this process, which has one at a time, or a SUMO program for each simulation.
 
-SUMO 1.28 decides a few conflicts in junctions by the addresses of its objects. In a program of its own these follow from the
-simulation alone, so that it is the same again. In this process they depend on what the process has done before: at a congested
-junction, the same simulation may come to other delays. It takes less time.
+SUMO 1.28 decides a few conflicts in junctions by the addresses of its objects. In a program of its own these follow
+from the simulation alone, so that it is the same again. In this process they depend on what the process has done
+before: at a congested junction, the same simulation may come to other delays. It takes less time.
 """
 SERVED_DEADLINE_S = 30.0
 """Wall time for an answer of a served model: generous, so that a simulation does not depend on the machine's load."""
@@ -112,7 +112,8 @@ def failures_of(connection: SumoConnection, sumocfg: Path | None) -> Iterator[No
 
 
 def end_of(street: StreetNetwork, begin_s: float, seconds: float | None) -> float:
-    """The second at which a simulation ends, in whole ms like SUMO's. `seconds`: simulated time; `None`: the configuration's."""
+    """The second at which a simulation ends, in whole ms like SUMO's. `seconds`: simulated time; `None`: the
+    configuration's."""
     if seconds is not None:
         return round(begin_s + seconds, 3)
     assert street.end_s is not None, "a simulation without an end is refused before it starts"

@@ -27,8 +27,9 @@ PATH_RED_SHARE = 0.4
 """Share of the streets with an all-red by the junction's size, as the controller has by default; none on the others."""
 MAX_KEPT_DEMANDS = 200
 MAX_STANDING_S = 60.0
-"""SUMO's vehicles may wait for each other for ever, whatever the signals show, where drivers would not: on short roads, each at
-the end of the lane that the other needs, and inside a junction, each before the same exit (eclipse-sumo/sumo, issue 13592)."""
+"""SUMO's vehicles may wait for each other for ever, whatever the signals show, where drivers would not: on short roads,
+each at the end of the lane that the other needs, and inside a junction, each before the same exit (eclipse-sumo/sumo,
+issue 13592)."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class RandomTraffic:
     def options(self, sumocfg: Path, folder: Path) -> list[str]:
         """SUMO's options. `folder`: where the route file is written.
 
-        Vehicles are not removed from a gridlock. But one that has stood at the end of a wrong lane for MAX_STANDING_S continues
-        behind the junction, and one that has stood inside a junction for that time does not hold up others there.
+        Vehicles are not removed from a gridlock. But one that has stood at the end of a wrong lane for MAX_STANDING_S
+        continues behind the junction, and one that has stood inside a junction for that time does not hold up others
+        there.
         """
         routes = folder / "demand.rou.xml"
         rng = np.random.default_rng([self.seed, 4])

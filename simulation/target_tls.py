@@ -1,4 +1,5 @@
-"""Target TLs in simulation: their actions are given, served models control the infer TLs, other signals run their programs.
+"""Target TLs in simulation: their actions are given, served models control the infer TLs, other signals run their
+programs.
 
 The trainer and the environment stand on this:
 
@@ -92,11 +93,16 @@ class TargetTls:
         Raises InputError, SimulationFailed.
         """
         task, city = self.task, self.task.city
-        with self._served_policies() as policies, simulated(city, demand, tripinfo, options, folder, transport) as connection:
+        with (
+            self._served_policies() as policies,
+            simulated(city, demand, tripinfo, options, folder, transport) as connection,
+        ):
             control = Control([*self.contracts, *self._served.values()], policies, is_checked=True)
             simulation = ControlledSimulation(connection, city, self.street, control)
             measured = Rewards(self._rewarded, connection, simulation.now) if rewards else None
-            yield TargetSimulation(self.contracts, simulation, measured, end_of(self.street, simulation.now, task.seconds))
+            yield TargetSimulation(
+                self.contracts, simulation, measured, end_of(self.street, simulation.now, task.seconds)
+            )
 
     def _client(self) -> Client:
         return Client(self.task.server, retries=2)
@@ -115,7 +121,11 @@ class TargetSimulation:
     """One episode, while it runs."""
 
     def __init__(
-        self, contracts: Sequence[pb.PolicyContract], simulation: ControlledSimulation, rewards: Rewards | None, end_s: float
+        self,
+        contracts: Sequence[pb.PolicyContract],
+        simulation: ControlledSimulation,
+        rewards: Rewards | None,
+        end_s: float,
     ) -> None:
         """`contracts`: of the target TLs."""
         self.connection, self.loop = simulation.connection, simulation.loop

@@ -12,7 +12,8 @@ from hypothesis import settings
 from city import config, network
 from city.network import SignalNetwork
 
-# the duration of an example depends on the machine; the same examples in every run: `--hypothesis-profile explore` draws others
+# the duration of an example depends on the machine; the same examples in every run: `--hypothesis-profile explore`
+# draws others
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("repeatable")
@@ -75,7 +76,8 @@ CROSSROADS = {
 
 @pytest.fixture(scope="session")
 def crossroads_net(tmp_path_factory) -> Path:
-    """A junction of a 70 km/h and a 50 km/h street with three pedestrian crossings; the first has a link per direction."""
+    """A junction of a 70 km/h and a 50 km/h street with three pedestrian crossings; the first has a link per
+    direction."""
     from controller.sumo.programs import sumo_program
 
     folder = tmp_path_factory.mktemp("crossroads")
@@ -95,7 +97,8 @@ def crossroads(crossroads_net) -> SignalNetwork:
 
 @pytest.fixture(scope="session")
 def grid_models(tmp_path_factory) -> Path:
-    """Folder of the sample city's models, exported from its checkpoints once for all of pytest-xdist's workers: for reading."""
+    """Folder of the sample city's models, exported from its checkpoints once for all of pytest-xdist's workers: for
+    reading."""
     own = tmp_path_factory.getbasetemp()
     folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     models = folder / "grid-models"
@@ -133,7 +136,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         is_alone, is_slow = (item.get_closest_marker(name) is not None for name in ("alone", "slow"))
         if is_alone and not is_slow and not item.path.is_relative_to(ROOT / "tests" / "end_to_end"):
-            raise pytest.UsageError(f"{item.nodeid} is marked alone; move it to tests/end_to_end, where make test looks for it")
+            raise pytest.UsageError(
+                f"{item.nodeid} is marked alone; move it to tests/end_to_end, where make test looks for it"
+            )
 
 
 @pytest.fixture(scope="session")

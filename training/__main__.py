@@ -51,15 +51,23 @@ def parser(prog: str) -> Parser:
         help="TLs that learn (default: all but the infer TLs)",
     )
     parser.add_argument(
-        "--infer-tl", "--infer-TLs", action="append", metavar="TL,...", help="TLs that a served model controls (default: none)"
+        "--infer-tl",
+        "--infer-TLs",
+        action="append",
+        metavar="TL,...",
+        help="TLs that a served model controls (default: none)",
     )
     parser.add_argument("--infer-model-number", type=int, metavar="N", help="their model number (default: the newest)")
     parser.add_argument(
         "--infer-model-path", type=Path, metavar="DIR", help="folder of their models (default: [serving] models_dir)"
     )
-    parser.add_argument("--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)")
     parser.add_argument(
-        "--streets", metavar="DIR", help="train one policy for any junction on the streets of a folder; synthetic: on random ones"
+        "--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)"
+    )
+    parser.add_argument(
+        "--streets",
+        metavar="DIR",
+        help="train one policy for any junction on the streets of a folder; synthetic: on random ones",
     )
     parser.add_argument(
         "--street-count",
@@ -69,41 +77,62 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--networks", type=int, default=1, metavar="N",
-        help="with --streets: trainings, with seeds from --seed on, or from --seed + 1 on with --shared-updates; those that are "
-        "best at the gate make one policy (default: 1)",
+        help="with --streets: trainings, with seeds from --seed on, or from --seed + 1 on with --shared-updates; those "
+        "that are best at the gate make one policy (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--shared-updates", type=int, metavar="N",
-        help="with --networks: first updates, made once with --seed, from which each network continues with its own (default: 0)",
+        help="with --networks: first updates, made once with --seed, from which each network continues with its own "
+        "(default: 0)",
     )  # fmt: skip
     parser.add_argument(
-        "--keep", type=int, metavar="K", help="networks that the policy is made of (default: 3, or all if they are fewer)"
+        "--keep",
+        type=int,
+        metavar="K",
+        help="networks that the policy is made of (default: 3, or all if they are fewer)",
     )
     parser.add_argument(
         "--select", action="append", default=[], metavar="FILE,...",
         help="train nothing: make one policy of the best of these .policy files at the gate",
     )  # fmt: skip
     parser.add_argument(
-        "--gate-streets", type=int, metavar="N", help=f"held-out streets of the gate (default: {flags.DEFAULT_GATE_STREETS})"
+        "--gate-streets",
+        type=int,
+        metavar="N",
+        help=f"held-out streets of the gate (default: {flags.DEFAULT_GATE_STREETS})",
     )
     parser.add_argument(
-        "--ray", metavar="ADDRESS", help="with --streets or --select: simulate on a Ray cluster: HOST:PORT of its head, or auto"
+        "--ray",
+        metavar="ADDRESS",
+        help="with --streets or --select: simulate on a Ray cluster: HOST:PORT of its head, or auto",
     )
     flags.add(parser, has_streets=True)
-    parser.add_argument("--model-number", type=int, default=1, metavar="N", help="model number of the checkpoints (default: 1)")
     parser.add_argument(
-        "--format", action="append", default=[], metavar="TL=FORMAT", help="checkpoint format: tf1, tf2 or h5 (default: tf2)"
+        "--model-number", type=int, default=1, metavar="N", help="model number of the checkpoints (default: 1)"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("checkpoints"), metavar="DIR", help="folder of the results (default: checkpoints)"
+        "--format",
+        action="append",
+        default=[],
+        metavar="TL=FORMAT",
+        help="checkpoint format: tf1, tf2 or h5 (default: tf2)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("checkpoints"),
+        metavar="DIR",
+        help="folder of the results (default: checkpoints)",
     )
     parser.add_argument(
         "--checkpoint", choices=("best", "newest"),
-        help="state to write: best on held-out demand, or newest (after each update); with --resume also of a finished training "
-        "(default: best)",
+        help="state to write: best on held-out demand, or newest (after each update); with --resume also of a finished "
+        "training (default: best)",
     )  # fmt: skip
     parser.add_argument(
-        "--strict", action="store_true", help="refuse to run if a TL must be left on its own program (default: run without it)"
+        "--strict",
+        action="store_true",
+        help="refuse to run if a TL must be left on its own program (default: run without it)",
     )
     parser.add_argument("--resume", action="store_true", help="continue the training that was interrupted in --out")
     return parser
@@ -121,11 +150,17 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     if args.gate_streets is not None and args.streets is None and not args.select:
         raise InputError("--gate-streets is for a training on many streets; pass --streets synthetic, or leave it out")
     if args.streets is None and not args.select and (args.networks > 1 or args.keep is not None):
-        raise InputError("--networks and --keep are for a training on many streets; pass --streets synthetic, or leave them out")
+        raise InputError(
+            "--networks and --keep are for a training on many streets; pass --streets synthetic, or leave them out"
+        )
     if args.ray is not None and args.streets is None and not args.select:
-        raise InputError("--ray is for a training on many streets; pass --streets synthetic, or use greenserve rounds for a city")
+        raise InputError(
+            "--ray is for a training on many streets; pass --streets synthetic, or use greenserve rounds for a city"
+        )
     if args.ray is not None and args.workers != 1:
-        raise InputError("--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out")
+        raise InputError(
+            "--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out"
+        )
     if args.select and args.networks > 1:
         raise InputError("--networks is for a training; leave it or --select out")
     if args.shared_updates and args.networks == 1:
@@ -197,8 +232,8 @@ def _train_locked(
 
 def _other_training(args: argparse.Namespace) -> str:
     return (
-        f"{args.out}: another training of model number {args.model_number} runs in this folder; wait for its end, or pass "
-        "another --model-number or --out"
+        f"{args.out}: another training of model number {args.model_number} runs in this folder; wait for its end, or "
+        "pass another --model-number or --out"
     )
 
 
@@ -226,7 +261,9 @@ def _formats(items: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
         name, _, kind = item.partition("=")
         tl = names.find(name, targets)
         if kind not in ("tf1", "tf2", "h5") or tl is None:
-            raise InputError(f"--format {item!r} must be TL=FORMAT with a target TL and tf1, tf2 or h5, such as {targets[0]}=tf1")
+            raise InputError(
+                f"--format {item!r} must be TL=FORMAT with a target TL and tf1, tf2 or h5, such as {targets[0]}=tf1"
+            )
         formats[tl] = kind
     return formats
 

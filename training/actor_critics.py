@@ -1,4 +1,5 @@
-"""Actors and critics of the target TLs: one array per layer for all of them, so that one matrix product computes every TL.
+"""Actors and critics of the target TLs: one array per layer for all of them, so that one matrix product computes every
+TL.
 
 NumPy only: a simulation process needs no TensorFlow. Actors are ReLU networks. A
 categorical actor outputs logits; a continuous one outputs the mean of a Gaussian through
@@ -97,7 +98,8 @@ class ActorCritics:
 
     @staticmethod
     def initial_arrays(layout: Layout, rng: np.random.Generator) -> list[Float32s]:
-        """Kernel [rows, in, out] and bias [rows, out] of the actor's layers, then of the critic's, then log_std [rows, A].
+        """Kernel [rows, in, out] and bias [rows, out] of the actor's layers, then of the critic's, then log_std [rows,
+        A].
 
         Orthogonal kernels (Saxe et al. 2014), scaled by sqrt(2), the actor's last by 0.01 and the critic's last by 1.
         """

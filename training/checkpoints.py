@@ -42,7 +42,8 @@ def write(kind: str, folder: Path, contract: pb.PolicyContract, layers: Layers, 
     except (OSError, tf.errors.OpError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
-            f"{folder}: the checkpoint of {contract.tl} cannot be written: {reason}; make room there, or pass another --out"
+            f"{folder}: the checkpoint of {contract.tl} cannot be written: {reason}; make room there, or pass another "
+            "--out"
         ) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -98,7 +99,9 @@ def _tf2(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int)
     checkpoint = tf.train.Checkpoint(step=tf.Variable(number), actor=_actor(layers))
     part = folder / contract.tl
     part.mkdir()
-    tf.train.CheckpointManager(checkpoint, str(part), max_to_keep=1, checkpoint_name=contract.tl).save(checkpoint_number=number)
+    tf.train.CheckpointManager(checkpoint, str(part), max_to_keep=1, checkpoint_name=contract.tl).save(
+        checkpoint_number=number
+    )
     return contract.tl
 
 

@@ -75,7 +75,9 @@ class EpisodeSimulator:
             records[trained.tl] = TrainingRecord(programs, change.total_s if change is not None else 0.0)
         return records
 
-    def run(self, arrays: Arrays, demand: SimulatedDemand, seed: Sequence[int], explore: bool, sharpness: float = 1.0) -> Episode:
+    def run(
+        self, arrays: Arrays, demand: SimulatedDemand, seed: Sequence[int], explore: bool, sharpness: float = 1.0
+    ) -> Episode:
         """Simulate an episode.
 
         Args:
@@ -149,7 +151,9 @@ class Explorer:
         if isinstance(layout, StreetLayout) or layout.is_categorical:
             return {tl: action.astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
         sizes = dict(zip(layout.tls, layout.action_sizes, strict=True))
-        return {tl: np.clip(action[: sizes[tl]], -1, 1).astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
+        return {
+            tl: np.clip(action[: sizes[tl]], -1, 1).astype(np.float64) for tl, action in zip(tls, actions, strict=True)
+        }
 
     def _record(
         self, k: int, simulation: TargetSimulation, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s
@@ -179,5 +183,7 @@ class Explorer:
                 value = networks.critic(networks.rows_of([tl] * len(x)), x)
                 reward = np.append(reward[1:], 0.0).astype(np.float32)
                 duration_s = np.append(np.diff(now), 0.0).astype(np.float32)[: len(now)]
-                result[tl] = Transitions(x, action, log_p.astype(np.float32), value.astype(np.float32), reward, duration_s)
+                result[tl] = Transitions(
+                    x, action, log_p.astype(np.float32), value.astype(np.float32), reward, duration_s
+                )
         return result

@@ -43,13 +43,19 @@ def add(parser: argparse.ArgumentParser, has_streets: bool = False) -> None:
         return f"(default: {of_city}; many streets: {of_streets})" if has_streets else f"(default: {of_city})"
 
     parser.add_argument(
-        "--start-from", metavar="FILE", help="TLs of dialect street: policy to start from, or pretrained (default: a new one)"
+        "--start-from",
+        metavar="FILE",
+        help="TLs of dialect street: policy to start from, or pretrained (default: a new one)",
     )
-    parser.add_argument("--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)")
+    parser.add_argument(
+        "--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)"
+    )
     parser.add_argument(
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
     )
-    parser.add_argument("--episodes", type=int, metavar="N", help=f"episodes in all {default(EPISODES, STREETS_EPISODES)}")
+    parser.add_argument(
+        "--episodes", type=int, metavar="N", help=f"episodes in all {default(EPISODES, STREETS_EPISODES)}"
+    )
     parser.add_argument(
         "--seconds",
         type=float,
@@ -70,9 +76,14 @@ def add(parser: argparse.ArgumentParser, has_streets: bool = False) -> None:
     )
     parser.add_argument("--same-demand", action="store_true", help="do not vary the demand between episodes")
     parser.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations (default: 10)")
-    parser.add_argument("--held-out", type=int, metavar="N", help="simulations of an evaluation on held-out demand (default: 2)")
     parser.add_argument(
-        "--patience", type=int, metavar="N", help="evaluations without an improvement that end the training (default: 0, none)"
+        "--held-out", type=int, metavar="N", help="simulations of an evaluation on held-out demand (default: 2)"
+    )
+    parser.add_argument(
+        "--patience",
+        type=int,
+        metavar="N",
+        help="evaluations without an improvement that end the training (default: 0, none)",
     )
     _add_ppo(parser)
 
@@ -105,7 +116,10 @@ def _add_ppo(parser: argparse.ArgumentParser) -> None:
         f"(default: {own.final_sharpness:g}; many streets: {street.final_sharpness:g}; from a trained policy: 1)",
     )  # fmt: skip
     parser.add_argument(
-        "--target-kl", type=float, metavar="X", help="end an update's epochs once approx_kl exceeds 1.5 X (default: no early end)"
+        "--target-kl",
+        type=float,
+        metavar="X",
+        help="end an update's epochs once approx_kl exceeds 1.5 X (default: no early end)",
     )
     parser.add_argument(
         "--hidden-sizes", type=_hidden_sizes, metavar="N,N",
@@ -166,7 +180,9 @@ def _start(given: str, city: City, tls: Iterable[str]) -> list["Float32s"]:
     from training.phase_competition import street_learning
 
     if others := [tl for tl in tls if city.tls[tl].dialect != STREET]:
-        raise InputError(f"--start-from is for TLs of dialect street, and {', '.join(others)} has another; leave it out")
+        raise InputError(
+            f"--start-from is for TLs of dialect street, and {', '.join(others)} has another; leave it out"
+        )
     path = pretrained.policy() if given == "pretrained" else Path(given)
     if not path.is_file():
         raise InputError(f"--start-from {path}: no such file; pass a .policy file of greenserve train, or pretrained")
@@ -216,7 +232,13 @@ def _given(args: argparse.Namespace) -> PpoSettings:
 
 
 def _shown(key: str, value: Any) -> str:
-    text = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
+    text = (
+        ",".join(map(str, value))
+        if isinstance(value, tuple)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
     return f"--{key.replace('_', '-')} {text}"
 
 

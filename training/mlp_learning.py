@@ -94,6 +94,8 @@ class MlpLearning:
 
         networks = ActorCritics(self._layout, arrays, sharpness)
         return {
-            tl: checkpoints.write(formats.get(tl, DEFAULT_FORMAT), folder, contracts[tl], networks.layers_of(tl), number)
+            tl: checkpoints.write(
+                formats.get(tl, DEFAULT_FORMAT), folder, contracts[tl], networks.layers_of(tl), number
+            )
             for tl in self._layout.tls
         }

@@ -21,8 +21,8 @@ ADAM_BETA1, ADAM_BETA2, ADAM_EPSILON = 0.9, 0.999, 1e-7
 GAUSSIAN_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)
 """Entropy of a standard normal distribution."""
 STATISTICS, LOSSES = 7, 3
-"""Number of the statistics of a step: policy loss, value loss and entropy, which must be finite, KL divergence, clip fraction
-and the norms of the actor's and the critic's gradients."""
+"""Number of the statistics of a step: policy loss, value loss and entropy, which must be finite, KL divergence, clip
+fraction and the norms of the actor's and the critic's gradients."""
 
 
 class Learner:
@@ -51,7 +51,9 @@ class Learner:
         """Trace the graph of an update, which takes seconds; otherwise the first update does."""
         self._run.get_concrete_function()
 
-    def learn(self, batches: Sequence[Batch | None], rng: np.random.Generator, progress: float) -> UpdateStatistics | None:
+    def learn(
+        self, batches: Sequence[Batch | None], rng: np.random.Generator, progress: float
+    ) -> UpdateStatistics | None:
         """Update every row that has a batch; return statistics, None without a batch. Raises NotFinite.
 
         Args:
@@ -103,7 +105,8 @@ class Learner:
         self, x: tf.Tensor, action: tf.Tensor, log_p: tf.Tensor, advantage: tf.Tensor, target: tf.Tensor,
         indices: tf.Tensor, weights: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:  # fmt: skip
-        """Run all steps; return the statistics [steps, rows, STATISTICS], and which rows have learned, 1 or 0 [steps, rows]."""
+        """Run all steps; return the statistics [steps, rows, STATISTICS], and which rows have learned, 1 or 0 [steps,
+        rows]."""
         columns, rows = (x, action, log_p, advantage, target), self.networks.layout.row_count
         statistics = tf.TensorArray(tf.float32, tf.shape(indices)[0], element_shape=(rows, STATISTICS))
         learned = tf.TensorArray(tf.float32, tf.shape(indices)[0], element_shape=(rows,))
@@ -115,7 +118,9 @@ class Learner:
             statistics = statistics.write(step, values)
         return statistics.stack(), learned.stack()
 
-    def _step(self, minibatch: Sequence[tf.Tensor], weight: tf.Tensor, learns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _step(
+        self, minibatch: Sequence[tf.Tensor], weight: tf.Tensor, learns: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Learn from a minibatch.
 
         Args:
@@ -229,7 +234,9 @@ def _summarised(
         statistics.reshape(-1, STATISTICS), 0, counts.reshape(-1)
     ).tolist()
     kl = np.average(statistics[..., 3].reshape(by_epoch.shape)[is_last], weights=by_epoch[is_last])
-    return UpdateStatistics(decisions, float(kl), fraction, explained_variance, -entropy, policy_loss, value_loss, *norms)
+    return UpdateStatistics(
+        decisions, float(kl), fraction, explained_variance, -entropy, policy_loss, value_loss, *norms
+    )
 
 
 def _by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

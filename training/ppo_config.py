@@ -1,4 +1,5 @@
-"""Hyperparameters of PPO. Every one has a flag of its name and a key in [training] of city.toml (`city.ppo_settings`)."""
+"""Hyperparameters of PPO. Every one has a flag of its name and a key in [training] of city.toml
+(`city.ppo_settings`)."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,12 +26,12 @@ class PpoConfig:
     epochs: int = 8
     minibatch: int = 128
     final_sharpness: float = 10.0
-    """Factor of categorical actors' logits at the end. On the street a policy takes its best action and never samples: one
-    that always explored may wait forever for a change of its observation. As the factor rises from 1, such waits occur
-    in training, and the policy learns to avoid them."""
+    """Factor of categorical actors' logits at the end. On the street a policy takes its best action and never samples:
+    one that always explored may wait forever for a change of its observation. As the factor rises from 1, such waits
+    occur in training, and the policy learns to avoid them."""
     target_kl: float | None = None
-    """A row's update ends before the first minibatch whose approximate KL divergence from the policy that chose the actions
-    exceeds 1.5 times this, as stable-baselines3's does; None for no early end."""
+    """A row's update ends before the first minibatch whose approximate KL divergence from the policy that chose the
+    actions exceeds 1.5 times this, as stable-baselines3's does; None for no early end."""
 
     def learning_rate_at(self, progress: float) -> float:
         """The learning rate at a progress in [0, 1]."""

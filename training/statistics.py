@@ -21,7 +21,8 @@ class NotFinite(ProgramFailed):
 class UpdateStatistics:
     """Means over the decisions that an update has learned from.
 
-    The gradients' norms, before they are clipped, are no statistics of stable-baselines3; it clips actor and critic together.
+    The gradients' norms, before they are clipped, are no statistics of stable-baselines3; it clips actor and critic
+    together.
     """
 
     decisions: int
@@ -61,8 +62,8 @@ class Rollouts:
         """Statistics of an update's transitions, of which there is one by TL and episode.
 
         Returns:
-            Mean sum of rewards, mean number of decisions, and the decisions a second since the run's beginning, in which
-            simulations, updates and evaluations take their time.
+            Mean sum of rewards, mean number of decisions, and the decisions a second since the run's beginning, in
+            which simulations, updates and evaluations take their time.
         """
         self._decisions += sum(len(tl.reward) for tl in transitions)
         values = {FPS: self._decisions / (time.monotonic() - self._started_s)}

@@ -27,7 +27,8 @@ class TensorBoardLog:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
-                f"{self._folder}: cannot be written: {error.strerror}; remove what is in its place, or pass another --out"
+                f"{self._folder}: cannot be written: {error.strerror}; remove what is in its place, or pass another "
+                "--out"
             ) from None
         if not os.access(self._folder, os.W_OK):
             raise InputError(f"{self._folder}: cannot be written; change its permissions, or pass another --out")
@@ -50,7 +51,9 @@ class TensorBoardLog:
                 f"{self._folder}: cannot be written: {error.message}; make room there, or pass another --out"
             ) from None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._writer is not None:
             self._writer.close()
         if self._is_unused:

@@ -66,7 +66,8 @@ class Settings:
     """Arrays of a policy of the street dialect to start from (`street_learning.load`)."""
     resume: bool = False
     writes_newest: bool = False
-    """Whether the newest state is written, after each update, instead of the best one after an evaluation that finds it."""
+    """Whether the newest state is written, after each update, instead of the best one after an evaluation that finds
+    it."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,13 @@ class Trainer:
             report: called with a line per update if there is no progress bar.
             shows_bar: show a progress bar if stderr is a terminal.
 
-        Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the checkpoints are then the last ones that were
-        written.
+        Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the checkpoints are then the last ones
+        that were written.
         """
         settings = self._settings
-        tqdm.set_lock(threading.RLock())  # the default lock is a semaphore between processes, which a killed process leaks
+        tqdm.set_lock(
+            threading.RLock()
+        )  # the default lock is a semaphore between processes, which a killed process leaks
         bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None if shows_bar else True)
         logs = settings.out / "tensorboard" / f"trial_{settings.number}"
         with ThreadPoolExecutor(1) as thread, self._executor, TensorBoardLog(logs) as log, bar:
@@ -141,7 +144,9 @@ class Trainer:
                 self._prepared = thread.submit(self._prepare)
             self._rollouts = Rollouts()
             if settings.start is not None and self._update == 0:
-                report(f"before the first update: held-out {self._evaluate():.1f} s")  # kept unless the training finds better
+                report(
+                    f"before the first update: held-out {self._evaluate():.1f} s"
+                )  # kept unless the training finds better
                 self._write()
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
                 episodes, statistics = self.update()
@@ -157,20 +162,27 @@ class Trainer:
                 bar.set_postfix_str(f"delay {delay_s:.1f} s, best {self.best_delay_s:.1f} s, {summary(values)}")
                 if bar.disable:
                     held_out = f", held-out {held_out_s:.1f} s" if held_out_s is not None else ""
-                    report(f"update {self._update} of {self._updates}: mean delay {delay_s:.1f} s{held_out}; {summary(values)}")
+                    report(
+                        f"update {self._update} of {self._updates}: mean delay {delay_s:.1f} s{held_out}; "
+                        f"{summary(values)}"
+                    )
         return Result(self._update * settings.episodes_per_update, self.best_delay_s, self._write())
 
     def update(self) -> tuple[list[Episode], dict[str, UpdateStatistics]]:
-        """Simulate the next episodes and learn from them; return them and statistics by kind of actor. Raises as `run`."""
+        """Simulate the next episodes and learn from them; return them and statistics by kind of actor. Raises as
+        `run`."""
         episodes = self._simulated(self._jobs())
         if not any(episode.trips.total for episode in episodes) and not self._has_demand():
-            raise InputError(f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it")
+            raise InputError(
+                f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it"
+            )
         statistics = self._learn(episodes)
         self._update += 1
         return episodes, statistics
 
     def _has_demand(self) -> bool:
-        """Whether a vehicle departs in an episode of the city's own demand; a varied one of few vehicles may have none."""
+        """Whether a vehicle departs in an episode of the city's own demand; a varied one of few vehicles may have
+        none."""
         (episode,) = self._simulated([(self._arrays(), Demand(self._settings.seed + 1), (0,), False)])
         return episode.trips.total > 0
 
@@ -217,7 +229,8 @@ class Trainer:
         """Mean delay in s of the newest state on held-out demand, without exploration. Keeps the best state."""
         settings = self._settings
         demands: list[Demand] = [
-            varied(np.random.default_rng([HELD_OUT_SEED, settings.seed, k]), settings.varies) for k in range(settings.held_out)
+            varied(np.random.default_rng([HELD_OUT_SEED, settings.seed, k]), settings.varies)
+            for k in range(settings.held_out)
         ]
         episodes = self._simulated([(self._arrays(), demand, (0,), False) for demand in demands])
         delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
@@ -245,7 +258,11 @@ class Trainer:
             "overrides": sum(episode.overrides for episode in episodes),
         }
         learning = self._rollouts.statistics(transitions) | combined(list(statistics.values()))
-        row = [count, *(round(value, 2) for value in values.values()), "" if held_out_s is None else round(held_out_s, 2)]
+        row = [
+            count,
+            *(round(value, 2) for value in values.values()),
+            "" if held_out_s is None else round(held_out_s, 2),
+        ]
         row += [cell(learning.get(name)) for name in IN_CURVES]
         self._rows.append(",".join(map(str, row)))
         whole_files.write(self._curve, "\n".join([",".join(CURVE), *self._rows]) + "\n")
@@ -263,8 +280,8 @@ class Trainer:
         number = self._settings.number
         if self._progress.path.exists():
             raise InputError(
-                f"{self._progress.path}: a training of this model number exists; pass --resume to continue it, or another "
-                "--model-number"
+                f"{self._progress.path}: a training of this model number exists; pass --resume to continue it, or "
+                "another --model-number"
             )
         existing = [self._curve] if self._curve.exists() else []
         candidates = find_candidates(self._settings.out) if self._settings.out.is_dir() else []
@@ -274,14 +291,18 @@ class Trainer:
             if candidate.number == number and any(candidate.is_named_after(tl) for tl in self._task.target_tls)
         ]
         if existing:
-            raise InputError(f"{existing[0]}: already exists, with model number {number}; pass another --model-number or --out")
+            raise InputError(
+                f"{existing[0]}: already exists, with model number {number}; pass another --model-number or --out"
+            )
 
     def _read_curve(self) -> list[str]:
         """The rows of the curve, without its header. Raises InputError."""
         try:
             return self._curve.read_text(encoding="utf-8").splitlines()[1:] if self._curve.is_file() else []
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{self._curve}: is not the curve of a training ({first_line(error)}); remove it") from None
+            raise InputError(
+                f"{self._curve}: is not the curve of a training ({first_line(error)}); remove it"
+            ) from None
 
     def _arrays(self) -> Arrays:
         return [learner.arrays for learner in self._learners]
@@ -339,8 +360,8 @@ class Trainer:
             identity, saved = json.loads(self._identity()), json.loads(values["identity"])
             differing = ", ".join(name for name in identity if identity[name] != saved.get(name))
             raise InputError(
-                f"{self._progress.path}: the training to resume had another {differing}; pass the same flags and city, or "
-                "another --model-number without --resume"
+                f"{self._progress.path}: the training to resume had another {differing}; pass the same flags and city, "
+                "or another --model-number without --resume"
             )
 
     def _set_state(self, values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
@@ -357,11 +378,14 @@ def common_identity(task: TrainingTask, settings: Settings) -> dict[str, Any]:
     street_ppo = settings.street_ppo.by_flag()
     assert sumocfg is not None, "a city without demand is refused before it is trained"
     return {
-        "[network] or its files": [sumo_files.digest(sumocfg), task.city.network.begin_s], "[safety]": asdict(task.city.safety),
+        "[network] or its files": [sumo_files.digest(sumocfg), task.city.network.begin_s],
+        "[safety]": asdict(task.city.safety),
         "--reward": task.reward, "--shared": task.shared, "--hidden-sizes": task.hidden, "--seconds": task.seconds,
         "--seed": settings.seed, "--episodes": settings.episodes, "--episodes-per-update": settings.episodes_per_update,
-        "--same-demand": not settings.varies, "--evaluate-every": settings.evaluate_every, "--held-out": settings.held_out,
-        "--patience": settings.patience, **{flag: [value, street_ppo[flag]] for flag, value in settings.ppo.by_flag().items()},
+        "--same-demand": not settings.varies, "--evaluate-every": settings.evaluate_every,
+        "--held-out": settings.held_out,
+        "--patience": settings.patience, **{flag: [value, street_ppo[flag]] for flag,
+        value in settings.ppo.by_flag().items()},
         "--start-from": None if settings.start is None else _digest(settings.start),
     }  # fmt: skip
 

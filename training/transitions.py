@@ -42,7 +42,8 @@ class Batch:
 
 
 class RewardScale:
-    """Divides a row's rewards by the standard deviation of their discounted sum, so that one learning rate suits every street.
+    """Divides a row's rewards by the standard deviation of their discounted sum, so that one learning rate suits every
+    street.
 
     The variance is an exponential average over updates of the variance within an update's episodes. So it follows a
     policy that learns, with a memory of some ten updates. stable-baselines3's VecNormalize differs: its variance is

@@ -88,7 +88,9 @@ class Guard:
         self._ends_with_controller = ends_with_controller
         number, text = connection.version()
         if text.endswith(wire.GUARDED):
-            raise InputError("--sumo is the address of a guard, not of SUMO; a controller connects to it with --no-guard")
+            raise InputError(
+                "--sumo is the address of a guard, not of SUMO; a controller connects to it with --no-guard"
+            )
         self._version = wire.version_answer(number, f"{text} {wire.GUARDED}")
         self._step_s = max(MIN_STEP_S, float(connection.api.simulation.getDeltaT()))
         configured_s = float(connection.api.simulation.getEndTime())
@@ -148,14 +150,17 @@ class Guard:
                 hand_back(self._connection, handovers, self._step_s)
                 return
             reasons = {
-                End.LOST: "the connection to the controller was lost" + (f" (it sent {relay.error})" if relay.error else ""),
+                End.LOST: "the connection to the controller was lost"
+                + (f" (it sent {relay.error})" if relay.error else ""),
                 End.HUNG: f"the controller was silent for {self._watchdog_s:g} s and is cut off",
                 End.CLOSED: "the controller closed its connection",
             }
             log.warning("%s; its signals run their fallback plans until a controller connects", reasons[end])
             controller, is_first = self._step_until_connected(handovers), False
 
-    def _step_until_connected(self, handovers: Sequence[SignalHandover], has_waited: bool = False) -> socket.socket | None:
+    def _step_until_connected(
+        self, handovers: Sequence[SignalHandover], has_waited: bool = False
+    ) -> socket.socket | None:
         """Hand back, then step with the other clients until a controller connects; return its connection.
 
         Returns None if stop is requested, or no controller connects within idle_s (within
@@ -178,16 +183,22 @@ class Guard:
                 if self._is_alone():
                     controller = None
                     if not has_waited:
-                        log.info("no other client is connected; the simulation waits %g s for a controller", self._first_s)
+                        log.info(
+                            "no other client is connected; the simulation waits %g s for a controller", self._first_s
+                        )
                         controller = self._wait_for_controller()
                     if controller is None and not self._is_stopped:
-                        log.warning("no controller has connected and no other client is connected; ending the simulation")
+                        log.warning(
+                            "no controller has connected and no other client is connected; ending the simulation"
+                        )
                     return controller
                 has_waited = False
             self._connection.advance(now + self._step_s)
             now = self._connection.read(()).time_s
         if not self._is_stopped:
-            log.warning("no controller has connected for %g s; leaving the simulation to the other clients", self._idle_s)
+            log.warning(
+                "no controller has connected for %g s; leaving the simulation to the other clients", self._idle_s
+            )
         return None
 
     def _wait_for_controller(self) -> socket.socket | None:
@@ -209,7 +220,10 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO")
     parser.add_argument(
-        "--order", type=int, metavar="N", help="TraCI client order, as setOrder (default: 1 if there are several clients)"
+        "--order",
+        type=int,
+        metavar="N",
+        help="TraCI client order, as setOrder (default: 1 if there are several clients)",
     )
     parser.add_argument(
         "--clients", type=int, default=2, metavar="N", help="clients that a SUMO started here waits for (default: 2)"
@@ -223,7 +237,9 @@ def parser(prog: str) -> Parser:
         metavar="FILE",
         help="the city's description, for [controller] watchdog_s (default: ./city.toml if it exists)",
     )
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="loopback port for the controller (default: a free one)")
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="loopback port for the controller (default: a free one)"
+    )
     parser.add_argument(
         "--watchdog-s",
         type=float,
@@ -235,7 +251,8 @@ def parser(prog: str) -> Parser:
         type=float,
         default=60.0,
         metavar="S",
-        help="wall time for which the simulation waits for a controller, at the start or without other clients (default: 60)",
+        help="wall time for which the simulation waits for a controller, at the start or without other clients "
+        "(default: 60)",
     )
     parser.add_argument(
         "--idle-timeout-s",
@@ -257,7 +274,9 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
     parser.add_argument(
-        "--http", metavar="HOST:PORT", help="serve /metrics, /healthz and /livez there, for Prometheus and liveness probes"
+        "--http",
+        metavar="HOST:PORT",
+        help="serve /metrics, /healthz and /livez there, for Prometheus and liveness probes",
     )
     parser.add_argument("--pid-file", type=Path, metavar="FILE", help="write port and process id to this file")
     return parser

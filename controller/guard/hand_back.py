@@ -16,7 +16,8 @@ HAND_BACK_MARGIN_S = 10.0
 
 
 def hand_back(connection: TraciConnection, handovers: Sequence[SignalHandover], step_s: float) -> None:
-    """Bring every signal with states set by a client onto its fallback plan, by yellow and red. Raises SumoConnectionLost."""
+    """Bring every signal with states set by a client onto its fallback plan, by yellow and red. Raises
+    SumoConnectionLost."""
     # not by api: SUMO may first wait for another client, and this wait counts as alive
     now = connection.read(()).time_s
     transitions: dict[str, PlanTransition] = {}

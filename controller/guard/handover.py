@@ -66,7 +66,9 @@ def handovers_of(intersections: Iterable[Intersection]) -> list[SignalHandover]:
 
 def handover_of(network: SignalNetwork, times: SafetyTimes, plans: FallbackSchedule) -> SignalHandover:
     """The handover plan of a signal."""
-    return SignalHandover(network.id, network.approach_mps, network.crossing_m, network.path_m, network.slowest_mps, times, plans)
+    return SignalHandover(
+        network.id, network.approach_mps, network.crossing_m, network.path_m, network.slowest_mps, times, plans
+    )
 
 
 def encode(handovers: Iterable[SignalHandover]) -> bytes:

@@ -61,7 +61,8 @@ def settings(watchdog_s: float, end_s: float | None, clients: int | None, argume
 
 
 def record_of(pid_file: Path) -> dict[str, Any] | None:
-    """Read the PID file of a running guard: port, pid, settings. None if it has ended: it locks the file while it listens."""
+    """Read the PID file of a running guard: port, pid, settings. None if it has ended: it locks the file while it
+    listens."""
     try:
         with pid_file.open(encoding="utf-8") as file:
             try:

@@ -12,7 +12,9 @@ class GuardMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         Info("guard_build", "Version of the guard", registry=self.registry).info({"version": VERSION})
-        self.connected = Gauge("guard_controller_connected", "1: a controller is connected; 0: none is", registry=self.registry)
+        self.connected = Gauge(
+            "guard_controller_connected", "1: a controller is connected; 0: none is", registry=self.registry
+        )
         self.health = Health(status="holding the connection to SUMO")
 
     def set_connected(self, is_connected: bool) -> None:

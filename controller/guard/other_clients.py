@@ -14,6 +14,8 @@ def count_connections(port: int, tables: tuple[Path, ...] = TABLES) -> int | Non
             rows = table.read_text(encoding="ascii").splitlines()[1:]
         except OSError:
             continue  # not Linux, or no IPv6
-        ports = [int(local.rpartition(":")[2], 16) for _, local, _, state, *_ in map(str.split, rows) if state == ESTABLISHED]
+        ports = [
+            int(local.rpartition(":")[2], 16) for _, local, _, state, *_ in map(str.split, rows) if state == ESTABLISHED
+        ]
         count = (count or 0) + ports.count(port)
     return count

@@ -198,7 +198,8 @@ class Relay:
                 return  # the next receive reports the lost connection
 
     def _drain_sumo(self) -> bool:
-        """Finish the exchange with SUMO: send messages completely and receive all answers. False if the connection is lost."""
+        """Finish the exchange with SUMO: send messages completely and receive all answers. False if the connection is
+        lost."""
         poll = select.poll()
         while self._to_sumo or None in self._pending_answers or not self._answers.is_between:
             self._beat()

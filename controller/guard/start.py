@@ -106,8 +106,8 @@ def _attach(port: int, interrupts: Interrupts, process: subprocess.Popen[bytes] 
     except SumoConnectionLost:
         connection.close()
         raise GuardBusy(
-            f"the guard at 127.0.0.1:{port}, which holds the connection to SUMO, has a controller already, or is ending; "
-            "stop that controller, or try again in a few seconds"
+            f"the guard at 127.0.0.1:{port}, which holds the connection to SUMO, has a controller already, or is "
+            "ending; stop that controller, or try again in a few seconds"
         ) from None
     return connection
 
@@ -133,8 +133,8 @@ def _describe_kept_settings(guard: Mapping[str, Any], requested: Mapping[str, An
         for name, value in kept.items()
     )
     return (
-        f"the guard keeps the settings that it was started with: {text}; to use yours, end it and with it the simulation of "
-        f"all clients (kill {guard['pid']}), then start again"
+        f"the guard keeps the settings that it was started with: {text}; to use yours, end it and with it the "
+        f"simulation of all clients (kill {guard['pid']}), then start again"
     )
 
 
@@ -188,4 +188,6 @@ def _port(process: subprocess.Popen[bytes]) -> int:
     if status == "ready":
         return int(content)
     process.wait()
-    raise InputError(content or "the guard of the connection to SUMO did not start; pass --no-guard to control without one")
+    raise InputError(
+        content or "the guard of the connection to SUMO did not start; pass --no-guard to control without one"
+    )

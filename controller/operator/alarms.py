@@ -1,8 +1,8 @@
 """Current alarms: one list, in which a flood of one kind is one alarm with a count.
 
 The names are those of the alerts in k8s/monitoring/rules.yaml, and runbook.md says what to do about each.
-An alarm begins with its first occurrence. It ends when its condition is over (a TL is back with its policy), or, for what is
-reported as single occurrences, after a time without another one.
+An alarm begins with its first occurrence. It ends when its condition is over (a TL is back with its policy), or, for
+what is reported as single occurrences, after a time without another one.
 """
 
 import threading
@@ -26,21 +26,26 @@ FALLBACK, MANY_FALLBACKS = "GreenserveTLInFallback", "GreenserveManyTLsInFallbac
 SERVER, DEADLINE = "GreenserveServerDown", "GreenserveDeadlineMisses"
 CERTIFICATE, RECORD, LATE = "GreenserveCertificateExpires", "GreenserveRecordStopped", "GreenserveRunLate"
 SEVERITIES = {
-    MONITOR: CRITICAL, MANY_FALLBACKS: CRITICAL, SERVER: CRITICAL, FALLBACK: WARNING, DEADLINE: WARNING, OVERRIDES: WARNING,
+    MONITOR: CRITICAL, MANY_FALLBACKS: CRITICAL, SERVER: CRITICAL, FALLBACK: WARNING, DEADLINE: WARNING,
+    OVERRIDES: WARNING,
     REJECTIONS: WARNING, CERTIFICATE: WARNING, RECORD: WARNING, LATE: WARNING,
 }  # fmt: skip
 """By name, the severity of its alert."""
 REMEDIES = {
-    MONITOR: "unexpected_state: stop the other client that sets the signal; any other rule: greenserve ctl set fixed TL, and "
-    "keep the log",
-    MANY_FALLBACKS: "find the reasons in controller_missing_answers_total; start the model server, or roll the publication back",
-    SERVER: "greenserve status --server HOST:PORT; restart the server if it does not run, else look at its certificates",
+    MONITOR: "unexpected_state: stop the other client that sets the signal; any other rule: greenserve ctl set fixed "
+    "TL, and keep the log",
+    MANY_FALLBACKS: "find the reasons in controller_missing_answers_total; start the model server, or roll the "
+    "publication back",
+    SERVER: "greenserve status --server HOST:PORT; restart the server if it does not run, else look at its "
+    "certificates",
     FALLBACK: "its fallback plan runs; find the reason in controller_missing_answers_total",
-    DEADLINE: "find the slow stage in controller_stage_seconds; use a fleet, more cores or districts, or raise deadline_ms",
+    DEADLINE: "find the slow stage in controller_stage_seconds; use a fleet, more cores or districts, or raise "
+    "deadline_ms",
     OVERRIDES: "compare [safety] with the contract's timing (greenserve describe), and train with the street's times",
     REJECTIONS: "compare the models and the network files with what SUMO loads (greenserve check)",
     CERTIFICATE: "replace its file or Secret; it is read again without a restart",
-    RECORD: "make room, or lower [controller] record_max_gb, and restart the controller; control goes on without the record",
+    RECORD: "make room, or lower [controller] record_max_gb, and restart the controller; control goes on without the "
+    "record",
     LATE: "lower the speed (greenserve ctl speed X), or find what slows SUMO in controller_stage_seconds",
 }
 """By name, what to do, in one line; runbook.md has more."""
@@ -129,7 +134,8 @@ class _Active:
 
 
 class Alarms:
-    """The alarms of a run: a subscriber, and a collector of Prometheus metrics. Every method may be called by any thread."""
+    """The alarms of a run: a subscriber, and a collector of Prometheus metrics. Every method may be called by any
+    thread."""
 
     def __init__(self, tl_of_signal: Mapping[str, str], tls: int, wall_clock: Callable[[], float] = time.time) -> None:
         """Prepare an empty list.
@@ -205,13 +211,18 @@ class Alarms:
             return True
 
     def current(self, with_ended: bool = False) -> list[ListedAlarm]:
-        """Active alarms, critical ones first, then by begin; with_ended: the newest ended ones too, the newest first."""
+        """Active alarms, critical ones first, then by begin; with_ended: the newest ended ones too, the newest
+        first."""
         with self._lock:
-            active = sorted((each.view() for each in self._active.values()), key=lambda a: (a.severity != CRITICAL, a.since_s))
+            active = sorted(
+                (each.view() for each in self._active.values()), key=lambda a: (a.severity != CRITICAL, a.since_s)
+            )
             return [*active, *(each.view() for each in reversed(self._ended))] if with_ended else active
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        family = GaugeMetricFamily("controller_alarms_active", "Active alarms, by the name of their alert", labels=("name",))
+        family = GaugeMetricFamily(
+            "controller_alarms_active", "Active alarms, by the name of their alert", labels=("name",)
+        )
         with self._lock:
             counts = Counter(active.name for active in self._active.values())
         for name in SEVERITIES:
@@ -242,7 +253,8 @@ class Alarms:
     def _count(self, event: DecisionEvent) -> None:
         """Count decisions and missed deadlines, and judge them at the end of a window."""
         for decision in event.decisions:
-            # an override is reported each second until the state is permitted: a decision counts once, when the next one is made
+            # an override is reported each second until the state is permitted: a decision counts once, when the next
+            # one is made
             override = self._newest_override.pop(decision.tl, None)
             if decision.mode is ControlMode.POLICY:
                 self._decisions[decision.tl] += 1

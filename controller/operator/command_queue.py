@@ -138,7 +138,9 @@ def author_of(name: str) -> str:
 class CommandQueue:
     """The commands of one run."""
 
-    def __init__(self, state: RunState, pace: Pace, alarms: Alarms, saved: SavedModes, pins: Pins | None = None) -> None:
+    def __init__(
+        self, state: RunState, pace: Pace, alarms: Alarms, saved: SavedModes, pins: Pins | None = None
+    ) -> None:
         """Prepare the run.
 
         Args:
@@ -153,7 +155,8 @@ class CommandQueue:
         self.pinned: Mapping[str, Pin] = {}
         self._state, self._pace, self._alarms, self._saved, self._pins = state, pace, alarms, saved, pins
         self._uncontrolled = Saved({}, {})
-        """Saved entries that this run does not use: of other TLs, and pins if it asks no model. They stay in the file."""
+        """Saved entries that this run does not use: of other TLs, and pins if it asks no model. They stay in the
+        file."""
         self._submitted: deque[_Waiting] = deque()
         self._arrived = threading.Condition()
         self._closed_reason = ""
@@ -174,7 +177,9 @@ class CommandQueue:
             self._submitted.append(waiting)
             self._arrived.notify_all()
         if not waiting.is_done.wait(timeout_s):
-            raise NotYetApplied("the command is queued and is applied after the step in progress, which has not ended yet")
+            raise NotYetApplied(
+                "the command is queued and is applied after the step in progress, which has not ended yet"
+            )
         if waiting.error is not None:
             raise waiting.error
         self._save()
@@ -227,7 +232,8 @@ class CommandQueue:
         log.warning("%s begins with version %d, which %s pinned before this start", tl, pin.version, pin.author)
 
     def apply(self, loop: Loop) -> None:
-        """Apply the queued commands, and take modes back whose time is over. Called by the decision loop between two steps."""
+        """Apply the queued commands, and take modes back whose time is over. Called by the decision loop between two
+        steps."""
         for tl, mode in self.modes.items():
             if loop.now >= mode.until_s:
                 self._set_mode(loop, tl, OperatorMode.POLICY, f"{mode.author} (time is over)", math.inf)
@@ -316,7 +322,8 @@ class CommandQueue:
         self._state.note(loop.now, action, target, value, author)
 
     def _save(self) -> None:
-        """Write the file, if it is older than the modes. The newest modes are read inside the lock, so they are written last."""
+        """Write the file, if it is older than the modes. The newest modes are read inside the lock, so they are written
+        last."""
         if self._is_saved:
             return
         with self._save_lock:

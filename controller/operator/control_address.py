@@ -20,7 +20,8 @@ class ControlAddress:
     address: tuple[str, int]
     """(host, port); port 0: the system chooses."""
     tls: TlsFiles | None
-    """The server's certificate and key, and the CA bundle that verifies clients; None: plain text, on loopback alone."""
+    """The server's certificate and key, and the CA bundle that verifies clients; None: plain text, on loopback
+    alone."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +37,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         ("key", "its key (PEM)"),
     ):
         parser.add_argument(
-            f"--control-tls-{flag}", type=Path, metavar="FILE", help=f"{text} (default: [controller] control_tls_{flag})"
+            f"--control-tls-{flag}",
+            type=Path,
+            metavar="FILE",
+            help=f"{text} (default: [controller] control_tls_{flag})",
         )
 
 
@@ -46,7 +50,9 @@ def from_flags(args: argparse.Namespace, city: City) -> ControlAddress | None:
     written = args.control_address or settings.control_address
     if not written:
         if passed := [name for name in TLS_FLAGS if getattr(args, f"control_tls_{name}")]:
-            raise InputError(f"--control-tls-{passed[0]} is for the control API; pass --control-address, or leave it out")
+            raise InputError(
+                f"--control-tls-{passed[0]} is for the control API; pass --control-address, or leave it out"
+            )
         return None
     flag = "--control-address" if args.control_address else f"{city.path}: [controller] control_address"
     address = host_and_port(written, flag, "127.0.0.1:9110")
@@ -55,7 +61,9 @@ def from_flags(args: argparse.Namespace, city: City) -> ControlAddress | None:
     )
     paths = (ca, certificate, key)
     if any(paths) and not all(paths):
-        raise InputError("--control-tls-ca, --control-tls-certificate and --control-tls-key belong together; pass all three")
+        raise InputError(
+            "--control-tls-ca, --control-tls-certificate and --control-tls-key belong together; pass all three"
+        )
     if not any(paths) and not is_loopback(address[0]):
         raise InputError(
             f"{flag} {written}: any client that reaches it could command the signals; listen on 127.0.0.1, or pass "

@@ -21,7 +21,8 @@ MAX_DETAILS_CHARS = 300
 class ControlClient:
     """Calls the control API of one controller.
 
-    Errors are InputError (a wrong request, or a controller that has never answered) or ProgramFailed (no answer any more).
+    Errors are InputError (a wrong request, or a controller that has never answered) or ProgramFailed (no answer any
+    more).
     """
 
     def __init__(self, address: str, tls: Tls | None = None, timeout_s: float = 15.0) -> None:
@@ -71,8 +72,8 @@ class ControlClient:
         has_answered = self._has_answered or any(key == ANSWERED for key, _ in error.trailing_metadata() or ())
         if code is grpc.StatusCode.UNAVAILABLE and not has_answered:
             return InputError(
-                f"no controller answers at {self.address} ({details}); start one with --control-address, or check --address and "
-                "the TLS files"
+                f"no controller answers at {self.address} ({details}); start one with --control-address, or check "
+                "--address and the TLS files"
             )
         return ProgramFailed(f"{self.address}: {code.name}: {details}")
 

@@ -33,7 +33,8 @@ ANSWERED = "greenserve-answered"
 
 def run_message(second: float, pace: PaceState, policy: str, sumo: str) -> pb.Run:
     return pb.Run(
-        second=second, is_paused=pace.is_paused, speed=pace.speed, step_until_s=pace.step_until_s, lateness_s=pace.lateness_s,
+        second=second, is_paused=pace.is_paused, speed=pace.speed, step_until_s=pace.step_until_s,
+        lateness_s=pace.lateness_s,
         late_steps=pace.late_steps, lost_s=pace.lost_s, policy=policy, sumo=sumo,
     )  # fmt: skip
 
@@ -72,7 +73,8 @@ def _decision(decision: TlDecision, at_s: float) -> pb.TlDecision:
 def alarm_messages(alarms: Iterable[ListedAlarm]) -> list[pb.Alarm]:
     return [
         pb.Alarm(
-            id=alarm.id, name=alarm.name, severity=alarm.severity, since_s=alarm.since_s, since_unix_s=alarm.since_unix_s,
+            id=alarm.id, name=alarm.name, severity=alarm.severity, since_s=alarm.since_s,
+            since_unix_s=alarm.since_unix_s,
             last_s=alarm.last_s, count=alarm.count, subjects=alarm.subjects, subject_count=alarm.subject_count,
             text=alarm.text, runbook=alarm.runbook, is_active=alarm.ended_s is None, ended_s=alarm.ended_s or 0.0,
             acknowledged_by=alarm.acknowledged_by, acknowledged_s=alarm.acknowledged_s, remedy=alarm.remedy,

@@ -37,7 +37,9 @@ class ControlServer:
         self._health = health.HealthServicer()
         self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         self._pool = futures.ThreadPoolExecutor(MAX_WATCHERS + COMMAND_THREADS, thread_name_prefix="control")
-        self._server = grpc.server(self._pool, options=_OPTIONS, maximum_concurrent_rpcs=MAX_WATCHERS + 2 * COMMAND_THREADS)
+        self._server = grpc.server(
+            self._pool, options=_OPTIONS, maximum_concurrent_rpcs=MAX_WATCHERS + 2 * COMMAND_THREADS
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         host, port = address
         where = f"cannot serve the control API at {host}:{port}"
@@ -49,7 +51,9 @@ class ControlServer:
                 self.port = int(self._server.add_insecure_port(target))
             else:
                 credentials = grpc.dynamic_ssl_server_credentials(
-                    _certificates(tls.newest()), lambda: _certificates(tls.newest()) if tls.has_changed() else None, True
+                    _certificates(tls.newest()),
+                    lambda: _certificates(tls.newest()) if tls.has_changed() else None,
+                    True,
                 )
                 self.port = int(self._server.add_secure_port(target, credentials))
         except RuntimeError:

@@ -166,21 +166,27 @@ class ControlService:
         self._submit(PinModel(tl, version, author(request, context)), context)
         return pb.TlStates(run=self._run(), tls=self._tl_messages([tl]))
 
-    def reload_contracts(self, request: pb.ReloadContractsRequest, context: grpc.ServicerContext) -> pb.ReloadContractsResponse:
+    def reload_contracts(
+        self, request: pb.ReloadContractsRequest, context: grpc.ServicerContext
+    ) -> pb.ReloadContractsResponse:
         if self._policies is None:
             raise NothingToPin(f"{self._policy} controls the TLs; there are no contracts to compare")
         compared = self._policies.compare_contracts()
         count = len(compared.same) + len(compared.changed)
         value = f"{count} compared, {len(compared.changed)} changed, {len(compared.failed)} failed"
         self._submit(Note("reload", "", value, author(request, context)), context)
-        return pb.ReloadContractsResponse(run=self._run(), compared=count, changed=compared.changed, failed=compared.failed)
+        return pb.ReloadContractsResponse(
+            run=self._run(), compared=count, changed=compared.changed, failed=compared.failed
+        )
 
     def step(self, request: pb.StepRequest, context: grpc.ServicerContext) -> pb.Run:
         until_s = _number("until_s", request.until_s, 0, 1e9)
         return self._of_run(StepRun(until_s, author(request, context)), context)
 
     def set_speed(self, request: pb.SetSpeedRequest, context: grpc.ServicerContext) -> pb.Run:
-        return self._of_run(SetSpeed(_number("factor", request.factor, 0, MAX_SPEED), author(request, context)), context)
+        return self._of_run(
+            SetSpeed(_number("factor", request.factor, 0, MAX_SPEED), author(request, context)), context
+        )
 
     def acknowledge_alarm(self, request: pb.AcknowledgeAlarmRequest, context: grpc.ServicerContext) -> pb.Alarms:
         try:
@@ -207,7 +213,8 @@ class ControlService:
         return self._messages(max(interval_s, MIN_INTERVAL_S), ended)
 
     def _messages(self, interval_s: float, ended: threading.Event) -> Iterator[bytes]:
-        """The newest step, each time that there is a new one. gRPC asks for the next message when the one before is sent."""
+        """The newest step, each time that there is a new one. gRPC asks for the next message when the one before is
+        sent."""
         watchers, sequence = self._state.watchers, -1
         while not ended.is_set():
             newest = watchers.wait_after(sequence, WAKE_INTERVAL_S)

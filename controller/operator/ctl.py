@@ -82,15 +82,24 @@ def _command_first(argv: Sequence[str]) -> list[str]:
 def _add_common_flags(command: argparse.ArgumentParser, is_command: bool) -> None:
     command.add_argument(
         "--address", metavar="HOST:PORT",
-        help=f"the controller's --control-address (default: [controller] control_address of --city, else {DEFAULT_ADDRESS})",
+        help="the controller's --control-address (default: [controller] control_address of --city, else "
+        f"{DEFAULT_ADDRESS})",
     )  # fmt: skip
-    command.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml if it exists)")
+    command.add_argument(
+        "--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml if it exists)"
+    )
     command.add_argument("--json", action="store_true", help="print JSON, for scripts")
     if is_command:
         command.add_argument("--author", metavar="NAME", help="name in log and record (default: the user's name)")
-    command.add_argument("--timeout-s", type=float, default=15.0, metavar="S", help="deadline of each call (default: 15)")
-    command.add_argument("--tls-ca", type=Path, metavar="FILE", help="TLS: CA bundle (PEM) that verifies the controller")
-    command.add_argument("--tls-certificate", type=Path, metavar="FILE", help="client certificate (PEM); its name is the author")
+    command.add_argument(
+        "--timeout-s", type=float, default=15.0, metavar="S", help="deadline of each call (default: 15)"
+    )
+    command.add_argument(
+        "--tls-ca", type=Path, metavar="FILE", help="TLS: CA bundle (PEM) that verifies the controller"
+    )
+    command.add_argument(
+        "--tls-certificate", type=Path, metavar="FILE", help="client certificate (PEM); its name is the author"
+    )
     command.add_argument("--tls-key", type=Path, metavar="FILE", help="client key (PEM)")
     command.add_argument("--tls-server-name", default="", metavar="NAME", help="name in the controller's certificate")
 
@@ -101,7 +110,9 @@ def _tls_arguments(command: argparse.ArgumentParser) -> None:
 
 def _watch_arguments(command: argparse.ArgumentParser) -> None:
     _tls_arguments(command)
-    command.add_argument("--interval-s", type=float, default=1.0, metavar="S", help="wall time between two updates (default: 1)")
+    command.add_argument(
+        "--interval-s", type=float, default=1.0, metavar="S", help="wall time between two updates (default: 1)"
+    )
 
 
 def _set_arguments(command: argparse.ArgumentParser) -> None:
@@ -121,7 +132,9 @@ def _pin_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _step_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("seconds", nargs="?", type=float, default=1.0, metavar="S", help="simulated seconds (default: 1)")
+    command.add_argument(
+        "seconds", nargs="?", type=float, default=1.0, metavar="S", help="simulated seconds (default: 1)"
+    )
 
 
 def _speed_arguments(command: argparse.ArgumentParser) -> None:
@@ -216,7 +229,9 @@ def _call(client: ControlClient, args: argparse.Namespace) -> Any:
         case "speed":
             return client.call("SetSpeed", pb.SetSpeedRequest(factor=args.factor, author=author))
         case "alarms":
-            return _selected_alarms(client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=args.all)), _listed(args.alarms))
+            return _selected_alarms(
+                client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=args.all)), _listed(args.alarms)
+            )
         case "ack":
             return client.call("AcknowledgeAlarm", pb.AcknowledgeAlarmRequest(id=args.id, author=author))
     method = {"reload": "ReloadContracts", "pause": "Pause", "resume": "Resume"}[args.command]
@@ -232,7 +247,9 @@ def _selected_alarms(answer: pb.Alarms, wanted: Sequence[str]) -> pb.Alarms:
     for name in wanted:
         if not any(name in (alarm.id, alarm.name) for alarm in answer.alarms):
             ids = [alarm.id for alarm in answer.alarms]
-            remedy = f"pass one of {names.listed(ids, 20)}" if ids else "no alarm is listed; --all lists the ended ones too"
+            remedy = (
+                f"pass one of {names.listed(ids, 20)}" if ids else "no alarm is listed; --all lists the ended ones too"
+            )
             raise InputError(f"{printable(name)}: no listed alarm has this id or name; {remedy}")
     kept = [alarm for alarm in answer.alarms if not wanted or alarm.id in wanted or alarm.name in wanted]
     return pb.Alarms(run=answer.run, alarms=kept)
@@ -317,7 +334,11 @@ def describe(answer: Any) -> str:
     if isinstance(answer, pb.Alarms):
         return "\n".join([_header(answer.run), _alarms(answer.alarms, width)])
     if isinstance(answer, pb.ReloadContractsResponse):
-        unknown = "" if answer.compared or answer.failed else ": no TL's own model has answered since the server was reached last"
+        unknown = (
+            ""
+            if answer.compared or answer.failed
+            else ": no TL's own model has answered since the server was reached last"
+        )
         lines = [_header(answer.run), f"{answer.compared} contracts compared{unknown}"]
         for text, tls in (("changed, not followed", answer.changed), ("not readable", answer.failed)):
             lines += [f"{text}: {names.listed(tls, 20)}"] if tls else []
@@ -332,7 +353,13 @@ def describe(answer: Any) -> str:
 
 def _header(run: pb.Run) -> str:
     speed = f"{run.speed:g} x real time" if run.speed else "as fast as possible"
-    state = "paused" if run.is_paused else f"stepping to second {run.step_until_s:g}" if run.step_until_s else f"runs {speed}"
+    state = (
+        "paused"
+        if run.is_paused
+        else f"stepping to second {run.step_until_s:g}"
+        if run.step_until_s
+        else f"runs {speed}"
+    )
     text = f"second {run.second:g}, {state}, policy {run.policy}"
     if run.speed and not run.is_paused:
         text += f", {run.lateness_s:.2f} s late now, {run.late_steps} late steps, {run.lost_s:.1f} s lost"

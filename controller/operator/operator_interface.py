@@ -80,7 +80,9 @@ class OperatorInterface:
         self.queue = CommandQueue(self.state, self.pace, alarms, saved, policies)
         self.page: LivePage | None = None
         """The live page, once it begins."""
-        self._service = ControlService(self.state, self.queue, self.pace, alarms, policies, config.policy, config.attach)
+        self._service = ControlService(
+            self.state, self.queue, self.pace, alarms, policies, config.policy, config.attach
+        )
 
     def _bound(self, config: ControllerConfig, metrics: ControllerMetrics) -> ControlServer:
         assert config.control is not None
@@ -113,7 +115,8 @@ class OperatorInterface:
             log.info("the control API listens on port %d", self._server.port)
 
     def before_step(self, loop: DecisionLoop, end_s: float, connection: SumoConnection, stop: Stop) -> float:
-        """Apply commands, and wait until the step may begin; return the simulated second at which it ends at the latest.
+        """Apply commands, and wait until the step may begin; return the simulated second at which it ends at the
+        latest.
 
         Returns early after a stop request. Raises SumoConnectionLost, WaitAborted.
         """
@@ -152,7 +155,8 @@ class OperatorInterface:
 
 
 def _path(config: ControllerConfig) -> Path | None:
-    """The file of the modes; None, with a warning, if there can be none. Raises InputError if another user owns its folder."""
+    """The file of the modes; None, with a warning, if there can be none. Raises InputError if another user owns its
+    folder."""
     try:
         return path_of(config.city.path, config.attach, config.order)
     except OSError as error:

@@ -4,8 +4,8 @@ A schedule maps simulated to wall time: the step at simulated second s begins at
 
     wall_s(s) = anchor_wall_s + (s - anchor_s) / speed
 
-It is anchored anew when the run resumes, when the speed changes, and when the run is more than MAX_CATCH_UP_S late: a stall
-must not be followed by a race.
+It is anchored anew when the run resumes, when the speed changes, and when the run is more than MAX_CATCH_UP_S late: a
+stall must not be followed by a race.
 """
 
 import math

@@ -1,4 +1,5 @@
-"""What is known of every TL now: a subscriber that keeps references to the newest decisions, for readers in other threads."""
+"""What is known of every TL now: a subscriber that keeps references to the newest decisions, for readers in other
+threads."""
 
 import threading
 from collections import deque

@@ -1,7 +1,7 @@
 """What to do about an alarm: the section of the runbook that has its name, as plain text.
 
-runbook.md has the sections of the alarms that a controller itself raises, word for word as docs/runbook.md, which an installed
-package does not have.
+runbook.md has the sections of the alarms that a controller itself raises, word for word as docs/runbook.md, which an
+installed package does not have.
 """
 
 import functools

@@ -69,7 +69,8 @@ class SavedModes:
     """The file of one run, which it locks."""
 
     def __init__(self, path: Path | None) -> None:
-        """`path`: None keeps nothing. A file that another controller has locked, or that cannot be locked, is left alone."""
+        """`path`: None keeps nothing. A file that another controller has locked, or that cannot be locked, is left
+        alone."""
         self._path, self._lock = path, None if path is None else _lock(path)
         if self._lock is None:
             self._path = None
@@ -127,7 +128,8 @@ def _lock(path: Path) -> TextIO | None:
     except OSError:
         lock.close()
         log.warning(
-            "%s: another controller of this city and SUMO uses it; a restart of this one forgets the modes that operators set",
+            "%s: another controller of this city and SUMO uses it; a restart of this one forgets the modes that "
+            "operators set",
             path,
         )
         return None
@@ -136,7 +138,12 @@ def _lock(path: Path) -> TextIO | None:
 
 def _content(saved: Saved) -> dict[str, Any]:
     modes = {
-        tl: {"mode": m.mode.value, "author": m.author, "at_s": m.at_s, "until_s": None if m.until_s == math.inf else m.until_s}
+        tl: {
+            "mode": m.mode.value,
+            "author": m.author,
+            "at_s": m.at_s,
+            "until_s": None if m.until_s == math.inf else m.until_s,
+        }
         for tl, m in saved.modes.items()
     }
     return {"modes": modes, "pins": {tl: pin._asdict() for tl, pin in saved.pins.items()}}
@@ -155,7 +162,9 @@ def _parse(content: Any) -> Saved:
     }
     if any(mode.mode is OperatorMode.POLICY for mode in modes.values()):
         raise ValueError("a mode that is not hold or fixed")
-    return Saved(modes, {str(tl): Pin(_version(pin["version"]), str(pin["author"])) for tl, pin in content["pins"].items()})
+    return Saved(
+        modes, {str(tl): Pin(_version(pin["version"]), str(pin["author"])) for tl, pin in content["pins"].items()}
+    )
 
 
 def _second(value: Any) -> float:

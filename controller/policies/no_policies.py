@@ -16,19 +16,24 @@ from signals.policy import Answer
 class NoPolicies:
     """`Policies` without a model. No TL is asked about, because a baseline chooses."""
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
         """Return no answer."""
         return {}
 
 
 def with_tls(city: City) -> City:
-    """The city; if it describes no TL, every signal is one, named as `greenserve city init` names it. Raises InputError."""
+    """The city; if it describes no TL, every signal is one, named as `greenserve city init` names it. Raises
+    InputError."""
     if city.tls:
         return city
     street = network.of_city(city)
     if not street.signals:
         raise InputError(f"{street.net_file}: has no signal; correct [network] of {city.path}")
-    return replace(city, tls={tl: TL((signal,), init.SUMO_RL, tl) for tl, signal in init.tl_names(street.signals).items()})
+    return replace(
+        city, tls={tl: TL((signal,), init.SUMO_RL, tl) for tl, signal in init.tl_names(street.signals).items()}
+    )
 
 
 def contracts_of_city(city: City, tls: tuple[str, ...], street: StreetNetwork) -> dict[str, pb.PolicyContract]:

@@ -25,7 +25,9 @@ CHECK_INTERVAL_S = 60.0
 """Wall time in which every TL's contract is requested once: files may be replaced under the same version."""
 
 
-def fetch_contracts(client: Client, tls: Iterable[str], version: Version, fleet: str = "") -> dict[str, pb.PolicyContract]:
+def fetch_contracts(
+    client: Client, tls: Iterable[str], version: Version, fleet: str = ""
+) -> dict[str, pb.PolicyContract]:
     """Request each TL's contract, from the fleet if the TL's own model is not served.
 
     Raises InputError if the server is unavailable, or a model or its contract is missing.
@@ -56,10 +58,13 @@ def fetch_contracts(client: Client, tls: Iterable[str], version: Version, fleet:
             ) from None
         except ServingError as error:
             raise InputError(
-                f"{client.address}: the contract of model {tl}{pinned} cannot be read ({error.code}: {error}); try again"
+                f"{client.address}: the contract of model {tl}{pinned} cannot be read ({error.code}: {error}); try "
+                "again"
             ) from None
         if contract.tl != tl:
-            raise InputError(f"{client.address}: model {tl}{pinned} holds the policy of {contract.tl}; export {tl} again")
+            raise InputError(
+                f"{client.address}: model {tl}{pinned} holds the policy of {contract.tl}; export {tl} again"
+            )
         contracts[tl] = contract
     return contracts
 
@@ -72,7 +77,10 @@ def _missing_contract(client: Client, tl: str, version: Version, pinned: str, er
             f"export it (greenserve export --tl {tl}) or leave this TL out"
         )
     if isinstance(version, str):
-        return f"model {tl}{pinned}: {error}; label a version of it (greenserve serve config), or leave out --version-label"
+        return (
+            f"model {tl}{pinned}: {error}; label a version of it (greenserve serve config), or leave out "
+            "--version-label"
+        )
     return f"model {tl}{pinned} has no policy contract ({error.code}: {error}); export it (greenserve export --tl {tl})"
 
 
@@ -85,7 +93,9 @@ def _members(client: Client, fleet: str, label: str | None) -> dict[str, pb.Memb
     except (ModelNotFound, BadRequest):  # BadRequest: an unknown label
         return {}
     except (ServingError, ContractError) as error:
-        raise InputError(f"{client.address}: fleet {fleet}: its contract cannot be read ({error}); build it again") from None
+        raise InputError(
+            f"{client.address}: fleet {fleet}: its contract cannot be read ({error}); build it again"
+        ) from None
 
 
 def _versions(client: Client, tl: str) -> str:
@@ -153,7 +163,9 @@ class ServedContracts:
         self._logged = {(tl, contract.origin.model_number): True for tl, contract in contracts.items()}
         self._write_lock = threading.Lock()
         self._next_tl = itertools.cycle(contracts)
-        self.updating = PeriodicThread("the check of contracts", CHECK_INTERVAL_S / max(len(contracts), 1), self._check_next)
+        self.updating = PeriodicThread(
+            "the check of contracts", CHECK_INTERVAL_S / max(len(contracts), 1), self._check_next
+        )
 
     def is_known(self, tl: str, version: int) -> bool:
         """Whether the version's contract has been compared."""
@@ -165,7 +177,8 @@ class ServedContracts:
         return compared.contract if compared is not None else None
 
     def is_unchanged(self, tl: str) -> bool:
-        """Whether the TL's version that answered last has the contract of the start; also true if it is not compared yet."""
+        """Whether the TL's version that answered last has the contract of the start; also true if it is not compared
+        yet."""
         return all(compared.is_same for compared in list(self._compared[tl].values())[-1:])
 
     def note_answer(self, tl: str, version: int) -> None:
@@ -192,7 +205,8 @@ class ServedContracts:
         return None
 
     def forget(self) -> None:
-        """Forget all results: another server may answer from now on, with other models under the same version numbers."""
+        """Forget all results: another server may answer from now on, with other models under the same version
+        numbers."""
         self._compared = {tl: {} for tl in self._compared}
 
     def compare(self, versions: Mapping[str, int], timeout_s: float) -> set[str]:
@@ -205,7 +219,8 @@ class ServedContracts:
         return {tl for tl, error in errors.items() if isinstance(error, ModelNotFound)}
 
     def _compare_versions(self, versions: Mapping[str, int], timeout_s: float) -> dict[str, ServingError]:
-        """Request and compare as `compare`. Returns the errors of requests by TL; these are repeated with the next answer."""
+        """Request and compare as `compare`. Returns the errors of requests by TL; these are repeated with the next
+        answer."""
         compared_by_tl = self._compared  # if `forget` replaces it meanwhile, this result is dropped
         errors: dict[str, ServingError] = {}
         for tl, contract in self._client.contracts(versions, timeout_s).items():
@@ -236,7 +251,8 @@ class ServedContracts:
     def check_version(self, tl: str, version: int) -> None:
         """Request a version's contract, without a record of it.
 
-        Raises InputError if the version is missing or has another contract, ProgramFailed if the server does not answer.
+        Raises InputError if the version is missing or has another contract, ProgramFailed if the server does not
+        answer.
         """
         try:
             contract = self._client.contract(tl, version, timeout_s=CHECK_TIMEOUT_S)
@@ -249,12 +265,13 @@ class ServedContracts:
             raise InputError(f"{self._client.address}: version {version} of {tl}: {error}; export it again") from None
         except ServingError as error:
             raise ProgramFailed(
-                f"{self._client.address}: version {version} of {tl}: no contract can be read ({error.code}: {error}); try again"
+                f"{self._client.address}: version {version} of {tl}: no contract can be read ({error.code}: {error}); "
+                "try again"
             ) from None
         if not same_contract(self._contracts[tl], contract):
             raise InputError(
-                f"version {version} of {tl} has another contract than the one this run began with; restart the controller "
-                f"with it (--model-number {version}), or pass another version"
+                f"version {version} of {tl} has another contract than the one this run began with; restart the "
+                f"controller with it (--model-number {version}), or pass another version"
             )
 
     def compare_again(self) -> ComparedContracts:

@@ -138,7 +138,8 @@ class ServedFleet:
             log.info("%s", message)
 
     def note_contract(self, tl: str, version: int, contract: pb.PolicyContract) -> None:
-        """Record the contract of a TL's own model. If it is from another export, the fleet no longer answers for the TL."""
+        """Record the contract of a TL's own model. If it is from another export, the fleet no longer answers for the
+        TL."""
         if self._origins.get(tl) == (version, contract.origin):
             return
         with self._write_lock:
@@ -155,7 +156,9 @@ class ServedFleet:
             self._changes += 1
             self.coverage = None
         self._logged = ""
-        log.warning("fleet %s did not answer (%s); every TL's own model is queried until its next update", self.name, reason)
+        log.warning(
+            "fleet %s did not answer (%s); every TL's own model is queried until its next update", self.name, reason
+        )
 
     def _update_or_drop(self) -> None:
         try:
@@ -181,7 +184,8 @@ class ServedFleet:
         return self._cover(fleet, version)
 
     def _cover(self, fleet: Fleet, version: int) -> tuple[Coverage | None, str]:
-        """The TLs for which a version of the fleet may answer, from the known versions of their own models, and a log text."""
+        """The TLs for which a version of the fleet may answer, from the known versions of their own models, and a log
+        text."""
         members = {member.tl: member for member in fleet.contract.members}
         excluded: dict[str, str] = {}
         only_in_fleet: set[str] = set()
@@ -192,13 +196,18 @@ class ServedFleet:
                 only_in_fleet.add(tl)
         tls = frozenset(self._contracts) - frozenset(excluded)
         is_useful = len(tls) > 1 or only_in_fleet
-        message = f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} TLs{_listed(excluded)}"
+        message = (
+            f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} "
+            f"TLs{_listed(excluded)}"
+        )
         return (Coverage(fleet, version, tls, frozenset(only_in_fleet)) if is_useful else None), message
 
     def _due(self, version: int, members: Mapping[str, pb.Member]) -> set[str]:
-        """The TLs with a request for their own model's version now: the next ones, and after a new fleet those that differ.
+        """The TLs with a request for their own model's version now: the next ones, and after a new fleet those that
+        differ.
 
-        A call returns the versions of one model: a thousand TLs every few seconds would be hundreds of calls per second.
+        A call returns the versions of one model: a thousand TLs every few seconds would be hundreds of calls per
+        second.
         """
         tls = list(self._contracts)
         rotated = [*tls[self._next :], *tls[: self._next]]

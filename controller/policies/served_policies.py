@@ -71,7 +71,9 @@ class ServedPolicies:
         self._hanging: set[str] = set()
         """TLs without an answer while others had one: their models hang, but the connection works."""
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
         """Answers by TL within the deadline; an exception for a TL without one. Never raises."""
         end_s = (self._clock() if observed_s is None else observed_s) + self._deadline_s
         try:
@@ -84,7 +86,8 @@ class ServedPolicies:
     def check_pin(self, tl: str, version: int) -> None:
         """Request a version's contract. Called from another thread than the decision steps, which it does not delay.
 
-        Raises InputError if the server lacks it or it has another contract, ProgramFailed if the server does not answer.
+        Raises InputError if the server lacks it or it has another contract, ProgramFailed if the server does not
+        answer.
         """
         self.contracts.check_version(tl, version)
 
@@ -129,7 +132,9 @@ class ServedPolicies:
             self._silent_since_s = now
         elif now - self._silent_since_s >= RECONNECT_AFTER_S:
             log.warning(
-                "%s has not answered for %.1f s; opening a new connection", self._client.address, now - self._silent_since_s
+                "%s has not answered for %.1f s; opening a new connection",
+                self._client.address,
+                now - self._silent_since_s,
             )
             self._client.reconnect()
             self._silent_since_s = now
@@ -181,7 +186,10 @@ class ServedPolicies:
         return unloaded
 
     def _request_fleet_for_unserved(
-        self, observations: Mapping[str, Observation], predictions: Mapping[str, Prediction | ServingError], end_s: float
+        self,
+        observations: Mapping[str, Observation],
+        predictions: Mapping[str, Prediction | ServingError],
+        end_s: float,
     ) -> Mapping[str, Answer | Exception]:
         """Answers by TL of a fleet that answers for TLs with an own model that is no longer served."""
         # for a model that it does not serve, TensorFlow Serving reports an unknown label
@@ -200,7 +208,8 @@ class ServedPolicies:
     def _request_fleet(
         self, observations: Mapping[str, Observation], end_s: float, may_look_up: bool = True
     ) -> Mapping[str, Answer | Exception]:
-        """Answers of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not answer.
+        """Answers of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not
+        answer.
 
         If the server no longer has the fleet's version, the number is looked up and the new version is requested, once.
         `may_look_up`: false in that second request.
@@ -241,9 +250,13 @@ class ServedPolicies:
             for tl, action in self._client.predict_fleet(fleet, observations, coverage.version, timeout_s).items():
                 answers[tl] = action if isinstance(action, Exception) else Answer(action, versions[tl], fleet.model)
             return answers
-        for tl, scored in self._client.predict_fleet_with_scores(fleet, observations, coverage.version, timeout_s).items():
+        for tl, scored in self._client.predict_fleet_with_scores(
+            fleet, observations, coverage.version, timeout_s
+        ).items():
             answers[tl] = (
-                scored if isinstance(scored, Exception) else Answer(scored.action, versions[tl], fleet.model, scored.scores)
+                scored
+                if isinstance(scored, Exception)
+                else Answer(scored.action, versions[tl], fleet.model, scored.scores)
             )
         return answers
 

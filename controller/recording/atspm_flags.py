@@ -21,8 +21,8 @@ def add(parser: Parser, prefix: str = "") -> None:
         "--zero",
         type=_date_and_time,
         metavar="TIME",
-        help=f"{prefix}local date and time of simulated second 0, such as 2026-03-02T00:00 (default: midnight, UTC, of the day "
-        "on which the run began)",
+        help=f"{prefix}local date and time of simulated second 0, such as 2026-03-02T00:00 (default: midnight, UTC, of "
+        "the day on which the run began)",
     )
 
 

@@ -1,4 +1,5 @@
-"""`greenserve record`: read, draw, export and repair the records of `greenserve control --record`. `greenserve replay`."""
+"""`greenserve record`: read, draw, export and repair the records of `greenserve control --record`. `greenserve
+replay`."""
 
 import importlib.util
 import sys
@@ -45,7 +46,9 @@ def _no_subcommand(argv: list[str], prog: str) -> int:
     """Handle --help; any other arguments are an error."""
 
     def run() -> int:
-        parser = Parser(prog=prog, description="Read, draw, export and repair the records of greenserve control --record.")
+        parser = Parser(
+            prog=prog, description="Read, draw, export and repair the records of greenserve control --record."
+        )
         commands = parser.add_subparsers(metavar="COMMAND", required=True)
         for name, (_, summary) in SUBCOMMANDS.items():
             commands.add_parser(name, help=summary, add_help=False)

@@ -68,7 +68,9 @@ class StepComparer:
         self._signals = [signal for signal, _ in signals]
 
     def compare(
-        self, recorded: tuple[record.Step, Mapping[str, record.TlStep]], new: tuple[record.Step, Mapping[str, record.TlStep]]
+        self,
+        recorded: tuple[record.Step, Mapping[str, record.TlStep]],
+        new: tuple[record.Step, Mapping[str, record.TlStep]],
     ) -> Iterator[Difference]:
         """The differences of a step, in the order in which they follow from each other."""
         yield from self._step(recorded[0], new[0])
@@ -79,7 +81,12 @@ class StepComparer:
             if before is None or after is None:
                 at_s = recorded[0].at_s
                 yield Difference(
-                    tl, at_s, "step", "", ABSENT if before is None else "present", ABSENT if after is None else "present"
+                    tl,
+                    at_s,
+                    "step",
+                    "",
+                    ABSENT if before is None else "present",
+                    ABSENT if after is None else "present",
                 )
             elif not _same(before, after):
                 yield from _tl_step(contract, before, after)

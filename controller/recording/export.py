@@ -75,8 +75,8 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Write the tables decisions, states, shown, alarms and detectors of a record into a folder, signal events "
-        "for ATSPM tools, SUMO programs of the recorded lights, or files for models.",
+        description="Write the tables decisions, states, shown, alarms and detectors of a record into a folder, signal "
+        "events for ATSPM tools, SUMO programs of the recorded lights, or files for models.",
     )
     add_record(parser)
     formats = parser.add_mutually_exclusive_group(required=True)
@@ -92,7 +92,8 @@ def parser(prog: str) -> Parser:
         "--warmup",
         type=Path,
         metavar="DIR",
-        help="write DIR/TL/tf_serving_warmup_requests, TensorFlow Serving's warm-up records, of the recorded observations",
+        help="write DIR/TL/tf_serving_warmup_requests, TensorFlow Serving's warm-up records, of the recorded "
+        "observations",
     )
     formats.add_argument(
         "--observations", type=Path, metavar="DIR",
@@ -150,7 +151,9 @@ def write(reader: RunReader, folder: Path, kind: str) -> dict[str, int]:
         paths = {name: folder / f"{name}.{kind}" for name in TABLES}
         drafts = {name: replaced.enter_context(whole_files.replacing(path, REMEDY)) for name, path in paths.items()}
         with contextlib.ExitStack() as closed:
-            tables = {name: closed.enter_context(contextlib.closing(opened(drafts[name], TABLES[name]))) for name in TABLES}
+            tables = {
+                name: closed.enter_context(contextlib.closing(opened(drafts[name], TABLES[name]))) for name in TABLES
+            }
             counts = dict.fromkeys(TABLES, 0)
             for name, row in _rows(reader):
                 tables[name].add(row)
@@ -180,7 +183,9 @@ def _export_sumo(reader: RunReader, path: Path) -> int:
     """Write the SUMO programs, which need the run from its beginning on. Raises InputError."""
     run = RecordedRun([file.path for file in reader.files])
     if run.state is not None:
-        raise InputError(f"{run.path}: the run's first file is missing; SUMO's programs begin with the run: name that file too")
+        raise InputError(
+            f"{run.path}: the run's first file is missing; SUMO's programs begin with the run: name that file too"
+        )
     for note in sumo_programs.write(path, run.start, run.steps()):
         print(f"note: {note}", file=sys.stderr)
     print(f"wrote the programs of the recorded lights to {path}")
@@ -309,7 +314,9 @@ class _CsvTable:
         self._writer.writerow(columns)
 
     def add(self, row: Row) -> None:
-        self._writer.writerow([" ".join(map(_cell, value)) if isinstance(value, list) else _cell(value) for value in row])
+        self._writer.writerow(
+            [" ".join(map(_cell, value)) if isinstance(value, list) else _cell(value) for value in row]
+        )
 
     def close(self) -> None:
         self._file.close()
@@ -328,7 +335,9 @@ class _ParquetTable:
         from pyarrow import parquet
 
         kinds = {FLOATS: pyarrow.list_(pyarrow.float64()), INTS: pyarrow.list_(pyarrow.int64())}
-        fields = [(name, kinds[kind] if kind in kinds else pyarrow.type_for_alias(kind)) for name, kind in columns.items()]
+        fields = [
+            (name, kinds[kind] if kind in kinds else pyarrow.type_for_alias(kind)) for name, kind in columns.items()
+        ]
         self._schema = pyarrow.schema(fields)
         self._array = pyarrow.array
         self._batch = pyarrow.record_batch

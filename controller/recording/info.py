@@ -25,7 +25,8 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Show what a record has: run, times, decisions, models, control modes and alarms, and what is missing.",
+        description="Show what a record has: run, times, decisions, models, control modes and alarms, and what is "
+        "missing.",
     )
     add_record(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -34,9 +35,13 @@ def parser(prog: str) -> Parser:
 
 def add_record(parser: Parser) -> None:
     """The arguments that name a record."""
-    parser.add_argument("record", type=Path, metavar="FILE", help="a file of control --record, or a folder of a run's files")
     parser.add_argument(
-        "--run", metavar="RUN", help="of a folder with several runs: the beginning of a run's id (default: the only run)"
+        "record", type=Path, metavar="FILE", help="a file of control --record, or a folder of a run's files"
+    )
+    parser.add_argument(
+        "--run",
+        metavar="RUN",
+        help="of a folder with several runs: the beginning of a run's id (default: the only run)",
     )
 
 
@@ -120,7 +125,9 @@ def summarise(reader: RunReader) -> dict[str, Any]:
     return {
         "run": city.run,
         "greenserve_version": city.greenserve_version,
-        "files": [{"name": file.path.name, "number": file.city.file_number, "bytes": file.size_bytes} for file in reader.files],
+        "files": [
+            {"name": file.path.name, "number": file.city.file_number, "bytes": file.size_bytes} for file in reader.files
+        ],
         "bytes": sum(file.size_bytes for file in reader.files),
         "whole": not reader.missing,
         "missing": reader.missing,

@@ -1,9 +1,9 @@
 """The records of an MCAP file, read in one direction: a file that was cut off, damaged, or written by another program.
 
 A killed writer leaves no footer, so the index that MCAP's own reader begins with is missing. This reader needs none: it
-skips what is damaged, names it in `losses`, and stops at the file's end. After a damaged part, the index has the next chunk
-and the names of channels; without one, the next chunk is searched for, and the names are those of the next chunk that has
-some. Nothing in a file makes it read, or unpack, more than its limits.
+skips what is damaged, names it in `losses`, and stops at the file's end. After a damaged part, the index has the next
+chunk and the names of channels; without one, the next chunk is searched for, and the names are those of the next chunk
+that has some. Nothing in a file makes it read, or unpack, more than its limits.
 """
 
 import os
@@ -56,7 +56,16 @@ _KINDS: dict[int, Any] = {
     Opcode.ATTACHMENT: Attachment,
     Opcode.METADATA: Metadata,
 }
-_MALFORMED = (McapError, struct.error, zstandard.ZstdError, ValueError, RuntimeError, OverflowError, MemoryError, EOFError)
+_MALFORMED = (
+    McapError,
+    struct.error,
+    zstandard.ZstdError,
+    ValueError,
+    RuntimeError,
+    OverflowError,
+    MemoryError,
+    EOFError,
+)
 """What the parsers of records and the decompressors raise for invalid bytes."""
 
 
@@ -94,12 +103,14 @@ class McapStream:
         self._chunks: NDArray[np.uint64] | None = None
         """[chunks, 2]: begin and last log_time of the chunks of the index; None before it is needed."""
         self._read_to = self._search_from = 0
-        """Where the last readable record ends, and where the next chunk is searched for: further on with every search."""
+        """Where the last readable record ends, and where the next chunk is searched for: further on with every
+        search."""
         self._target: int | None = None
         """Where to read on."""
 
     def skip_before(self, log_ns: int) -> bool:
-        """Let `records` go on at the chunk of this log_time; whether there is an index that has it. log_time must not fall."""
+        """Let `records` go on at the chunk of this log_time; whether there is an index that has it. log_time must not
+        fall."""
         position = self._stream.tell()
         chunks = self._indexed_chunks()
         self._stream.seek(position)
@@ -109,7 +120,8 @@ class McapStream:
         return self._target is not None
 
     def records(self) -> Iterator[McapRecord]:
-        """Header, attachments, metadata, and the schemas, channels and messages inside and outside of chunks, in order."""
+        """Header, attachments, metadata, and the schemas, channels and messages inside and outside of chunks, in
+        order."""
         if self._stream.read(len(MAGIC)) != MAGIC:
             self._losses.add("it does not begin as an MCAP file does")
             return
@@ -132,7 +144,9 @@ class McapStream:
                 self._lose_end(begin, in_index)
                 return
             # bytes that are read from a wrong place on often look like an end
-            is_false_end = (opcode == Opcode.FOOTER and not in_index) or (opcode == Opcode.DATA_END and length != _CRC.size)
+            is_false_end = (opcode == Opcode.FOOTER and not in_index) or (
+                opcode == Opcode.DATA_END and length != _CRC.size
+            )
             if opcode == 0 or end > self._size or is_false_end:
                 following = self._next_chunk(begin)
                 if following is None:
@@ -156,7 +170,9 @@ class McapStream:
                 else:
                     self._stream.seek(end)
             elif length > MAX_RECORD_BYTES:
-                self._losses.add(f"bytes {begin:,} to {end:,} are not read: more than the limit of {MAX_RECORD_BYTES:,} bytes")
+                self._losses.add(
+                    f"bytes {begin:,} to {end:,} are not read: more than the limit of {MAX_RECORD_BYTES:,} bytes"
+                )
                 self._stream.seek(end)
             else:
                 try:
@@ -264,7 +280,9 @@ class McapStream:
         """The record, or those inside a chunk. Raises one of _MALFORMED."""
         record = _record(opcode, content)
         if isinstance(record, Chunk):
-            if len(content) != _CHUNK_BEGIN_BYTES - _HEAD.size - len("zstd") + len(record.compression) + len(record.data):
+            if len(content) != _CHUNK_BEGIN_BYTES - _HEAD.size - len("zstd") + len(record.compression) + len(
+                record.data
+            ):
                 raise ValueError("a chunk does not have its stated length")
             for each in _records_in(_unpacked(record)):
                 self._has_channels = self._has_channels or isinstance(each, Channel)
@@ -321,7 +339,9 @@ def chunk_of(records: Sequence[McapRecord]) -> bytes:
     content = builder.end()
     times = [record.log_time for record in records if isinstance(record, Message)]
     compressed = zstandard.compress(content)
-    Chunk("zstd", compressed, max(times, default=0), min(times, default=0), zlib.crc32(content), len(content)).write(builder)
+    Chunk("zstd", compressed, max(times, default=0), min(times, default=0), zlib.crc32(content), len(content)).write(
+        builder
+    )
     chunk: bytes = builder.end()
     return chunk
 

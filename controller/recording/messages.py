@@ -22,7 +22,9 @@ from signals.safety.conflicts import OverrideReason
 from signals.safety.signal_safety import PermittedState, SignalCommand
 
 MODES: Mapping[ControlMode, Any] = {mode: record.TlStep.ControlMode.Value(mode.name) for mode in ControlMode}
-REASONS: Mapping[OverrideReason, Any] = {reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason}
+REASONS: Mapping[OverrideReason, Any] = {
+    reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason
+}
 
 
 def snapshot(event: DecisionEvent) -> DecisionEvent:
@@ -62,13 +64,19 @@ class Encoder:
             due=[self._index[decision.tl] for decision in event.decisions],
             readings=self.readings(event.tls, event.readings) if event.decisions else None,
             shown=[dict(begin_s=begin_s, end_s=end_s, states=states) for begin_s, end_s, states in event.shown],
-            alarms=[dict(signal=a.signal, rule=a.rule.value, at_s=a.at_s, message=_valid(a.message)) for a in event.alarms],
+            alarms=[
+                dict(signal=a.signal, rule=a.rule.value, at_s=a.at_s, message=_valid(a.message)) for a in event.alarms
+            ],
             rejections=[dict(signal=signal, reason=_valid(reason)) for signal, reason in event.rejected.items()],
             frozen=event.frozen,
             times=event.times._asdict() if event.times is not None else None,
             commands=[
                 dict(
-                    tl=c.tl, wanted=c.wanted.value, author=_valid(c.author), mode_before=MODES[c.mode_before], mode=MODES[c.mode]
+                    tl=c.tl,
+                    wanted=c.wanted.value,
+                    author=_valid(c.author),
+                    mode_before=MODES[c.mode_before],
+                    mode=MODES[c.mode],
                 )
                 for c in event.commands
             ],
@@ -77,7 +85,8 @@ class Encoder:
         )
 
     def tl_steps(self, event: DecisionEvent) -> Iterator[tuple[str, record.TlStep]]:
-        """The TLs of a step that were due or needed commands, and their messages, one by one. Takes every step, in order."""
+        """The TLs of a step that were due or needed commands, and their messages, one by one. Takes every step, in
+        order."""
         decisions = {decision.tl: decision for decision in event.decisions}
         self._modes.update((command.tl, command.mode) for command in event.commands)
         self._modes.update((tl, decision.mode) for tl, decision in decisions.items())
@@ -137,7 +146,9 @@ class Encoder:
             number=event.number,
             at_s=event.at_s,
             mode=MODES[self._modes[tl]],
-            override=next((override["reason"] for each in states for override in each["overrides"]), record.TlStep.NONE),
+            override=next(
+                (override["reason"] for each in states for override in each["overrides"]), record.TlStep.NONE
+            ),
             decision=_decision(decision) if decision is not None else None,
             states=states,
         )

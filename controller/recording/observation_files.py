@@ -106,7 +106,8 @@ def write_arrays(folder: Path, contracts: Sequence[pb.PolicyContract], steps: It
 
 
 def _path(folder: Path, tl: str) -> Path:
-    """A path named after a TL. Raises InputError for a name that greenserve does not give, which may lead out of the folder."""
+    """A path named after a TL. Raises InputError for a name that greenserve does not give, which may lead out of the
+    folder."""
     if names.canonical(tl) != tl:
         raise InputError(f"the record names a TL {tl!r}, which is not a TL's name; copy the record again")
     return folder / tl

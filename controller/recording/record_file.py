@@ -83,9 +83,15 @@ class RecordWriter:
         """Channels with messages since the last flush."""
         self._flushes = 0
         self.index_entries = 0
-        """Entries of the index, one per chunk and channel, which stay in memory (about 100 bytes each) until `finish`."""
+        """Entries of the index, one per chunk and channel, which stay in memory (about 100 bytes each) until
+        `finish`."""
         # a TL that needs no commands has no messages, but its name is in every copy of the head
-        for topic in (CITY, *([STATE] if state is not None else []), STEP, *(TL + contract.tl for contract in city.contracts)):
+        for topic in (
+            CITY,
+            *([STATE] if state is not None else []),
+            STEP,
+            *(TL + contract.tl for contract in city.contracts),
+        ):
             self._register(topic)
         if state is not None:
             self._add(STATE, state, log_ns, publish_ns, 0, self._head)
@@ -317,7 +323,9 @@ class RecordReader:
                 if attached <= MAX_RECORD_BYTES:
                     self.attachments[item.name] = item.data
                 else:
-                    self._losses.add(f"attachment {item.name} is not read: all have more than {MAX_RECORD_BYTES:,} bytes")
+                    self._losses.add(
+                        f"attachment {item.name} is not read: all have more than {MAX_RECORD_BYTES:,} bytes"
+                    )
             elif isinstance(item, Metadata):
                 if item.name == REPAIRED:
                     self._losses.add(f"repaired: {item.metadata.get(LOST, '')[:MAX_LOST_CHARACTERS]}")
@@ -335,7 +343,10 @@ class RecordReader:
         kind = _kind_of(name)
         expected = kind.DESCRIPTOR.full_name
         if schema != expected:
-            reason = f"{name} has messages of {schema[:80] or 'an unknown kind'}, not {expected}, so it is of another version"
+            reason = (
+                f"{name} has messages of {schema[:80] or 'an unknown kind'}, not {expected}, so it is of another "
+                "version"
+            )
             if name == CITY:
                 by = f"; it was written by {self.library[:80]}: read it with that version" if self.library else ""
                 raise InputError(f"{self.path}: {reason}{by}")

@@ -21,7 +21,9 @@ log = logging.getLogger("controller")
 
 NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-[0-9a-f]+-\d{{4,}}{re.escape(SUFFIX)}")
 _MAGIC = b"\x89MCAP0\r\n"
-_HEADER = re.compile(re.escape(_MAGIC) + rb"\x01.{8}" + re.escape(struct.pack("<I", len(PROFILE)) + PROFILE.encode()), re.DOTALL)
+_HEADER = re.compile(
+    re.escape(_MAGIC) + rb"\x01.{8}" + re.escape(struct.pack("<I", len(PROFILE)) + PROFILE.encode()), re.DOTALL
+)
 """How a record begins: MCAP's magic, and a header with our profile."""
 
 
@@ -54,7 +56,8 @@ class RecordFolder:
     def make_room(self, needed_bytes: int, own: str = "") -> None:
         """Delete the oldest files until `needed_bytes` more fit below the limit, or none can be deleted.
 
-        `own`: name of the file for which the room is, which does not count. Raises OSError if the folder cannot be read.
+        `own`: name of the file for which the room is, which does not count. Raises OSError if the folder cannot be
+        read.
         """
         sizes: dict[str, int] = {}
         for path in self.path.iterdir():

@@ -35,8 +35,8 @@ class RecordedRun:
             paths: files of the run in any order, or folders of them.
             run: of folders with several runs, the beginning of its id.
 
-        Raises InputError if they are not one run from its beginning or from a file with a state on, or this version cannot
-        read it.
+        Raises InputError if they are not one run from its beginning or from a file with a state on, or this version
+        cannot read it.
         """
         self.unreadable: list[str] = []
         """Why other files of the folders cannot be read."""
@@ -50,8 +50,9 @@ class RecordedRun:
             """State of the decision loop before the first step; None at the run's beginning."""
         if first > 0 and self.state is None:
             raise InputError(
-                f"{self.path}: is file {first} of its run, the run's first file (0) is missing, and this one does not have the "
-                "state of the decisions before it, as files of earlier versions: name the first file too, or the run's folder"
+                f"{self.path}: is file {first} of its run, the run's first file (0) is missing, and this one does not "
+                "have the state of the decisions before it, as files of earlier versions: name the first file too, or "
+                "the run's folder"
             )
         self.first_number = self.state.next_number if self.state is not None else 0
         """Of its first step in the run."""
@@ -67,7 +68,8 @@ class RecordedRun:
         for expected, (number, path) in enumerate(self._files, self._files[0][0]):
             if number != expected:
                 self.ended = (
-                    f"file {expected} of the run is missing, so it ends at second {at_s:g}; replay the files after it alone"
+                    f"file {expected} of the run is missing, so it ends at second {at_s:g}; replay the files after it "
+                    "alone"
                 )
                 return
             with RecordReader(path) as reader:
@@ -132,12 +134,13 @@ def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) ->
             raise InputError(f"{path}: {str(error).replace(folder, 'its attachments')}") from None
         except MALFORMED as error:
             raise InputError(
-                f"{path}: {_of_version(city)} cannot be read by version {VERSION}: {error}; use the version that wrote it"
+                f"{path}: {_of_version(city)} cannot be read by version {VERSION}: {error}; use the version that wrote "
+                "it"
             ) from None
         if list(city.lanes) != list(lanes):
             raise InputError(
-                f"{path}: {_of_version(city)} has readings of {len(city.lanes)} lanes, and version {VERSION} reads {len(lanes)} "
-                "lanes or others; use the version that wrote it"
+                f"{path}: {_of_version(city)} has readings of {len(city.lanes)} lanes, and version {VERSION} reads "
+                f"{len(lanes)} lanes or others; use the version that wrote it"
             )
         return start
 
@@ -160,7 +163,8 @@ def _unpacked(path: Path, city: record.City, attachments: Mapping[str, bytes], f
             raise InputError(f"{path}: its attachment {name} is damaged ({error}); copy the file again") from None
         if remaining < 0:
             raise InputError(
-                f"{path}: its network is larger than {MAX_UNPACKED_BYTES >> 20} MB unpacked and is not read; record the run again"
+                f"{path}: its network is larger than {MAX_UNPACKED_BYTES >> 20} MB unpacked and is not read; record "
+                "the run again"
             )
     return files
 
@@ -177,7 +181,8 @@ def _unpack(content: bytes, path: Path, limit: int) -> int:
 
 @contextlib.contextmanager
 def unpacked_network(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> Iterator[Path]:
-    """The network's file of a record, unpacked while the context lasts. Raises InputError if it is missing or damaged."""
+    """The network's file of a record, unpacked while the context lasts. Raises InputError if it is missing or
+    damaged."""
     with tempfile.TemporaryDirectory(prefix="greenserve-record-") as folder:
         files = _unpacked(path, city, attachments, Path(folder))
         if not city.network_files:

@@ -7,14 +7,15 @@
 
 What is where, and when:
 - A chunk goes to the kernel every FLUSH_INTERVAL_S: a process that is killed loses that time at most.
-- A file that is finished, because of its size, a new hour or the end of the run, is on the disk (fsync of the file, and of
-  the folder when it was created). Before that, a power failure may take what the kernel has not written yet, usually
+- A file that is finished, because of its size, a new hour or the end of the run, is on the disk (fsync of the file, and
+  of the folder when it was created). Before that, a power failure may take what the kernel has not written yet, usually
   half a minute.
-- A new file begins with the state of the decision loop, so that it can be replayed alone. Only the decision loop can give
+- A new file begins with the state of the decision loop, so that it can be replayed alone. Only the decision loop can
+  give
   it, after a step: `add` asks for it once the hour is over or the thread has found the file complete, and the file ends
   with that step.
-- `log_time` is simulated time. `publish_time` is the wall clock when the recorder is made plus time.monotonic since then,
-  so that it never goes back.
+- `log_time` is simulated time. `publish_time` is the wall clock when the recorder is made plus time.monotonic since
+  then, so that it never goes back.
 """
 
 import contextlib
@@ -228,7 +229,12 @@ class _Files:
     """The files of a run, one after another, in the recorder's thread."""
 
     def __init__(
-        self, folder: RecordFolder, run: RunStart, metrics: RecordMetrics, max_file_bytes: int, wall_clock_offset_ns: int
+        self,
+        folder: RecordFolder,
+        run: RunStart,
+        metrics: RecordMetrics,
+        max_file_bytes: int,
+        wall_clock_offset_ns: int,
     ) -> None:
         """`wall_clock_offset_ns`: the wall clock in ns since 1970 when the events' clock is 0."""
         self._folder, self._metrics, self._max_file_bytes = folder, metrics, max_file_bytes

@@ -20,7 +20,8 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Write a whole file, which other tools open, from what can be read of one that was cut off or damaged.",
+        description="Write a whole file, which other tools open, from what can be read of one that was cut off or "
+        "damaged.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a file of control --record; it is not changed")
     parser.add_argument(
@@ -48,7 +49,8 @@ def main(argv: list[str], prog: str) -> int:
             print(f"lost: {reader.missing}")
         else:
             print(
-                f"{args.file}: is not damaged, {steps:,} steps{reader.missing and ', but '}{reader.missing}; nothing is written"
+                f"{args.file}: is not damaged, {steps:,} steps{reader.missing and ', but '}{reader.missing}; nothing "
+                "is written"
             )
         return 0
 
@@ -69,7 +71,9 @@ def write(path: Path, out: Path) -> None:
             target.flush()
             os.fsync(target.fileno())
         if out.exists():
-            raise InputError(f"{out}: another program has written it meanwhile, and it is not overwritten; pass another --out")
+            raise InputError(
+                f"{out}: another program has written it meanwhile, and it is not overwritten; pass another --out"
+            )
     whole_files.sync_folder(out.parent)
 
 

@@ -49,7 +49,8 @@ class EndOfRecord(Exception):
 
 
 class NotRecorded(Exception):
-    """The loop asks for readings or answers that the record does not have, because it no longer decides at the same moments."""
+    """The loop asks for readings or answers that the record does not have, because it no longer decides at the same
+    moments."""
 
     def __init__(self, tl: str, at_s: float) -> None:
         super().__init__(tl, at_s)
@@ -234,11 +235,16 @@ class RecordedPolicies:
         self._categorical = {contract.tl for contract in contracts if contract.action.kind == CATEGORICAL}
         self._classes: dict[str, type[Exception]] = {}
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
-        """The recorded answers to these TLs. Raises NotRecorded for a TL that did not decide: it has no readings either."""
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
+        """The recorded answers to these TLs. Raises NotRecorded for a TL that did not decide: it has no readings
+        either."""
         current = self._steps.current
         assert current is not None, "a step is decided while there is one"
-        missing = next((tl for tl in observations if tl not in current.tls or not current.tls[tl].HasField("decision")), None)
+        missing = next(
+            (tl for tl in observations if tl not in current.tls or not current.tls[tl].HasField("decision")), None
+        )
         if missing is not None:
             raise NotRecorded(missing, current.step.at_s)
         return {tl: self._answer(tl, current.tls[tl].decision) for tl in observations}
@@ -247,7 +253,12 @@ class RecordedPolicies:
         if decision.error:
             return self._error(decision.error)(decision.error_text)
         action = np.array(decision.action)
-        if tl in self._categorical and action.size == 1 and action[0] == np.trunc(action[0]) and abs(action[0]) < 1 << 53:
+        if (
+            tl in self._categorical
+            and action.size == 1
+            and action[0] == np.trunc(action[0])
+            and abs(action[0]) < 1 << 53
+        ):
             action = action.astype(np.int64)
         scores = np.array(decision.scores, np.float32) if decision.scores else None
         return Answer(action, decision.version, decision.model, scores)
@@ -323,7 +334,9 @@ class Replay:
         self._run, start = run, run.start
         self.steps = RecordedSteps(run.steps())
         if self.steps.current is None:
-            raise InputError(f"{run.path}: has no step of a run{f' ({run.ended})' if run.ended else ''}; name another record")
+            raise InputError(
+                f"{run.path}: has no step of a run{f' ({run.ended})' if run.ended else ''}; name another record"
+            )
         self.differences = Differences()
         self.replayed_steps = 0
         self.replayed_to_s = run.begin_s
@@ -419,6 +432,6 @@ class Replay:
 
     def _malformed(self, error: Exception) -> InputError:
         return InputError(
-            f"{self._run.path}: its contracts, settings, state or readings are malformed ({type(error).__name__}: {error}); "
-            "copy the file again, or replay it with the version that wrote it"
+            f"{self._run.path}: its contracts, settings, state or readings are malformed ({type(error).__name__}: "
+            f"{error}); copy the file again, or replay it with the version that wrote it"
         )

@@ -1,4 +1,5 @@
-"""`greenserve replay`: decide a recorded run again, without SUMO, query other models, or play the record in a browser."""
+"""`greenserve replay`: decide a recorded run again, without SUMO, query other models, or play the record in a
+browser."""
 
 import argparse
 import json
@@ -39,7 +40,9 @@ def parser(prog: str) -> Parser:
         "files", nargs="+", type=Path, metavar="FILE", help="files of one run in any order, or a folder with them"
     )
     parser.add_argument(
-        "--run", metavar="RUN", help="of a folder with several runs: the beginning of a run's id (default: the only run)"
+        "--run",
+        metavar="RUN",
+        help="of a folder with several runs: the beginning of a run's id (default: the only run)",
     )
     parser.add_argument(
         "--tl", action="append", metavar="TL", help="TLs to compare, separated by commas or repeated (default: all)"
@@ -51,19 +54,25 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument("--model-number", type=int, metavar="N", help="version to request (default: the newest served)")
     parser.add_argument("--version-label", metavar="LABEL", help="request the version of this label, such as stable")
-    parser.add_argument("--fleet", metavar="NAME", default="", help="fleet to query for all TLs at once (default: none)")
+    parser.add_argument(
+        "--fleet", metavar="NAME", default="", help="fleet to query for all TLs at once (default: none)"
+    )
     parser.add_argument(
         "--page",
         metavar="HOST:PORT",
-        help="instead of comparing, serve the page of the record there, on loopback, such as 127.0.0.1:8080 (default: no page)",
+        help="instead of comparing, serve the page of the record there, on loopback, such as 127.0.0.1:8080 (default: "
+        "no page)",
     )
     tls_files.add_flags(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the differences and the server's figures to this file")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the differences and the server's figures to this file"
+    )
     return parser
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.recording.replay_command") -> int:
-    """Replay a record, or play it. Exit code: 0 if it is the same, or was played; 3 if it differs; 2 if the input is wrong."""
+    """Replay a record, or play it. Exit code: 0 if it is the same, or was played; 3 if it differs; 2 if the input is
+    wrong."""
     return program.run(lambda: _replay(_parse(sys.argv[1:] if argv is None else argv, prog)))
 
 
@@ -74,7 +83,9 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
         raise InputError("--model-number and --version-label both select the version; pass one of them")
     if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
         raise InputError(f"--model-number {args.model_number} must be a version number, such as 3")
-    of_server = [name for name in ("model_number", "version_label", *tls_files.FLAGS) if getattr(args, name) is not None]
+    of_server = [
+        name for name in ("model_number", "version_label", *tls_files.FLAGS) if getattr(args, name) is not None
+    ]
     of_server += ["fleet"] if args.fleet else []
     if of_server and args.server is None:
         raise InputError(f"--{of_server[0].replace('_', '-')} is for a model server; pass --server too")
@@ -123,12 +134,19 @@ def _play(args: argparse.Namespace) -> int:
         from controller.operator.page.playback.record_page import RecordPage
     except ModuleNotFoundError as error:
         raise InputError(f"--page needs {error.name}; install greenserve[page,record], or leave --page out") from None
-    RecordPage(args.files, args.run, args.page).serve(lambda url: print(f"the record's page: {url}; Ctrl-C ends it", flush=True))
+    RecordPage(args.files, args.run, args.page).serve(
+        lambda url: print(f"the record's page: {url}; Ctrl-C ends it", flush=True)
+    )
     return 0
 
 
 def _with_shadow(
-    run: RecordedRun, tls: Sequence[str], client: Client, selected: Sequence[pb.PolicyContract], version: Version, fleet: str
+    run: RecordedRun,
+    tls: Sequence[str],
+    client: Client,
+    selected: Sequence[pb.PolicyContract],
+    version: Version,
+    fleet: str,
 ) -> tuple[Replay, ShadowPolicies]:
     """Replay beside requests to a model server. Raises InputError."""
     contracts = served_contracts(client, selected, version, names.canonical(fleet) if fleet else "")
@@ -168,7 +186,8 @@ def _print_comparison(run: RecordedRun, replay: Replay, tls: Sequence[str]) -> N
     print(f"  {differences.first}")
     if replay.not_recorded is not None:
         print(
-            f"  the replay ends at second {replay.not_recorded.at_s:g}: the record has no readings for decisions at other moments"
+            f"  the replay ends at second {replay.not_recorded.at_s:g}: the record has no readings for decisions at "
+            "other moments"
         )
     further = differences.counts.copy()
     further[differences.first.tl, differences.first.field] -= 1
@@ -192,7 +211,9 @@ def _shadow_table(shadow: ShadowPolicies) -> str:
     milliseconds = [_number(value) for value in percentiles_ms(shadow.latency_s)]
     shown = ", ".join(f"p{p} {value} ms" for p, value in zip(PERCENTILES, milliseconds, strict=True))
     lines.append(f"{len(shadow.latency_s)} requests: {shown}")
-    lines += [f"{tl}: the first missing answer: {each.first_failure}" for tl, each in shadow.by_tl.items() if each.missing]
+    lines += [
+        f"{tl}: the first missing answer: {each.first_failure}" for tl, each in shadow.by_tl.items() if each.missing
+    ]
     return "\n".join(lines)
 
 
@@ -227,7 +248,9 @@ def _as_dict(run: RecordedRun, replay: Replay, shadow: ShadowPolicies | None) ->
         "ended": run.ended,
         "same": first is None,
         "first_difference": None if first is None else first._asdict(),
-        "differences": [{"tl": tl, "field": path, "count": n} for (tl, path), n in sorted(replay.differences.counts.items())],
+        "differences": [
+            {"tl": tl, "field": path, "count": n} for (tl, path), n in sorted(replay.differences.counts.items())
+        ],
     }
     if shadow is not None:
         result["shadow"] = {tl: each.as_dict() for tl, each in shadow.by_tl.items()}

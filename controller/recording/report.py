@@ -22,14 +22,18 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Write one HTML page with the pictures that signal engineers read: coordination diagrams, terminations, "
-        "splits, volumes, delays, queues, and the time-space diagram of the longest corridor.",
+        description="Write one HTML page with the pictures that signal engineers read: coordination diagrams, "
+        "terminations, splits, volumes, delays, queues, and the time-space diagram of the longest corridor.",
     )
     add_record(parser)
-    parser.add_argument("--tl", action="append", metavar="TL", help="TLs to draw, separated by commas or repeated (default: all)")
+    parser.add_argument(
+        "--tl", action="append", metavar="TL", help="TLs to draw, separated by commas or repeated (default: all)"
+    )
     first = "first simulated time: s, h:m such as 08:10, or h:m:s such as 08:10:05 (default: the record's first)"
     parser.add_argument("--from", dest="from_s", type=time_flag, metavar="TIME", help=first)
-    parser.add_argument("--to", dest="to_s", type=time_flag, metavar="TIME", help="draw times before this one (default: all)")
+    parser.add_argument(
+        "--to", dest="to_s", type=time_flag, metavar="TIME", help="draw times before this one (default: all)"
+    )
     atspm_flags.add(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", default=Path("atspm.html"), help="page to write (default: ./atspm.html)"

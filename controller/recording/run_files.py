@@ -88,10 +88,13 @@ def open_run(path: Path, run: str | None = None) -> RunReader:
 
 
 def files_of_run(folder: Path, run: str | None = None) -> tuple[list[RunFile], list[str]]:
-    """A run's files in a folder, in their order, and why others cannot be read. Arguments and errors are those of `open_run`."""
+    """A run's files in a folder, in their order, and why others cannot be read. Arguments and errors are those of
+    `open_run`."""
     files, unreadable = _files_in(folder)
     if not files:
-        raise InputError(unreadable[0] if unreadable else f"{folder}: has no files *{SUFFIX}; name a folder of control --record")
+        raise InputError(
+            unreadable[0] if unreadable else f"{folder}: has no files *{SUFFIX}; name a folder of control --record"
+        )
     runs = {file.city.run: file.city.begin_unix_ns for file in files}
     matching = [each for each in runs if each.startswith(run or "")]
     if len(matching) != 1:

@@ -87,13 +87,19 @@ def decode(city: record.City, network_files: Mapping[str, Path]) -> RunStart:
         city: its message.
         network_files: by name in `city.network_files`, the file with the attachment's content.
 
-    Raises InputError if the network cannot be read, KeyError or ValueError for a message that this version did not write.
+    Raises InputError if the network cannot be read, KeyError or ValueError for a message that this version did not
+    write.
     """
     net, *additional = (network_files[name] for name in city.network_files)
     return RunStart(
         network.read(net, additional, city.network_begin_s),
         tuple(city.contracts),
-        Start(city.begin_s, city.sumo_step_s, city.has_traffic, {signal.id: _decode_signal(signal) for signal in city.signals}),
+        Start(
+            city.begin_s,
+            city.sumo_step_s,
+            city.has_traffic,
+            {signal.id: _decode_signal(signal) for signal in city.signals},
+        ),
         city_config.Safety(**_settings(city.safety, city_config.Safety)),
         city_config.Controller(**_settings(city.controller, city_config.Controller)),
         city.driver or None,
@@ -127,11 +133,15 @@ def _encode_signal(signal: str, running: RunningSignal) -> record.RunningSignal:
             id=program.id,
             type=program.type,
             offset_s=program.offset_s,
-            phases=[pb.Phase(state=p.state, duration_s=p.duration_s, min_s=p.min_s, max_s=p.max_s) for p in program.phases],
+            phases=[
+                pb.Phase(state=p.state, duration_s=p.duration_s, min_s=p.min_s, max_s=p.max_s) for p in program.phases
+            ],
         )
         for program in running.programs.values()
     ]
-    return record.RunningSignal(id=signal, shown=running.shown, fallback_program=running.fallback_program_id, programs=programs)
+    return record.RunningSignal(
+        id=signal, shown=running.shown, fallback_program=running.fallback_program_id, programs=programs
+    )
 
 
 def _decode_signal(signal: record.RunningSignal) -> RunningSignal:

@@ -1,4 +1,5 @@
-"""What a record has of a TL's decision step, as a sentence: what it saw, what it chose, what was permitted, and why not."""
+"""What a record has of a TL's decision step, as a sentence: what it saw, what it chose, what was permitted, and why
+not."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -107,7 +108,11 @@ def _lanes(values: Mapping[str, Mapping[str, float]], normalisation: str) -> str
         halting, waits = values.get("halting", {}), values.get("longest_wait", {})
 
         def vehicles(lane: str) -> str:
-            halt = f" ({halting.get(lane, 0):.3g} halting, longest wait {waits.get(lane, 0):.3g} s)" if halting.get(lane) else ""
+            halt = (
+                f" ({halting.get(lane, 0):.3g} halting, longest wait {waits.get(lane, 0):.3g} s)"
+                if halting.get(lane)
+                else ""
+            )
             return f"{lane} {counts[lane]:.3g}{halt}"
 
         return _most("vehicles", {lane: count for lane, count in counts.items() if count > 0}, vehicles)
@@ -142,7 +147,11 @@ def _phase(contract: pb.PolicyContract, signal: int, index: int) -> str:
         message = contract.signals[signal]
         states = greens_of(message) if is_green else [phase.state for phase in message.phases]
     state = f" ({states[index]})" if 0 <= index < len(states) else ""
-    of = f" of {contract.signal_ids[signal]}" if len(contract.signal_ids) > 1 and signal < len(contract.signal_ids) else ""
+    of = (
+        f" of {contract.signal_ids[signal]}"
+        if len(contract.signal_ids) > 1 and signal < len(contract.signal_ids)
+        else ""
+    )
     return f"{'green' if is_green else 'phase'} {index}{state}{of}"
 
 
@@ -188,7 +197,9 @@ def _action(contract: pb.PolicyContract, decision: record.Decision) -> str:
         bound = contract.action.actionp
         pairs = zip(contract.signal_ids, action, strict=True)
         changes = [
-            f"change {signal} ({value:.3g} >= {bound:g})" if value >= bound else f"keep {signal} ({value:.3g} < {bound:g})"
+            f"change {signal} ({value:.3g} >= {bound:g})"
+            if value >= bound
+            else f"keep {signal} ({value:.3g} < {bound:g})"
             for signal, value in pairs
         ]
         return ", ".join(changes)
@@ -238,7 +249,9 @@ def _states(contract: pb.PolicyContract, step: record.TlStep) -> list[str]:
 
 
 def _listed_changes(signal: str, states: Sequence[str]) -> str:
-    text = ", ".join(states[:MAX_CHANGES]) + (f" and {len(states) - MAX_CHANGES} more" if len(states) > MAX_CHANGES else "")
+    text = ", ".join(states[:MAX_CHANGES]) + (
+        f" and {len(states) - MAX_CHANGES} more" if len(states) > MAX_CHANGES else ""
+    )
     return f"{signal} {text}".strip()
 
 

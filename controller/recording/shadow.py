@@ -72,7 +72,9 @@ class TlShadow:
             "would_be_overrides": self.overrides,
             "recorded_overrides": self.recorded_overrides,
             "versions": sorted(self.versions),
-            "latency_ms": {f"p{p}": value for p, value in zip(PERCENTILES, percentiles_ms(self.latency_s), strict=True)},
+            "latency_ms": {
+                f"p{p}": value for p, value in zip(PERCENTILES, percentiles_ms(self.latency_s), strict=True)
+            },
         }
 
 
@@ -86,7 +88,8 @@ def percentiles_ms(latency_s: Sequence[float]) -> list[float | None]:
 def served_contracts(
     client: Client, recorded: Sequence[pb.PolicyContract], version: Version, fleet: str
 ) -> dict[str, pb.PolicyContract]:
-    """The contracts of the served models. Raises InputError if a model is missing, or its contract is not the recorded one."""
+    """The contracts of the served models. Raises InputError if a model is missing, or its contract is not the recorded
+    one."""
     contracts = fetch_contracts(client, [contract.tl for contract in recorded], version, fleet)
     for contract in recorded:
         served = contracts[contract.tl]
@@ -98,8 +101,8 @@ def served_contracts(
             each.ClearField("origin")
         path, before, after = next(differing_fields(*copies), ("contract", "?", "?"))
         raise InputError(
-            f"{client.address}: model {contract.tl} has another contract than the record: {path} is {after}, recorded {before}; "
-            "request a version of the same contract (--model-number), or leave this TL out with --tl"
+            f"{client.address}: model {contract.tl} has another contract than the record: {path} is {after}, recorded "
+            f"{before}; request a version of the same contract (--model-number), or leave this TL out with --tl"
         )
     return contracts
 
@@ -125,7 +128,9 @@ class ShadowPolicies:
         self.latency_s = array("f")
         """Wall time of each request."""
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
         """The recorded answers."""
         answers = self._recorded.ask(observations, observed_s)
         current = self._steps.current
@@ -147,7 +152,12 @@ class ShadowPolicies:
         return answers
 
     def _add(
-        self, tl: str, now: float, recorded: record.TlStep, answer: Answer | Exception, served: Answer | Exception | None
+        self,
+        tl: str,
+        now: float,
+        recorded: record.TlStep,
+        answer: Answer | Exception,
+        served: Answer | Exception | None,
     ) -> None:
         shadow, intersection = self.by_tl[tl], self.intersections[tl]
         shadow.asked += 1

@@ -16,7 +16,13 @@ from city.errors import InputError
 from controller.recording.info import add_record, open_record
 from controller.recording.record_file import RecordedStep
 from controller.recording.run_files import RunReader
-from controller.recording.sentences import action_sentence, alarm_sentence, command_sentence, rejection_sentence, sentence
+from controller.recording.sentences import (
+    action_sentence,
+    alarm_sentence,
+    command_sentence,
+    rejection_sentence,
+    sentence,
+)
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 
@@ -29,22 +35,30 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Show each decision as a sentence: what the TL saw, what was chosen and how surely, what was permitted, "
-        "and why not.",
+        description="Show each decision as a sentence: what the TL saw, what was chosen and how surely, what was "
+        "permitted, and why not.",
     )
     add_record(parser)
-    parser.add_argument("--tl", action="append", metavar="TL", help="TLs to show, separated by commas or repeated (default: all)")
+    parser.add_argument(
+        "--tl", action="append", metavar="TL", help="TLs to show, separated by commas or repeated (default: all)"
+    )
     first = "first simulated time: s, h:m such as 08:10, or h:m:s such as 08:10:05 (default: the record's first)"
     parser.add_argument("--from", dest="from_s", type=time_flag, metavar="TIME", help=first)
-    parser.add_argument("--to", dest="to_s", type=time_flag, metavar="TIME", help="show times before this one (default: all)")
-    parser.add_argument("--json", action="store_true", help="print a JSON object a line, with the message of the record")
+    parser.add_argument(
+        "--to", dest="to_s", type=time_flag, metavar="TIME", help="show times before this one (default: all)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON object a line, with the message of the record"
+    )
     return parser
 
 
 def time_flag(text: str) -> float:
     """A simulated second; hours and minutes alone are a time of day."""
     if _NO_TIME_OF_DAY.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: minutes and seconds end at 59; write one such as 08:10")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time: minutes and seconds end at 59; write one such as 08:10"
+        )
     return simulated_second(f"{text}:00" if _HOURS_MINUTES.fullmatch(text) else text)
 
 
@@ -62,7 +76,9 @@ def main(argv: list[str], prog: str) -> int:
         for text in reader.missing:
             print(f"missing: {text}", file=sys.stderr)
         if not lines:
-            raise InputError(f"{args.record}: has no decision of these TLs at that time; greenserve record info shows its times")
+            raise InputError(
+                f"{args.record}: has no decision of these TLs at that time; greenserve record info shows its times"
+            )
         return 0
 
     return program.run(show)
@@ -115,5 +131,7 @@ def _is_worth_showing(tl_step: record.TlStep) -> bool:
 
 def _as_dict(message: Any) -> dict[str, Any]:
     """A message as protobuf's JSON has it, with the names of protos/record.proto; 64-bit integers are texts there."""
-    values: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    values: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
     return values

@@ -125,18 +125,22 @@ class _History:
             longest_s = max(end_s - begin_s for begin_s, end_s, _ in release.shown)
             self.notes.append(
                 f"signal {self._network.id}: between second {release.at_s:g} and {until_s:g} it ran program "
-                f"{release.command.program!r}, whose changes are known from SUMO's reports alone: up to {longest_s:g} s early"
+                f"{release.command.program!r}, whose changes are known from SUMO's reports alone: up to {longest_s:g} "
+                "s early"
             )
 
     def _plans(self, release: _Release, until_s: float) -> list[tuple[_Plan, float]]:
-        """The programs that ran and their ends, with the switches of the network's schedule; [] if one is not static."""
+        """The programs that ran and their ends, with the switches of the network's schedule; [] if one is not
+        static."""
         command = release.command
         program = self._running.programs.get(command.program)
         if program is None or not _is_static(program) or not command.HasField("phase"):
             return []
         if not 0 <= command.phase < len(program.phases):
             return []
-        remaining_s = command.remaining_s if command.HasField("remaining_s") else program.phases[command.phase].duration_s
+        remaining_s = (
+            command.remaining_s if command.HasField("remaining_s") else program.phases[command.phase].duration_s
+        )
         plans = [(_Plan(program, release.at_s, command.phase, remaining_s), until_s)]
         moments = sorted({round_to_ms(s) for s in _switches_between(self._network, release.at_s, until_s)})
         for switch_s in moments:
@@ -185,8 +189,8 @@ def write(path: Path, run: RunStart, steps: Iterable[RecordedStep]) -> list[str]
     """Write the additional file of a run. Raises InputError.
 
     Returns:
-        Lines about signals whose lights are not the recorded ones without more work: the network's own schedule switches
-        them too, or the changes of their own program are not known to the second.
+        Lines about signals whose lights are not the recorded ones without more work: the network's own schedule
+        switches them too, or the changes of their own program are not known to the second.
     """
     histories = _histories(run, steps)
     with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8") as file:
@@ -195,8 +199,8 @@ def write(path: Path, run: RunStart, steps: Iterable[RecordedStep]) -> list[str]
             file.writelines(f"    {line}\n" for line in _elements(signal, history, run))
         file.write("</additional>\n")
     scheduled = [
-        f"signal {signal}: the network's schedule (WAUT) would switch it in the recorded time; leave its wautJunction out of the "
-        "additional file that has it: the written schedule has the switches before and after the record"
+        f"signal {signal}: the network's schedule (WAUT) would switch it in the recorded time; leave its wautJunction "
+        "out of the additional file that has it: the written schedule has the switches before and after the record"
         for signal, history in histories.items()
         if _needs_own_schedule(run.street.signals[signal], history.changes[0][0], history.end_s)
     ]
@@ -206,7 +210,9 @@ def write(path: Path, run: RunStart, steps: Iterable[RecordedStep]) -> list[str]
 def _histories(run: RunStart, steps: Iterable[RecordedStep]) -> dict[str, _History]:
     """By signal, what it showed."""
     start = run.start
-    histories = {signal: _History(running, run.street.signals[signal], start.now) for signal, running in start.signals.items()}
+    histories = {
+        signal: _History(running, run.street.signals[signal], start.now) for signal, running in start.signals.items()
+    }
     for recorded in steps:
         step = recorded.step
         for rejection in step.rejections:
@@ -241,7 +247,10 @@ def _elements(signal: str, history: _History, run: RunStart) -> Iterator[str]:
         own = [(phase.duration_s, phase.state) for phase in plan.program.phases]
         yield from _program(signal, switches[1][1], plan.offset_s, own)
     if _needs_own_schedule(network, begin_s, end_s):
-        outside = [*_switches_between(network, run.street.begin_s, begin_s), *_switches_between(network, end_s, end_s + DAY_S)]
+        outside = [
+            *_switches_between(network, run.street.begin_s, begin_s),
+            *_switches_between(network, end_s, end_s + DAY_S),
+        ]
         switches += [(at_s, newest_program(network.switches, at_s) or network.active_program) for at_s in outside]
     waut, first = quoteattr(f"recorded-{signal}"), quoteattr(network.scheduled_program(run.street.begin_s))
     yield f'<WAUT id={waut} refTime="0" startProg={first}>'

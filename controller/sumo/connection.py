@@ -20,8 +20,8 @@ from signals.safety.signal_safety import SignalCommand
 ONLINE = "online"
 """SUMO's program id of a signal with states set by a client."""
 OWNER_KEY = "greenserve.controller"
-"""Parameter of the simulation that names the controller of a signal; the signal's id follows. (A parameter of the traffic
-light belongs to one program, and is lost as soon as a client sets a state.)"""
+"""Parameter of the simulation that names the controller of a signal; the signal's id follows. (A parameter of the
+traffic light belongs to one program, and is lost as soon as a client sets a state.)"""
 
 
 class SumoConnectionLost(Exception):
@@ -108,7 +108,8 @@ class SumoConnection(Protocol):
         """
 
     def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """By induction loop (E1) that SUMO has loaded, its parameters of these keys, "" without one. Not for decisions."""
+        """By induction loop (E1) that SUMO has loaded, its parameters of these keys, "" without one. Not for
+        decisions."""
 
     def track_loops(self, loops: Sequence[str], sumo_step_s: float) -> None:
         """Read the vehicles on induction loops now, and from now on after every step of SUMO.
@@ -137,7 +138,8 @@ class SumoConnection(Protocol):
         """
 
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
-        """Request the programs that signals run, between a reading and the next commands. Raises the exceptions of `read`."""
+        """Request the programs that signals run, between a reading and the next commands. Raises the exceptions of
+        `read`."""
 
     def traffic(self, lanes: tuple[str, ...]) -> Traffic:
         """Read lanes, and the vehicles that wait to depart, between a reading and the next commands.
@@ -148,15 +150,17 @@ class SumoConnection(Protocol):
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
         """Read all vehicles around a junction, between a reading and the next commands: float64 [vehicles, 4].
 
-        The columns: x and y of the front in m, angle in degrees (0 is north, clockwise), speed in m/s. libsumo may return
-        vehicles further away. Raises the exceptions of `read`.
+        The columns: x and y of the front in m, angle in degrees (0 is north, clockwise), speed in m/s. libsumo may
+        return vehicles further away. Raises the exceptions of `read`.
         """
 
     def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
-        """Mark signals as controlled by `owner` until this connection is closed; "" removes marks. Raises SumoConnectionLost."""
+        """Mark signals as controlled by `owner` until this connection is closed; "" removes marks. Raises
+        SumoConnectionLost."""
 
     def register_handover(self, content: bytes) -> None:
-        """Send the handover plans to the connection's guard, if any, before the first reading. Raises SumoConnectionLost."""
+        """Send the handover plans to the connection's guard, if any, before the first reading. Raises
+        SumoConnectionLost."""
 
     def keep_alive(self) -> None:
         """Show the connection's guard, if any, that this process is alive, while the run waits between two steps.
@@ -202,7 +206,9 @@ class TrackedLanes:
         self.lanes_of = {tl: tuple(lanes) for tl, lanes in lanes_of.items()}
         self.vehicle_lanes_of = {tl: tuple(lanes) for tl, lanes in vehicle_lanes_of.items()}
         # SUMO looks each lane up in a sorted tree: in this order, neighbours share most of the path
-        self.lanes = tuple(sorted({lane for by_tl in (lanes_of, vehicle_lanes_of) for lanes in by_tl.values() for lane in lanes}))
+        self.lanes = tuple(
+            sorted({lane for by_tl in (lanes_of, vehicle_lanes_of) for lanes in by_tl.values() for lane in lanes})
+        )
         self.row = {lane: i for i, lane in enumerate(self.lanes)}
         self.outflow_lanes = tuple(outflow_lanes)
         self._vehicles = dict.fromkeys(self.outflow_lanes, frozenset())

@@ -1,8 +1,8 @@
 """Vehicles that come onto induction loops (E1) and leave them.
 
-Of a loop, SUMO reports the vehicles that were on it during its newest step, each with the times of its entry and exit. So loops
-are read after every step of SUMO, also between two decisions. `LoopPassages` makes entries and exits of these readings.
-https://sumo.dlr.de/docs/TraCI/Induction_Loop_Value_Retrieval.html
+Of a loop, SUMO reports the vehicles that were on it during its newest step, each with the times of its entry and exit.
+So loops are read after every step of SUMO, also between two decisions. `LoopPassages` makes entries and exits of these
+readings. https://sumo.dlr.de/docs/TraCI/Induction_Loop_Value_Retrieval.html
 """
 
 import math

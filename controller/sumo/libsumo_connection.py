@@ -116,8 +116,12 @@ class LibsumoConnection:
         names, rows, vehicle_lanes, vehicle_rows = self._rows[due]
         vehicles = list(map(lane.getLastStepVehicleNumber, names))
         # an empty lane has no halting vehicles and no mean length
-        halting = [lane.getLastStepHaltingNumber(name) if count else 0 for name, count in zip(names, vehicles, strict=True)]
-        lengths_m = [lane.getLastStepLength(name) if count else 0.0 for name, count in zip(names, vehicles, strict=True)]
+        halting = [
+            lane.getLastStepHaltingNumber(name) if count else 0 for name, count in zip(names, vehicles, strict=True)
+        ]
+        lengths_m = [
+            lane.getLastStepLength(name) if count else 0.0 for name, count in zip(names, vehicles, strict=True)
+        ]
         readings.counts[:, rows], readings.mean_length_m[rows] = (vehicles, halting), lengths_m
         self._table.set_vehicles(self._vehicles(vehicle_lanes, vehicle_rows))
         return StepResult(self.api.simulation.getTime(), shown, rejected, loop_changes)
@@ -130,7 +134,9 @@ class LibsumoConnection:
             return NO_VEHICLES
         domain = self.api.vehicle
         speeds = list(map(domain.getSpeed, vehicles))
-        waiting = [domain.getWaitingTime(v) if mps <= HALTING_MPS else 0.0 for v, mps in zip(vehicles, speeds, strict=True)]
+        waiting = [
+            domain.getWaitingTime(v) if mps <= HALTING_MPS else 0.0 for v, mps in zip(vehicles, speeds, strict=True)
+        ]
         positions = list(map(domain.getLanePosition, vehicles))
         counts = list(map(len, ids))
         return VehicleReadings(np.repeat(rows, counts), np.array(positions), np.array(speeds), np.array(waiting))

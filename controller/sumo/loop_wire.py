@@ -17,7 +17,8 @@ _TIME_TYPES = (wire.TYPE_DOUBLE, wire.TYPE_DOUBLE, wire.TYPE_DOUBLE, wire.TYPE_S
 
 
 class LoopGetters:
-    """Getters of the vehicles of the newest step. Most loops are empty; the answer of an empty loop is known beforehand."""
+    """Getters of the vehicles of the newest step. Most loops are empty; the answer of an empty loop is known
+    beforehand."""
 
     def __init__(self, loops: Sequence[str]) -> None:
         self.request = b"".join(wire.get(wire.GET_LOOP, wire.LAST_STEP_VEHICLE_DATA, loop) for loop in loops)
@@ -63,7 +64,11 @@ def _vehicles(answer: bytes, at: int, begin: bytes) -> tuple[list[LoopVehicle], 
     at = reader.at + len(begin)
     (count,) = struct.unpack_from("!i", answer, at + 6) if at + 10 <= end else (-1,)
     # a vehicle takes more than a byte
-    if not 0 <= count <= end - at or not answer.startswith(begin, reader.at) or not answer.startswith(_compound(count), at):
+    if (
+        not 0 <= count <= end - at
+        or not answer.startswith(begin, reader.at)
+        or not answer.startswith(_compound(count), at)
+    ):
         raise MalformedMessage("an answer whose layout does not match its getters")
     vehicles = list(_each_vehicle(answer, at + 10, end, count))
     return vehicles, end

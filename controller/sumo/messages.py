@@ -47,7 +47,8 @@ class MessageStream:
         self._outgoing += message
 
     def send(self) -> None:
-        """Send without waiting; bytes that the socket buffer does not take are sent later. Raises SumoConnectionLost."""
+        """Send without waiting; bytes that the socket buffer does not take are sent later. Raises
+        SumoConnectionLost."""
         try:
             del self._outgoing[: self.socket.send(self._outgoing, socket.MSG_DONTWAIT)]
         except BlockingIOError:
@@ -109,12 +110,14 @@ class MessageStream:
         elif now - self._silence_logged_s >= SILENCE_LOG_INTERVAL_S:
             self._silence_logged_s = now
             log.warning(
-                "SUMO has been silent for %.0f s: it computes, waits for another client, or the connection is half-open",
+                "SUMO has been silent for %.0f s: it computes, waits for another client, or the connection is "
+                "half-open",
                 now - self._silent_since_s,
             )
 
     def end(self, message: bytes, wait: bool = True) -> bool:
-        """Send the last message, wait until SUMO closes the connection or quit is requested, and close it. Never raises.
+        """Send the last message, wait until SUMO closes the connection or quit is requested, and close it. Never
+        raises.
 
         SUMO ends the simulation for all its clients if one closes before SUMO has answered,
         and it may wait minutes for another client. `wait` is False if a guard waits for it.
@@ -140,7 +143,8 @@ class MessageStream:
                     if now - logged_s >= SILENCE_LOG_INTERVAL_S:
                         logged_s = now
                         log.warning(
-                            "SUMO has been silent for %.0f s; leaving now would end the simulation for its other clients",
+                            "SUMO has been silent for %.0f s; leaving now would end the simulation for its other "
+                            "clients",
                             now - silent_since_s,
                         )
         except OSError:

@@ -46,7 +46,8 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
             raise InputError(f"signal {signal} is not in the running simulation; it has {_list(sorted(ids))}")
         if signal not in street.signals:
             raise InputError(
-                f"{street.net_file}: has no signal {signal}, but SUMO does; start SUMO and the controller on the same network"
+                f"{street.net_file}: has no signal {signal}, but SUMO does; start SUMO and the controller on the same "
+                "network"
             )
         _check_links(api, street, street.signals[signal])
         offsets_s = {program.id: program.offset_s for program in street.signals[signal].programs}
@@ -60,7 +61,8 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
         if owner:
             raise InputError(
                 f"signal {signal} is controlled by another controller, {owner}; "
-                "stop that controller or leave the signal's TL out with --infer-tl; if the process has ended, start SUMO again"
+                "stop that controller or leave the signal's TL out with --infer-tl; if the process has ended, start "
+                "SUMO again"
             )
         if program == ONLINE:
             # a client left the signal frozen: its plan is the program that the files schedule now
@@ -84,7 +86,9 @@ def define_off_programs(api: Any, signals: Iterable[SignalNetwork]) -> None:
 
 def _check_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
     """Raise InputError unless SUMO and the file have the same links."""
-    running = [sorted({(pair[0], pair[1]) for pair in link if pair}) for link in api.trafficlight.getControlledLinks(signal.id)]
+    running = [
+        sorted({(pair[0], pair[1]) for pair in link if pair}) for link in api.trafficlight.getControlledLinks(signal.id)
+    ]
     in_file = [sorted(set(link)) for link in signal.links]
     # states may be longer than the number of links: either side may omit the empty ones
     while running and not running[-1]:
@@ -96,8 +100,8 @@ def _check_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None
     missing = {lane for link in in_file for lane, _ in link} - {lane for link in running for lane, _ in link}
     detail = f"; lanes only in the file: {_list(sorted(missing))}" if missing else ""
     raise InputError(
-        f"signal {signal.id}: SUMO runs {len(running)} links and {street.net_file} has {len(in_file)}, or their lanes differ"
-        f"{detail}; start SUMO and the controller on the same network"
+        f"signal {signal.id}: SUMO runs {len(running)} links and {street.net_file} has {len(in_file)}, or their lanes "
+        f"differ{detail}; start SUMO and the controller on the same network"
     )
 
 
@@ -121,7 +125,9 @@ def check_contracts_match_city(city: City, contracts: Mapping[str, pb.PolicyCont
                 )
         for signal in contract.signal_ids:
             if signal in owner:
-                raise InputError(f"signal {signal} is in the contracts of both {owner[signal]} and {tl}; control one of them")
+                raise InputError(
+                    f"signal {signal} is in the contracts of both {owner[signal]} and {tl}; control one of them"
+                )
             owner[signal] = tl
 
 
@@ -129,7 +135,9 @@ def _text(value: object) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNetwork, is_recorded: bool = False) -> None:
+def check_contract_matches_network(
+    contract: pb.PolicyContract, street: StreetNetwork, is_recorded: bool = False
+) -> None:
     """Raise InputError unless the network file has the signals, lanes and phases of the contract, without conflicts.
 
     `is_recorded`: the network is that of the run, and an earlier version may have described its lanes in another way.
@@ -163,7 +171,11 @@ def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNe
                     f"{where}: lane {lane.lane_id} was {lane.length_m:g} m long, and {now} in {street.net_file}; "
                     f"export it again (greenserve export --tl {contract.tl})"
                 )
-        if not is_recorded and expected.approaches and (lane_id := _differing_lane(expected.approaches, approaches(signal))):
+        if (
+            not is_recorded
+            and expected.approaches
+            and (lane_id := _differing_lane(expected.approaches, approaches(signal)))
+        ):
             raise InputError(
                 f"{where}: lane {lane_id} has other links, speed limits, lanes upstream or exits in {street.net_file}; "
                 f"export it again (greenserve export --tl {contract.tl})"
@@ -171,8 +183,8 @@ def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNe
         program = next((program for program in signal.programs if program.id == expected.program_id), None)
         if program is None:
             raise InputError(
-                f"{contract.tl}: signal {expected.id} has no program {expected.program_id!r}, which the policy was trained on; "
-                "add the additional file that defines it to the sumocfg, or train it again"
+                f"{contract.tl}: signal {expected.id} has no program {expected.program_id!r}, which the policy was "
+                "trained on; add the additional file that defines it to the sumocfg, or train it again"
             )
         _check_phases_of_training(contract, where, program, expected, "now")
         states = [phase.state for phase in expected.phases]
@@ -193,7 +205,9 @@ def _differing_lane(exported: Sequence[pb.Approach], now: Sequence[pb.Approach])
     if len(exported) != len(now):
         return next(iter({lane.lane_id for lane in exported} ^ {lane.lane_id for lane in now}), exported[0].lane_id)
     for old, new in zip(exported, now, strict=True):
-        if names_of(old) != names_of(new) or any(abs(a - b) > 0.01 for a, b in zip(values(old), values(new), strict=True)):
+        if names_of(old) != names_of(new) or any(
+            abs(a - b) > 0.01 for a, b in zip(values(old), values(new), strict=True)
+        ):
             return old.lane_id
     return ""
 
@@ -219,23 +233,25 @@ def check_sumo_matches_contract(
         _check_phases_of_training(contract, where, program, expected, "in the running simulation")
         if len(in_sumo.shown) != len(signal.links):
             raise InputError(
-                f"{where}: SUMO shows a state of {len(in_sumo.shown)} links, but {street.net_file} has {len(signal.links)}; "
-                "start SUMO and the controller on the same network"
+                f"{where}: SUMO shows a state of {len(in_sumo.shown)} links, but {street.net_file} has "
+                f"{len(signal.links)}; start SUMO and the controller on the same network"
             )
         for lane in expected.lane_ids:
             length_m = float(api.lane.getLength(lane))
             if abs(length_m - street.lane_length_m[lane]) > 0.01:
                 raise InputError(
-                    f"{where}: lane {lane} is {length_m:g} m in SUMO and {street.lane_length_m[lane]:g} m in {street.net_file}; "
-                    "start SUMO and the controller on the same network"
+                    f"{where}: lane {lane} is {length_m:g} m in SUMO and {street.lane_length_m[lane]:g} m in "
+                    f"{street.net_file}; start SUMO and the controller on the same network"
                 )
 
 
-def _check_phases_of_training(contract: pb.PolicyContract, where: str, program: Program, expected: pb.Signal, place: str) -> None:
+def _check_phases_of_training(
+    contract: pb.PolicyContract, where: str, program: Program, expected: pb.Signal, place: str
+) -> None:
     if dialects.of(contract).runs_plan(contract) and program.type not in SEQUENTIAL_TYPES:
         raise InputError(
-            f"{where}: its program {expected.program_id!r} has type {program.type} {place}, which does not run its phases "
-            f"in sequence; use the program of training, of type {', '.join(SEQUENTIAL_TYPES)}"
+            f"{where}: its program {expected.program_id!r} has type {program.type} {place}, which does not run its "
+            f"phases in sequence; use the program of training, of type {', '.join(SEQUENTIAL_TYPES)}"
         )
     if [phase.state for phase in program.phases] != [phase.state for phase in expected.phases]:
         raise InputError(
@@ -243,7 +259,9 @@ def _check_phases_of_training(contract: pb.PolicyContract, where: str, program: 
             "train it again or use the program it was trained on"
         )
     durations = [(phase.duration_s, phase.min_s, phase.max_s) for phase in program.phases]
-    if dialects.of(contract).runs_plan(contract) and durations != [(p.duration_s, p.min_s, p.max_s) for p in expected.phases]:
+    if dialects.of(contract).runs_plan(contract) and durations != [
+        (p.duration_s, p.min_s, p.max_s) for p in expected.phases
+    ]:
         raise InputError(
             f"{where}: its plan {expected.program_id!r} has other durations {place} than in training, "
             "which its actions refer to; train it again or use the program it was trained on"

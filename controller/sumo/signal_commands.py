@@ -8,7 +8,8 @@ from signals.safety.signal_safety import PermittedRelease, PermittedState, Signa
 
 
 def encode_commands(command: SignalCommand) -> list[bytes]:
-    """Encode a signal command as TraCI commands. Raises TypeError for a command that the safety rules have not permitted."""
+    """Encode a signal command as TraCI commands. Raises TypeError for a command that the safety rules have not
+    permitted."""
     signal = command.signal
     if type(command) is PermittedState:
         return [wire.set_string(wire.SET_TL, wire.STATE, signal, command.state)]

@@ -24,7 +24,8 @@ START_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 5.0
 """Wall time for closing a connection that is not used."""
 GUI_OPTIONS = ("--start", "--quit-on-end")
-"""sumo-gui waits for a click on its play button without the first, and after the end of a simulation without the second."""
+"""sumo-gui waits for a click on its play button without the first, and after the end of a simulation without the
+second."""
 CONNECT_INTERVAL_S = 0.01
 """Wall time between two attempts to connect."""
 
@@ -52,7 +53,12 @@ def log_clients(port: int, clients: int) -> None:
 
 
 def start(
-    arguments: Sequence[str], clients: int, interrupts: Interrupts, order: int | None = None, port: int = 0, gui: bool = False
+    arguments: Sequence[str],
+    clients: int,
+    interrupts: Interrupts,
+    order: int | None = None,
+    port: int = 0,
+    gui: bool = False,
 ) -> TraciConnection:
     """Start the sumo program, or sumo-gui, and connect to it over loopback. Raises InputError.
 
@@ -74,7 +80,9 @@ def start(
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
-                raise InputError(f"--sumo-port {port}: cannot listen on it ({error.strerror}); choose another port") from None
+                raise InputError(
+                    f"--sumo-port {port}: cannot listen on it ({error.strerror}); choose another port"
+                ) from None
     log_clients(port, clients)
     command = [program, *arguments, "--remote-port", str(port), "--num-clients", str(clients)]
     command += GUI_OPTIONS if gui else ()
@@ -115,9 +123,13 @@ def attach(
             break
         except (traci.FatalTraCIError, OSError) as error:
             if process is not None and process.poll() is not None:
-                raise InputError(f"SUMO ended before the simulation began: {stderr.error() or 'it gave no reason'}") from None
+                raise InputError(
+                    f"SUMO ended before the simulation began: {stderr.error() or 'it gave no reason'}"
+                ) from None
             if time.monotonic() > deadline_s:
-                raise InputError(f"no SUMO listens at {host}:{port} ({error}); start it with --remote-port {port}") from None
+                raise InputError(
+                    f"no SUMO listens at {host}:{port} ({error}); start it with --remote-port {port}"
+                ) from None
             time.sleep(CONNECT_INTERVAL_S)
     if order is not None:
         try:

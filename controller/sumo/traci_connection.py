@@ -54,8 +54,8 @@ def check_decodable(error: Exception) -> None:
     if module.partition(".")[0] != "traci" or isinstance(error, (traci.FatalTraCIError, OSError)):
         return
     raise InputError(
-        f"SUMO sent an answer that cannot be read ({type(error).__name__}: {error}); check that the address is SUMO's, that "
-        "both have the same version, and that nothing between them changes bytes"
+        f"SUMO sent an answer that cannot be read ({type(error).__name__}: {error}); check that the address is SUMO's, "
+        "that both have the same version, and that nothing between them changes bytes"
     ) from None
 
 
@@ -197,13 +197,17 @@ class TraciConnection:
     ) -> None:
         self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._signals, self._states = tuple(signals), wire.StateGetters(signals)
-        self._outflow_getters = b"".join(wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in outflow_lanes)
+        self._outflow_getters = b"".join(
+            wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in outflow_lanes
+        )
 
     def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
         loops = self.api.inductionloop.getIDList()
         if not loops:
             return {}  # SUMO does not answer a message without commands
-        answer = self._request(wire.message([wire.get_parameter(wire.GET_LOOP, loop, key) for loop in loops for key in keys]))
+        answer = self._request(
+            wire.message([wire.get_parameter(wire.GET_LOOP, loop, key) for loop in loops for key in keys])
+        )
         reader = wire.Reader(answer)
         try:
             return {loop: tuple(str(reader.value()) for _ in keys) for loop in loops}
@@ -305,7 +309,9 @@ class TraciConnection:
             raise CommandRejected(f"SUMO rejected a step or a getter: {error}") from None
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
-        self._table.set_vehicles(self._vehicles(names, np.repeat(getters.vehicle_rows, counts)) if names else NO_VEHICLES)
+        self._table.set_vehicles(
+            self._vehicles(names, np.repeat(getters.vehicle_rows, counts)) if names else NO_VEHICLES
+        )
         loop_changes = self._loops.take_changes() if self._loops is not None else ()
         return StepResult(float(doubles[-1]), shown, rejected, loop_changes)
 
@@ -334,7 +340,9 @@ class TraciConnection:
 
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
         self.shown()  # receives the answer that is due first
-        answer = self._request(wire.message([wire.get(wire.GET_TL, wire.CURRENT_PROGRAM, signal) for signal in signals]))
+        answer = self._request(
+            wire.message([wire.get(wire.GET_TL, wire.CURRENT_PROGRAM, signal) for signal in signals])
+        )
         reader = wire.Reader(answer)
         try:
             return {signal: str(reader.value()) for signal in signals}
@@ -418,7 +426,8 @@ class TraciConnection:
         if not signals:
             return
         marks, self._unmark = (
-            wire.message([wire.set_parameter(f"{OWNER_KEY}.{signal}", text) for signal in signals]) for text in (owner, "")
+            wire.message([wire.set_parameter(f"{OWNER_KEY}.{signal}", text) for signal in signals])
+            for text in (owner, "")
         )
         self.shown()  # receives the answer that is due first
         reader = wire.Reader(self._request(marks))

@@ -184,7 +184,8 @@ class NumericGetters:
         self._positions = np.concatenate([np.zeros(0, np.intp), *ints, *doubles])
 
     def decode(self, answer: bytes) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Decode (ints, doubles), big-endian, each in the order of `variables`. Raises CommandRejected or MalformedMessage."""
+        """Decode (ints, doubles), big-endian, each in the order of `variables`. Raises CommandRejected or
+        MalformedMessage."""
         if len(answer) < self.size:
             _raise_first_rejection(answer)
             raise MalformedMessage(f"an answer of {len(answer)} bytes instead of {self.size}")
@@ -228,7 +229,8 @@ class StateGetters:
 
 
 class VehicleIdGetters:
-    """Getters of the ids of the vehicles on lanes. Most lanes are empty; the answer of an empty lane is known beforehand."""
+    """Getters of the ids of the vehicles on lanes. Most lanes are empty; the answer of an empty lane is known
+    beforehand."""
 
     def __init__(self, lanes: Sequence[str]) -> None:
         self.request = b"".join(get(GET_LANE, LAST_STEP_VEHICLE_IDS, lane) for lane in lanes)
@@ -274,7 +276,9 @@ def _sized_strings(answer: bytes, at: int, begin: bytes) -> tuple[list[bytes], i
         strings.append(answer[at : at + size])
         at += size
     if at != end or len(strings) != count:
-        raise MalformedMessage(f"a list of {len(strings)} strings that ends at byte {at}, not of {count} that ends at {end}")
+        raise MalformedMessage(
+            f"a list of {len(strings)} strings that ends at byte {at}, not of {count} that ends at {end}"
+        )
     return strings, end
 
 
@@ -295,23 +299,28 @@ def _vehicle_layout(size: int) -> _VehicleLayout:
     requests = [command(GET_VEHICLE, bytes((variable, *bytes(size))))[:-size] for variable in _VEHICLE_VARIABLES]
     head = value_head(GET_VEHICLE, 2 + size + 1 + 8)
     answers = [head + bytes((GET_VEHICLE + 0x10, variable)) for variable in _VEHICLE_VARIABLES]
-    return _VehicleLayout(tuple(requests), tuple(answers), struct.Struct("!" + f"{len(head) + 2 + size + 1}sd" * len(answers)))
+    return _VehicleLayout(
+        tuple(requests), tuple(answers), struct.Struct("!" + f"{len(head) + 2 + size + 1}sd" * len(answers))
+    )
 
 
 class VehicleGetters:
     """Getters of the positions, speeds and waiting times of vehicles; made anew for each reading.
 
-    One context subscription around the network would save the request for the ids, but costs SUMO the same, needs a radius
-    and sends its results to every client at every step.
+    One context subscription around the network would save the request for the ids, but costs SUMO the same, needs a
+    radius and sends its results to every client at every step.
     """
 
     def __init__(self, names: Sequence[bytes]) -> None:
         """`names`: the vehicles' ids, each after its size."""
         self._vehicles = [(name, _vehicle_layout(len(name))) for name in names]
-        self.request = b"".join([part for name, layout in self._vehicles for head in layout.requests for part in (head, name)])
+        self.request = b"".join(
+            [part for name, layout in self._vehicles for head in layout.requests for part in (head, name)]
+        )
 
     def decode(self, answer: bytes) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Decode (float64 [3, known vehicles]: positions in m, speeds in m/s, waiting times in s; bool [vehicles]: known).
+        """Decode (float64 [3, known vehicles]: positions in m, speeds in m/s, waiting times in s; bool [vehicles]:
+        known).
 
         SUMO does not know a vehicle that another client has removed since its id was read. Raises MalformedMessage.
         """
@@ -321,9 +330,15 @@ class VehicleGetters:
         for name, layout in self._vehicles:
             end = at + layout.values.size
             if end <= len(answer):
-                before_position, position, before_speed, speed, before_waiting, waiting = layout.values.unpack_from(answer, at)
+                before_position, position, before_speed, speed, before_waiting, waiting = layout.values.unpack_from(
+                    answer, at
+                )
                 heads, rest = layout.answers, name + _DOUBLE
-                if before_position == heads[0] + rest and before_speed == heads[1] + rest and before_waiting == heads[2] + rest:
+                if (
+                    before_position == heads[0] + rest
+                    and before_speed == heads[1] + rest
+                    and before_waiting == heads[2] + rest
+                ):
                     values.append((position, speed, waiting))
                     known.append(True)
                     at = end
@@ -340,7 +355,8 @@ _NEAR_HEADS = tuple(bytes((variable, 0, kind)) for variable, kind in _NEAR_VARIA
 
 
 def vehicles_near(junction: str, radius_m: float) -> bytes:
-    """Encode a request for position, angle and speed of all vehicles around a junction; `decode_vehicles_near` decodes it.
+    """Encode a request for position, angle and speed of all vehicles around a junction; `decode_vehicles_near` decodes
+    it.
 
     A context subscription that ends in the same message: SUMO answers it at once, and sends nothing at later steps.
     """
@@ -350,7 +366,8 @@ def vehicles_near(junction: str, radius_m: float) -> bytes:
 
 
 def decode_vehicles_near(answer: bytes, junction: str) -> NDArray[np.float64]:
-    """float64 [vehicles, 4]: x and y in m, angle in degrees, speed in m/s. Raises CommandRejected or MalformedMessage."""
+    """float64 [vehicles, 4]: x and y in m, angle in degrees, speed in m/s. Raises CommandRejected or
+    MalformedMessage."""
     reader = Reader(answer)
     reader.status()
     end = reader.value_end()

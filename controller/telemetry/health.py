@@ -60,7 +60,8 @@ class Health:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether there was no beat for STALE_TIMEOUT_S, also while the signals are released, as for systemd's watchdog."""
+        """Whether there was no beat for STALE_TIMEOUT_S, also while the signals are released, as for systemd's
+        watchdog."""
         return self._state != "starting" and self._clock() - self._beat_s > STALE_TIMEOUT_S
 
     def status(self) -> tuple[bool, str]:
@@ -127,7 +128,9 @@ class HttpServer:
                     self._respond(200 if is_ready else 503, "text/plain; charset=utf-8", f"{state}\n".encode())
                 elif self.path == "/livez":
                     is_stuck = health.is_stuck
-                    self._respond(503 if is_stuck else 200, "text/plain; charset=utf-8", b"stuck\n" if is_stuck else b"alive\n")
+                    self._respond(
+                        503 if is_stuck else 200, "text/plain; charset=utf-8", b"stuck\n" if is_stuck else b"alive\n"
+                    )
                 else:
                     message = b"not found; the paths are /metrics, /healthz and /livez\n"
                     self._respond(404, "text/plain; charset=utf-8", message)

@@ -31,22 +31,31 @@ class ControllerMetrics:
         self.registry = registry
         Info("controller_build", "Version of the controller", registry=registry).info({"version": VERSION})
         self.policy = Info(
-            "controller_policy", "What controls the TLs in mode policy: served, max-pressure or greedy", registry=registry
+            "controller_policy",
+            "What controls the TLs in mode policy: served, max-pressure or greedy",
+            registry=registry,
         )
         self.steps = Counter("controller_decision_steps", "Moments at which at least one TL was due", registry=registry)
         self.decisions = Counter(
             "controller_decisions",
-            "Valid answers of policies, in fallback not followed; or decisions of max-pressure or greedy in their place",
+            "Valid answers of policies, in fallback not followed; or decisions of max-pressure or greedy in their "
+            "place",
             registry=registry,
         )
         self.missing_answers = Counter(
-            "controller_missing_answers", "Requests to a policy without a valid action", ["tl", "reason"], registry=registry
+            "controller_missing_answers",
+            "Requests to a policy without a valid action",
+            ["tl", "reason"],
+            registry=registry,
         )
         self.deadline_misses = Counter(
             "controller_deadline_misses", "Decision steps in which an answer missed the deadline", registry=registry
         )
         self.overrides = Counter(
-            "controller_safety_overrides", "Requested states that the safety rules replaced", ["reason"], registry=registry
+            "controller_safety_overrides",
+            "Requested states that the safety rules replaced",
+            ["reason"],
+            registry=registry,
         )
         self.alarms = Counter(
             "controller_safety_alarms", "Shown states that broke a rule; must stay at 0", ["rule"], registry=registry
@@ -93,7 +102,8 @@ class ControllerMetrics:
         self.registry.register(_ModelNumbers(numbers))
 
     def report_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
-        """Add certificates to the metric of their expiry by file. `expiries` returns it and is called at each scrape."""
+        """Add certificates to the metric of their expiry by file. `expiries` returns it and is called at each
+        scrape."""
         if not self._expiries:
             self.registry.register(_CertificateExpiries(self._expiries))
         self._expiries.append(expiries)
@@ -115,10 +125,14 @@ class RecordMetrics:
     """Metrics of the record of a run, which exist if the run is recorded."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.stopped = Gauge("controller_record_stopped", "1: an error has ended the record; 0: it is written", registry=registry)
+        self.stopped = Gauge(
+            "controller_record_stopped", "1: an error has ended the record; 0: it is written", registry=registry
+        )
         self.steps = Counter("controller_recorded_steps", "Steps in the record's files", registry=registry)
         self.dropped_steps = Counter(
-            "controller_record_dropped_steps", "Steps missing in the record because its folder is too slow", registry=registry
+            "controller_record_dropped_steps",
+            "Steps missing in the record because its folder is too slow",
+            registry=registry,
         )
         self.bytes = Counter("controller_recorded_bytes", "Bytes of the record's files", registry=registry)
 

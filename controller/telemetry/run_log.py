@@ -125,11 +125,16 @@ class RunLog:
             named = names.listed([tl for tl, _ in tls], MAX_NAMED_TLS)
             count = f"{len(tls)} TLs: " if len(tls) > 1 else ""
             reasons = Counter(reason for _, reason in tls if reason).most_common()
-            reason = f" ({reasons[0][0]}{f'; {len(reasons) - 1} other reasons' if len(reasons) > 1 else ''})" if reasons else ""
+            reason = (
+                f" ({reasons[0][0]}{f'; {len(reasons) - 1} other reasons' if len(reasons) > 1 else ''})"
+                if reasons
+                else ""
+            )
             log.log(level, "%s%s at %g: %s -> %s%s", count, named, now, old.name, new.name, reason)
 
     def summary(self, loop: DecisionLoop) -> None:
-        """Log one line about the run so far, and a warning about TLs that the safety rules overrule often, each TL once."""
+        """Log one line about the run so far, and a warning about TLs that the safety rules overrule often, each TL
+        once."""
         values = figures(loop.counters)
         modes = Counter(intersection.control_name for intersection in loop.intersections.values())
         log.info(
@@ -150,9 +155,12 @@ class RunLog:
         self._overruled.update(tl for tl, _, _ in overruled)
         if overruled:
             log.warning(
-                "safety rules overruled more than %g %% of the decisions of %s; greenserve check prints times to train with",
+                "safety rules overruled more than %g %% of the decisions of %s; greenserve check prints times to train "
+                "with",
                 100 * MAX_OVERRULED_SHARE,
-                names.listed([f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled], MAX_NAMED_OVERRULED),
+                names.listed(
+                    [f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled], MAX_NAMED_OVERRULED
+                ),
             )
 
 
@@ -168,7 +176,9 @@ def _describe_step(event: DecisionEvent) -> str:
         tls = names.listed(list(missing), MAX_NAMED_TLS)
         parts.append(f"{tls} had no valid action ({reason}{f', {count} times' if count > 1 else ''})")
     parts.append(f"{sum(len(sent.overrides) for sent in event.sent)} overrides until the next step")
-    parts.append(f"{1000 * event.times.decision_s:.2f} ms, of which {1000 * event.times.inference_s:.2f} ms for inference")
+    parts.append(
+        f"{1000 * event.times.decision_s:.2f} ms, of which {1000 * event.times.inference_s:.2f} ms for inference"
+    )
     return "; ".join(parts)
 
 
@@ -179,7 +189,9 @@ def _label(reason: str) -> str:
 
 def figures(counters: RunCounters) -> dict[str, object]:
     """The run's figures: counts, and decision times in ms."""
-    decision_ms, inference_ms = (1000 * np.array(times or [0.0]) for times in (counters.decision_s, counters.inference_s))
+    decision_ms, inference_ms = (
+        1000 * np.array(times or [0.0]) for times in (counters.decision_s, counters.inference_s)
+    )
     return {
         "decisions": counters.decisions,
         "decision_steps": counters.decision_steps,

@@ -42,7 +42,8 @@ class TrafficMeter:
         self._tls = [contract.tl for contract in contracts]
         self._index = {tl: k for k, tl in enumerate(self._tls)}
         self._lanes_of = [
-            list(dict.fromkeys(lane for signal in contract.signals for lane in signal.lane_ids)) for contract in contracts
+            list(dict.fromkeys(lane for signal in contract.signals for lane in signal.lane_ids))
+            for contract in contracts
         ]
         self._rows_of: list[Rows] = []
         self._batches: dict[tuple[str, ...], tuple[Rows, Rows, Rows]] = {}
@@ -52,9 +53,13 @@ class TrafficMeter:
         self._read_s: Floats = np.full(count, np.nan)
         self._delay_s: Floats = np.zeros(count)
         self._has_delay = np.zeros(count, bool)
-        vehicle_links = [[length == 0 for length in street.signals[s].crossing_m] for c in contracts for s in c.signal_ids]
+        vehicle_links = [
+            [length == 0 for length in street.signals[s].crossing_m] for c in contracts for s in c.signal_ids
+        ]
         self._green_links = [_GreenLinks(links) for links in vehicle_links]
-        self._signal_tl: Rows = np.array([k for k, contract in enumerate(contracts) for _ in contract.signal_ids], np.intp)
+        self._signal_tl: Rows = np.array(
+            [k for k, contract in enumerate(contracts) for _ in contract.signal_ids], np.intp
+        )
         links = np.bincount(self._signal_tl, [sum(links) for links in vehicle_links], count)
         self._links: Floats = np.maximum(links, 1.0)
         self._green: Floats = np.zeros(count)
@@ -102,7 +107,9 @@ class TrafficMeter:
     def collect(self) -> Iterable[Metric]:
         """The metrics, with at most three samples for each TL; called at each scrape."""
         queue = GaugeMetricFamily(
-            "controller_queue_vehicles", "Vehicles slower than 0.1 m/s on a TL's lanes, at its newest reading", labels=("tl",)
+            "controller_queue_vehicles",
+            "Vehicles slower than 0.1 m/s on a TL's lanes, at its newest reading",
+            labels=("tl",),
         )
         delay = CounterMetricFamily(
             "controller_stopped_delay_vehicle_seconds",

@@ -89,7 +89,8 @@ class Actor:
         return np.asarray(e / e.sum(axis=1, keepdims=True))
 
     def build(self, x: Any, weight: Callable[[str, tuple[int, ...]], Any]) -> Any:
-        """The output of the last step as TensorFlow operations. `weight`: the tensor of a weight by its name and shape."""
+        """The output of the last step as TensorFlow operations. `weight`: the tensor of a weight by its name and
+        shape."""
         branches: list[Any] = []
         for k, step in enumerate(self.steps):
             parts = {part: weight(weight_name(k, part), values.shape) for part, values in step.weights.items()}

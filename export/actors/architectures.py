@@ -64,7 +64,8 @@ class ArchitectureHints:
     hidden_activation: str | None = None
     """Without it, relu; a source whose trainers have no common default requires it."""
     output_activation: str | None = None
-    """Activation of a continuous actor's output, or `clip` to [-1, 1]. Without it, tanh. Categorical actors end with logits."""
+    """Activation of a continuous actor's output, or `clip` to [-1, 1]. Without it, tanh. Categorical actors end with
+    logits."""
     hidden_sizes: tuple[int, ...] | None = None
     """Units of the hidden layers, from the file name (netSz) or city.toml."""
     epsilon: float | None = None
@@ -90,21 +91,26 @@ def build(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bo
     name = hints.architecture or recognise(where, layers, hints)
     if name not in BUILDERS:
         raise InputError(
-            f"{where}: actor {name!r} (--actor, or [tl.NAME] actor) is not one of {', '.join(BUILDERS)} or MODULE:FUNCTION"
+            f"{where}: actor {name!r} (--actor, or [tl.NAME] actor) is not one of {', '.join(BUILDERS)} or "
+            "MODULE:FUNCTION"
         )
     for key, kind, kinds in (
         ("hidden_activation", hints.hidden, ACTIVATIONS),
         ("output_activation", hints.output, (*ACTIVATIONS, CLIP)),
     ):
         if kind not in kinds:
-            raise InputError(f"{where}: {key} {kind!r} is not one of {', '.join(kinds)}; correct it in [tl.NAME] of city.toml")
+            raise InputError(
+                f"{where}: {key} {kind!r} is not one of {', '.join(kinds)}; correct it in [tl.NAME] of city.toml"
+            )
     steps = BUILDERS[name](where, layers, hints)
     try:
         check_sizes(steps)
     except SizeMismatch as error:
         raise InputError(f"{where}: {error}: a layer between them is missing, or this is not a {name}") from None
     _check_sizes(where, name, layers, hints)
-    head: list[Step] = [] if categorical else [Clip((-1.0,), (1.0,)) if hints.output == CLIP else Activation(hints.output)]
+    head: list[Step] = (
+        [] if categorical else [Clip((-1.0,), (1.0,)) if hints.output == CLIP else Activation(hints.output)]
+    )
     return Actor(name, (*steps, *head), layers.unread)
 
 
@@ -156,7 +162,9 @@ def find_equivalent_actor(
     return None
 
 
-def _agree(actor: Actor, probe: NDArray[np.float32], expected: NDArray[Any], tolerance: float, categorical: bool) -> bool:
+def _agree(
+    actor: Actor, probe: NDArray[np.float32], expected: NDArray[Any], tolerance: float, categorical: bool
+) -> bool:
     """Whether an actor's actions are the expected ones, up to the rounding of float32.
 
     Args:
@@ -181,7 +189,9 @@ def _select(where: Path, layers: Layers, names: Sequence[str]) -> Layers:
     for name in names:
         matches = [layer for layer in layers.dense if layer.name == name or layer.name.endswith(f"/{name}")]
         if len(matches) != 1:
-            stored = ", ".join(dict.fromkeys([group.name for group in layers.groups] or [layer.name for layer in layers.dense]))
+            stored = ", ".join(
+                dict.fromkeys([group.name for group in layers.groups] or [layer.name for layer in layers.dense])
+            )
             raise InputError(
                 f"{where}: layers are {stored}, but --layers or city.toml has {', '.join(names)}; name each layer once"
             )
@@ -247,7 +257,8 @@ def recognise(where: Path, layers: Layers, hints: ArchitectureHints) -> str:
         if len(layers.norms) != len(layers.dense) - 1 or len(units) < 6 or (len(units) - 3) % 3:
             raise InputError(
                 f"{where}: {len(units)} dense layers and {len(layers.norms)} batch norms are not a known architecture; "
-                "pass --actor MODULE:FUNCTION, or export a file that holds its wiring (a SavedModel, a whole Keras model)"
+                "pass --actor MODULE:FUNCTION, or export a file that holds its wiring (a SavedModel, a whole Keras "
+                "model)"
             )
         has_no_bias = all(layer.bias is None for layer in layers.dense[1:-1])
         return "bn-tanh-bottleneck" if has_no_bias else "bn-elu-res"
@@ -277,7 +288,9 @@ def _mlp(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
 def _mlp_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """h0 = relu(n0); n1..nk; y = relu(n0) + h0; relu(nk); output (the TF1 variant of the sappo dialect's trainer)."""
     if len(layers.dense) < 5:
-        raise InputError(f"{where}: mlp-res has at least 5 dense layers; found {len(layers.dense)}; pass another --actor")
+        raise InputError(
+            f"{where}: mlp-res has at least 5 dense layers; found {len(layers.dense)}; pass another --actor"
+        )
     first, *middle, last, output = layers.dense
     activation = Activation(hints.hidden)
     steps: list[Step] = [first, activation, Branch()]
@@ -296,7 +309,9 @@ def _bn_tanh_bottleneck(where: Path, layers: Layers, hints: ArchitectureHints) -
     return _bn(where, "bn-tanh-bottleneck", layers, hints, [layers.dense[0], Activation("tanh")], "tanh")
 
 
-def _bn(where: Path, name: str, layers: Layers, hints: ArchitectureHints, start: list[Step], activation: str) -> list[Step]:
+def _bn(
+    where: Path, name: str, layers: Layers, hints: ArchitectureHints, start: list[Step], activation: str
+) -> list[Step]:
     """The steps of `start`, then of blocks: a batch norm, an activation and a dense layer."""
     if len(layers.norms) != len(layers.dense) - 1:
         raise InputError(

@@ -28,7 +28,7 @@ def for_tl(tl: str, label: str, actor: Actor, inputs: int, choices: int) -> Acto
     for kind, required, shared in (("inputs", inputs, actor.inputs), ("choices", choices, actor.outputs)):
         if required > shared:
             raise InputError(
-                f"{tl}: needs {required} {kind}, but the shared policy of {label} has {shared}; use the SUMO network that the "
-                "policy was trained on"
+                f"{tl}: needs {required} {kind}, but the shared policy of {label} has {shared}; use the SUMO network "
+                "that the policy was trained on"
             )
     return replace(actor, steps=(Pad(inputs, actor.inputs), *actor.steps, FirstChoice(choices)))

@@ -4,26 +4,29 @@ With x_i the features of incoming lane i, G_pi and g_pi the shares of its links 
 features of green p:
 
     f_i     = ReLU(W2 ReLU(W1 x_i + b1) + b2)                               every lane
-    e_p     = ReLU(W3 [sum_i G_pi f_i | sum_i g_pi f_i | sum_i d_pi f_i | s_p] + b3)    every green; d_pi: 1 if green p serves
+    e_p     = ReLU(W3 [sum_i G_pi f_i | sum_i g_pi f_i | sum_i d_pi f_i | s_p] + b3)    every green; d_pi: 1 if green p
+    serves
                                                                             some links of lane i and not others, else 0
     c       = [e of the current green | mean_p e_p | max_p e_p | sum_i f_i / 4]         the junction
     score_p = W5 ReLU(W4 [e_p | c] + b4) + b5
 
 The logits are the sum of the networks' log-probabilities, if there are several. Four rules come after the networks:
 
-- Exits of a lane are full if all of them are blocked and have little room. A green whose vehicles near the stop line would
-  all enter full exits is not chosen while another green has vehicles near with room ahead: it would fill the junction, or a
-  roundabout, and move nothing.
-- A lane with halting vehicles and exits that are not full, of which a link has had no green for MAX_RED_S, is served next; of
-  several, the one with the longest time. If the current green does not serve the lane, only the greens that serve most of its
-  links are left. If it does, and the lane does not move, only the next green in the order of the program is left that serves a
-  link which the current one does not: repeated, this reaches the link that waits. If the lane moves, the rule does not apply.
-  This rule has priority over the first one.
-- A green that has been shown for at least STUCK_S, with vehicles near its stop lines, is left if none of its lanes moves now and
-  a green that the other rules allow serves other lanes with vehicles near and room ahead; only such greens remain. Otherwise two
-  junctions would wait for each other for ever: the first vehicle of a lane may be headed for a full exit while others are free.
-- A green without demand, which serves no lane with vehicles near or arriving soon, is not chosen while a green that the other
-  rules allow serves a lane with vehicles near and room ahead: with light traffic, a network may rest in such a green.
+- Exits of a lane are full if all of them are blocked and have little room. A green whose vehicles near the stop line
+  would all enter full exits is not chosen while another green has vehicles near with room ahead: it would fill the
+  junction, or a roundabout, and move nothing.
+- A lane with halting vehicles and exits that are not full, of which a link has had no green for MAX_RED_S, is served
+  next; of several, the one with the longest time. If the current green does not serve the lane, only the greens that
+  serve most of its links are left. If it does, and the lane does not move, only the next green in the order of the
+  program is left that serves a link which the current one does not: repeated, this reaches the link that waits. If the
+  lane moves, the rule does not apply. This rule has priority over the first one.
+- A green that has been shown for at least STUCK_S, with vehicles near its stop lines, is left if none of its lanes
+  moves now and a green that the other rules allow serves other lanes with vehicles near and room ahead; only such
+  greens remain. Otherwise two junctions would wait for each other for ever: the first vehicle of a lane may be headed
+  for a full exit while others are free.
+- A green without demand, which serves no lane with vehicles near or arriving soon, is not chosen while a green that the
+  other rules allow serves a lane with vehicles near and room ahead: with light traffic, a network may rest in such a
+  green.
 
 A lane moves if its mean speed within 150 m is at least MIN_RELATIVE_SPEED of the limit.
 
@@ -56,12 +59,14 @@ MAX_RED_S = 120.0
 MIN_BLOCKED_SHARE, FULL_OCCUPANCY = (float(np.float32(bound)) for bound in (0.99, 0.8))
 """Exits are full if more than this share of them is blocked, and their occupancy is higher than this.
 
-Rounded to float32, so that an evaluation in float64 decides the same at a bound: 8 vehicles on an exit of 75 m have 0.8.
+Rounded to float32, so that an evaluation in float64 decides the same at a bound: 8 vehicles on an exit of 75 m have
+0.8.
 """
 SHARE_TOLERANCE = 1e-3
 """Difference of two shares of a lane's links that are equal but for rounding."""
 STUCK_S, MIN_RELATIVE_SPEED = 20.0, float(np.float32(0.05))
-"""A green is left after this time, if the mean speed within 150 m on each of its lanes is less than this share of the limit."""
+"""A green is left after this time, if the mean speed within 150 m on each of its lanes is less than this share of the
+limit."""
 MIN_LOG_PROBABILITY = -30.0
 """Of a network's log-probabilities, so that no network of several forbids a green."""
 MASKED_BELOW = 30.0
@@ -71,13 +76,18 @@ MASKED_BELOW = 30.0
 _SCALES: dict[str, tuple[float, float]] = {
     "halting": (5, 12), "vehicles_near": (5, 12), "vehicles_middle": (5, 12), "vehicles_far": (5, 12),
     "arriving_soon": (3, 12), "arriving_later": (3, 12), "lost_time": (5, 12), "relative_speed": (1, 2),
-    "longest_wait": (60, 3), "total_wait": (20, 3), "occupancy": (1, 1.5), "nearest": (REACH_M, 1), "longest_red": (60, 4),
+    "longest_wait": (60, 3), "total_wait": (20, 3), "occupancy": (1, 1.5), "nearest": (REACH_M, 1),
+    "longest_red": (60, 4),
     "exit_occupancy": (1, 1.2), "exit_queue": (1, 1.2), "exit_blocked": (1, 1),
 }  # fmt: skip
 SCALES = np.array([_SCALES[name][0] for name in FEATURES])
 CAPS = np.array([_SCALES[name][1] for name in FEATURES])
-HALTING, NEAR, RED, TOTAL_WAIT = (FEATURES.index(name) for name in ("halting", "vehicles_near", "longest_red", "total_wait"))
-EXIT_BLOCKED, EXIT_OCCUPANCY, SPEED = (FEATURES.index(name) for name in ("exit_blocked", "exit_occupancy", "relative_speed"))
+HALTING, NEAR, RED, TOTAL_WAIT = (
+    FEATURES.index(name) for name in ("halting", "vehicles_near", "longest_red", "total_wait")
+)
+EXIT_BLOCKED, EXIT_OCCUPANCY, SPEED = (
+    FEATURES.index(name) for name in ("exit_blocked", "exit_occupancy", "relative_speed")
+)
 SOON = FEATURES.index("arriving_soon")
 GREEN_TIME_SCALE_S, GREEN_TIME_CAP, CHANGE_SCALE_S, GREENS_SCALE, INTERVAL_SCALE_S = 60.0, 3.0, 5.0, 4.0, 5.0
 LIMIT_SCALE_MPS, LANES_SCALE = 15.0, 4.0
@@ -85,8 +95,8 @@ LIMIT_SCALE_MPS, LANES_SCALE = 15.0, 4.0
 LANE_INPUTS = len(FEATURES) + 4
 """The lane's features, its shares of G and g now, speed limit and reach."""
 GREEN_INPUTS = 6
-"""Whether it is the current green, its time, the time of the change to it, the share of the current green's lanes that it
-serves too, the number of greens, the decision interval."""
+"""Whether it is the current green, its time, the time of the change to it, the share of the current green's lanes that
+it serves too, the number of greens, the decision interval."""
 LANE_UNITS, GREEN_UNITS, SCORE_UNITS = 32, 32, 64
 SHAPES: dict[str, tuple[int, ...]] = {
     "lane_kernel_1": (LANE_INPUTS, LANE_UNITS),
@@ -116,7 +126,8 @@ class Junction:
     kept: Float32s
     """[P, P], the share of the row's lanes that the column's green serves too."""
     following: Float32s
-    """[P, L], index of the next green in turn that serves a link of the lane that the row's green does not; else its own."""
+    """[P, L], index of the next green in turn that serves a link of the lane that the row's green does not; else its
+    own."""
     lanes: Float32s
     """[L, 2], speed limit and reach, scaled."""
     interval: Float32s
@@ -128,11 +139,16 @@ class Junction:
         signal = contract.signals[0]
         greens, approaches = greens_of(signal), signal.approaches
         shares = [
-            np.array([[sum(g[k] == c for k in a.links) / max(len(a.links), 1) for a in approaches] for g in greens], np.float32)
+            np.array(
+                [[sum(g[k] == c for k in a.links) / max(len(a.links), 1) for a in approaches] for g in greens],
+                np.float32,
+            )
             for c in "Gg"
         ]
         serves = (shares[0] + shares[1] > 0).astype(np.float64)
-        reach_m = [sum(min(lane.length_m, REACH_M - lane.distance_m) * lane.share for lane in a.upstream) for a in approaches]
+        reach_m = [
+            sum(min(lane.length_m, REACH_M - lane.distance_m) * lane.share for lane in a.upstream) for a in approaches
+        ]
         limit_mps = [next(lane.limit_mps for lane in a.upstream if lane.lane_id == a.lane_id) for a in approaches]
         lanes = np.array([limit_mps, reach_m]).T / (LIMIT_SCALE_MPS, REACH_M)
         return cls(
@@ -146,11 +162,22 @@ class Junction:
         )
 
 
-JUNCTION_PARTS = ("protected", "permissive", "change", "kept", "following", "lanes", "interval", "green_mask", "lane_mask")
+JUNCTION_PARTS = (
+    "protected",
+    "permissive",
+    "change",
+    "kept",
+    "following",
+    "lanes",
+    "interval",
+    "green_mask",
+    "lane_mask",
+)
 
 
 def _following(greens: Sequence[str], links: Sequence[int], current: int) -> int:
-    """The index of the first green after `current`, in turn, that serves a link which it does not; `current` without one."""
+    """The index of the first green after `current`, in turn, that serves a link which it does not; `current` without
+    one."""
     waiting = [k for k in links if greens[current][k] not in GREEN]
     after = [(current + n) % len(greens) for n in range(1, len(greens))]
     return next((p for p in after if any(greens[p][k] in GREEN for k in waiting)), current)
@@ -210,12 +237,13 @@ class PhaseCompetition(Step):
 
     @property
     def padding_shapes(self) -> tuple[tuple[int, int], ...]:
-        # padding costs products of small matrices, and another group some 100 operations for each network: relative to a
-        # dense layer's both are some 50 times as much
+        # padding costs products of small matrices, and another group some 100 operations for each network: relative to
+        # a dense layer's both are some 50 times as much
         return ((self.greens, 3 * GREEN_UNITS), (self.lanes, LANE_UNITS))
 
     def fleet_columns(self, group: Sequence[Step]) -> NDArray[np.int32]:
-        """Of the observation padded to the most greens and lanes of a group, the column of this TL's; `inputs` for a zero."""
+        """Of the observation padded to the most greens and lanes of a group, the column of this TL's; `inputs` for a
+        zero."""
         members = [member for member in group if isinstance(member, PhaseCompetition)]
         greens, lanes = max(member.greens for member in members), max(member.lanes for member in members)
         columns = np.full(greens + 2 + lanes * len(FEATURES), self.inputs, np.int32)
@@ -233,7 +261,9 @@ class PhaseCompetition(Step):
         return phase_competition_graph.logits(x, {part: weight(part) for part in self.parts}, self.count)
 
     def to_json(self) -> dict[str, Any]:
-        return {self.key: {"networks": self.count, "greens": self.greens, "lanes": self.lanes, "features": list(FEATURES)}}
+        return {
+            self.key: {"networks": self.count, "greens": self.greens, "lanes": self.lanes, "features": list(FEATURES)}
+        }
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
@@ -390,7 +420,8 @@ def greens_allowed(junction: Padded, current: Array, green_s: Array, features: A
 
 
 def greens_in_training(junction: Padded, current: Array, features: Array) -> NDArray[np.bool_]:
-    """As `greens_allowed`, without the rules for full exits and for greens that stand: among these a network is trained.
+    """As `greens_allowed`, without the rules for full exits and for greens that stand: among these a network is
+    trained.
 
     A network that never meets full exits or a green that stands, because the rules avoid them, learns nothing of both.
     """
@@ -432,7 +463,9 @@ def _is_full(features: Array) -> NDArray[np.bool_]:
     return result
 
 
-def _moves_now(serves: NDArray[np.bool_], current: Array, features: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _moves_now(
+    serves: NDArray[np.bool_], current: Array, features: Array
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """(lanes that the current green serves, those of them that move), both [n, L]."""
     served_now: NDArray[np.bool_] = np.any((current > 0)[:, :, None] & serves, 1)
     return served_now, served_now & (features[..., SPEED] >= MIN_RELATIVE_SPEED)

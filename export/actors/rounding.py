@@ -22,7 +22,8 @@ def logits(x: NDArray[np.float32], actor: Actor) -> NDArray[Any]:
 
 
 def rounding_of_actions(tolerance: float, x: NDArray[np.float32], actor: Actor) -> NDArray[Any]:
-    """[n, A] changes of continuous actions if their logits, before a tanh, change by a tolerance times the logits' scale."""
+    """[n, A] changes of continuous actions if their logits, before a tanh, change by a tolerance times the logits'
+    scale."""
     last = max((k for k, step in enumerate(actor.steps) if isinstance(step, Dense)), default=-1) + 1
     before: NDArray[Any] = x.astype(np.float64)
     branches: list[NDArray[Any]] = []

@@ -89,7 +89,8 @@ class Step(ABC):
     def fleet_columns(self, group: Sequence["Step"]) -> NDArray[np.int32] | None:
         """Of a first step: the column of the TL's observation by column of the group's, `inputs` for a zero.
 
-        None for an observation that is padded at its end. `group`: the first steps of a fleet's group, this one included.
+        None for an observation that is padded at its end. `group`: the first steps of a fleet's group, this one
+        included.
         """
         return None
 
@@ -112,7 +113,8 @@ class Step(ABC):
     @classmethod
     @abstractmethod
     def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        """The step of a description. Raises LookupError, TypeError or ValueError if description and weights do not fit."""
+        """The step of a description. Raises LookupError, TypeError or ValueError if description and weights do not
+        fit."""
 
 
 @dataclass(frozen=True)

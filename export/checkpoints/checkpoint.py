@@ -59,7 +59,9 @@ class Checkpoint:
         """A variable's values. Raises InputError if they cannot be read."""
         shape = self.stored[name].shape
         if elements(shape) > MAX_ELEMENTS:
-            raise InputError(f"{self.where}: {name} has shape {list(shape)}, more than any actor's; the file is corrupt")
+            raise InputError(
+                f"{self.where}: {name} has shape {list(shape)}, more than any actor's; the file is corrupt"
+            )
         return self.load(name)
 
 
@@ -69,7 +71,8 @@ def elements(shape: tuple[int, ...]) -> int:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """(layer, part) of a variable's name: `a/dense/kernel` is (a/dense, kernel), `a/w/0` of a list of kernels (a/0, w)."""
+    """(layer, part) of a variable's name: `a/dense/kernel` is (a/dense, kernel), `a/w/0` of a list of kernels (a/0,
+    w)."""
     layer, _, part = name.rpartition("/")
     if part.isdigit() and layer.rpartition("/")[2] in PARTS:
         parent, _, list_name = layer.rpartition("/")

@@ -1,4 +1,5 @@
-"""Read HDF5 weights. A helper process calls `contents`: the HDF5 library may loop forever or crash on a corrupt file."""
+"""Read HDF5 weights. A helper process calls `contents`: the HDF5 library may loop forever or crash on a corrupt
+file."""
 
 import io
 import json
@@ -66,7 +67,8 @@ def contents(path: Path) -> Contents:
         layers = None
         if "layer_names" in group.attrs:
             layers = tuple(
-                (name, tuple(map(_text, group[name].attrs["weight_names"]))) for name in map(_text, group.attrs["layer_names"])
+                (name, tuple(map(_text, group[name].attrs["weight_names"])))
+                for name in map(_text, group.attrs["layer_names"])
             )
     return Contents(arrays, layers, whole, config, version)
 

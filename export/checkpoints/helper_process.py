@@ -35,7 +35,11 @@ class Helper:
     """A process that calls one module's `contents(path, ...)`."""
 
     def __init__(
-        self, module: str, kind: str, libraries: Sequence[str] = (), advice: str = "the file may be corrupt: save it again"
+        self,
+        module: str,
+        kind: str,
+        libraries: Sequence[str] = (),
+        advice: str = "the file may be corrupt: save it again",
     ) -> None:
         """Store the settings; the process starts with the first read.
 
@@ -57,7 +61,8 @@ class Helper:
         return self.call(path, *arguments)
 
     def call(self, path: Path, *arguments: Any, limit_s: int | None = None) -> Any:
-        """Like `read`, with a limit in s (default: READ_TIMEOUT_S). `path` names the input in errors and need not be a file."""
+        """Like `read`, with a limit in s (default: READ_TIMEOUT_S). `path` names the input in errors and need not be a
+        file."""
         limit_s = limit_s or READ_TIMEOUT_S
         try:
             connection = self._connect()

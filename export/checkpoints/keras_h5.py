@@ -49,7 +49,9 @@ def read(path: Path, strict: bool = False) -> Layers:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open a weights file; variables have the names of its datasets. Raises InputError."""
     arrays = _contents(path).arrays
-    listed = {name: StoredVariable(name, arrays[name].shape, arrays[name].dtype.name) for name in sorted(arrays, key=natural)}
+    listed = {
+        name: StoredVariable(name, arrays[name].shape, arrays[name].dtype.name) for name in sorted(arrays, key=natural)
+    }
     return Checkpoint(path, listed, lambda name: arrays[name], ordered=False)
 
 

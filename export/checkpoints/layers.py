@@ -62,7 +62,9 @@ def _read_parts(checkpoint: Checkpoint, scope: str) -> LayerParts:
     return parts_of
 
 
-def _refuse_unread(checkpoint: Checkpoint, unread: Sequence[str], scope: str, parts_of: LayerParts, order: Sequence[str]) -> None:
+def _refuse_unread(
+    checkpoint: Checkpoint, unread: Sequence[str], scope: str, parts_of: LayerParts, order: Sequence[str]
+) -> None:
     """Raise InputError if a variable outside the layers may belong to the actor."""
     variables = [checkpoint.stored[name] for name in unread]
     inputs, outputs = input_sizes(parts_of, order), output_sizes(parts_of, order)
@@ -108,21 +110,24 @@ def _kernel_shapes(parts_of: LayerParts, order: Sequence[str]) -> list[tuple[int
 
 
 def output_sizes(parts_of: LayerParts, order: Sequence[str]) -> set[int]:
-    """Possible sizes of the actor's output: the units of the last dense layer, and units that are not any layer's inputs."""
+    """Possible sizes of the actor's output: the units of the last dense layer, and units that are not any layer's
+    inputs."""
     shapes = _kernel_shapes(parts_of, order)
     all_inputs = {inputs for inputs, _ in shapes}
     return {units for _, units in shapes if units not in all_inputs} | {units for _, units in shapes[-1:]}
 
 
 def input_sizes(parts_of: LayerParts, order: Sequence[str]) -> set[int]:
-    """Possible sizes of the actor's input: the inputs of the first dense layer, and inputs that are not any layer's units."""
+    """Possible sizes of the actor's input: the inputs of the first dense layer, and inputs that are not any layer's
+    units."""
     shapes = _kernel_shapes(parts_of, order)
     all_units = {units for _, units in shapes}
     return {inputs for inputs, _ in shapes if inputs not in all_units} | {inputs for inputs, _ in shapes[:1]}
 
 
 def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scope: str, output_sizes: set[int]) -> None:
-    """Raise InputError if a variable of unknown use may be part of the actor, such as statistics that normalise observations.
+    """Raise InputError if a variable of unknown use may be part of the actor, such as statistics that normalise
+    observations.
 
     Without that variable the exported actor might give other actions than the trained one.
 
@@ -136,11 +141,14 @@ def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scop
         reason = scopes.unread_reason(variable.name, scope)
         if scopes.is_unnamed_log_std(variable.name) and not _is_log_std(variable, output_sizes):
             reason = scopes.UNKNOWN_USE
-        may_act = reason == scopes.UNKNOWN_USE and (variable.shape or (scope and not scopes.is_hyperparameter(variable.name)))
+        may_act = reason == scopes.UNKNOWN_USE and (
+            variable.shape or (scope and not scopes.is_hyperparameter(variable.name))
+        )
         if "float" in variable.dtype and (may_act or scopes.is_normaliser(variable.name)):
             raise InputError(
-                f"{where}: {variable.name} {list(variable.shape)} is not part of a layer, but may be part of the actor, and no "
-                "known architecture uses it; pass --actor MODULE:FUNCTION, or --actor NAME to leave it out"
+                f"{where}: {variable.name} {list(variable.shape)} is not part of a layer, but may be part of the "
+                "actor, and no known architecture uses it; pass --actor MODULE:FUNCTION, or --actor NAME to leave it "
+                "out"
             )
 
 
@@ -172,9 +180,9 @@ def _refuse_by_size(where: Path, unread: Sequence[StoredVariable], scope: str, a
         use = _use_inside(variable, kernels, actor) if is_inside else _use_outside(variable, kernels, actor)
         if use:
             raise InputError(
-                f"{where}: {variable.name} {list(variable.shape)} is not part of {scope or 'the actor'}, but may be {use}; pass "
-                "every layer in the order of calls (--scope . --layers A,B,...), --actor MODULE:FUNCTION, or --actor NAME to "
-                "leave it out"
+                f"{where}: {variable.name} {list(variable.shape)} is not part of {scope or 'the actor'}, but may be "
+                f"{use}; pass every layer in the order of calls (--scope . --layers A,B,...), --actor MODULE:FUNCTION, "
+                "or --actor NAME to leave it out"
             )
 
 
@@ -205,7 +213,11 @@ def _use_outside(variable: StoredVariable, kernels: Mapping[str, StoredVariable]
         return ""
     sizes = [size for size in variable.shape if size != 1]
     is_vector = len(sizes) == 1 and sizes[0] in actor.inputs | actor.outputs
-    return "statistics or factors of its observation or output" if is_vector or scopes.is_observations(variable.name) else ""
+    return (
+        "statistics or factors of its observation or output"
+        if is_vector or scopes.is_observations(variable.name)
+        else ""
+    )
 
 
 def _layer_sizes(kernel: StoredVariable) -> tuple[int, int]:
@@ -278,4 +290,6 @@ def _batch_norm(where: Path, name: str, parts: dict[str, Float32Array], stored_a
         raise InputError(f"{where}: {name} is not a batch norm: its variables have shapes {sorted(map(list, shapes))}")
     if (parts["variance"] < 0).any():
         raise InputError(f"{where}: {name}/moving_variance is negative")
-    return BatchNorm(name, parts.get("gamma"), parts.get("beta"), parts["mean"], parts["variance"], BATCH_NORM_EPSILON, stored_as)
+    return BatchNorm(
+        name, parts.get("gamma"), parts.get("beta"), parts["mean"], parts["variance"], BATCH_NORM_EPSILON, stored_as
+    )

@@ -23,7 +23,9 @@ LIBRARY_ACTIVATIONS = {
 def activation(where: Path, name: Any) -> str:
     """Our name of an activation. Raises InputError if we do not have it."""
     if str(name) not in LIBRARY_ACTIVATIONS:
-        raise InputError(f"{where}: its activation {name} is not one of {', '.join(LIBRARY_ACTIVATIONS)}; it cannot be exported")
+        raise InputError(
+            f"{where}: its activation {name} is not one of {', '.join(LIBRARY_ACTIVATIONS)}; it cannot be exported"
+        )
     return LIBRARY_ACTIVATIONS[str(name)]
 
 
@@ -65,7 +67,9 @@ class StateDict:
 
         Raises InputError unless their numbers are 0, 2, 4, ...
         """
-        modules = {name.removeprefix(f"{prefix}/").split("/")[0] for name in self._arrays if name.startswith(f"{prefix}/")}
+        modules = {
+            name.removeprefix(f"{prefix}/").split("/")[0] for name in self._arrays if name.startswith(f"{prefix}/")
+        }
         if not all(module.isdigit() for module in modules):
             raise InputError(f"{self._where}: {prefix} holds {', '.join(sorted(modules))}, not numbered linear layers")
         numbers = sorted(map(int, modules))

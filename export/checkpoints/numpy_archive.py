@@ -19,7 +19,8 @@ MAX_BYTES = 2 << 30
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open an archive; the parts of a name are separated by `/` or `.`, and `:0` at its end is dropped. Raises InputError."""
+    """Open an archive; the parts of a name are separated by `/` or `.`, and `:0` at its end is dropped. Raises
+    InputError."""
     stored, keys, size = {}, {}, 0
     try:
         regular_files.check(path)
@@ -27,7 +28,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
             for entry in archive.infolist():
                 size += entry.file_size
                 if size > MAX_BYTES:
-                    raise InputError(f"{path}: its arrays have more than {MAX_BYTES} bytes; save the actor's weights alone")
+                    raise InputError(
+                        f"{path}: its arrays have more than {MAX_BYTES} bytes; save the actor's weights alone"
+                    )
                 key = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as file:
                     shape, dtype = _header(file)

@@ -44,14 +44,16 @@ class Onnx(Source):
         steps, ends_with_choices = _Chain(path, graph, output).steps()
         layers = [step for step in steps if isinstance(step, Dense)]
         if not layers:
-            raise InputError(f"{path}: its output {output} depends on no linear layer; name the actor's with --output-tensor")
+            raise InputError(
+                f"{path}: its output {output} depends on no linear layer; name the actor's with --output-tensor"
+            )
         check_chain(path, steps)
         used = {name for layer in layers for name in layer.stored_as.values()}
         unread = tuple(sorted(name for name in graph.arrays if name not in used and graph.arrays[name].ndim > 1))
         if request.categorical and isinstance(steps[-1], Activation | Clip):
             raise InputError(
-                f"{path}: its output {output} ends with {steps[-1].note or steps[-1].key}, not with logits; pass --action, or "
-                "--output-tensor"
+                f"{path}: its output {output} ends with {steps[-1].note or steps[-1].key}, not with logits; pass "
+                "--action, or --output-tensor"
             )
         kind = "categorical" if ends_with_choices else None
         return StoredActor(Actor("mlp", tuple(steps), unread), "", action_kind=kind)
@@ -61,7 +63,9 @@ def _graph(path: Path) -> OnnxGraph:
     graph = _HELPER.read(path)
     assert isinstance(graph, OnnxGraph)
     if len(graph.inputs) != 1:
-        raise InputError(f"{path}: has the inputs {', '.join(graph.inputs) or 'none'}; an actor has one, its observation")
+        raise InputError(
+            f"{path}: has the inputs {', '.join(graph.inputs) or 'none'}; an actor has one, its observation"
+        )
     return graph
 
 
@@ -100,7 +104,8 @@ class _Chain:
             last = node.outputs[0]
         if last != output or output == self._observation:
             raise InputError(
-                f"{path}: tensor {output} does not depend on the observation {self._observation}; name another --output-tensor"
+                f"{path}: tensor {output} does not depend on the observation {self._observation}; name another "
+                "--output-tensor"
             )
         size = graph.input_size or self._first_size(graph.arrays)
         rng = np.random.default_rng(3)
@@ -161,7 +166,9 @@ class _Chain:
             agrees = False  # different shapes
         if not agrees:
             settings = ", ".join(f"{name} {_text(value)}" for name, value in node.attributes.items())
-            raise self._refused(node, f"gives other values than its exported step{f', with {settings}' if settings else ''}")
+            raise self._refused(
+                node, f"gives other values than its exported step{f', with {settings}' if settings else ''}"
+            )
 
     def _dense(self, node: Node, kernel_name: str, kernel: NDArray[np.float32], bias: str) -> Dense:
         # a bias may have shape [1, units]
@@ -207,7 +214,9 @@ class _Chain:
         with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused
             narrow = np.asarray(values, np.float32) if values.dtype.kind == "f" else None
         if narrow is None or not np.isfinite(narrow).all():
-            raise InputError(f"{self._path}: its constant {name} holds {values.dtype} values that are not finite in float32")
+            raise InputError(
+                f"{self._path}: its constant {name} holds {values.dtype} values that are not finite in float32"
+            )
         return narrow
 
     def _kernel(self, name: str) -> NDArray[np.float32]:

@@ -19,14 +19,28 @@ MAX_BYTES = 2 << 30
 DOMAINS = ("", "ai.onnx")
 """Domains of ONNX's own operators."""
 ACTIVATIONS = {
-    "Relu": "relu", "Tanh": "tanh", "Elu": "elu", "Selu": "selu", "Sigmoid": "sigmoid", "Softplus": "softplus", "Gelu": "gelu",
+    "Relu": "relu", "Tanh": "tanh", "Elu": "elu", "Selu": "selu", "Sigmoid": "sigmoid", "Softplus": "softplus",
+    "Gelu": "gelu",
     "LeakyRelu": "leaky_relu",
 }  # fmt: skip
 CHOICES = ("Softmax", "LogSoftmax", "ArgMax")
 """Operations on logits that keep the best choice. They are left out: the exported model has its own softmax."""
 UNCHANGED = ("Identity", "Cast", "Flatten", "Reshape", "Dropout", "Squeeze", "Unsqueeze")
 """Operations that are left out. An actor may have them if they do not change its values."""
-OPERATIONS = {"Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Clip", "Constant", "Transpose", *ACTIVATIONS, *CHOICES, *UNCHANGED}
+OPERATIONS = {
+    "Gemm",
+    "MatMul",
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Clip",
+    "Constant",
+    "Transpose",
+    *ACTIVATIONS,
+    *CHOICES,
+    *UNCHANGED,
+}
 
 
 @dataclass(frozen=True)

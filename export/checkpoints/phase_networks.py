@@ -74,7 +74,8 @@ def load(
     count = _count(path, checkpoint)
     actors = {name: _array(path, checkpoint, name, (count, *shape)) for name, shape in SHAPES.items()}
     critics = {
-        name: _array(path, checkpoint, f"{CRITIC}{name}", (count, *shape)) for name, shape in (critic_shapes or {}).items()
+        name: _array(path, checkpoint, f"{CRITIC}{name}", (count, *shape))
+        for name, shape in (critic_shapes or {}).items()
     }
     return actors, critics
 
@@ -135,7 +136,8 @@ class PhaseNetworks(Source):
         if contract is None or contract.observation.dialect != DIALECT.name:
             dialect = "no dialect" if contract is None else f"dialect {contract.observation.dialect}"
             raise InputError(
-                f"{request.tl}: {label} is a policy for the dialect {DIALECT.name}, and city.toml has {dialect} for it; write "
+                f"{request.tl}: {label} is a policy for the dialect {DIALECT.name}, and city.toml has {dialect} for "
+                "it; write "
                 f'dialect = "{DIALECT.name}" in [tl.{request.tl}] (greenserve city init --dialect {DIALECT.name})'
             )
         actors, _ = load(path)
@@ -149,7 +151,9 @@ class PhaseNetworks(Source):
         count = len(actors["lane_bias_1"])
         uses = {name: "phase competition" for name in SHAPES} | {DESCRIPTION: "how it was trained"}
         networks = "1 network" if count == 1 else f"{count} networks, whose log-probabilities are added,"
-        parts = [f"network {k}: {_training_text(training)}" for k, training in enumerate(trainings(path), 1) if training]
+        parts = [
+            f"network {k}: {_training_text(training)}" for k, training in enumerate(trainings(path), 1) if training
+        ]
         summary = f"a policy of {networks} for any TL of the dialect {DIALECT.name}"
         return uses, [summary, *parts, *_gate_lines(description_of(path).get("gate"))]
 
@@ -160,7 +164,11 @@ def _training_text(training: Mapping[str, Any]) -> str:
         return f"trained on TLs {', '.join(map(str, tls)) if isinstance(tls, list) else tls}"
     streets = training.get("--streets", "unknown")
     shared = training.get("--shared-updates")
-    text = f"; the first {shared[0]} updates have seed {shared[1]}" if isinstance(shared, list) and len(shared) == 2 else ""
+    text = (
+        f"; the first {shared[0]} updates have seed {shared[1]}"
+        if isinstance(shared, list) and len(shared) == 2
+        else ""
+    )
     return (
         f"seed {training.get('--seed', 'unknown')}, streets: {len(streets) if isinstance(streets, list) else streets}, "
         f"{training.get('--updates', '?')} updates of {training.get('--episodes-per-update', '?')} episodes of "
@@ -181,7 +189,9 @@ def _gate_lines(gate: Any) -> list[str]:
     ]
     for result in results:
         if isinstance(result, dict):
-            state = result.get("failure") or ("passes" if result.get("is_kept", True) else "passes, but others are better")
+            state = result.get("failure") or (
+                "passes" if result.get("is_kept", True) else "passes, but others are better"
+            )
             lines.append(f"gate: {result.get('name')}: {result.get('mean_delay_s')} s in the geometric mean; {state}")
     return lines
 

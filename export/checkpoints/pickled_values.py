@@ -101,7 +101,8 @@ def load(
 
 
 def check_opcodes(data: bytes, begin: int = 0) -> int:
-    """Check the pickle at byte `begin` and return its end. Raises PickleRefused for opcodes or sizes that plain data lacks."""
+    """Check the pickle at byte `begin` and return its end. Raises PickleRefused for opcodes or sizes that plain data
+    lacks."""
     if len(data) - begin > MAX_PICKLE_BYTES:
         raise PickleRefused(f"its pickle has {len(data) - begin} bytes, more than any actor's")
     stream = io.BytesIO(data)
@@ -142,7 +143,9 @@ class _Reader(pickle.Unpickler):
         if module.split(".")[0] in self._opaque_modules and "." not in name:
             return type("Opaque", (Opaque,), {"global_name": f"{module}.{name}"})
         advice = f"; {self._advice}" if self._advice else ""
-        raise PickleRefused(f"its pickle names {module}.{name}, and only plain data is read; no code of it was run{advice}")
+        raise PickleRefused(
+            f"its pickle names {module}.{name}, and only plain data is read; no code of it was run{advice}"
+        )
 
     def persistent_load(self, pid: Any) -> Any:
         if self._persistent is None:

@@ -1,4 +1,5 @@
-"""Check that checkpoints are regular files of a limited size: a FIFO would block an export, a device would fill the memory."""
+"""Check that checkpoints are regular files of a limited size: a FIFO would block an export, a device would fill the
+memory."""
 
 import os
 import stat
@@ -35,7 +36,9 @@ def check(path: Path, max_bytes: int = MAX_BYTES) -> os.stat_result:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
-        raise InputError(f"{path}: cannot be read as a checkpoint: it is {kind}, not a regular file; put the file itself there")
+        raise InputError(
+            f"{path}: cannot be read as a checkpoint: it is {kind}, not a regular file; put the file itself there"
+        )
     if status.st_size > max_bytes:
         raise InputError(
             f"{path}: cannot be read as a checkpoint: it has {status.st_size} bytes, and the limit is {max_bytes}; "

@@ -108,16 +108,27 @@ def _module(path: Path) -> Module:
         raise ValueError(f"{CONFIG_FILE} beside it holds no model config")
     if not isinstance(action, Opaque) or not action.global_name.endswith(".Discrete"):
         raise ValueError(f"its action space is {_class_of(action)}; only Discrete can be exported")
-    shape = observation.state.get("_shape") if isinstance(observation, Opaque) and isinstance(observation.state, dict) else None
+    shape = (
+        observation.state.get("_shape")
+        if isinstance(observation, Opaque) and isinstance(observation.state, dict)
+        else None
+    )
     if not isinstance(shape, tuple) or len(shape) != 1 or not _class_of(observation).endswith("Box"):
         raise ValueError(
-            f"its observation space is {_class_of(observation)} {shape or ''}; only a Box of one dimension can be exported"
+            f"its observation space is {_class_of(observation)} {shape or ''}; only a Box of one dimension can be "
+            "exported"
         )
     if not isinstance(action.state, dict) or int(action.state.get("start", 0)) != 0:
         raise ValueError("its choices do not begin at 0, which is not supported")
-    settings: dict[str, Any] = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | None)}
-    settings |= {key: [int(size) for size in config[key]] for key in ("fcnet_hiddens", "head_fcnet_hiddens") if config.get(key)}
-    return Module(arrays, getattr(module_class, "global_name", "unknown"), settings, int(shape[0]), int(action.state["n"]))
+    settings: dict[str, Any] = {
+        key: value for key, value in config.items() if isinstance(value, str | int | float | bool | None)
+    }
+    settings |= {
+        key: [int(size) for size in config[key]] for key in ("fcnet_hiddens", "head_fcnet_hiddens") if config.get(key)
+    }
+    return Module(
+        arrays, getattr(module_class, "global_name", "unknown"), settings, int(shape[0]), int(action.state["n"])
+    )
 
 
 def _class_of(value: Any) -> str:
@@ -175,7 +186,9 @@ class RLlib(Source):
 
     def checkpoint_of(self, file: Path) -> Path | None:
         # the env runner keeps a copy of the learner's modules
-        is_policy = file.name in STATE_FILES and file.parent.parent.name == "rl_module" and "env_runner" not in file.parts
+        is_policy = (
+            file.name in STATE_FILES and file.parent.parent.name == "rl_module" and "env_runner" not in file.parts
+        )
         return file if is_policy else None
 
     def model_number(self, path: Path) -> int | None:
@@ -200,8 +213,8 @@ class RLlib(Source):
         sizes = int(layers[0].kernel.shape[0]), int(layers[-1].kernel.shape[1])
         if sizes != (module.inputs, module.choices):
             raise InputError(
-                f"{path}: its spaces have {module.inputs} observations and {module.choices} actions, but its network has "
-                f"{sizes[0]} inputs and {sizes[1]} outputs; the checkpoint is damaged"
+                f"{path}: its spaces have {module.inputs} observations and {module.choices} actions, but its network "
+                f"has {sizes[0]} inputs and {sizes[1]} outputs; the checkpoint is damaged"
             )
         normalising_steps, note = _normalising_steps(path, module.inputs)
         return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread), "", note, "categorical")
@@ -225,21 +238,28 @@ def _steps(path: Path, module: Module) -> tuple[list[Step], tuple[str, ...]]:
             raise InputError(f"{path}: its model has {name} ({key}); only MLPs can be exported")
     if not module.class_name.startswith("ray.rllib.algorithms.") or not module.class_name.endswith("TorchRLModule"):
         raise InputError(f"{path}: its module is {module.class_name}; only RLlib's default PPO modules can be exported")
-    encoder = next((name for name in ("encoder/actor_encoder", "encoder/encoder") if state.holds(f"{name}/net/mlp")), None)
+    encoder = next(
+        (name for name in ("encoder/actor_encoder", "encoder/encoder") if state.holds(f"{name}/net/mlp")), None
+    )
     if not state.holds("pi/net/mlp") or (encoder is None and state.holds("encoder")):
         raise InputError(
-            f"{path}: has no MLP encoder and policy head (encoder.*.net.mlp, pi.net.mlp); only PPO's MLPs can be exported"
+            f"{path}: has no MLP encoder and policy head (encoder.*.net.mlp, pi.net.mlp); only PPO's MLPs can be "
+            "exported"
         )
     steps: list[Step] = []
     if encoder is not None:
         # an activation follows the encoder's last layer too
-        steps = activated(state.sequential(f"{encoder}/net/mlp"), activation(path, config.get("fcnet_activation", "tanh")))
+        steps = activated(
+            state.sequential(f"{encoder}/net/mlp"), activation(path, config.get("fcnet_activation", "tanh"))
+        )
     *hidden, last = state.sequential("pi/net/mlp")
     if hidden:
         steps += activated(hidden, activation(path, config.get("head_fcnet_activation", "relu")))
     unread = state.unread
     training = tuple(f"{module_name}/" for module_name in TRAINING)
-    unknown = [name for name in unread if not name.endswith("log_std_clip_param_const") and not name.startswith(training)]
+    unknown = [
+        name for name in unread if not name.endswith("log_std_clip_param_const") and not name.startswith(training)
+    ]
     if unknown:
         raise InputError(
             f"{path}: {unknown[0]} may be part of the policy, but RLlib's default PPO module does not have it; "

@@ -15,7 +15,8 @@ from export.checkpoints.torch_tensors import SavedTensors, to_native
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 DTYPES = {
-    "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "bf16", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U8": "u1",
+    "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "bf16", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
+    "U8": "u1",
     "BOOL": "b1",
 }  # fmt: skip
 

@@ -10,7 +10,8 @@ from city.names import TL_PATTERN, contains_tl
 from export.checkpoints.checkpoint import PARTS, natural, split_name
 
 _TRAINING = {
-    "critic", "optimizer", "optimizers", "optim", "opt", "adam", "target", "old", "oldpi", "oldactor", "value", "vf", "vpred",
+    "critic", "optimizer", "optimizers", "optim", "opt", "adam", "target", "old", "oldpi", "oldactor", "value", "vf",
+    "vpred",
     "baseline", "slots", "ema", "gradients", "discriminator",
 }  # fmt: skip
 _CRITIC = {"critic", "value", "vf", "vpred", "baseline"}
@@ -80,9 +81,9 @@ def choose_scope(where: Path, names: Sequence[str], tl: str, scope: str | None, 
         return tops.pop()
     if not tops:
         raise InputError(
-            f"{where}: holds no layers of an actor; name them like actor/dense/kernel [inputs, units] and actor/dense/bias, "
-            "actor/dense_1/kernel, ..., or like PyTorch 0.weight [units, inputs] and 0.bias, 2.weight, ...; "
-            "greenserve inspect lists its variables"
+            f"{where}: holds no layers of an actor; name them like actor/dense/kernel [inputs, units] and "
+            "actor/dense/bias, actor/dense_1/kernel, ..., or like PyTorch 0.weight [units, inputs] and 0.bias, "
+            "2.weight, ...; greenserve inspect lists its variables"
         )
     raise InputError(f"{where}: no scope has the name of an actor; pass --scope. Its top scopes are {_list(tops)}")
 
@@ -98,7 +99,9 @@ def unread_reason(name: str, scope: str) -> str:
 
 def is_hyperparameter(name: str) -> bool:
     """Whether a scalar is a hyperparameter of training, by its name."""
-    return bool(re.search(r"learning_rate|\blr\b|log_alpha|entropy|\bkl|beta|gamma|epsilon|clip_?(range|param)", name.lower()))
+    return bool(
+        re.search(r"learning_rate|\blr\b|log_alpha|entropy|\bkl|beta|gamma|epsilon|clip_?(range|param)", name.lower())
+    )
 
 
 def serves_training(name: str) -> bool:
@@ -128,7 +131,9 @@ def is_another_agents(name: str, scope: str, layers: Iterable[str]) -> bool:
 
 def is_observations(name: str) -> bool:
     """Whether a variable scales, shifts or clips observations or actions, by its name."""
-    return bool(re.search(r"(obs|observation|state|input|action|logit)s?_?(mean|var|std|scale|shift|clip|norm)", name.lower()))
+    return bool(
+        re.search(r"(obs|observation|state|input|action|logit)s?_?(mean|var|std|scale|shift|clip|norm)", name.lower())
+    )
 
 
 def is_normaliser(name: str) -> bool:
@@ -137,7 +142,9 @@ def is_normaliser(name: str) -> bool:
     if any(map(is_training, modules)):
         return False
     path = " ".join(modules)
-    return "batch_norm" not in path and bool(re.search(r"obs\w*(rms|norm|stat)|running|normali[sz]|standardi[sz]|scaler", path))
+    return "batch_norm" not in path and bool(
+        re.search(r"obs\w*(rms|norm|stat)|running|normali[sz]|standardi[sz]|scaler", path)
+    )
 
 
 def is_unnamed_log_std(name: str) -> bool:

@@ -135,7 +135,8 @@ class Source(ABC):
         return StoredActor(actor, scope, note)
 
     def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], list[str]] | None:
-        """(use of each variable, lines of a summary) of a checkpoint for any TL; None if its actor can be rebuilt alone.
+        """(use of each variable, lines of a summary) of a checkpoint for any TL; None if its actor can be rebuilt
+        alone.
 
         Raises InputError.
         """
@@ -152,4 +153,6 @@ class Source(ABC):
     def refuse_tensor(self, label: str, request: ActorRequest) -> None:
         """Raise InputError if the request names a tensor, for checkpoints without a graph."""
         if request.output_tensor is not None:
-            raise InputError(f"{request.tl}: --output-tensor needs a graph, and {label} holds only weights; leave it out")
+            raise InputError(
+                f"{request.tl}: --output-tensor needs a graph, and {label} holds only weights; leave it out"
+            )

@@ -44,7 +44,15 @@ FLATTEN_EXTRACTOR = re.compile(r"<class 'stable_baselines3\.common\.(torch_layer
 """The features extractor of MlpPolicy, which does not change values."""
 CLIP_MEAN = 2.0
 """Default bound of SAC's mean action with use_sde."""
-TRAINING = ("value_net", "mlp_extractor/value_net", "critic", "critic_target", "actor_target", "q_net_target", "actor/log_std")
+TRAINING = (
+    "value_net",
+    "mlp_extractor/value_net",
+    "critic",
+    "critic_target",
+    "actor_target",
+    "q_net_target",
+    "actor/log_std",
+)
 """Modules that only training uses."""
 TRAINING_TENSORS = ("log_std", "actor/log_std", "log_ent_coef")
 
@@ -71,7 +79,9 @@ def contents(path: Path) -> SavedPolicy:
         members = torch_tensors.members_of(archive)
         for name in ("data", "policy.pth"):
             if name not in members:
-                raise ValueError(f"it has no member {name}, or is cut off; copy it again, or write it with model.save(path)")
+                raise ValueError(
+                    f"it has no member {name}, or is cut off; copy it again, or write it with model.save(path)"
+                )
         try:
             settings = json.loads(torch_tensors.member_bytes(archive, members["data"], MAX_DATA_BYTES))
         except RecursionError:
@@ -110,7 +120,11 @@ def _unpickled(setting: Any) -> Any:
     """The object in a setting's pickle, read without running it. `None` if it cannot be read."""
     text = setting.get(":serialized:") if isinstance(setting, dict) else None
     try:
-        return load(base64.b64decode(text), pickled_arrays.REBUILDERS, vec_normalize.LIBRARIES) if isinstance(text, str) else None
+        return (
+            load(base64.b64decode(text), pickled_arrays.REBUILDERS, vec_normalize.LIBRARIES)
+            if isinstance(text, str)
+            else None
+        )
     except (ValueError, TypeError, LookupError):
         return None  # the printed values beside the pickle are checked instead
 
@@ -181,7 +195,8 @@ def _observation_size(path: Path, saved: SavedPolicy) -> int:
         )
     if not isinstance(shape, list) or len(shape) != 1 or type(shape[0]) is not int:
         raise InputError(
-            f"{path}: its observation has shape {shape}; only a Box of one dimension, such as sumo-rl's, can be exported"
+            f"{path}: its observation has shape {shape}; only a Box of one dimension, such as sumo-rl's, can be "
+            "exported"
         )
     return shape[0]
 
@@ -198,7 +213,10 @@ def _action_space(path: Path, saved: SavedPolicy) -> SavedActionSpace:
         return SavedActionSpace("categorical", int(size))
     if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list) and len(space["_shape"]) == 1:
         # the printed bounds are the second choice: NumPy rounds them as the user's print options say
-        low, high = saved.action_bounds or (_parse_printed(path, space.get("low")), _parse_printed(path, space.get("high")))
+        low, high = saved.action_bounds or (
+            _parse_printed(path, space.get("low")),
+            _parse_printed(path, space.get("high")),
+        )
         if not np.isfinite((*low, *high)).all():
             raise InputError(
                 f"{path}: its action space is not bounded ({space.get('low')} to {space.get('high')}); "
@@ -206,7 +224,9 @@ def _action_space(path: Path, saved: SavedPolicy) -> SavedActionSpace:
             )
         if len(low) == len(high) == space["_shape"][0] and all(a < b for a, b in zip(low, high, strict=True)):
             return SavedActionSpace("continuous", len(low), low, high)
-        raise InputError(f"{path}: the bounds of its action space cannot be read ({space.get('low')} to {space.get('high')})")
+        raise InputError(
+            f"{path}: the bounds of its action space cannot be read ({space.get('low')} to {space.get('high')})"
+        )
     advice = "; train one policy for each signal" if "MultiDiscrete" in kind else ""
     raise InputError(f"{path}: its action space is {_class_name(kind)}; only Discrete and Box can be exported{advice}")
 
@@ -228,13 +248,18 @@ def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[li
     for name in saved.arrays:
         if "lstm" in name:
             raise InputError(
-                f"{path}: {name} is part of an LSTM: its actions depend on earlier observations; train a policy without an LSTM"
+                f"{path}: {name} is part of an LSTM: its actions depend on earlier observations; train a policy "
+                "without an LSTM"
             )
         if "features_extractor" in name:
-            raise InputError(f"{path}: {name} is part of a features extractor (a CNN or a user's class); train with MlpPolicy")
+            raise InputError(
+                f"{path}: {name} is part of a features extractor (a CNN or a user's class); train with MlpPolicy"
+            )
     extractor = kwargs.get("features_extractor_class")
     if extractor is not None and not FLATTEN_EXTRACTOR.fullmatch(str(extractor)):
-        raise InputError(f"{path}: its features extractor {_class_name(str(extractor))} is not MlpPolicy's; train with MlpPolicy")
+        raise InputError(
+            f"{path}: its features extractor {_class_name(str(extractor))} is not MlpPolicy's; train with MlpPolicy"
+        )
     _check_policy_class(path, saved)
     uses_sde = saved.settings.get("use_sde") is True and "actor/mu/0/weight" in saved.arrays
     steps: list[Step]
@@ -266,10 +291,13 @@ def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[li
     if action.kind == "continuous":
         steps += _bounded(action) if squashes else [Clip(action.low, action.high)]
     unread = state.unread
-    unknown = [n for n in unread if n not in TRAINING_TENSORS and not any(n.startswith(f"{module}/") for module in TRAINING)]
+    unknown = [
+        n for n in unread if n not in TRAINING_TENSORS and not any(n.startswith(f"{module}/") for module in TRAINING)
+    ]
     if unknown:
         raise InputError(
-            f"{path}: {unknown[0]} is not a tensor of a supported policy, but may be part of the actor; train with MlpPolicy"
+            f"{path}: {unknown[0]} is not a tensor of a supported policy, but may be part of the actor; train with "
+            "MlpPolicy"
         )
     return steps, unread, scores
 
@@ -278,7 +306,9 @@ def _policy_kwargs(path: Path, saved: SavedPolicy) -> Mapping[str, Any]:
     """The keyword arguments of the policy. Raises InputError if they were not saved."""
     kwargs = saved.settings.get("policy_kwargs")
     if not isinstance(kwargs, dict):
-        raise InputError(f"{path}: its policy_kwargs, which contain the activations, were not saved; save it without exclude")
+        raise InputError(
+            f"{path}: its policy_kwargs, which contain the activations, were not saved; save it without exclude"
+        )
     return kwargs
 
 
@@ -289,13 +319,14 @@ def _policy_name(saved: SavedPolicy) -> str:
 
 
 def _check_policy_class(path: Path, saved: SavedPolicy) -> None:
-    """Raise InputError unless the policy is one of the libraries': a subclass has the same tensors and may act differently."""
+    """Raise InputError unless the policy is one of the libraries': a subclass has the same tensors and may act
+    differently."""
     policy = saved.settings.get("policy_class")
     module = str(policy.get("__module__")) if isinstance(policy, dict) else "unknown"
     if not module.startswith(POLICY_MODULES):
         raise InputError(
-            f"{path}: its policy ({_policy_name(saved)}, of module {module}) is not one of stable-baselines3's or sb3-contrib's: "
-            "it may act differently; train with MlpPolicy"
+            f"{path}: its policy ({_policy_name(saved)}, of module {module}) is not one of stable-baselines3's or "
+            "sb3-contrib's: it may act differently; train with MlpPolicy"
         )
 
 
@@ -311,7 +342,8 @@ def _clip_mean(path: Path, value: Any) -> float:
 
 
 def _hidden_activation(path: Path, kwargs: Mapping[str, Any], default: str) -> str:
-    """The activation of hidden layers. policy_kwargs have its class if it is not the algorithm's default. Raises InputError."""
+    """The activation of hidden layers. policy_kwargs have its class if it is not the algorithm's default. Raises
+    InputError."""
     activation_class = kwargs.get("activation_fn")
     if activation_class is None:
         return default
@@ -329,7 +361,8 @@ def _bounded(action: SavedActionSpace) -> list[Step]:
 
 
 def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[list[Step], str]:
-    """(VecNormalize as steps before the network, a note for the user). Raises InputError if its statistics are missing."""
+    """(VecNormalize as steps before the network, a note for the user). Raises InputError if its statistics are
+    missing."""
     file = _statistics_file(path, saved)
     if file is None:
         # on-policy algorithms save the unnormalised observation only if the environment normalises, others always

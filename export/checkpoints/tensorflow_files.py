@@ -24,7 +24,8 @@ def files(prefix: Path) -> list[Path]:
     return sorted(
         path
         for path in prefix.parent.glob(f"{_glob(prefix.name)}.*")
-        if path.name == f"{prefix.name}.index" or re.fullmatch(re.escape(prefix.name) + r"\.data-\d{5}-of-\d{5}", path.name)
+        if path.name == f"{prefix.name}.index"
+        or re.fullmatch(re.escape(prefix.name) + r"\.data-\d{5}-of-\d{5}", path.name)
     )
 
 

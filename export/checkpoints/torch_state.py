@@ -66,8 +66,8 @@ class TorchState(Source):
         has_hidden_layers = stored.actor.architecture != "mlp" or len(stored.actor.widths) > 2
         if has_hidden_layers and request.hints.hidden_activation is None:
             raise InputError(
-                f"{path}: holds weights without their activation; pass --hidden-activation (tanh for CleanRL's PPO, relu for "
-                "its DQN), or set hidden_activation in [tl.NAME]"
+                f"{path}: holds weights without their activation; pass --hidden-activation (tanh for CleanRL's PPO, "
+                "relu for its DQN), or set hidden_activation in [tl.NAME]"
             )
         if not request.categorical and request.hints.output_activation is None:
             raise InputError(
@@ -99,24 +99,29 @@ def _with_stable_baselines3_layers(path: Path, request: ActorRequest) -> ActorRe
 
 
 def _refuse_value_stream(path: Path, layers: Sequence[str]) -> None:
-    """Raise InputError if a Q-network has a value stream: then the outputs of these layers are advantages, not Q-values."""
+    """Raise InputError if a Q-network has a value stream: then the outputs of these layers are advantages, not
+    Q-values."""
     top = layers[0].split("/")[0]
     for name in saved_tensors(path).arrays:
         parts = name.split("/")
         if parts[0] == top and any(map(scopes.is_training, parts[1:-1])):
             raise InputError(
-                f"{path}: {name} is the value stream of a dueling Q-network, which is not supported; train without dueling"
+                f"{path}: {name} is the value stream of a dueling Q-network, which is not supported; train without "
+                "dueling"
             )
 
 
 def _check_names(path: Path, layers: Sequence[str]) -> None:
-    """Raise InputError unless every layer is in a module with the name of an actor or network, or in a sequence without one."""
+    """Raise InputError unless every layer is in a module with the name of an actor or network, or in a sequence without
+    one."""
     for layer in layers:
         parts = layer.split("/")
-        if not any(scopes.is_actor(part) or part in NETWORKS for part in parts) and not all(part.isdigit() for part in parts):
+        if not any(scopes.is_actor(part) or part in NETWORKS for part in parts) and not all(
+            part.isdigit() for part in parts
+        ):
             raise InputError(
-                f"{path}: the name of its layer {layer} does not show whether it is the actor's; pass the actor's layers in the "
-                f"order of calls (--layers {','.join(layers)}), or their module (--scope {parts[0]})"
+                f"{path}: the name of its layer {layer} does not show whether it is the actor's; pass the actor's "
+                f"layers in the order of calls (--layers {','.join(layers)}), or their module (--scope {parts[0]})"
             )
 
 
@@ -133,8 +138,9 @@ def _check_modules(path: Path, layers: Layers, modules: tuple[str, ...]) -> None
     last = int(numbers[-1])
     if list(map(int, numbers)) != list(range(0, last + 1, 2)) or module_numbers[-1] != last:
         raise InputError(
-            f"{path}: {parent or 'its sequence'} has modules 0 to {module_numbers[-1]}, with weights in {', '.join(numbers)}; "
-            "the others are unknown; pass --actor mlp if one activation follows every layer but the last"
+            f"{path}: {parent or 'its sequence'} has modules 0 to {module_numbers[-1]}, with weights in "
+            f"{', '.join(numbers)}; the others are unknown; pass --actor mlp if one activation follows every layer but "
+            "the last"
         )
 
 

@@ -144,7 +144,8 @@ def _zip_archive(archive: zipfile.ZipFile) -> SavedTensors:
 
 
 def _legacy(data: bytes) -> SavedTensors:
-    """Read five pickles (magic number, protocol, system, the object, the storages' keys), then every storage with its size."""
+    """Read five pickles (magic number, protocol, system, the object, the storages' keys), then every storage with its
+    size."""
     ends = [0]
     for number in range(5):
         try:
@@ -195,7 +196,11 @@ def _load(data: bytes, legacy: bool) -> Any:
         if not isinstance(storage, Storage) or type(offset) is not int:
             raise PickleRefused("a tensor in its pickle is damaged")
         for lengths in (size, stride):
-            if not isinstance(lengths, tuple) or len(lengths) > MAX_DIMENSIONS or not all(type(n) is int for n in lengths):
+            if (
+                not isinstance(lengths, tuple)
+                or len(lengths) > MAX_DIMENSIONS
+                or not all(type(n) is int for n in lengths)
+            ):
                 raise PickleRefused("a tensor in its pickle has an invalid shape")
         if len(size) != len(stride):
             raise PickleRefused("a tensor in its pickle has an invalid shape")
@@ -230,7 +235,9 @@ def _saved_tensors(content: Any, storage_bytes: Callable[[Storage], bytes], byte
             dtype = np.dtype(byte_order + storage.code.replace("bf16", "u2"))
             data = storage_bytes(storage)
             if len(data) != storage.elements * dtype.itemsize:
-                raise ValueError(f"its storage {storage.key} has {len(data)} bytes, not {storage.elements * dtype.itemsize}")
+                raise ValueError(
+                    f"its storage {storage.key} has {len(data)} bytes, not {storage.elements * dtype.itemsize}"
+                )
             storages[storage.key] = storage, np.frombuffer(data, dtype)
         first_description, values = storages[storage.key]
         if first_description != storage:
@@ -247,7 +254,9 @@ def _view(name: str, tensor: Tensor, values: NDArray[Any]) -> NDArray[Any]:
     if any(size < 0 for size in tensor.size) or any(stride < 0 for stride in tensor.stride) or tensor.offset < 0:
         raise ValueError(f"its tensor {name} has a negative shape, stride or offset")
     if elements > min(MAX_ELEMENTS, len(values)):
-        raise ValueError(f"its tensor {name} has shape {list(tensor.size)}, more than the {len(values)} values of its storage")
+        raise ValueError(
+            f"its tensor {name} has shape {list(tensor.size)}, more than the {len(values)} values of its storage"
+        )
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.size, tensor.stride, strict=True))
     if elements and last >= len(values):
         raise ValueError(f"its tensor {name} reaches beyond the {len(values)} values of its storage")
@@ -306,7 +315,9 @@ def _modules(content: Any) -> tuple[str, ...]:
         metadata = getattr(value, "_metadata", None)
         if isinstance(metadata, dict):
             names += [f"{prefix}{name.replace('.', '/')}" for name in metadata if isinstance(name, str) and name]
-        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+        items = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+        )
         if depth < MAX_DEPTH:
             pending += [(f"{prefix}{str(key).replace('.', '/')}/", item, depth + 1) for key, item in items]
     return tuple(names)

@@ -65,22 +65,37 @@ def main(argv: list[str], prog: str = "python -m export fleet") -> int:
 
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
-    parser = Parser(prog=prog, description="Build one SavedModel from exported models, so that one Predict serves many TLs.")
+    parser = Parser(
+        prog=prog, description="Build one SavedModel from exported models, so that one Predict serves many TLs."
+    )
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="the fleet's name (default: that of city.toml, or of each district)"
     )
     parser.add_argument(
-        "--tl", action="append", metavar="TL", help="a TL, several with commas, or all; may be repeated; required with NAME"
+        "--tl",
+        action="append",
+        metavar="TL",
+        help="a TL, several with commas, or all; may be repeated; required with NAME",
     )
-    parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml, if it exists)")
-    parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder of the models (default: [serving] models_dir)")
-    parser.add_argument("--model-number", type=int, metavar="N", help="version of the fleet (default: one more than the newest)")
+    parser.add_argument(
+        "--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml, if it exists)"
+    )
+    parser.add_argument(
+        "--models-dir", type=Path, metavar="DIR", help="folder of the models (default: [serving] models_dir)"
+    )
+    parser.add_argument(
+        "--model-number", type=int, metavar="N", help="version of the fleet (default: one more than the newest)"
+    )
     existing = parser.add_mutually_exclusive_group()
     existing.add_argument("--overwrite", action="store_true", help="replace a version that exists")
     existing.add_argument(
-        "--skip-existing", action="store_true", help="leave the newest version if it holds the newest versions of the TLs"
+        "--skip-existing",
+        action="store_true",
+        help="leave the newest version if it holds the newest versions of the TLs",
     )
-    parser.add_argument("--keep", type=int, metavar="N", help="versions of the fleet to keep, the newest (default: all)")
+    parser.add_argument(
+        "--keep", type=int, metavar="N", help="versions of the fleet to keep, the newest (default: all)"
+    )
     return parser
 
 
@@ -104,7 +119,9 @@ def prepare(args: argparse.Namespace) -> list[FleetJob]:
         raise InputError("the fleet has no name, and there is no city.toml here; pass NAME, or --city FILE")
     tls = names.select(args.tl or ["all"], list(city.tls), "--tl", city.tl_of_signal)
     if city.serving.districts:
-        fleets = {district.fleet: [tl for tl in district.tls if tl in tls] for district in city.serving.districts.values()}
+        fleets = {
+            district.fleet: [tl for tl in district.tls if tl in tls] for district in city.serving.districts.values()
+        }
     elif city.serving.fleet:
         fleets = {city.serving.fleet: tls}
     else:
@@ -164,7 +181,8 @@ def _is_fleet(version: Path) -> bool:
 
 
 def export(job: FleetJob) -> str:
-    """Stack, write, verify and publish a fleet; return a one-line summary. Raises InputError, ParityError, NotInferenceOnly."""
+    """Stack, write, verify and publish a fleet; return a one-line summary. Raises InputError, ParityError,
+    NotInferenceOnly."""
     begin = time.perf_counter()
     home = job.models_dir / job.name
     newest = max(model_folders.versions(home), default=None)
@@ -185,7 +203,9 @@ def export(job: FleetJob) -> str:
         template = meta_graph.assemble(inputs, lambda x, v: fleet_graph.build(groups, x, v))
         meta_graph.write(draft, template, contract, fleet_graph.weights(groups))
         warmup.write(draft, contract, number)
-        parity = verify.compare_with_single_models(draft, contract, single_models, lambda members: _bar(members, "verify"))
+        parity = verify.compare_with_single_models(
+            draft, contract, single_models, lambda members: _bar(members, "verify")
+        )
         reference = "the single models, each loaded separately"
         results = manifest.Verification(verify.count_operations(draft), PARITY_OBSERVATIONS, parity, reference)
         manifest.write_fleet(draft, contract, single_models, _groups_in_manifest(groups), results)
@@ -231,7 +251,11 @@ def _read_members(single_models: Mapping[str, Path]) -> tuple[dict[str, pb.Polic
 
 
 def _contract(
-    name: str, number: int, groups: Sequence[Group], contracts: Mapping[str, pb.PolicyContract], single_models: Mapping[str, Path]
+    name: str,
+    number: int,
+    groups: Sequence[Group],
+    contracts: Mapping[str, pb.PolicyContract],
+    single_models: Mapping[str, Path],
 ) -> pb.PolicyContract:
     """The fleet's contract: every TL's columns and contract, in the order of the groups."""
     members: list[pb.Member] = []
@@ -270,7 +294,11 @@ def _contract(
 
 def _groups_in_manifest(groups: Sequence[Group]) -> list[dict[str, Any]]:
     return [
-        {"tls": [member.tl for member in group.members], "widths": group.members[0].actor.widths, "stacked": group.stacked}
+        {
+            "tls": [member.tl for member in group.members],
+            "widths": group.members[0].actor.widths,
+            "stacked": group.stacked,
+        }
         for group in groups
     ]
 

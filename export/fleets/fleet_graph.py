@@ -25,7 +25,8 @@ from export.saved_model.write import import_graph
 from serving.contract import ACTION, Q_VALUES, SCORES
 
 MAX_PADDING_BYTES = 1_000_000
-"""Padding that costs as much as one more group's operations (0.1 to 0.2 ms on 2 cores: `python -m benchmarks.fleet_groups`)."""
+"""Padding that costs as much as one more group's operations (0.1 to 0.2 ms on 2 cores: `python -m
+benchmarks.fleet_groups`)."""
 NO_CHOICE = np.float32(-np.inf)
 """Logit of a padded column, which the argmax never chooses."""
 
@@ -64,7 +65,8 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def group_members(members: Sequence[FleetActor]) -> list[Group]:
-    """Group members by shape, and merge shapes if padding costs less than a group; members keep their order in a group."""
+    """Group members by shape, and merge shapes if padding costs less than a group; members keep their order in a
+    group."""
     by_operations: dict[Hashable, dict[Shapes, list[int]]] = {}
     graphs = []
     for k, member in enumerate(members):
@@ -117,7 +119,9 @@ def build(groups: Sequence[Group], observation: Any, variables: Variables) -> di
         columns = observation[:, begin : begin + width]
         begin += width
         action, *more = (
-            _stacked(k, group.members, columns, variables) if group.stacked else _single(k, group.members[0], columns, variables)
+            _stacked(k, group.members, columns, variables)
+            if group.stacked
+            else _single(k, group.members[0], columns, variables)
         )
         actions.append(action)
         scores += more
@@ -134,7 +138,9 @@ def weights(groups: Sequence[Group]) -> list[Weight]:
                 name = f"group_{k:04d}/{weight_name(j, part)}"
                 variables.append(Weight(name, f"{len(group.members)} TLs", _stack(part, is_matrix, arrays)))
         else:
-            variables += [Weight(f"group_{k:04d}/{w.name}", w.stored_as, w.values) for w in group.members[0].actor.weights]
+            variables += [
+                Weight(f"group_{k:04d}/{w.name}", w.stored_as, w.values) for w in group.members[0].actor.weights
+            ]
     return sorted(variables, key=lambda weight: weight.name)
 
 
@@ -171,7 +177,9 @@ def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables:
     x = _split(actors, observation)
     branches: list[Any] = []
     for j, step in enumerate(actors[0].steps):
-        weights = {part: variables.read(f"group_{k:04d}/{weight_name(j, part)}", shapes[j, part]) for part in step.weights}
+        weights = {
+            part: variables.read(f"group_{k:04d}/{weight_name(j, part)}", shapes[j, part]) for part in step.weights
+        }
         x = step.build_stacked(x, weights.get, branches)
     if not members[0].categorical:
         return [_unpadded(actors, x)]
@@ -254,7 +262,10 @@ def _padded_columns(sizes: Sequence[int], widest: int) -> NDArray[np.int32]:
 def _own_columns(sizes: Sequence[int], own_columns: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     """As `_padded_columns`, from each member's columns in its own observation."""
     begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    parts = [np.where(own < size, begin + own, sum(sizes)) for begin, size, own in zip(begins, sizes, own_columns, strict=True)]
+    parts = [
+        np.where(own < size, begin + own, sum(sizes))
+        for begin, size, own in zip(begins, sizes, own_columns, strict=True)
+    ]
     return np.concatenate(parts).astype(np.int32)
 
 

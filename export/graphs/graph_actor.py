@@ -40,7 +40,8 @@ class GraphActor:
     """An inference-only actor with the trainer's own operations."""
 
     graph: bytes
-    """GraphDef: a placeholder `observation` [-1, O], a placeholder `weight_<k>` for each weight, inference operations."""
+    """GraphDef: a placeholder `observation` [-1, O], a placeholder `weight_<k>` for each weight, inference
+    operations."""
     output: str
     """Name of the output tensor."""
     output_kind: str
@@ -173,7 +174,9 @@ def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind:
     remaining = {node.name for node in graph.node}
     weights = {node: weight for node, weight in weights.items() if node in remaining}
     if not weights:
-        raise InputError(f"{trained.where}: its output does not depend on the checkpoint's variables; it is not an actor")
+        raise InputError(
+            f"{trained.where}: its output does not depend on the checkpoint's variables; it is not an actor"
+        )
     _rename(graph, trained.observation, list(weights))
     graph.versions.CopyFrom(trained.graph.versions)
     named_weights = tuple(replace(weight, name=f"actor/{k:03d}") for k, weight in enumerate(weights.values()))
@@ -181,7 +184,9 @@ def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind:
     return GraphActor(serialized, trained.output, output_kind, named_weights, inputs, outputs, scores=trained.scores)
 
 
-def extract(graph: graph_pb2.GraphDef, tensors: list[str], nodes: Mapping[str, Any] | None = None) -> graph_pb2.GraphDef:
+def extract(
+    graph: graph_pb2.GraphDef, tensors: list[str], nodes: Mapping[str, Any] | None = None
+) -> graph_pb2.GraphDef:
     """The part of a graph that the tensors depend on. `nodes`: its nodes by name, if the caller has them."""
     nodes = nodes or {node.name: node for node in graph.node}
     needed: dict[str, None] = {}  # an ordered set
@@ -304,6 +309,8 @@ def _rename(graph: graph_pb2.GraphDef, observation: str, weights: list[str]) -> 
         # the exporter's inputs replace these placeholders, and a control input cannot name them
         sources = [source for source in node.input if not (source.startswith("^") and node_of(source) in names)]
         del node.input[:]
-        node.input.extend(source.replace(node_of(source), names.get(node_of(source), node_of(source)), 1) for source in sources)
+        node.input.extend(
+            source.replace(node_of(source), names.get(node_of(source), node_of(source)), 1) for source in sources
+        )
     if not any(value.HasField("func") or value.list.func for node in graph.node for value in node.attr.values()):
         graph.ClearField("library")

@@ -1,4 +1,5 @@
-"""Checks of untrusted graphs: every operation that loading or running one reaches is on the list (`serving.graph_operations`)."""
+"""Checks of untrusted graphs: every operation that loading or running one reaches is on the list
+(`serving.graph_operations`)."""
 
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ LOADER_METHODS = (
 
 
 def check_graph(where: Path, graph: Any) -> None:
-    """Raise InputError if a run could do more than arithmetic. `where`: the file, for the message; `graph`: a GraphDef."""
+    """Raise InputError if a run could do more than arithmetic. `where`: the file, for the message; `graph`: a
+    GraphDef."""
     closure = Closure(graph)
     _refuse(where, closure.refused(closure.of_nodes(node.name for node in graph.node)))
 
 
 def check_loading(where: Path, meta_graph: Any) -> None:
-    """Raise InputError if loading a SavedModel could do more than restore its variables. `meta_graph`: a MetaGraphDef."""
+    """Raise InputError if loading a SavedModel could do more than restore its variables. `meta_graph`: a
+    MetaGraphDef."""
     closure = Closure(meta_graph.graph_def)
     roots = run_by_loading(meta_graph)
     for name in LOCAL_COLLECTIONS:
@@ -57,6 +60,6 @@ def _refuse(where: Path, refused: dict[str, str]) -> None:
         operation, node = next(iter(refused.items()))
         more = f" (and {', '.join(list(refused)[1:6])})" if len(refused) > 1 else ""
         raise InputError(
-            f"{where}: its graph would run {operation}, at {node}{more}, which an actor does not need; nothing of it was run. "
-            "Save the actor alone, as a function of the observation"
+            f"{where}: its graph would run {operation}, at {node}{more}, which an actor does not need; nothing of it "
+            "was run. Save the actor alone, as a function of the observation"
         )

@@ -28,7 +28,9 @@ def load_actor(path: Path, request: ActorRequest, config: str, version: str) -> 
     if model is None:
         return None, reason
     variables = variable_names(model)
-    return trained_function.from_model(path, model, request.inputs, variables, request.output_tensor, request.categorical), ""
+    return trained_function.from_model(
+        path, model, request.inputs, variables, request.output_tensor, request.categorical
+    ), ""
 
 
 def load(path: Path, config: str = "", version: str = "") -> tuple[Any, str]:
@@ -80,4 +82,7 @@ def _safe_mode(library: str) -> contextlib.AbstractContextManager[Any]:
 
 def variable_names(model: Any) -> dict[int, str]:
     """id of each variable -> its path in the model."""
-    return {id(getattr(weight, "_value", weight)): getattr(weight, "path", weight.name).split(":")[0] for weight in model.weights}
+    return {
+        id(getattr(weight, "_value", weight)): getattr(weight, "path", weight.name).split(":")[0]
+        for weight in model.weights
+    }

@@ -23,11 +23,13 @@ MATMUL_OPS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum
 BOUNDING_OPS = ("Tanh", "Sigmoid", "Softsign", "ClipByValue", "Sin", "Cos")
 # fmt: off
 ELEMENTWISE_OPS = {
-    *BOUNDING_OPS, "Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "DivNoNan", "Maximum", "Minimum", "Identity",
+    *BOUNDING_OPS, "Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "DivNoNan", "Maximum", "Minimum",
+    "Identity",
     "Reshape", "Squeeze", "ExpandDims", "Softmax", "Select", "SelectV2", "Cast", "CheckNumerics", "StopGradient",
 }
 # fmt: on
-"""Operations between the last layer and the mean: bounds, scales and clips, but none that only a loss has (a square)."""
+"""Operations between the last layer and the mean: bounds, scales and clips, but none that only a loss has (a
+square)."""
 HARMLESS_OPS = ("ArgMax", "Softmax", "LogSoftmax", "TopKV2")
 """Operations on logits that keep the best action."""
 SLICES = ("Split", "SplitV", "StridedSlice", "Slice", "Unpack", "GatherV2")
@@ -36,7 +38,17 @@ MEAN_WORDS = {"mean", "means", "mu", "loc", "logit", "logits"}
 PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
 _FLOATS = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE, types_pb2.DT_HALF)
 _TRAINING_WORDS = {"train", "training", "phase", "learning", "dropout", "explore", "stochastic"}
-_INFERENCE_WORDS = {"eval", "evaluate", "evaluation", "inference", "infer", "test", "testing", "deterministic", "greedy"}
+_INFERENCE_WORDS = {
+    "eval",
+    "evaluate",
+    "evaluation",
+    "inference",
+    "infer",
+    "test",
+    "testing",
+    "deterministic",
+    "greedy",
+}
 """Words in the names of switches that are on at inference; those with _TRAINING_WORDS are off."""
 _FRACTIONS = {"keep": 1.0, "dropout": 0.0, "drop": 0.0, "rate": 0.0}
 """Words in the names of dropout's settings -> value at inference; the first word that matches counts."""
@@ -118,7 +130,8 @@ def _words(name: str) -> set[str]:
 
 
 def required_placeholders(ancestors: Mapping[str, Any]) -> list[str]:
-    """Placeholders that must be fed. Training switches are not, nor those with a default, unless it is an observation's."""
+    """Placeholders that must be fed. Training switches are not, nor those with a default, unless it is an
+    observation's."""
     return [
         node.name
         for node in ancestors.values()
@@ -133,7 +146,9 @@ def observation(where: Path, ancestors: Mapping[str, Any], output: str) -> str:
     inputs = required_placeholders(ancestors)
     if len(inputs) != 1:
         required = f"the placeholders {', '.join(sorted(inputs))}" if inputs else "no placeholder of an observation"
-        raise InputError(f"{where}: tensor {output} depends on {required}; name the actor's own output with --output-tensor")
+        raise InputError(
+            f"{where}: tensor {output} depends on {required}; name the actor's own output with --output-tensor"
+        )
     node = ancestors[inputs[0]]
     dims = node.attr["shape"].shape.dim
     if node.attr["dtype"].type not in _FLOATS or (dims and len(dims) != 2):
@@ -158,7 +173,8 @@ def find_output(
         where: the graph's file.
         graph: the graph.
         layers: nodes of the variables of the actor's layers.
-        is_actor_variable: whether a variable node belongs to the actor, such as statistics that normalise its observation.
+        is_actor_variable: whether a variable node belongs to the actor, such as statistics that normalise its
+            observation.
         categorical: whether the output is logits or probabilities.
 
     Raises:
@@ -169,12 +185,14 @@ def find_output(
     head, other_heads = _head(where, graph, layer_variables)
     ancestors = graph.ancestors(head)
     outside_variables = sorted(
-        n for n, node in ancestors.items() if node.op in VARIABLES and n not in layer_variables and not is_actor_variable(n)
+        n
+        for n, node in ancestors.items()
+        if node.op in VARIABLES and n not in layer_variables and not is_actor_variable(n)
     )
     if outside_variables:
         raise InputError(
-            f"{where}: the output of its actor depends on variables outside its scope ({', '.join(outside_variables[:5])}); "
-            "name its mean with --output-tensor"
+            f"{where}: the output of its actor depends on variables outside its scope "
+            f"({', '.join(outside_variables[:5])}); name its mean with --output-tensor"
         )
     if random := [name for name, node in ancestors.items() if node.op in RANDOM and not _is_dropout(name)]:
         raise InputError(f"{where}: its actor is random ({random[0]}); name its mean with --output-tensor")
@@ -186,7 +204,10 @@ def find_output(
         return (
             set(required_placeholders(inputs)) != {observation_name}
             or any(node.op in RANDOM and not _is_dropout(n) for n, node in inputs.items())
-            or any(node.op in VARIABLES and n not in layer_variables and not is_actor_variable(n) for n, node in inputs.items())
+            or any(
+                node.op in VARIABLES and n not in layer_variables and not is_actor_variable(n)
+                for n, node in inputs.items()
+            )
             or any(other in inputs for other in other_heads)
         )
 
@@ -202,7 +223,9 @@ def find_output(
         return f"{chain[-1]}:0"
     last_used = used_by_training[-1]
     if not categorical and any(graph.nodes[name].op in BOUNDING_OPS for name in chain[last_used + 1 :]):
-        raise InputError(f"{where}: its actor's mean is {chain[last_used]} or {chain[-1]}; choose one with --output-tensor")
+        raise InputError(
+            f"{where}: its actor's mean is {chain[last_used]} or {chain[-1]}; choose one with --output-tensor"
+        )
     return f"{chain[last_used]}:0"
 
 
@@ -217,17 +240,23 @@ def _head(where: Path, graph: GraphIndex, layer_variables: set[str]) -> tuple[st
         raise NotInGraph(f"{where}: its graph does not run the actor")
     if not any(node.op in PLACEHOLDERS for name in products for node in graph.ancestors(name).values()):
         # not NotInGraph: the graph has the activations, and an export of the weights alone would assume the defaults
-        raise InputError(f"{where}: its graph runs the actor on something other than a placeholder, such as an iterator")
+        raise InputError(
+            f"{where}: its graph runs the actor on something other than a placeholder, such as an iterator"
+        )
     inner = {name for product in products for name in graph.ancestors(product) if name != product}
     heads = [name for name in products if name not in inner]
     if len(heads) > 1:
         kernels = {name: _kernel(graph, name, layer_variables) for name in heads}
         means = [name for name, kernel in kernels.items() if _words(kernel) & MEAN_WORDS]
-        not_deviations = [name for name, kernel in kernels.items() if not re.search(r"std|sigma|var\b|scale|dev", kernel.lower())]
+        not_deviations = [
+            name for name, kernel in kernels.items() if not re.search(r"std|sigma|var\b|scale|dev", kernel.lower())
+        ]
         chosen = means if len(means) == 1 else not_deviations
         if len(chosen) != 1:
             names = ", ".join(sorted(kernels.values()))
-            raise InputError(f"{where}: its actor ends with several layers ({names}); name its mean with --output-tensor")
+            raise InputError(
+                f"{where}: its actor ends with several layers ({names}); name its mean with --output-tensor"
+            )
         return chosen[0], [name for name in heads if name != chosen[0]]
     return heads[0], []
 
@@ -255,7 +284,9 @@ def _elementwise_chain(
                 f"{where}: the output of its last layer is split after {chain[-1]}; name its mean with --output-tensor"
             )
         following = [
-            name for name in consumers if graph.nodes[name].op in ELEMENTWISE_OPS and not _uses_twice(graph, name, chain[-1])
+            name
+            for name in consumers
+            if graph.nodes[name].op in ELEMENTWISE_OPS and not _uses_twice(graph, name, chain[-1])
         ]
         if categorical and any(graph.nodes[name].op == "Softmax" for name in following):
             return chain
@@ -269,7 +300,9 @@ def _elementwise_chain(
         chain.append(following[0])
 
 
-def _path_to_training(graph: GraphIndex, tensor: str, is_training: Callable[[str], bool], ignored: Sequence[str]) -> str:
+def _path_to_training(
+    graph: GraphIndex, tensor: str, is_training: Callable[[str], bool], ignored: Sequence[str]
+) -> str:
     """The consumer of a tensor on a path to training, or "". `ignored`: operations of consumers that do not count."""
     for first in _consumers(graph, tensor):
         if is_training(first) or graph.nodes[first].op in ignored:
@@ -296,7 +329,9 @@ def _consumers(graph: GraphIndex, name: str) -> list[str]:
         consumer
         for consumer in dict.fromkeys(graph.consumers.get(name, ()))
         if "gradients" not in consumer
-        and not re.match(r"(Assign|Save|Apply|Resource|Shape|Rank|Size|ZerosLike|OnesLike|.*Summary)", graph.nodes[consumer].op)
+        and not re.match(
+            r"(Assign|Save|Apply|Resource|Shape|Rank|Size|ZerosLike|OnesLike|.*Summary)", graph.nodes[consumer].op
+        )
     ]
 
 

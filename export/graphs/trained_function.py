@@ -23,7 +23,9 @@ from export.graphs.graph_actor import ReferenceModel, TrainedGraph
 from serving.contract import DEFAULT_SIGNATURE
 
 _NOT_THE_MEAN = re.compile(r"value|critic|log_?prob|std|sigma|scale|entropy|sample|hidden|state", re.I)
-_THE_MEAN = re.compile(r"((actor|action|policy|pi)_)?(means?|mu|loc|logits?|probs?|probabilities|actions?|actor|policy|pi)", re.I)
+_THE_MEAN = re.compile(
+    r"((actor|action|policy|pi)_)?(means?|mu|loc|logits?|probs?|probabilities|actions?|actor|policy|pi)", re.I
+)
 """For the full name of an output: a part of it is not enough, as in queue_prob."""
 
 
@@ -52,12 +54,16 @@ def from_saved_model(path: Path, output: str | None, categorical: bool) -> Train
         raise InputError(f"{path}: cannot be read as a SavedModel: {first_line(error)}") from None
     signature, _, key = (output or "").rpartition(":")
     if not functions:
-        raise InputError(f"{path}: has neither a signature nor a traced function; save it with one that takes an observation")
+        raise InputError(
+            f"{path}: has neither a signature nor a traced function; save it with one that takes an observation"
+        )
     if signature and signature not in functions:
         raise InputError(f"{path}: has no signature {signature}; there are {', '.join(functions)}")
     chosen = signature or next((name for name in (DEFAULT_SIGNATURE, "serve", "__call__") if name in functions), None)
     if chosen is None and len(functions) > 1:
-        raise InputError(f"{path}: has the functions {', '.join(functions)}; choose one with --output-tensor FUNCTION:OUTPUT")
+        raise InputError(
+            f"{path}: has the functions {', '.join(functions)}; choose one with --output-tensor FUNCTION:OUTPUT"
+        )
     concrete = functions[chosen or next(iter(functions))]
     names = {variable.ref(): variable.name.split(":")[0] for variable in concrete.variables}
     return from_function(path, concrete, names, key or None, categorical, owner=loaded)
@@ -136,8 +142,8 @@ def from_function(
             value = output_tensor.switch_value(tensor.op.name) if tensor.dtype == tf.bool else None
             if value is None:
                 raise InputError(
-                    f"{where}: its function takes {tensor.op.name} beside the observation, and the value at inference is "
-                    "unknown; choose another signature with --output-tensor SIGNATURE:OUTPUT"
+                    f"{where}: its function takes {tensor.op.name} beside the observation, and the value at inference "
+                    "is unknown; choose another signature with --output-tensor SIGNATURE:OUTPUT"
                 )
             constants[tensor.op.name] = value
     observation = floats[0].op.name
@@ -157,9 +163,13 @@ def from_function(
 
     size = _size(floats[0], variables)
     if size is None:
-        raise InputError(f"{where}: does not define the size of an observation; export a model whose input has a fixed size")
+        raise InputError(
+            f"{where}: does not define the size of an observation; export a model whose input has a fixed size"
+        )
     index = _output(where, concrete, output, call, size)
-    graph = TrainedGraph(where, concrete.graph.as_graph_def(), observation, concrete.outputs[index].name, constants, variables)
+    graph = TrainedGraph(
+        where, concrete.graph.as_graph_def(), observation, concrete.outputs[index].name, constants, variables
+    )
 
     def run(x: NDArray[Any]) -> NDArray[Any]:
         try:
@@ -172,7 +182,8 @@ def from_function(
 
 
 def _functions(loaded: Any) -> dict[str, Any]:
-    """The functions of a loaded SavedModel that may be an actor: its signatures, or its traced methods if it has none."""
+    """The functions of a loaded SavedModel that may be an actor: its signatures, or its traced methods if it has
+    none."""
     functions = {name: function for name, function in loaded.signatures.items() if function.outputs}
     if functions:
         return functions
@@ -180,7 +191,9 @@ def _functions(loaded: Any) -> dict[str, Any]:
         traced = getattr(getattr(loaded, name, None), "concrete_functions", None)
         for concrete in traced or ():
             # not the training trace, whose training flag is bound to True
-            if concrete.outputs and not any(value is True for value in tf.nest.flatten(concrete.structured_input_signature)):
+            if concrete.outputs and not any(
+                value is True for value in tf.nest.flatten(concrete.structured_input_signature)
+            ):
                 functions.setdefault(name, concrete)
     return functions
 
@@ -203,13 +216,15 @@ def _captured(where: Path, concrete: Any, names: Mapping[Any, str]) -> tuple[dic
             variables[placeholder.op.name] = unique, variable.numpy()
         else:
             raise InputError(
-                f"{where}: its function uses {placeholder.op.name}, a resource that is not a variable; it cannot be exported"
+                f"{where}: its function uses {placeholder.op.name}, a resource that is not a variable; it cannot be "
+                "exported"
             )
     return constants, variables
 
 
 def _size(observation: Any, variables: Mapping[str, Any]) -> int | None:
-    """Size of the observation: from its shape, else the one input size of a kernel that differs from every kernel's units."""
+    """Size of the observation: from its shape, else the one input size of a kernel that differs from every kernel's
+    units."""
     shape = observation.shape
     if shape.rank == 2 and shape[1] is not None:
         return int(shape[1])
@@ -236,7 +251,10 @@ def _output(where: Path, concrete: Any, output: str | None, call: Callable[[Any]
     candidates = [
         k
         for k, (value, again) in enumerate(zip(first, second, strict=True))
-        if value.dtype.is_floating and value.shape.rank in (1, 2) and value.shape[0] == 4 and np.array_equal(value, again)
+        if value.dtype.is_floating
+        and value.shape.rank in (1, 2)
+        and value.shape[0] == 4
+        and np.array_equal(value, again)
         if has_names and _THE_MEAN.fullmatch(keys[k]) and not _NOT_THE_MEAN.search(keys[k])
     ]
     if len(candidates) != 1:

@@ -73,7 +73,8 @@ def read(
     elif node_of(output) not in graph.nodes:
         similar = [name for name in graph.nodes if name.rsplit("/", 1)[-1] == node_of(output).rsplit("/", 1)[-1]][:5]
         raise InputError(
-            f"{meta}: has no tensor {output}; {'similar: ' + ', '.join(similar) if similar else 'none has a similar name'}"
+            f"{meta}: has no tensor {output}; "
+            f"{'similar: ' + ', '.join(similar) if similar else 'none has a similar name'}"
         )
     output = output if ":" in output else f"{output}:0"
     ancestors = graph.ancestors(node_of(output))
@@ -86,10 +87,14 @@ def read(
     for node in ancestors.values():
         if node.op in VARIABLES:
             if (stored := output_tensor.stored_as(node)) not in checkpoint.stored:
-                raise InputError(f"{prefix}: variable {stored} is missing, and tensor {output} of its graph depends on it")
+                raise InputError(
+                    f"{prefix}: variable {stored} is missing, and tensor {output} of its graph depends on it"
+                )
             variables[node.name] = stored, checkpoint.value(stored)
     if not variables:
-        raise InputError(f"{meta}: tensor {output} depends on no variable; name the actor's output with --output-tensor")
+        raise InputError(
+            f"{meta}: tensor {output} depends on no variable; name the actor's output with --output-tensor"
+        )
     constants = output_tensor.constants(meta, ancestors, observation)
     part = extract(graph_def, [output], graph.nodes)
     graph_check.check_graph(meta, part)
@@ -185,7 +190,9 @@ def validated_reference_model(
         output: NDArray[Any] = run(observations)
         return output if output.ndim == 2 else output[:, None]
 
-    return ReferenceModel(f"the trainer's own graph, tensor {trained.output}", rows, output_kind, int(first.shape[1]), inputs)
+    return ReferenceModel(
+        f"the trainer's own graph, tensor {trained.output}", rows, output_kind, int(first.shape[1]), inputs
+    )
 
 
 def _assign(operation: Any, stored: str, values: NDArray[Any]) -> tuple[Any, Any]:

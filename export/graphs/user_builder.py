@@ -47,7 +47,8 @@ def load(spec: str) -> Callable[[Sizes], Any]:
         function: Callable[[Sizes], Any] = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
         raise InputError(
-            f"--actor {spec}: cannot be imported: {type(error).__name__}: {first_line(error)}; set PYTHONPATH to its folder"
+            f"--actor {spec}: cannot be imported: {type(error).__name__}: {first_line(error)}; set PYTHONPATH to its "
+            "folder"
         ) from None
     if not callable(function):
         raise InputError(f"--actor {spec}: {name} is not a function")
@@ -81,7 +82,9 @@ def build(spec: str, sizes: Sizes, checkpoint: Checkpoint, scope: str, categoric
         return _keras(spec, built, sizes, checkpoint, scope, categorical)
     if callable(built):
         return _on_variables(spec, built, sizes, checkpoint, scope, categorical)
-    raise InputError(f"--actor {spec}: returned {type(built).__name__}, neither a Keras model nor a callable on variables")
+    raise InputError(
+        f"--actor {spec}: returned {type(built).__name__}, neither a Keras model nor a callable on variables"
+    )
 
 
 def _keras(spec: str, model: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> TrainedActor:
@@ -89,7 +92,8 @@ def _keras(spec: str, model: Any, sizes: Sizes, checkpoint: Checkpoint, scope: s
     if not getattr(model, "built", True) or not model.weights:
         if sizes.inputs is None:
             raise InputError(
-                f"--actor {spec}: the model has no defined inputs, and the size of an observation is unknown; pass --city"
+                f"--actor {spec}: the model has no defined inputs, and the size of an observation is unknown; pass "
+                "--city"
             )
         try:
             model(np.zeros((1, sizes.inputs), np.float32))
@@ -100,7 +104,9 @@ def _keras(spec: str, model: Any, sizes: Sizes, checkpoint: Checkpoint, scope: s
             model.load_weights(str(where))
             names = {}
         elif where.with_name(where.name + ".index").is_file() and checkpoint.ordered:
-            tf.train.Checkpoint(**_nested(scope, model)).read(str(where)).expect_partial().assert_existing_objects_matched()
+            tf.train.Checkpoint(**_nested(scope, model)).read(
+                str(where)
+            ).expect_partial().assert_existing_objects_matched()
             names = _names_by_value(model, checkpoint, scope)
         else:
             names = _assign(model, checkpoint, scope)
@@ -111,7 +117,9 @@ def _keras(spec: str, model: Any, sizes: Sizes, checkpoint: Checkpoint, scope: s
     return trained_function.from_model(where, model, sizes.inputs, names, None, categorical)
 
 
-def _on_variables(spec: str, actor: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> TrainedActor:
+def _on_variables(
+    spec: str, actor: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool
+) -> TrainedActor:
     numeric = {
         relative: name
         for relative, name in _names_in_scope(checkpoint, scope).items()
@@ -128,7 +136,8 @@ def _on_variables(spec: str, actor: Any, sizes: Sizes, checkpoint: Checkpoint, s
             return actor(observation, variables)
         except KeyError as error:
             raise InputError(
-                f"--actor {spec}: variable {error} is not in {checkpoint.where}, which has {', '.join(list(variables)[:12])}"
+                f"--actor {spec}: variable {error} is not in {checkpoint.where}, which has "
+                f"{', '.join(list(variables)[:12])}"
             ) from None
 
     return trained_function.from_model(checkpoint.where, act, sizes.inputs, names, None, categorical)
@@ -153,7 +162,8 @@ def _names_in_scope(checkpoint: Checkpoint, scope: str) -> dict[str, str]:
 
 
 def _assign(model: Any, checkpoint: Checkpoint, scope: str) -> dict[int, str]:
-    """Assign the variables of a name-based checkpoint to a model, by name if all fit, else in order. Raises InputError."""
+    """Assign the variables of a name-based checkpoint to a model, by name if all fit, else in order. Raises
+    InputError."""
     stored = _names_in_scope(checkpoint, scope)
     stored = {relative: name for relative, name in stored.items() if relative.rsplit("/", 1)[-1] in PARTS}
     ends = ["/".join(getattr(weight, "path", weight.name).split(":")[0].split("/")[-2:]) for weight in model.weights]
@@ -168,7 +178,8 @@ def _assign(model: Any, checkpoint: Checkpoint, scope: str) -> dict[int, str]:
         )
     if len(chosen) != len(model.weights):
         raise InputError(
-            f"{checkpoint.where}: {scope or 'it'} holds {len(chosen)} weights of layers, but the model has {len(model.weights)}"
+            f"{checkpoint.where}: {scope or 'it'} holds {len(chosen)} weights of layers, but the model has "
+            f"{len(model.weights)}"
         )
     for weight, name in zip(model.weights, chosen, strict=True):
         values = checkpoint.value(name)

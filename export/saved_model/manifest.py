@@ -138,7 +138,11 @@ def _write(folder: Path, contract: pb.PolicyContract, content: Mapping[str, Any]
             "loaded_by": "TF1-style session, tag serve",
         },
         "operations": dict(verification.operations),
-        "versions": {"exporter": origin.exporter_version, "tensorflow": origin.tensorflow_version, "numpy": np.__version__},
+        "versions": {
+            "exporter": origin.exporter_version,
+            "tensorflow": origin.tensorflow_version,
+            "numpy": np.__version__,
+        },
         "exported_at": origin.exported_at,
     }
     (folder / "assets.extra" / FILE_NAME).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")

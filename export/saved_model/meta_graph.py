@@ -110,7 +110,10 @@ def _saver(variables: Variables) -> saver_pb2.SaverDef:
     with tf.control_dependencies(assignments):
         done = tf.no_op(name="restore/all")
     return saver_pb2.SaverDef(
-        filename_tensor_name=prefix.name, restore_op_name=done.name, save_tensor_name=prefix.name, version=saver_pb2.SaverDef.V2
+        filename_tensor_name=prefix.name,
+        restore_op_name=done.name,
+        save_tensor_name=prefix.name,
+        version=saver_pb2.SaverDef.V2,
     )
 
 

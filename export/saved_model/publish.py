@@ -37,9 +37,13 @@ def check_version_absent(models_dir: Path, tl: str, number: int, overwrite: bool
     """Raise InputError if a version exists and may not be replaced."""
     target = models_dir / tl / str(number)
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise InputError(f"{target} is a link or a file, not a version folder; remove it, or pass another --model-number")
+        raise InputError(
+            f"{target} is a link or a file, not a version folder; remove it, or pass another --model-number"
+        )
     if target.exists() and not overwrite:
-        raise InputError(f"{target} exists already; pass --overwrite to replace it, or --model-number for another trial")
+        raise InputError(
+            f"{target} exists already; pass --overwrite to replace it, or --model-number for another trial"
+        )
 
 
 @contextlib.contextmanager

@@ -61,7 +61,9 @@ def _fits(actor: Actor, contract: pb.PolicyContract) -> bool:
     return actions.shape == (1, contract.action.size)
 
 
-def _graph(folder: Path, meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoint, contract: pb.PolicyContract) -> GraphActor:
+def _graph(
+    folder: Path, meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoint, contract: pb.PolicyContract
+) -> GraphActor:
     """The model's own graph, from observation to action and scores. Raises InputError."""
     if DEFAULT_SIGNATURE not in meta.signature_def:
         raise InputError(f"{folder}: has no signature {DEFAULT_SIGNATURE}; export it again")

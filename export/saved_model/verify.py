@@ -39,7 +39,8 @@ from serving.graph_operations import INFERENCE
 
 TOLERANCE = 1e-5
 """Largest difference between a model's actions and its checkpoint's, relative to the scale of the actions or of the
-logits before a softmax or tanh (`permitted_difference`): float32 rounds logits of 100 by 100 times as much as those of 1."""
+logits before a softmax or tanh (`permitted_difference`): float32 rounds logits of 100 by 100 times as much as those of
+1."""
 MIN_PROBABILITY = 1e-30
 """Probabilities below this count as equal: float32 rounds them to few digits, or to 0."""
 FLEET_TOLERANCE = 1e-6
@@ -121,7 +122,9 @@ def compare_with_checkpoint(
         permitted = permitted_difference(TOLERANCE, _logits(x, actor, reference_model, expected))
         _check_difference("its actions", difference, permitted)
         # logarithms show the difference of two logits, which a saturated probability does not show
-        logarithms, ranking = (np.log(np.maximum(values.astype(np.float64), MIN_PROBABILITY)) for values in (actual, expected))
+        logarithms, ranking = (
+            np.log(np.maximum(values.astype(np.float64), MIN_PROBABILITY)) for values in (actual, expected)
+        )
         _check_difference("the logarithms of its probabilities", np.abs(logarithms - ranking), 2 * permitted)
     else:
         of_logits = rounding_of_actions(TOLERANCE, x, actor) if isinstance(actor, Actor) and not categorical else 0.0
@@ -178,9 +181,14 @@ def compare_with_single_models(
         # a client sends one row, the check a batch; both must give the same actions
         first = run(DEFAULT_SIGNATURE, {INPUT: x[:1]})
     actions, first_row = outputs[ACTION], first[ACTION]
-    largest, max_permitted = float(np.abs(actions[:1] - first_row).max()), permitted_difference(FLEET_TOLERANCE, first_row)
+    largest, max_permitted = (
+        float(np.abs(actions[:1] - first_row).max()),
+        permitted_difference(FLEET_TOLERANCE, first_row),
+    )
     if not largest <= max_permitted:
-        raise ParityError(f"its actions for one row and for a batch differ by up to {largest:.3g}, more than {max_permitted:g}")
+        raise ParityError(
+            f"its actions for one row and for a batch differ by up to {largest:.3g}, more than {max_permitted:g}"
+        )
     for member in progress(contract.members):
         columns = slice(member.action_begin, member.action_begin + member.action_size)
         observations = x[:, member.observation_begin : member.observation_begin + member.observation_size]
@@ -213,7 +221,8 @@ def compare_with_single_models(
 
 
 def _choices_differ(actual: NDArray[Any], expected: NDArray[Any], scores: NDArray[Any], tolerance: float) -> bool:
-    """Whether a choice differs from the expected one, except where the two highest scores are within twice the tolerance.
+    """Whether a choice differs from the expected one, except where the two highest scores are within twice the
+    tolerance.
 
     Args:
         actual: [n] choices.
@@ -222,7 +231,9 @@ def _choices_differ(actual: NDArray[Any], expected: NDArray[Any], scores: NDArra
         tolerance: of a score.
     """
     ascending = np.sort(scores, axis=1)
-    is_clear = ascending[:, -1] - ascending[:, -2] > 2 * tolerance if scores.shape[1] > 1 else np.ones(len(scores), bool)
+    is_clear = (
+        ascending[:, -1] - ascending[:, -2] > 2 * tolerance if scores.shape[1] > 1 else np.ones(len(scores), bool)
+    )
     return bool((actual != expected)[is_clear].any())
 
 
@@ -241,7 +252,8 @@ def replay(folder: Path, run: Run) -> None:
 
 @contextmanager
 def session(folder: Path, options: Any = None) -> Iterator[Run]:
-    """Load a model as TensorFlow Serving does; yields a function that runs it. Raises ParityError if it cannot be loaded."""
+    """Load a model as TensorFlow Serving does; yields a function that runs it. Raises ParityError if it cannot be
+    loaded."""
     with tf.Graph().as_default(), tf.compat.v1.Session(config=options) as tf_session:
         try:
             meta_graph = tf.compat.v1.saved_model.load(tf_session, ["serve"], str(folder))
@@ -257,6 +269,8 @@ def session(folder: Path, options: Any = None) -> Iterator[Run]:
                 outputs: dict[str, NDArray[Any]] = tf_session.run(fetches, feed, run_options)
                 return outputs
             except (tf.errors.OpError, KeyError, ValueError, TypeError, RuntimeError) as error:
-                raise ParityError(f"the session loader cannot run signature {signature!r}: {first_line(error)}") from error
+                raise ParityError(
+                    f"the session loader cannot run signature {signature!r}: {first_line(error)}"
+                ) from error
 
         yield run

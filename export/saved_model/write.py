@@ -28,10 +28,19 @@ def write(folder: Path, actor: Actor | GraphActor, contract: pb.PolicyContract) 
 
 
 def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:
-    """The MetaGraphDef of all actors with the same steps except for the weights' values, or with the same extracted graph."""
+    """The MetaGraphDef of all actors with the same steps except for the weights' values, or with the same extracted
+    graph."""
     if isinstance(actor, GraphActor):
         weights = tuple((weight.name, weight.values.shape, str(weight.values.dtype)) for weight in actor.weights)
-        key: Hashable = (actor.graph, actor.output, actor.output_kind, weights, actor.inputs, actor.outputs, categorical)
+        key: Hashable = (
+            actor.graph,
+            actor.output,
+            actor.output_kind,
+            weights,
+            actor.inputs,
+            actor.outputs,
+            categorical,
+        )
 
         def build(observation: Any, variables: Variables) -> dict[str, Any]:
             (x,) = import_graph(actor.graph, [actor.output], weights, observation, variables)

@@ -43,7 +43,10 @@ def lines(folder: Path) -> Iterable[str]:
     if contract.missing:
         yield f"  contract   incomplete: missing {', '.join(contract.missing)}"
     if contract.members:
-        yield f"  fleet      {len(contract.members)} TLs; {contract.observation.size} inputs, {contract.action.size} outputs"
+        yield (
+            f"  fleet      {len(contract.members)} TLs; {contract.observation.size} inputs, {contract.action.size} "
+            "outputs"
+        )
         yield f"    {'TL':<12} {'version':>7}  {'observation':<14} {'action':<14} {'scores':<14} kind"
         for member in contract.members:
             observation = f"{member.observation_begin}:{member.observation_begin + member.observation_size}"
@@ -76,7 +79,9 @@ def _actor(actor: Any) -> str:
     for step in actor.get("steps", ()):
         if PhaseCompetition.key in step:
             phases = step[PhaseCompetition.key]
-            text += f"; {int(phases['networks'])} networks, {int(phases['greens'])} greens, {int(phases['lanes'])} lanes"
+            text += (
+                f"; {int(phases['networks'])} networks, {int(phases['greens'])} greens, {int(phases['lanes'])} lanes"
+            )
     return text
 
 
@@ -99,7 +104,9 @@ def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
         )
     for signal in contract.signals:
         yield f"  signal     {signal.id}, program {signal.program_id!r}, {len(signal.phases)} phases"
-        yield from (f"    phase    {k:>2} {phase.state} {phase.duration_s:g} s" for k, phase in enumerate(signal.phases))
+        yield from (
+            f"    phase    {k:>2} {phase.state} {phase.duration_s:g} s" for k, phase in enumerate(signal.phases)
+        )
         yield from _greens_and_lanes(signal)
     yield f"  features   {contract.observation.size}"
     for k, feature in enumerate(contract.observation.features):
@@ -108,7 +115,10 @@ def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
     if not contract.missing:
         interval = f"{times.control_cycle} cycles" if times.control_cycle else f"{times.decision_interval_s:g} s"
         yield f"  timing     decides every {interval}"
-        yield f"             yellow {times.yellow_s:g} s, all-red {times.all_red_s:g} s, min green {times.min_green_s:g} s"
+        yield (
+            f"             yellow {times.yellow_s:g} s, all-red {times.all_red_s:g} s, min green {times.min_green_s:g} "
+            "s"
+        )
         if contract.origin.change_s:
             yield f"             changes of greens took up to {contract.origin.change_s:.3g} s in training"
 

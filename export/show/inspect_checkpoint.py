@@ -43,7 +43,9 @@ def parser(prog: str) -> Parser:
         "checkpoint's prefix (or its .index), or a SavedModel's folder",
     )
     parser.add_argument("--tl", default="", metavar="TL", help="the TL, if the checkpoint holds several actors")
-    parser.add_argument("--target-tls", default="", metavar="TL,...", help="training's target TLs in order, separated by commas")
+    parser.add_argument(
+        "--target-tls", default="", metavar="TL,...", help="training's target TLs in order, separated by commas"
+    )
     parser.add_argument("--scope", metavar="NAME", help="the actor's scope")
     parser.add_argument("--actor", metavar="NAME", help="architecture, or module:function")
     parser.add_argument(
@@ -52,7 +54,9 @@ def parser(prog: str) -> Parser:
         metavar="NAME",
         help="activation of hidden layers, if the file does not hold it: %(choices)s",
     )
-    parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action (default: values in [-1, 1])")
+    parser.add_argument(
+        "--action", choices=dialects.action_kinds(), help="kind of the action (default: values in [-1, 1])"
+    )
     parser.add_argument("--output-tensor", metavar="NAME", help="the actor's output in a training graph")
     return parser
 

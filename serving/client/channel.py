@@ -74,7 +74,9 @@ def grpc_target(address: str) -> tuple[str, bool]:
     if address.startswith("unix:"):
         path = address.removeprefix("unix:").removeprefix("//")
         if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
-            raise ValueError(f"address {address!r}: the path of a Unix socket can have at most {MAX_UNIX_PATH_BYTES} bytes")
+            raise ValueError(
+                f"address {address!r}: the path of a Unix socket can have at most {MAX_UNIX_PATH_BYTES} bytes"
+            )
         return address, False
     if address.startswith(("dns:", "ipv4:", "ipv6:")):
         return address, True
@@ -86,7 +88,8 @@ def grpc_target(address: str) -> tuple[str, bool]:
         return (f"dns:///{host}:{port}", True) if ip_versions == {None} and host != "localhost" else (address, False)
     if len(ip_versions) > 1 or None in ip_versions:
         raise ValueError(
-            f"address {address!r}: several servers must be IP addresses of one version; or pass one name that resolves to all"
+            f"address {address!r}: several servers must be IP addresses of one version; or pass one name that resolves "
+            "to all"
         )
     return f"ipv{ip_versions.pop()}:{','.join(servers)}", True
 
@@ -113,7 +116,9 @@ def _service_config(is_balanced: bool, retries: int) -> dict[str, object]:
     if is_balanced:
         config["loadBalancingConfig"] = [{"round_robin": {}}]
     if retries > 0:
-        names = [{"service": service, "method": method} for service, methods in _IDEMPOTENT_METHODS for method in methods]
+        names = [
+            {"service": service, "method": method} for service, methods in _IDEMPOTENT_METHODS for method in methods
+        ]
         policy = {
             "maxAttempts": min(retries, MAX_RETRIES) + 1,
             "initialBackoff": "0.02s",

@@ -95,7 +95,9 @@ class Client:
             self._previous_channel, self._channel = self._channel, channel
             self._bind_methods()
             # connect now, because the next prediction's deadline may be short; the response is ignored
-            self._connecting = self._status.future(pb.GetModelStatusRequest(), timeout=CONNECT_TIMEOUT_S, wait_for_ready=True)
+            self._connecting = self._status.future(
+                pb.GetModelStatusRequest(), timeout=CONNECT_TIMEOUT_S, wait_for_ready=True
+            )
 
     def __enter__(self) -> "Client":
         return self
@@ -103,7 +105,9 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def predict(self, model: str, observation: NDArray[np.float32], version: Version = None, timeout_s: float = 1.0) -> Outputs:
+    def predict(
+        self, model: str, observation: NDArray[np.float32], version: Version = None, timeout_s: float = 1.0
+    ) -> Outputs:
         """Request the outputs of `serving_default` for one observation.
 
         Args:
@@ -136,10 +140,14 @@ class Client:
             outputs: keys of the outputs to return, which every model must have; empty: all.
         """
         versions = versions or {}
-        requests = {model: messages.predict_request(model, versions.get(model), x, outputs) for model, x in observations.items()}
+        requests = {
+            model: messages.predict_request(model, versions.get(model), x, outputs) for model, x in observations.items()
+        }
         return self._call_many(requests, timeout_s)
 
-    def _call_many(self, requests: Mapping[str, pb.PredictRequest], timeout_s: float) -> dict[str, Prediction | ServingError]:
+    def _call_many(
+        self, requests: Mapping[str, pb.PredictRequest], timeout_s: float
+    ) -> dict[str, Prediction | ServingError]:
         deadline_s = time.monotonic() + timeout_s
         results: dict[str, Prediction | ServingError] = {}
         done: SimpleQueue[tuple[str, Any]] = SimpleQueue()
@@ -195,7 +203,8 @@ class Client:
         return self._call_predict(request, timeout_s)
 
     def fleet(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> Fleet:
-        """The layout of a fleet: each TL's columns. Raises ServingError, or ContractError if the model is not a fleet."""
+        """The layout of a fleet: each TL's columns. Raises ServingError, or ContractError if the model is not a
+        fleet."""
         return Fleet(model, self.contract(model, version, timeout_s))
 
     def predict_fleet(
@@ -256,7 +265,9 @@ class Client:
         results: dict[str, policy_pb2.PolicyContract | ServingError | ContractError] = {}
         for model, result in self._call_many(requests, timeout_s).items():
             try:
-                results[model] = result if isinstance(result, ServingError) else messages.parse_contract(model, result.outputs)
+                results[model] = (
+                    result if isinstance(result, ServingError) else messages.parse_contract(model, result.outputs)
+                )
             except ContractError as error:
                 results[model] = error
         return results

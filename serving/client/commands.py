@@ -39,7 +39,9 @@ def predict_parser(prog: str) -> Parser:
         "--model-number", "--model_version", dest="model_version", type=int, metavar="N",
         help="version of the model (default: the newest)",
     )  # fmt: skip
-    parser.add_argument("--version-label", "--version_label", default="", metavar="LABEL", help="version label of the model")
+    parser.add_argument(
+        "--version-label", "--version_label", default="", metavar="LABEL", help="version label of the model"
+    )
     _add_client_flags(parser)
     return parser
 
@@ -55,7 +57,8 @@ def status_parser(prog: str) -> Parser:
 
 
 def predict(argv: list[str], prog: str = "python -m serving predict") -> int:
-    """Print a model's outputs for one observation. Exit code: 0; 2 if the input is wrong; 1 if the server does not answer."""
+    """Print a model's outputs for one observation. Exit code: 0; 2 if the input is wrong; 1 if the server does not
+    answer."""
 
     def run() -> int:
         args = _parse(predict_parser(prog), argv)
@@ -63,7 +66,9 @@ def predict(argv: list[str], prog: str = "python -m serving predict") -> int:
             raise InputError("--model-number and --version-label both select the version; pass one of them")
         (address,) = _models_by_address(args, [args.model])
         with _client(args, address) as client, _call_errors_as_program_errors(client, args, f"{args.model} at "):
-            outputs = _predict(client, args.model, args.version_label or args.model_version, args.observation, args.timeout_s)
+            outputs = _predict(
+                client, args.model, args.version_label or args.model_version, args.observation, args.timeout_s
+            )
         print(json.dumps(outputs))
         return 0
 
@@ -92,7 +97,9 @@ def _add_client_flags(parser: Parser) -> None:
     """Add the flags that both commands have."""
     parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
     parser.add_argument(
-        "--server", metavar="HOST:PORT", help="model server, or unix:PATH (default: [serving] grpc_socket_path or address)"
+        "--server",
+        metavar="HOST:PORT",
+        help="model server, or unix:PATH (default: [serving] grpc_socket_path or address)",
     )
     parser.add_argument(
         "--timeout-s", "--timeout_s", type=float, default=5.0, metavar="S", help="deadline of the call (default: 5)"
@@ -114,7 +121,8 @@ def _serving(args: argparse.Namespace) -> city_config.Serving:
 
 
 def _models_by_address(args: argparse.Namespace, models: Sequence[str]) -> dict[str, list[str]]:
-    """The models by the address of their server, which is their district's in a city with districts. Raises InputError."""
+    """The models by the address of their server, which is their district's in a city with districts. Raises
+    InputError."""
     if args.server is not None:
         return {args.server: list(models)}
     serving = _serving(args)
@@ -141,7 +149,11 @@ def _call_errors_as_program_errors(client: Client, args: argparse.Namespace, pre
     try:
         yield
     except (Unavailable, DeadlineExceeded) as error:
-        hint = "pass --server, or check its TLS settings" if args.tls_ca else "start one (greenserve serve) or pass --server"
+        hint = (
+            "pass --server, or check its TLS settings"
+            if args.tls_ca
+            else "start one (greenserve serve) or pass --server"
+        )
         raise ProgramFailed(f"no model server answers at {client.address} ({error}); {hint}") from None
     except BadRequest as error:
         raise InputError(f"{prefix}{client.address}: {error}") from None
@@ -189,7 +201,8 @@ def _observation_size(model: str, signatures: Mapping[str, pb.SignatureDef]) -> 
     inputs = signatures[contract.DEFAULT_SIGNATURE].inputs
     if set(inputs) != {contract.INPUT} or len(inputs[contract.INPUT].tensor_shape.dim) != 2:
         raise InputError(
-            f"{model} does not take one {contract.INPUT} [-1, O], but {', '.join(sorted(inputs))}; it is not an exported policy"
+            f"{model} does not take one {contract.INPUT} [-1, O], but {', '.join(sorted(inputs))}; it is not an "
+            "exported policy"
         )
     return int(inputs[contract.INPUT].tensor_shape.dim[1].size)
 
@@ -209,8 +222,8 @@ def _observation(text: str) -> NDArray[np.float32]:
         return np.asarray(values, np.float32).reshape(-1)
     except (OSError, ValueError, TypeError, EOFError, OverflowError, RecursionError, BadZipFile) as error:
         raise InputError(
-            f"--observation {text!r}: cannot be read as one list of numbers ({first_line(error)}); pass numbers separated by "
-            "commas, a .npy or .json file, - for JSON on stdin, or zeros"
+            f"--observation {text!r}: cannot be read as one list of numbers ({first_line(error)}); pass numbers "
+            "separated by commas, a .npy or .json file, - for JSON on stdin, or zeros"
         ) from None
 
 
@@ -226,8 +239,8 @@ def _numbers(text: str) -> list[float]:
             else:
                 reason = f"{part.strip()[:MAX_SHOWN_CHARS]!r} is not a number"
             raise InputError(
-                f"--observation {text[:MAX_SHOWN_CHARS]!r}: {reason}; pass numbers separated by commas, such as 1,0,0.5, "
-                "a .npy or .json file, - for JSON on stdin, or zeros"
+                f"--observation {text[:MAX_SHOWN_CHARS]!r}: {reason}; pass numbers separated by commas, such as "
+                "1,0,0.5, a .npy or .json file, - for JSON on stdin, or zeros"
             ) from None
     return values
 
@@ -238,7 +251,12 @@ def _status_rows(client: Client, models: Sequence[str], timeout_s: float) -> lis
     for model in models:
         try:
             rows += [
-                (model, str(status.version), pb.ModelVersionStatus.State.Name(status.state), status.status.error_message)
+                (
+                    model,
+                    str(status.version),
+                    pb.ModelVersionStatus.State.Name(status.state),
+                    status.status.error_message,
+                )
                 for status in client.status(model, timeout_s=timeout_s)
             ]
         except ModelNotFound:
@@ -261,4 +279,7 @@ def _models(args: argparse.Namespace) -> list[str]:
 
 
 def _cannot_list(reason: str) -> str:
-    return f"no model is named, the server's API cannot list models, and {reason}; pass their names: status MODEL [MODEL ...]"
+    return (
+        f"no model is named, the server's API cannot list models, and {reason}; pass their names: status MODEL [MODEL "
+        "...]"
+    )

@@ -34,7 +34,8 @@ class Fleet:
         }
         """TL -> its columns of the observation."""
         self.actions = {
-            member.tl: slice(member.action_begin, member.action_begin + member.action_size) for member in contract.members
+            member.tl: slice(member.action_begin, member.action_begin + member.action_size)
+            for member in contract.members
         }
         """TL -> its columns of the action."""
         self.scores = {
@@ -62,13 +63,16 @@ class Fleet:
         return row
 
     def split(self, action: NDArray[Any] | None, tls: Iterable[str]) -> dict[str, NDArray[Any] | InvalidResponse]:
-        """Split the fleet's action into those of these TLs, [A] each; InvalidResponse for a TL with a value that is not finite.
+        """Split the fleet's action into those of these TLs, [A] each; InvalidResponse for a TL with a value that is not
+        finite.
 
         Raises InvalidResponse if the fleet's action has another size or is not numeric.
         """
         if action is None or action.size != self.contract.action.size:
             returned = "no action" if action is None else f"an action of size {action.size}"
-            raise InvalidResponse(f"fleet {self.model} returned {returned}, not one of size {self.contract.action.size}")
+            raise InvalidResponse(
+                f"fleet {self.model} returned {returned}, not one of size {self.contract.action.size}"
+            )
         if action.dtype.kind not in "fiu":
             raise InvalidResponse(f"fleet {self.model} returned an action of dtype {action.dtype}, not numeric values")
         row = action.reshape(-1)

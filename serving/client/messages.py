@@ -43,7 +43,8 @@ def model_spec(model: str, version: Version, signature: str) -> pb.ModelSpec:
 def predict_request(
     model: str, version: Version, observation: NDArray[np.float32], outputs: Sequence[str] = ()
 ) -> pb.PredictRequest:
-    """The Predict request for one observation, float32 [O], as a batch of one. `outputs`: keys to return; empty: all."""
+    """The Predict request for one observation, float32 [O], as a batch of one. `outputs`: keys to return; empty:
+    all."""
     spec = model_spec(model, version, contract.DEFAULT_SIGNATURE)
     request = pb.PredictRequest(model_spec=spec, output_filter=outputs)
     to_proto(np.asarray(observation, np.float32)[None], request.inputs[contract.INPUT])

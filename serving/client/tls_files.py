@@ -28,7 +28,9 @@ class TlsFiles:
 
     def read(self) -> Tls:
         """Read the files. Raises InputError."""
-        ca, certificate, key = (None if path is None else pem.read(path) for path in (self.ca, self.certificate, self.key))
+        ca, certificate, key = (
+            None if path is None else pem.read(path) for path in (self.ca, self.certificate, self.key)
+        )
         if certificate is not None and key is not None:
             pem.check_pair(certificate, key, f"{self.certificate} and {self.key}")
         return Tls(ca, certificate, key, self.server_name)

@@ -22,7 +22,8 @@ class CertificateFile:
         self._identity = _identity(path) if path is not None else None
 
     def newest(self) -> grpc.ServerCertificateConfiguration | None:
-        """The file's certificates if it was replaced; None (keep the current ones) if not, or if the new ones are invalid."""
+        """The file's certificates if it was replaced; None (keep the current ones) if not, or if the new ones are
+        invalid."""
         if self._path is None:
             return None
         try:

@@ -105,7 +105,9 @@ def ssl_from_file(path: Path) -> Ssl:
     if not config.server_key or not config.server_cert:
         raise InputError(f"{path}: server_key or server_cert is missing; add both as PEM")
     if config.client_verify and not config.custom_ca:
-        raise InputError(f"{path}: custom_ca is missing; add the CA bundle (PEM) of clients, or leave client_verify out")
+        raise InputError(
+            f"{path}: custom_ca is missing; add the CA bundle (PEM) of clients, or leave client_verify out"
+        )
     pem.check_pair(config.server_cert.encode(), config.server_key.encode(), f"{path}: server_cert and server_key")
     return Ssl(config.server_key.encode(), config.server_cert.encode(), config.custom_ca.encode(), config.client_verify)
 

@@ -12,7 +12,14 @@ from city.arguments import Parser, host_and_port
 from city.errors import InputError
 from city.version import VERSION
 from serving.client.channel import MAX_MESSAGE_BYTES
-from serving.embedded.config import MAX_LOGS_MB, MAX_MESSAGE_MB, RestConfig, ServerConfig, metrics_path_from_file, ssl_from_file
+from serving.embedded.config import (
+    MAX_LOGS_MB,
+    MAX_MESSAGE_MB,
+    RestConfig,
+    ServerConfig,
+    metrics_path_from_file,
+    ssl_from_file,
+)
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import LoadOptions
 from serving.embedded.models.model_config import ModelConfig
@@ -42,7 +49,8 @@ MISSING_FLAGS = {
     "num_unload_threads": "0", "per_process_gpu_memory_fraction": "0", "platform_config_file": "",
     "prefer_tflite_model": "false", "remove_unused_fields_from_bundle_metagraph": "true",
     "rest_api_enable_cors_support": "false", "saved_model_tags": "serve", "skip_initialize_tpu": "false",
-    "tensorflow_inter_op_parallelism": "0", "tensorflow_intra_op_parallelism": "0", "tensorflow_session_config_file": "",
+    "tensorflow_inter_op_parallelism": "0", "tensorflow_intra_op_parallelism": "0",
+    "tensorflow_session_config_file": "",
     "tensorflow_session_parallelism": "0", "thread_pool_factory_config_file": "", "use_alts_credentials": "false",
     "xla_cpu_compilation_enabled": "false", "xla_gpu_compilation_enabled": "false",
 }
@@ -66,9 +74,14 @@ def parser(prog: str) -> Parser:
         help="serve every model of this folder (default: [serving] models_dir)",
     )
     parser.add_argument(
-        "--model_name", default=DEFAULT_NAME, metavar="NAME", help="name of the one model at --model_base_path (default: default)"
+        "--model_name",
+        default=DEFAULT_NAME,
+        metavar="NAME",
+        help="name of the one model at --model_base_path (default: default)",
     )
-    parser.add_argument("--model_base_path", type=_path, metavar="DIR", help="folder of one model's versions, an absolute path")
+    parser.add_argument(
+        "--model_base_path", type=_path, metavar="DIR", help="folder of one model's versions, an absolute path"
+    )
     parser.add_argument(
         "--model_config_file",
         type=_path,
@@ -81,15 +94,18 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--models_root", type=_path, metavar="DIR",
-        help="folder in which the models of reload requests must lie, links resolved (default: that of the models at the start)",
+        help="folder in which the models of reload requests must lie, links resolved (default: that of the models at "
+        "the start)",
     )  # fmt: skip
     parser.add_argument(
         "--logs_root", type=_path, metavar="DIR",
-        help="folder in which the files of logging_config must lie, links resolved (default: none, logging_config is refused)",
+        help="folder in which the files of logging_config must lie, links resolved (default: none, logging_config is "
+        "refused)",
     )  # fmt: skip
     parser.add_argument(
         "--logs_max_mb", type=int, default=MAX_LOGS_MB, metavar="MB",
-        help=f"limit of all prediction logs in that folder in MiB; the oldest are deleted first (default: {MAX_LOGS_MB})",
+        help="limit of all prediction logs in that folder in MiB; the oldest are deleted first (default: "
+        f"{MAX_LOGS_MB})",
     )  # fmt: skip
     parser.add_argument(
         "--enable_reload_config_request", type=_boolean, nargs="?", const=True, default=True, metavar="BOOL",
@@ -97,10 +113,15 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--allow_any_operation", type=_boolean, nargs="?", const=True, default=False, metavar="BOOL",
-        help="also load models that do more than an actor, such as reading files; only for trusted models (default: false)",
+        help="also load models that do more than an actor, such as reading files; only for trusted models (default: "
+        "false)",
     )  # fmt: skip
-    parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: that of [serving] address, loopback)")
-    parser.add_argument("--port", type=int, metavar="PORT", help="gRPC port, 0: the system chooses (default: [serving] address)")
+    parser.add_argument(
+        "--host", metavar="ADDRESS", help="address to listen on (default: that of [serving] address, loopback)"
+    )
+    parser.add_argument(
+        "--port", type=int, metavar="PORT", help="gRPC port, 0: the system chooses (default: [serving] address)"
+    )
     parser.add_argument(
         "--file_system_poll_wait_seconds", "--poll-s", type=float, default=1.0, metavar="S",
         help="interval between polls for new versions; 0: poll once, negative: never (default: 1)",
@@ -115,10 +136,15 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--grpc_max_message_mb", type=int, default=MAX_MESSAGE_MB, metavar="MB",
-        help=f"largest request over gRPC in MiB; larger ones are answered RESOURCE_EXHAUSTED (default: {MAX_MESSAGE_MB})",
+        help="largest request over gRPC in MiB; larger ones are answered RESOURCE_EXHAUSTED (default: "
+        f"{MAX_MESSAGE_MB})",
     )  # fmt: skip
-    parser.add_argument("--rest_api_port", type=int, default=0, metavar="PORT", help="port of the REST API, 0: off (default: 0)")
-    parser.add_argument("--rest_api_num_threads", type=int, default=8, metavar="N", help="threads of the REST API (default: 8)")
+    parser.add_argument(
+        "--rest_api_port", type=int, default=0, metavar="PORT", help="port of the REST API, 0: off (default: 0)"
+    )
+    parser.add_argument(
+        "--rest_api_num_threads", type=int, default=8, metavar="N", help="threads of the REST API (default: 8)"
+    )
     parser.add_argument(
         "--rest_api_timeout_in_ms", type=int, default=30_000, metavar="MS",
         help="REST requests that take longer are answered 504; 0 or negative: no bound (default: 30000)",
@@ -129,7 +155,8 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--allow_rest_api_without_tls", type=_boolean, nargs="?", const=True, default=False, metavar="BOOL",
-        help="serve REST, which is plain HTTP for any client, although gRPC requires client certificates (default: false)",
+        help="serve REST, which is plain HTTP for any client, although gRPC requires client certificates (default: "
+        "false)",
     )  # fmt: skip
     parser.add_argument(
         "--monitoring_config_file", type=_path, metavar="FILE",
@@ -144,17 +171,26 @@ def parser(prog: str) -> Parser:
         help="serve grpc.health.v1.Health (default: true)",
     )  # fmt: skip
     parser.add_argument(
-        "--num_load_threads", type=int, default=1, metavar="N", help="models loaded at once while serving; 0: as 1 (default: 1)"
+        "--num_load_threads",
+        type=int,
+        default=1,
+        metavar="N",
+        help="models loaded at once while serving; 0: as 1 (default: 1)",
     )
     parser.add_argument(
-        "--max_num_load_retries", type=int, default=5, metavar="N", help="retries of a version that fails to load (default: 5)"
+        "--max_num_load_retries",
+        type=int,
+        default=5,
+        metavar="N",
+        help="retries of a version that fails to load (default: 5)",
     )
     parser.add_argument(
         "--load_retry_interval_micros", type=int, default=60_000_000, metavar="US",
         help="interval between those retries; negative: none (default: 60000000)",
     )  # fmt: skip
     parser.add_argument(
-        "--allow_version_labels_for_unavailable_models", type=_boolean, nargs="?", const=True, default=True, metavar="BOOL",
+        "--allow_version_labels_for_unavailable_models", type=_boolean, nargs="?", const=True, default=True,
+        metavar="BOOL",
         help="whether a new label may name a version that is not available yet (default: true)",
     )  # fmt: skip
     parser.add_argument(
@@ -162,7 +198,10 @@ def parser(prog: str) -> Parser:
         help="also listen on this Unix socket; one in use is refused (default: [serving] grpc_socket_path)",
     )  # fmt: skip
     parser.add_argument(
-        "--grpc_channel_arguments", default="", metavar="K=V,...", help="gRPC settings, such as grpc.max_connection_age_ms=2000"
+        "--grpc_channel_arguments",
+        default="",
+        metavar="K=V,...",
+        help="gRPC settings, such as grpc.max_connection_age_ms=2000",
     )
     parser.add_argument(
         "--ssl_config_file",
@@ -175,7 +214,13 @@ def parser(prog: str) -> Parser:
         help="run a model's warm-up records before it serves (default: true)",
     )  # fmt: skip
     parser.add_argument(
-        "--version", type=_boolean, nargs="?", const=True, default=False, metavar="BOOL", help="print the version and exit"
+        "--version",
+        type=_boolean,
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="BOOL",
+        help="print the version and exit",
     )
     return parser
 
@@ -196,7 +241,9 @@ def _config(args: argparse.Namespace) -> ServerConfig:
     if args.model_config_file is not None:
         # as in tensorflow_model_server: its official image always passes these flags, and this one overrides them
         args.model_name, args.model_base_path = DEFAULT_NAME, None
-    sources = [flag for flag in ("models_dir", "model_base_path", "model_config_file") if getattr(args, flag) is not None]
+    sources = [
+        flag for flag in ("models_dir", "model_base_path", "model_config_file") if getattr(args, flag) is not None
+    ]
     if len(sources) > 1:
         raise InputError(f"--{sources[0]} and --{sources[1]} both name the models; pass one of them")
     if args.model_name != DEFAULT_NAME and args.model_base_path is None:
@@ -220,8 +267,9 @@ def _config(args: argparse.Namespace) -> ServerConfig:
     ssl = None if args.ssl_config_file is None else ssl_from_file(args.ssl_config_file)
     if ssl is not None and ssl.client_verify and args.rest_api_port and not args.allow_rest_api_without_tls:
         raise InputError(
-            f"--rest_api_port {args.rest_api_port}: REST is plain HTTP and would answer any client, although client_verify of "
-            f"{args.ssl_config_file} requires certificates; leave it out, or pass --allow_rest_api_without_tls"
+            f"--rest_api_port {args.rest_api_port}: REST is plain HTTP and would answer any client, although "
+            f"client_verify of {args.ssl_config_file} requires certificates; leave it out, or pass "
+            "--allow_rest_api_without_tls"
         )
     if args.models_root is not None and not args.models_root.is_dir():
         raise InputError(f"--models_root {args.models_root}: no such folder; name the folder of the models")
@@ -273,7 +321,9 @@ def _rest(args: argparse.Namespace) -> RestConfig | None:
         return None
     timeout_s = args.rest_api_timeout_in_ms / 1000 if args.rest_api_timeout_in_ms > 0 else math.inf
     metrics_path = None if file is None else metrics_path_from_file(file)
-    return RestConfig(args.rest_api_port, args.rest_api_num_threads, timeout_s, metrics_path, args.rest_api_max_body_bytes)
+    return RestConfig(
+        args.rest_api_port, args.rest_api_num_threads, timeout_s, metrics_path, args.rest_api_max_body_bytes
+    )
 
 
 def _check_apart(logs_root: Path, folders: Sequence[Path | None]) -> None:
@@ -281,7 +331,9 @@ def _check_apart(logs_root: Path, folders: Sequence[Path | None]) -> None:
     logs = logs_root.resolve()
     for folder in folders:
         if folder is not None and (logs.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(logs)):
-            raise InputError(f"--logs_root {logs_root}: shares folders with the models in {folder}; pass a folder of its own")
+            raise InputError(
+                f"--logs_root {logs_root}: shares folders with the models in {folder}; pass a folder of its own"
+            )
 
 
 def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
@@ -289,7 +341,9 @@ def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
     for pair in filter(None, map(str.strip, text.split(","))):
         key, equals, value = pair.partition("=")
         if not key or not equals:
-            raise InputError(f"--grpc_channel_arguments {pair!r} must be NAME=VALUE, such as grpc.max_connection_age_ms=2000")
+            raise InputError(
+                f"--grpc_channel_arguments {pair!r} must be NAME=VALUE, such as grpc.max_connection_age_ms=2000"
+            )
         arguments.append((key, int(value) if re.fullmatch(r"-?\d+", value) else value))
     return tuple(arguments)
 
@@ -312,7 +366,8 @@ def _check(args: argparse.Namespace) -> None:
     )  # fmt: skip
     if not 1 <= args.rest_api_max_body_bytes <= MAX_BODY_BYTES_LIMIT:
         raise InputError(
-            f"--rest_api_max_body_bytes {args.rest_api_max_body_bytes} must lie between 1 and {MAX_BODY_BYTES_LIMIT} (64 MiB)"
+            f"--rest_api_max_body_bytes {args.rest_api_max_body_bytes} must lie between 1 and {MAX_BODY_BYTES_LIMIT} "
+            "(64 MiB)"
         )
     for name, minimum in bounds:
         if getattr(args, name) is not None and not minimum <= getattr(args, name) <= MAX_COUNT:
@@ -332,7 +387,8 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.load_retry_interval_micros > 1_000_000 * MAX_INTERVAL_S:
         raise InputError(
-            f"--load_retry_interval_micros {args.load_retry_interval_micros} must be at most {1_000_000 * MAX_INTERVAL_S} (a day)"
+            f"--load_retry_interval_micros {args.load_retry_interval_micros} must be at most "
+            f"{1_000_000 * MAX_INTERVAL_S} (a day)"
         )
 
 
@@ -359,8 +415,8 @@ def _check_missing_flag(argument: str, prog: str) -> None:
     default = MISSING_FLAGS[name]
     if not _is_equal(value if equals else "true", default):
         raise InputError(
-            f"{argument}: this server has tensorflow_model_server's --{name} at its default only, {default or 'empty'}; "
-            "leave it out, or host the models with TensorFlow Serving"
+            f"{argument}: this server has tensorflow_model_server's --{name} at its default only, "
+            f"{default or 'empty'}; leave it out, or host the models with TensorFlow Serving"
         )
 
 

@@ -128,7 +128,10 @@ class Server:
         reload = partial(handle_reload_config_request, self._reconfigure_on_request, self.metrics)
         model_rpcs: dict[str, tuple[Any, Any]] = {
             "GetModelStatus": (partial(get_model_status, manager), wire.GetModelStatusRequest),
-            "HandleReloadConfigRequest": (reload if self._config.reload_rpc else switched_off, config_pb.ReloadConfigRequest),
+            "HandleReloadConfigRequest": (
+                reload if self._config.reload_rpc else switched_off,
+                config_pb.ReloadConfigRequest,
+            ),
         }
         for service, rpcs, pool in (
             (_PREDICTION_SERVICE, prediction_rpcs, None),
@@ -181,12 +184,15 @@ class Server:
 
     def _warn_of_missing_models(self, count: int, source: Path) -> None:
         """Log why configured models are not served. `count`: served models; `source`: file or folder that lists all."""
-        missing = [f"{name} ({config.base_path})" for name, config in self._configs.items() if not config.base_path.is_dir()]
+        missing = [
+            f"{name} ({config.base_path})" for name, config in self._configs.items() if not config.base_path.is_dir()
+        ]
         if missing:
             more = f" and {len(missing) - MAX_NAMED_MODELS} more" if len(missing) > MAX_NAMED_MODELS else ""
             log.warning(
-                "%s: the folders of %d of %d models are missing: %s%s; export the models, or correct base_path (greenserve serve "
-                "config writes it for a container: outside of one, pass --mounted-at FOLDER_OF_THE_MODELS)",
+                "%s: the folders of %d of %d models are missing: %s%s; export the models, or correct base_path "
+                "(greenserve serve config writes it for a container: outside of one, pass --mounted-at "
+                "FOLDER_OF_THE_MODELS)",
                 source, len(missing), len(self._configs), ", ".join(missing[:MAX_NAMED_MODELS]), more,
             )  # fmt: skip
         elif not count and self.manager.versions_by_state()["END"]:
@@ -211,8 +217,8 @@ class Server:
                 if ssl is not None and config.ssl_file is not None:
                     # the address was free before the models were loaded
                     raise InputError(
-                        f"{config.ssl_file}: gRPC cannot use its key or certificates; write all as PEM, the key without a "
-                        f"passphrase (if they are valid: {error})"
+                        f"{config.ssl_file}: gRPC cannot use its key or certificates; write all as PEM, the key "
+                        f"without a passphrase (if they are valid: {error})"
                     ) from None
                 raise InputError(error) from None
 
@@ -241,7 +247,8 @@ class Server:
         self.manager.close()
 
     def poll_once(self) -> int:
-        """Serve the versions on disk; return the number of models served. Raises OSError if models_dir cannot be read."""
+        """Serve the versions on disk; return the number of models served. Raises OSError if models_dir cannot be
+        read."""
         if self._config.poll_s < 0:
             return 0  # the file system is never polled, as in tensorflow_model_server
         with self._config_lock:
@@ -251,7 +258,8 @@ class Server:
             return self.manager.apply(configs, time.monotonic())
 
     def _reconfigure_on_request(self, configs: Mapping[str, ModelConfig]) -> None:
-        """Replace the configuration with that of a client. Raises StatusError, also for a folder outside of the models' root."""
+        """Replace the configuration with that of a client. Raises StatusError, also for a folder outside of the models'
+        root."""
         models_root.check(configs, self._models_root)
         self.reconfigure(configs)
 

@@ -21,4 +21,6 @@ def read(path: Path, message: _Message) -> _Message:
         # our messages are TensorFlow Serving's, in a package of their own
         name = message.DESCRIPTOR.name
         text = str(error).replace(f"{message.DESCRIPTOR.file.package}.", "tensorflow.serving.")
-        raise InputError(f"{path}: Error parsing text-format tensorflow.serving.{name}: {text}; correct the file") from None
+        raise InputError(
+            f"{path}: Error parsing text-format tensorflow.serving.{name}: {text}; correct the file"
+        ) from None

@@ -41,10 +41,17 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Write TensorFlow Serving's configuration files for a folder of models.")
     parser.add_argument(
-        "--city", type=Path, metavar="FILE", help="the city's description, for its districts (default: ./city.toml if it exists)"
+        "--city",
+        type=Path,
+        metavar="FILE",
+        help="the city's description, for its districts (default: ./city.toml if it exists)",
     )
     parser.add_argument(
-        "--models-dir", "--models_dir", type=Path, metavar="DIR", help="folder of models (default: [serving] models_dir)"
+        "--models-dir",
+        "--models_dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of models (default: [serving] models_dir)",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
     parser.add_argument(
@@ -52,7 +59,10 @@ def parser(prog: str) -> Parser:
         help="path of the models inside the container (default: /models)",
     )  # fmt: skip
     parser.add_argument(
-        "--config-at", default="/config", metavar="PATH", help="path of the files inside the container (default: /config)"
+        "--config-at",
+        default="/config",
+        metavar="PATH",
+        help="path of the files inside the container (default: /config)",
     )
     parser.add_argument("--latest", action="store_true", help="serve the newest version of each model, without labels")
     parser.add_argument(
@@ -65,12 +75,16 @@ def parser(prog: str) -> Parser:
         help="server of these files: wait until it has loaded the versions that labels move to, then move them",
     )  # fmt: skip
     parser.add_argument(
-        "--loaded", action="store_true", help="the versions in --out's models.config are AVAILABLE: labels may move to them"
+        "--loaded",
+        action="store_true",
+        help="the versions in --out's models.config are AVAILABLE: labels may move to them",
     )
     parser.add_argument("--shards", type=int, metavar="N", help="divide the TLs among this number of servers")
     parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="TLS: certificate of the server (PEM)")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="TLS: its key (PEM)")
-    parser.add_argument("--tls-client-ca", type=Path, metavar="FILE", help="mTLS: CA bundle that verifies clients (PEM)")
+    parser.add_argument(
+        "--tls-client-ca", type=Path, metavar="FILE", help="mTLS: CA bundle that verifies clients (PEM)"
+    )
     return parser
 
 
@@ -87,12 +101,16 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     if args.latest and args.loaded:
         raise InputError("--loaded moves labels, and --latest writes none; pass one of them")
     if args.server is not None and (args.loaded or args.tls_key is not None):
-        raise InputError("--server does not go with --loaded or --tls-key: it needs a server without TLS; leave one of them out")
+        raise InputError(
+            "--server does not go with --loaded or --tls-key: it needs a server without TLS; leave one of them out"
+        )
     if args.shards is not None and not 1 <= args.shards <= MAX_SHARDS:
         raise InputError(f"--shards {args.shards} must lie between 1 and {MAX_SHARDS}")
     for name in ("mounted_at", "config_at"):
         if not getattr(args, name).startswith("/"):
-            raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must be an absolute path, such as /models")
+            raise InputError(
+                f"--{name.replace('_', '-')} {getattr(args, name)} must be an absolute path, such as /models"
+            )
     return args
 
 
@@ -109,7 +127,9 @@ def _write(args: argparse.Namespace) -> None:
     districts = city.serving.districts
     if args.shards is not None:
         if districts:
-            raise InputError(f"--shards: {city_file} has districts already; leave --shards out, or remove them from the file")
+            raise InputError(
+                f"--shards: {city_file} has districts already; leave --shards out, or remove them from the file"
+            )
         districts = _shards(list(city.tls) or list(available), args.shards)
     if args.server is not None and districts:
         raise InputError(
@@ -118,7 +138,9 @@ def _write(args: argparse.Namespace) -> None:
     fleets = {district.fleet for district in districts.values()} if districts else None
     members = set() if args.all_models else config_files.fleet_members(models_dir, selected, fleets)
     if fleet_tls := members.intersection(item.partition("=")[0] for item in args.model):
-        raise InputError(f"--model: {', '.join(sorted(fleet_tls))} is in a fleet, which is served instead; pass --all-models too")
+        raise InputError(
+            f"--model: {', '.join(sorted(fleet_tls))} is in a fleet, which is served instead; pass --all-models too"
+        )
     ssl = _ssl(args)
     for folder, models in _models_by_server(list(available), districts).items():
         _write_server(args, models_dir, args.out / folder, {model: selected[model] for model in models}, fleets, ssl)
@@ -128,7 +150,8 @@ def _write(args: argparse.Namespace) -> None:
 
 
 def _write_server(
-    args: argparse.Namespace, models_dir: Path, out: Path, target: Mapping[str, Versions], fleets: Collection[str] | None,
+    args: argparse.Namespace, models_dir: Path, out: Path, target: Mapping[str, Versions],
+    fleets: Collection[str] | None,
     ssl: SSLConfig | None,
 ) -> None:  # fmt: skip
     """Write the files of one server. Raises InputError, NotLoaded."""
@@ -154,18 +177,26 @@ def _write_server(
                 wait_until_loaded(client, {name: target[name] for name in steps}, errors)
         steps = {}
     final = {
-        name: config_files.with_previous_versions(current.get(name), versions, version_files.versions(models_dir / name))
+        name: config_files.with_previous_versions(
+            current.get(name), versions, version_files.versions(models_dir / name)
+        )
         for name, versions in target.items()
     }
     print(f"{out}: {write({**final, **steps})} models")
     for name, versions in target.items():
         change = config_files.describe_labels(current.get(name), versions)
         if name in steps:
-            print(f"{name}: {change} once it is loaded: run this again with --loaded when greenserve status says AVAILABLE")
+            print(
+                f"{name}: {change} once it is loaded: run this again with --loaded when greenserve status says "
+                "AVAILABLE"
+            )
         elif change:
             print(f"{name}: {change}")
     if any(final[name] != target[name] for name in target.keys() - steps.keys()):
-        print("versions that a label has left stay listed until this command runs again; run it once controllers have moved")
+        print(
+            "versions that a label has left stay listed until this command runs again; run it once controllers have "
+            "moved"
+        )
 
 
 def _intermediate_steps(
@@ -198,7 +229,8 @@ def _select_versions(
         models_dir: folder of the models, for errors.
     """
     selected = {
-        name: Versions() if latest else config_files.labelled_versions(versions[-1]) for name, versions in available.items()
+        name: Versions() if latest else config_files.labelled_versions(versions[-1])
+        for name, versions in available.items()
     }
     for item in items:
         name, _, versions_text = item.partition("=")

@@ -5,7 +5,8 @@
     ssl.config         SSLConfig, if there are certificates
     flags              one flag of tensorflow_model_server a line
 
-A fleet replaces the models of its TLs: TensorFlow Serving takes minutes to load 1,000 models, and loads their fleet at once.
+A fleet replaces the models of its TLs: TensorFlow Serving takes minutes to load 1,000 models, and loads their fleet at
+once.
 
 TensorFlow Serving refuses the whole configuration if it moves a label to a version that is not loaded. So a label moves
 in two steps: `intermediate_versions` loads the new version beside the labelled ones, then the label moves.
@@ -85,13 +86,16 @@ def intermediate_versions(current: Versions | None, target: Versions, loaded: Co
         return None
     # a label of an unknown number is left out: it cannot stay, and must not move yet
     labels = {
-        label: version for label, version in {**target.labels, **current.labels}.items() if label not in current.unloaded_labels
+        label: version
+        for label, version in {**target.labels, **current.labels}.items()
+        if label not in current.unloaded_labels
     }
     return Versions(tuple(sorted({*labels.values(), *target.numbers})), labels)
 
 
 def with_previous_versions(current: Versions | None, target: Versions, on_disk: Collection[int]) -> Versions:
-    """The target versions and those that labels leave, because controllers request them by number until they have moved.
+    """The target versions and those that labels leave, because controllers request them by number until they have
+    moved.
 
     Args:
         current: the model's versions and labels now; None if it is not served.
@@ -101,7 +105,9 @@ def with_previous_versions(current: Versions | None, target: Versions, on_disk: 
     if current is None or not target.numbers:
         return target
     previous = {
-        current.labels[label] for label, version in target.labels.items() if current.labels.get(label, version) != version
+        current.labels[label]
+        for label, version in target.labels.items()
+        if current.labels.get(label, version) != version
     }
     kept = previous.intersection(on_disk) - set(target.numbers)
     return Versions(tuple(sorted({*target.numbers, *kept})), target.labels) if kept else target
@@ -144,7 +150,9 @@ def write(files: ServerFiles, out: Path) -> None:
     texts["flags"] = "".join(f"{flag}\n" for flag in _flags(files))
     config = _models_config(files)
     logged = {
-        model.name: model.logging_config for model in _read(out).model_config_list.config if model.HasField("logging_config")
+        model.name: model.logging_config
+        for model in _read(out).model_config_list.config
+        if model.HasField("logging_config")
     }
     for model in config.model_config_list.config:
         if model.name in logged:

@@ -29,7 +29,9 @@ def loaded_versions(client: Client, model: str) -> Versions | None:
     """The versions of a model that a server has loaded, and their labels; None without any. Raises NotLoaded."""
     labels, unloaded_labels = {}, set()
     try:
-        numbers = tuple(version for version, status in sorted(_statuses(client, model).items()) if status.state == AVAILABLE)
+        numbers = tuple(
+            version for version, status in sorted(_statuses(client, model).items()) if status.state == AVAILABLE
+        )
         for label in LABELS:
             try:
                 labels[label] = client.version_number(model, label)
@@ -64,7 +66,9 @@ def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors
     while True:
         waited_s = time.monotonic() - begin_s
         statuses = {
-            item: status for item, status in _statuses_of_models(client, {name for name, _ in pending}).items() if item in pending
+            item: status
+            for item, status in _statuses_of_models(client, {name for name, _ in pending}).items()
+            if item in pending
         }
         pending = {item for item in pending if item not in statuses or statuses[item].state != AVAILABLE}
         if not pending:
@@ -88,9 +92,15 @@ def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors
         time.sleep(STATUS_INTERVAL_S)
 
 
-def _progress(client: Client, pending: Collection[ModelVersion], statuses: Mapping[ModelVersion, ModelVersionStatus]) -> str:
+def _progress(
+    client: Client, pending: Collection[ModelVersion], statuses: Mapping[ModelVersion, ModelVersionStatus]
+) -> str:
     name, version = min(pending)
-    state = ModelVersionStatus.State.Name(statuses[name, version].state) if (name, version) in statuses else "not listed yet"
+    state = (
+        ModelVersionStatus.State.Name(statuses[name, version].state)
+        if (name, version) in statuses
+        else "not listed yet"
+    )
     more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
     return f"waiting until {client.address} has loaded {name}/{version} ({state}){more}"
 

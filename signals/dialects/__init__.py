@@ -39,7 +39,8 @@ class PhaseSequencer(Protocol):
         """The state that each signal should show at second `now`."""
 
     def note_shown(self, now: float, signal: int) -> None:
-        """Record that signal number `signal` shows its requested state at second `now`: safety rules may have delayed it."""
+        """Record that signal number `signal` shows its requested state at second `now`: safety rules may have delayed
+        it."""
 
     def phase_state(self, now: float) -> PhaseState:
         """The TL's own phases at second `now`, for its observation."""
@@ -150,8 +151,8 @@ def _by_name(name: str, where: str) -> Dialect:
             raise InputError(f"{declared} has the name {dialect.name!r}; give both the same name")
         return dialect
     raise InputError(
-        f"{where} dialect {name!r} is not one of {', '.join(names())}; for one of your own write module:Class in city.toml "
-        "(docs/reference/dialects.md)"
+        f"{where} dialect {name!r} is not one of {', '.join(names())}; for one of your own write module:Class in "
+        "city.toml (docs/reference/dialects.md)"
     )
 
 

@@ -68,13 +68,16 @@ class Sappo:
     def build_contract(self, tl: TL, signals: Sequence[PolicySignal], safety: Safety) -> pb.PolicyContract:
         for key, value, choices in (("state", tl.state, STATES), ("action", tl.action, ACTIONS)):
             if value not in choices:
-                raise InputError(f"{tl.name}: {key} is missing; set it in [tl.{tl.name}] to one of {', '.join(choices)}")
+                raise InputError(
+                    f"{tl.name}: {key} is missing; set it in [tl.{tl.name}] to one of {', '.join(choices)}"
+                )
         state, kind = tl.state or "", tl.action or ""
         for signal in signals:
             if signal.program.type not in SEQUENTIAL_TYPES:
                 raise InputError(
-                    f"{tl.name}: program {signal.program.id!r} of signal {signal.id} has type {signal.program.type}, which "
-                    f"does not run its phases in sequence; dialect sappo needs a program of type {', '.join(SEQUENTIAL_TYPES)}"
+                    f"{tl.name}: program {signal.program.id!r} of signal {signal.id} has type {signal.program.type}, "
+                    "which does not run its phases in sequence; dialect sappo needs a program of type "
+                    f"{', '.join(SEQUENTIAL_TYPES)}"
                 )
         messages = signal_messages(signals)
         if kind in PLAN_ACTIONS:
@@ -118,7 +121,9 @@ class Sappo:
             raise ContractError(f"{where} lists features that its signals do not have; {remedy}")
         size = _action_size(kind, len(contract.signals))
         if contract.action.size != size:
-            raise ContractError(f"{where} has action size {contract.action.size}, but its signals take {size}; {remedy}")
+            raise ContractError(
+                f"{where} has action size {contract.action.size}, but its signals take {size}; {remedy}"
+            )
         intervals: dict[str, float] = {"decision_interval_s": contract.timing.decision_interval_s}
         if kind in PLAN_ACTIONS:
             intervals = {"control_cycle": contract.timing.control_cycle, "offset_range": contract.action.offset_range}
@@ -141,7 +146,9 @@ class Sappo:
         return SappoObserver(contract.observation.state, rows, length_m, phase_counts)
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
-        programs = [[Phase(p.state, p.duration_s, p.min_s, p.max_s) for p in signal.phases] for signal in contract.signals]
+        programs = [
+            [Phase(p.state, p.duration_s, p.min_s, p.max_s) for p in signal.phases] for signal in contract.signals
+        ]
         action, timing = contract.action, contract.timing
         if action.kind == "kc":
             return KeepChangeSequencer(programs, timing.decision_interval_s, action.actionp)
@@ -167,7 +174,8 @@ def _action_size(kind: str, signals: int) -> int:
 
 
 def _check_plans(tl: TL, signals: Sequence[pb.Signal]) -> None:
-    """Raise InputError unless all phases last whole seconds, by which plans are shifted, and all signals have the same cycle."""
+    """Raise InputError unless all phases last whole seconds, by which plans are shifted, and all signals have the same
+    cycle."""
     cycles = {signal.id: sum(phase.duration_s for phase in signal.phases) for signal in signals}
     for signal in signals:
         if any(phase.duration_s != int(phase.duration_s) or phase.duration_s < 1 for phase in signal.phases):

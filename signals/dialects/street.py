@@ -2,12 +2,13 @@
 
 Observation, float32: [one-hot of the current green | min_green bit | time for which it has been shown, s | for each
 incoming lane its features (`signals.approach_features`)], from the positions, speeds and waiting times of the vehicles
-within 300 m upstream. So a street needs sensors that see single vehicles (radar, camera): counts by lane are not enough.
+within 300 m upstream. So a street needs sensors that see single vehicles (radar, camera): counts by lane are not
+enough.
 
-The greens are the distinct ones of the program that runs. What the policy needs of the network is in the contract: lanes,
-links, speed limits, and the time of each change of greens. Actions, yellow, minimum green and decision moments are those
-of the sumo-rl dialect (`signals.green_phases`), with a yellow of 3 s; the safety rules make a yellow longer where the
-approach speed asks for it.
+The greens are the distinct ones of the program that runs. What the policy needs of the network is in the contract:
+lanes, links, speed limits, and the time of each change of greens. Actions, yellow, minimum green and decision moments
+are those of the sumo-rl dialect (`signals.green_phases`), with a yellow of 3 s; the safety rules make a yellow longer
+where the approach speed asks for it.
 """
 
 import math
@@ -86,7 +87,9 @@ class Street(SumoRl):
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         timing = contract.timing
         greens = greens_of(contract.signals[0])
-        return StreetSequencer(greens, timing.decision_interval_s, timing.yellow_s, timing.min_green_s, timing.all_red_s)
+        return StreetSequencer(
+            greens, timing.decision_interval_s, timing.yellow_s, timing.min_green_s, timing.all_red_s
+        )
 
 
 DIALECT = Street()
@@ -190,7 +193,8 @@ class StreetObserver:
         self.size = self.greens + len(HEAD) + len(self.approaches) * len(FEATURES)
         links = [_served_together(approach, greens) for approach in self.approaches]
         self._unserved_s: Floats = np.array([row for rows in links for row in rows]).reshape(-1, len(greens))
-        """[links, greens]: inf for a green that does not serve a link, else 0; one row for links that are served together."""
+        """[links, greens]: inf for a green that does not serve a link, else 0; one row for links that are served
+        together."""
         self._first_link = np.cumsum([0, *map(len, links)])[:-1]
         """[lanes], the row of each lane's first link."""
         self._group: StreetObservers | None = None
@@ -210,7 +214,8 @@ class StreetObserver:
         """Do nothing, as `save_state`."""
 
     def longest_red_s(self, since_green_s: Sequence[float]) -> Floats:
-        """[lanes], the longest time of a link of each lane without green. `since_green_s`: s since each green was left."""
+        """[lanes], the longest time of a link of each lane without green. `since_green_s`: s since each green was
+        left."""
         if not self.approaches:
             return np.zeros(0)
         by_link = (self._unserved_s + since_green_s).min(1, initial=MAX_RED_S)
@@ -240,7 +245,8 @@ class StreetObservers:
 
     def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> list[Observation]:
         red_s = [
-            observer.longest_red_s(state.since_green_s) for observer, state in zip(self._observers, phase_states, strict=True)
+            observer.longest_red_s(state.since_green_s)
+            for observer, state in zip(self._observers, phase_states, strict=True)
         ]
         features = self._features.compute(readings.by_vehicle, np.concatenate(red_s))
         observations, begin = [], 0

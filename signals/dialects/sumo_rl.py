@@ -98,9 +98,13 @@ class SumoRl:
 
     def features(self, signal: pb.Signal, greens: int) -> list[pb.Feature]:
         """The features of a signal with a number of greens, in the order of the observation."""
-        head = [pb.Feature(kind="phase", signal_id=signal.id)] * greens + [pb.Feature(kind="min_green", signal_id=signal.id)]
+        head = [pb.Feature(kind="phase", signal_id=signal.id)] * greens + [
+            pb.Feature(kind="min_green", signal_id=signal.id)
+        ]
         lanes = signal.lane_ids
-        return head + [pb.Feature(kind=k, signal_id=signal.id, lane_id=lane) for k in ("density", "queue") for lane in lanes]
+        return head + [
+            pb.Feature(kind=k, signal_id=signal.id, lane_id=lane) for k in ("density", "queue") for lane in lanes
+        ]
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
         return False
@@ -118,7 +122,9 @@ class SumoRl:
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         timing = contract.timing
         greens = greens_of(contract.signals[0])
-        return GreenPhaseSequencer(greens, timing.decision_interval_s, timing.yellow_s, timing.min_green_s, timing.all_red_s)
+        return GreenPhaseSequencer(
+            greens, timing.decision_interval_s, timing.yellow_s, timing.min_green_s, timing.all_red_s
+        )
 
 
 DIALECT = SumoRl()

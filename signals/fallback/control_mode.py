@@ -7,8 +7,8 @@ A pure state machine: `next_mode` takes a state and an event and returns the nex
   last plan) until an answer is missing hold_s or more after the first missing one.
 - FALLBACK: the fallback plan runs; the policy is still queried.
 - RECOVERING: the fallback plan still runs, and the policy has begun to answer again.
-- FIXED: an operator has handed the TL to its own programs; answers do not bring it back. An operator's HOLD does not end
-  by answers either.
+- FIXED: an operator has handed the TL to its own programs; answers do not bring it back. An operator's HOLD does not
+  end by answers either.
 """
 
 from dataclasses import dataclass

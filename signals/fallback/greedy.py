@@ -1,12 +1,12 @@
 """Greedy control: a baseline that serves the most vehicles near the stop lines.
 
-A signal shows the green with the greatest score: the vehicles, halting or not, whose front is at most DETECTION_M before
-the stop line, on the lanes that the green serves, each lane counted once. On an incoming lane shorter than that, the
-vehicles on the lanes that lead to it count too.
+A signal shows the green with the greatest score: the vehicles, halting or not, whose front is at most DETECTION_M
+before the stop line, on the lanes that the green serves, each lane counted once. On an incoming lane shorter than that,
+the vehicles on the lanes that lead to it count too.
 Source: MAXWAVE, the baseline Greedy of Ault and Sharon, Reinforcement Learning Benchmarks for Traffic Signal Control,
-NeurIPS Datasets and Benchmarks (2021); https://github.com/Pi-Star-Lab/RESCO (agents/maxwave.py, states.py). There a phase
-counts a pair of movements, only incoming lanes are seen, the first of equal phases is chosen, and the decision interval is
-the street's, 5 or 10 s. RESCO has no bound of the wait: the one here is max-pressure's.
+NeurIPS Datasets and Benchmarks (2021); https://github.com/Pi-Star-Lab/RESCO (agents/maxwave.py, states.py). There a
+phase counts a pair of movements, only incoming lanes are seen, the first of equal phases is chosen, and the decision
+interval is the street's, 5 or 10 s. RESCO has no bound of the wait: the one here is max-pressure's.
 """
 
 import math
@@ -20,7 +20,8 @@ from signals.observation import Floats, Readings, Rows
 from signals.safety.conflicts import GREEN
 
 DETECTION_M = 50.0
-"""Distance to the stop line within which vehicles count; at most MIN_APPROACH_M, up to which the lanes behind are known."""
+"""Distance to the stop line within which vehicles count; at most MIN_APPROACH_M, up to which the lanes behind are
+known."""
 
 
 class Greedy(ScoredGreens):
@@ -49,7 +50,8 @@ class Greedy(ScoredGreens):
             yellow_s: yellow between two greens, s.
             min_green_s: minimum duration of a green, s.
             all_red_s: red between the yellow and the next green, s.
-            lanes_behind: lanes that lead to a short incoming lane, with the distance from their end to the stop line in m.
+            lanes_behind: lanes that lead to a short incoming lane, with the distance from their end to the stop line in
+                m.
         """
         super().__init__(greens, yellow_s, min_green_s, all_red_s)
         self._approaches = [

@@ -97,7 +97,9 @@ def check_phases(where: str, signal: SignalNetwork, program_id: str, states: Ite
         for i, j in rules.conflicts(state):
             remedy = "never show them green together"
             if signal.yields[i, j] or signal.yields[j, i]:
-                remedy = f"write g for link {i if signal.yields[i, j] else j}, which yields by the junction's right of way"
+                remedy = (
+                    f"write g for link {i if signal.yields[i, j] else j}, which yields by the junction's right of way"
+                )
             elif signal.permissive[i, j]:
                 remedy = "write g for both, because each yields to a part of the other"
             raise InputError(

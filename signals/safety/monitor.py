@@ -26,7 +26,8 @@ class MonitorRule(StrEnum):
     CONFLICT = "conflict"
     """Two foes had green that the right of way does not permit together."""
     YELLOW = "yellow"
-    """A vehicle link went from green to red without yellow, its yellow was too short, or it went from yellow to green."""
+    """A vehicle link went from green to red without yellow, its yellow was too short, or it went from yellow to
+    green."""
     MIN_GREEN = "min_green"
     CLEARANCE = "clearance"
     """A link turned green while a foe was not clear yet."""
@@ -90,7 +91,8 @@ class SignalMonitor:
             length_m > 0 and not mps > 0 for length_m, mps in zip(network.crossing_m, network.approach_mps, strict=True)
         ]
         self._yellow_s = [
-            max(limits.yellow_s, _required_yellow_s(3.6 * mps) if limits.yellow_by_speed else 0.0) for mps in network.approach_mps
+            max(limits.yellow_s, _required_yellow_s(3.6 * mps) if limits.yellow_by_speed else 0.0)
+            for mps in network.approach_mps
         ]
         self._clear_s = [
             max(
@@ -110,7 +112,8 @@ class SignalMonitor:
         """By link, since when it shows its colour; None if it has since before it was monitored."""
         self._monitored_from_s = math.inf
         self._waited_s = [0.0] * len(network.links)
-        """By link, how long it was red under control before the signal ran its own program, if it has stayed red since."""
+        """By link, how long it was red under control before the signal ran its own program, if it has stayed red
+        since."""
         self._max_waited_s = 0.0
         self._reported: set[int] = set()
         self._is_controlled = True
@@ -144,11 +147,17 @@ class SignalMonitor:
             # only another client sets such a state; the next one is checked as at the start
             self._state = ""
             return [
-                self._alarm(MonitorRule.INVALID_STATE, begin_s, f"{state} is a state of {len(state)} links, not {self._links}")
+                self._alarm(
+                    MonitorRule.INVALID_STATE, begin_s, f"{state} is a state of {len(state)} links, not {self._links}"
+                )
             ]
         is_taken_over = not self._is_controlled
         if is_taken_over:
-            self._is_controlled, self._monitored_from_s, self._max_waited_s = True, begin_s, max(self._waited_s, default=0.0)
+            self._is_controlled, self._monitored_from_s, self._max_waited_s = (
+                True,
+                begin_s,
+                max(self._waited_s, default=0.0),
+            )
         if state != self._state or is_taken_over:
             if not self._state:
                 self._since, self._monitored_from_s, self._reported = [None] * self._links, begin_s, set()
@@ -197,7 +206,8 @@ class SignalMonitor:
             red_since = since[j]
             if red_since is not None and now - red_since + _ROUNDING_S < self._clear_s[j]:
                 message = (
-                    f"link {i} turned green {now - red_since:.3g} s after its foe {j} turned red, not {self._clear_s[j]:.3g} s"
+                    f"link {i} turned green {now - red_since:.3g} s after its foe {j} turned red, not "
+                    f"{self._clear_s[j]:.3g} s"
                 )
                 alarms.append(self._alarm(MonitorRule.CLEARANCE, now, message))
 
@@ -247,7 +257,8 @@ class SignalMonitor:
             faults.append((MonitorRule.INVALID_STATE, f"{state} contains {' '.join(sorted(invalid))}"))
         for i, c in enumerate(state):
             for j in self._foes[i] if c in "gG" else ():
-                # one of two green foes must show g and yield by its right of way; or both do, each to a part of the other
+                # one of two green foes must show g and yield by its right of way; or both do, each to a part of the
+                # other
                 yields_i = c == "g" and j in self._yields_to[i]
                 yields_j = state[j] == "g" and i in self._yields_to[j]
                 both_permissive = c == state[j] == "g" and j in self._permissive[i]
@@ -261,7 +272,9 @@ class SignalMonitor:
             red_s = self._red_s(i, now)
             if i not in self._reported and red_s > self._max_red_s:
                 self._reported.add(i)
-                alarms.append(self._alarm(MonitorRule.MAX_RED_EXCEEDED, now, f"link {i} has been red for {red_s:.0f} s"))
+                alarms.append(
+                    self._alarm(MonitorRule.MAX_RED_EXCEEDED, now, f"link {i} has been red for {red_s:.0f} s")
+                )
 
     def _red_s(self, i: int, now: float) -> float:
         """How long a link has been red under this controller."""

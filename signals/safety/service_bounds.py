@@ -27,11 +27,16 @@ class ServiceBounds:
         bound_s = {"g": self._times.max_green_s, "r": self._times.max_red_s, "y": math.inf}
         return min((round_to_ms(since[i] + bound_s[colour(state[i])]) for i in self.links), default=math.inf)
 
-    def forced(self, state: str, since: Sequence[float], requested: str, now: float) -> tuple[OverrideReason, str] | None:
-        """(reason, green phase to show) if a bound is exceeded; the requested state itself if it serves the waiting link."""
+    def forced(
+        self, state: str, since: Sequence[float], requested: str, now: float
+    ) -> tuple[OverrideReason, str] | None:
+        """(reason, green phase to show) if a bound is exceeded; the requested state itself if it serves the waiting
+        link."""
         ages = {i: round_to_ms(now - since[i]) for i in self.links}
         waiting = sorted((i for i in ages if colour(state[i]) == "r"), key=lambda i: -ages[i])
-        expired = {i for i in ages if state[i] in GREEN and requested[i] in GREEN and ages[i] >= self._times.max_green_s}
+        expired = {
+            i for i in ages if state[i] in GREEN and requested[i] in GREEN and ages[i] >= self._times.max_green_s
+        }
         for i in waiting:
             blocked_by = {j for j in expired if self._rules.foes[i] >> j & 1}
             serving = [green for green in self._greens if green[i] in GREEN]

@@ -47,10 +47,13 @@ _NONE: frozenset[OverrideReason] = frozenset()
 _NOTHING_REPORTED = ("", _NONE)
 _SEAL = object()
 RECHECK_INTERVAL_S = 1.0
-"""Simulated seconds after which a requested state that is not shown yet is permitted again, if no later moment is known."""
+"""Simulated seconds after which a requested state that is not shown yet is permitted again, if no later moment is
+known."""
 MAX_CACHED_TRANSITIONS = 64
 """Of a signal, some 0.5 kB each. If there are more, as under random requests, it begins again."""
-_REASONS: Mapping[OverrideReason, Any] = {reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason}
+_REASONS: Mapping[OverrideReason, Any] = {
+    reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason
+}
 
 
 @final
@@ -89,7 +92,9 @@ class PermittedRelease:
     remaining_s: float | None
     """Remaining duration of the phase; without it, its duration in the program."""
 
-    def __init__(self, signal: str, program: str, phase: int | None, remaining_s: float | None, *, seal: object) -> None:
+    def __init__(
+        self, signal: str, program: str, phase: int | None, remaining_s: float | None, *, seal: object
+    ) -> None:
         if seal is not _SEAL:
             raise TypeError("only signals.safety creates a PermittedRelease")
         object.__setattr__(self, "signal", signal)
@@ -138,7 +143,9 @@ class SignalSafety:
         # a link that vehicles share with pedestrians needs its yellow
         self.is_crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
         self._crossings = [i for i, is_crossing in enumerate(self.is_crossing) if is_crossing]
-        self.yellow_s = [max(times.yellow_s, yellow_s_at(mps) if times.yellow_by_speed else 0.0) for mps in network.approach_mps]
+        self.yellow_s = [
+            max(times.yellow_s, yellow_s_at(mps) if times.yellow_by_speed else 0.0) for mps in network.approach_mps
+        ]
         """Yellow by link, s."""
         red_s = [
             red_clearance_s(m, mps) if times.red_by_path else 0.0
@@ -151,8 +158,11 @@ class SignalSafety:
         """By link: how long it must be red before a foe gets its green, s."""
         self._has_clearance = any(self.clearance_s)
         bounds_s = {"g": [times.min_green_s] * self.rules.links, "y": self.yellow_s, "r": self.clearance_s}
-        self._bounds_s = {c: [(i, ceil_to_ms(bound_s)) for i, bound_s in enumerate(by_link)] for c, by_link in bounds_s.items()}
-        """By colour and link, (link, age in s beyond which the colour has no further effect, in whole ms as SUMO's time)."""
+        self._bounds_s = {
+            c: [(i, ceil_to_ms(bound_s)) for i, bound_s in enumerate(by_link)] for c, by_link in bounds_s.items()
+        }
+        """By colour and link, (link, age in s beyond which the colour has no further effect, in whole ms as SUMO's
+        time)."""
         self._transitions: dict[tuple[str, str, int], _Transition] = {}
         """By (state, target, young links): all that a transition depends on, except for pedestrians."""
         self._state = "r" * self.rules.links
@@ -227,13 +237,17 @@ class SignalSafety:
             return self._permitted, []
         reported = self._reported[1] if self._reported[0] == requested else _NONE
         self._reported = requested, reported | reasons
-        return self._permitted, [Override(self.signal, reason, requested, self._state) for reason in sorted(reasons - reported)]
+        return self._permitted, [
+            Override(self.signal, reason, requested, self._state) for reason in sorted(reasons - reported)
+        ]
 
     def next_change_s(self, now: float) -> float:
-        """When to call `permit` again with what it was called with at second `now`: before that, its result is the same.
+        """When to call `permit` again with what it was called with at second `now`: before that, its result is the
+        same.
 
-        That is when the next link has shown its colour for long enough, if no more can change before. With pedestrians, or a
-        bound of waiting times that is exceeded, other moments count too, and the result is `now` + RECHECK_INTERVAL_S.
+        That is when the next link has shown its colour for long enough, if no more can change before. With pedestrians,
+        or a bound of waiting times that is exceeded, other moments count too, and the result is `now` +
+        RECHECK_INTERVAL_S.
         """
         recheck_s = round_to_ms(now + RECHECK_INTERVAL_S)
         if self._crossings or self._forced is not None or now >= self.bound_exceeded_at_s:
@@ -262,19 +276,23 @@ class SignalSafety:
     @property
     def vehicle_change_s(self) -> float:
         """The longest time for which vehicles have neither green in a change between two green phases, s."""
-        return max((self.yellow_s[i] + self.clearance_s[i] for i in self._bounds.links if not self.is_crossing[i]), default=0.0)
+        return max(
+            (self.yellow_s[i] + self.clearance_s[i] for i in self._bounds.links if not self.is_crossing[i]), default=0.0
+        )
 
     @property
     def change_s(self) -> float:
-        """The longest change between two green phases, s: yellow and red of vehicles, or the walking time of a crossing."""
+        """The longest change between two green phases, s: yellow and red of vehicles, or the walking time of a
+        crossing."""
         walking_s = max((self.clearance_s[i] for i in self._bounds.links if self.is_crossing[i]), default=0.0)
         return max(self.vehicle_change_s, walking_s)
 
     def change_between_s(self, green: str, following: str) -> float:
         """The time from the end of one green phase to the begin of another if nothing else delays it, s.
 
-        0 if no link loses its green. A link that loses it shows yellow, and is red for its clearance before a foe begins
-        that does not yield to it. States change once per step: with pedestrians, a change may take one step more.
+        0 if no link loses its green. A link that loses it shows yellow, and is red for its clearance before a foe
+        begins that does not yield to it. States change once per step: with pedestrians, a change may take one step
+        more.
         """
         waited_for = 0
         for k, (a, b) in enumerate(zip(green, following, strict=True)):
@@ -291,13 +309,17 @@ class SignalSafety:
         """Whether every link has been red for long enough that any green may follow."""
         return all(c in "rsu" and now >= settled_s for c, settled_s in zip(self._state, self._settled_s, strict=True))
 
-    def permit_release(self, program: str, phase: int | None, now: float, remaining_s: float | None = None) -> PermittedRelease:
+    def permit_release(
+        self, program: str, phase: int | None, now: float, remaining_s: float | None = None
+    ) -> PermittedRelease:
         """Permit the release of the signal to its program, which starts with a green phase or has none (None).
 
         Raises ValueError while the signal is not cleared.
         """
         if not self.is_cleared(now):
-            raise ValueError(f"signal {self.signal} shows {self._state}; it must be all red before its program continues")
+            raise ValueError(
+                f"signal {self.signal} shows {self._state}; it must be all red before its program continues"
+            )
         return PermittedRelease(self.signal, program, phase, remaining_s, seal=_SEAL)
 
     def _target(self, requested: str, now: float) -> tuple[str, frozenset[OverrideReason]]:
@@ -322,14 +344,16 @@ class SignalSafety:
 
     def _has_served(self, forced: str, now: float) -> bool:
         return self._state == forced and all(
-            round_to_ms(now - since) >= self.times.min_green_s for c, since in zip(forced, self._since, strict=True) if c in GREEN
+            round_to_ms(now - since) >= self.times.min_green_s
+            for c, since in zip(forced, self._since, strict=True)
+            if c in GREEN
         )
 
     def _transition(self, target: str, now: float) -> _Transition:
         """The next state on the way to a target that is free of conflicts.
 
-        An age matters only below its bound, so a transition depends on the two states and on which links are younger, and is
-        cached. How long pedestrians have been walking matters too.
+        An age matters only below its bound, so a transition depends on the two states and on which links are younger,
+        and is cached. How long pedestrians have been walking matters too.
         """
         young = self._young(now)
         if young and self._crossings:
@@ -390,7 +414,8 @@ class SignalSafety:
         return _Transition(permitted, frozenset(reasons), turned)
 
     def _walking_s(self, target: str, now: float) -> dict[int, float]:
-        """Time in s until pedestrians are clear, by crossing that the target does not serve and that is not clear yet."""
+        """Time in s until pedestrians are clear, by crossing that the target does not serve and that is not clear
+        yet."""
         walking_s = {}
         for j in self._crossings:
             if target[j] in GREEN:
@@ -402,11 +427,14 @@ class SignalSafety:
         return walking_s
 
     def _would_only_wait(self, i: int, target: str, walking_s: Mapping[int, float]) -> bool:
-        """Whether link i may keep its green for now: the vehicles that follow it wait for pedestrians until it is clear."""
+        """Whether link i may keep its green for now: the vehicles that follow it wait for pedestrians until it is
+        clear."""
         clearing_s = self.yellow_s[i] + self.clearance_s[i]
         waits_for = sum(1 << j for j, seconds in walking_s.items() if seconds > clearing_s)
         followers = [
-            k for k, c in enumerate(target) if c in GREEN and self._state[k] not in GREEN and self.rules.foes[i] >> k & 1
+            k
+            for k, c in enumerate(target)
+            if c in GREEN and self._state[k] not in GREEN and self.rules.foes[i] >> k & 1
         ]
         vehicles = [k for k in followers if not self.is_crossing[k]]
         if followers and not vehicles:
@@ -426,7 +454,9 @@ class SignalSafety:
                 all_started = False
                 continue
             following[i] = wanted
-            protected, permissive = (protected | 1 << i, permissive) if wanted == "G" else (protected, permissive | 1 << i)
+            protected, permissive = (
+                (protected | 1 << i, permissive) if wanted == "G" else (protected, permissive | 1 << i)
+            )
         return all_started
 
     def _uncleared(self, following: Sequence[str], young: int) -> int:
@@ -456,7 +486,8 @@ class SignalSafety:
     def _settle(self) -> None:
         """Find when the colours will have been shown for long enough, from since when they are.
 
-        `_settled_s`: by link, when the age of its colour has no further effect; `_ages_matter_until_s`: when that holds for all.
+        `_settled_s`: by link, when the age of its colour has no further effect; `_ages_matter_until_s`: when that holds
+        for all.
         """
         since = zip(colours(self._state), self._since, strict=True)
         self._settled_s = [round_to_ms(since_s + self._bounds_s[c][i][1]) for i, (c, since_s) in enumerate(since)]

@@ -1,4 +1,5 @@
-"""Executors run functions in this process, in processes of this machine, or on a Ray cluster: one protocol, one file for each."""
+"""Executors run functions in this process, in processes of this machine, or on a Ray cluster: one protocol, one file
+for each."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +32,9 @@ class Executor(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 def executor(workers: int, ray_address: str | None = None) -> Executor:

@@ -58,7 +58,9 @@ class Processes:
                 except BrokenProcessPool as error:
                     deaths[index] += 1
                     if deaths[index] > MAX_RETRIES:
-                        raise SimulationFailed(f"the process of a simulation died {deaths[index]} times ({error})") from None
+                        raise SimulationFailed(
+                            f"the process of a simulation died {deaths[index]} times ({error})"
+                        ) from None
                     waiting.appendleft(index)
                 else:
                     yield index, result
@@ -66,7 +68,9 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None:
             # the results of running jobs are not needed
             for process in self._processes:

@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 
 class RayTasks:
-    """Runs functions on the nodes of a cluster. Requires greenserve and the city's files, at the same path, on all of them."""
+    """Runs functions on the nodes of a cluster. Requires greenserve and the city's files, at the same path, on all of
+    them."""
 
     moves_files = True
     """Models and results travel as bytes: nodes share no folder."""
@@ -41,7 +42,8 @@ class RayTasks:
         largest = max((node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0)
         if largest < cpus:
             raise InputError(
-                f"--workers {cpus}: no node of the Ray cluster {self._address} has that many CPUs; the largest has {largest:g}"
+                f"--workers {cpus}: no node of the Ray cluster {self._address} has that many CPUs; the largest has "
+                f"{largest:g}"
             )
         # a process of its own for each task: libsumo and TensorFlow do not release their memory
         remote = self._ray.remote(num_cpus=cpus, max_retries=MAX_RETRIES, max_calls=1)(_call)
@@ -68,7 +70,9 @@ class RayTasks:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._ray.shutdown()
 
 
@@ -90,7 +94,8 @@ def _connect(address: str) -> Any:
             # ray.init would retry for minutes
             socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
         except OSError as error:
-            raise InputError(f"--ray {address}: no Ray cluster answers there ({error.strerror or error}); start one with "
+            raise InputError(f"--ray {address}: no Ray cluster answers there ({error.strerror or error}); start one "
+                "with "
                              "ray start --head") from None  # fmt: skip
     try:
         ray = importlib.import_module("ray")

@@ -17,7 +17,8 @@ class SimulatorPerProcess(Generic[Outcome]):
     """A function for executors. Each process makes its simulator for the first job and keeps it for later ones."""
 
     def __init__(self, make: Callable[[], Simulator[Outcome]], local: Simulator[Outcome]) -> None:
-        """`make`: makes the simulator of another process, and can be pickled. `local`: the simulator of this process."""
+        """`make`: makes the simulator of another process, and can be pickled. `local`: the simulator of this
+        process."""
         self._make, self._key = make, uuid.uuid4().hex
         self._local: Simulator[Outcome] | None = local
 

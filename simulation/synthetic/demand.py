@@ -1,4 +1,5 @@
-"""Random demand on any network: vehicles between random origins and destinations, and pedestrians where there are crossings."""
+"""Random demand on any network: vehicles between random origins and destinations, and pedestrians where there are
+crossings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,11 +65,18 @@ class RandomDemand:
         types, type_shares = _vehicle_types(rng)
         vehicles = self._vehicles(rng, vehicles_per_lane_h, seconds, list(types), type_shares)
         lines = [text for _, text in sorted(vehicles + self._persons(rng, seconds))]
-        whole_files.write(path, "\n".join(["<routes>", *types.values(), *lines, "</routes>"]) + "\n", "name another folder")
+        whole_files.write(
+            path, "\n".join(["<routes>", *types.values(), *lines, "</routes>"]) + "\n", "name another folder"
+        )
         return len(vehicles)
 
     def _vehicles(
-        self, rng: np.random.Generator, per_lane_h: float, seconds: float, types: Sequence[str], type_shares: Sequence[float]
+        self,
+        rng: np.random.Generator,
+        per_lane_h: float,
+        seconds: float,
+        types: Sequence[str],
+        type_shares: Sequence[float],
     ) -> list[Departure]:
         number = int(rng.poisson(per_lane_h * self.source_lanes * seconds / 3600))
         levels = rng.uniform(MIN_LEVEL, MAX_LEVEL, 3)
@@ -129,7 +137,8 @@ class RandomDemand:
 
 
 def _next_walks(net_file: Path) -> dict[str, list[str]]:
-    """By edge with a sidewalk, the edges that pedestrians reach from its end; empty without crossings. Raises InputError."""
+    """By edge with a sidewalk, the edges that pedestrians reach from its end; empty without crossings. Raises
+    InputError."""
     crossings: set[str] = set()
     pieces: set[str] = set()
     ways: dict[str, set[str]] = {}
@@ -158,7 +167,9 @@ def _next_walks(net_file: Path) -> dict[str, list[str]]:
                 reached.add(other)
                 if other in pieces:
                     queue.append(other)
-        following[edge] = sorted(other for other in reached - pieces if begin[other] == end[edge] and end[other] != begin[edge])
+        following[edge] = sorted(
+            other for other in reached - pieces if begin[other] == end[edge] and end[other] != begin[edge]
+        )
     return following
 
 
@@ -173,7 +184,9 @@ def _weights(rng: np.random.Generator, edges: Sequence[Any]) -> NDArray[np.float
     return np.asarray(weights / weights.sum(), float)
 
 
-def _departures_s(rng: np.random.Generator, number: int, levels: NDArray[np.float64], seconds: float) -> NDArray[np.float64]:
+def _departures_s(
+    rng: np.random.Generator, number: int, levels: NDArray[np.float64], seconds: float
+) -> NDArray[np.float64]:
     """Sorted departures of about `number` vehicles, with the relative levels in three parts of the time."""
     cuts = np.sort(rng.uniform(0, seconds, 2))
     times = rng.uniform(0, seconds, 2 * number)

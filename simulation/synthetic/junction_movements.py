@@ -1,4 +1,5 @@
-"""The movements at a signal: its approaches by direction, and which of their links turn left, go straight on or turn right."""
+"""The movements at a signal: its approaches by direction, and which of their links turn left, go straight on or turn
+right."""
 
 import math
 from collections.abc import Iterable

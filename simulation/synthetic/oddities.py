@@ -48,7 +48,8 @@ def _has_left_only_green(signal: SignalNetwork, movements: Movements) -> bool:
     """Whether a green of the running program serves left turns alone, on a lane that others share."""
     lefts = {link for approach in movements.approaches for link in approach.left}
     shared = {
-        lane for link, pairs in enumerate(signal.links) if link not in lefts | set(movements.crossings) for lane, _ in pairs
+        lane for link, pairs in enumerate(signal.links) if link not in lefts | set(movements.crossings) for lane,
+        _ in pairs
     }  # fmt: skip
     for state in distinct_greens(signal, running_program(signal)):
         served = {link for link, c in enumerate(state) if c in GREEN} - set(movements.crossings)
@@ -66,7 +67,11 @@ def _of_roads(net_file: Path) -> set[Oddity]:
         attributes = element.attrib
         if element.tag == "edge" and "from" in attributes:
             roads.append(
-                (attributes["from"], attributes["to"], min(float(lane.attrib["length"]) for lane in element.iter("lane")))
+                (
+                    attributes["from"],
+                    attributes["to"],
+                    min(float(lane.attrib["length"]) for lane in element.iter("lane")),
+                )
             )
         elif element.tag == "junction" and attributes["type"].startswith("traffic_light"):
             signals.add(attributes["id"])

@@ -60,7 +60,8 @@ def write(folder: Path, layout: Layout, kind: StreetKind, rng: np.random.Generat
     """Write nodes, edges and connections into a folder; return netconvert's options that read them."""
     edges = _edges(layout, kind, rng)
     nodes = "".join(
-        f'<node id="{node}" x="{x:.2f}" y="{y:.2f}" type="{"traffic_light" if node in layout.signals else "priority"}"/>\n'
+        f'<node id="{node}" x="{x:.2f}" y="{y:.2f}" '
+        f'type="{"traffic_light" if node in layout.signals else "priority"}"/>\n'
         for node, (x, y) in layout.places.items()
     )
     texts = {

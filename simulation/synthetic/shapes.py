@@ -88,11 +88,13 @@ def draw(kind: StreetKind, rng: np.random.Generator) -> Layout:
 def read_plain(nodes: Path, edges: Path) -> Layout:
     """The nodes and roads of a network in netconvert's plain XML."""
     places = {
-        node.attrib["id"]: (float(node.attrib["x"]), float(node.attrib["y"])) for node in ET.parse(nodes).getroot().iter("node")
+        node.attrib["id"]: (float(node.attrib["x"]), float(node.attrib["y"]))
+        for node in ET.parse(nodes).getroot().iter("node")
     }
     names = {name: f"J{k}" for k, name in enumerate(places)}
     pairs = {
-        tuple(sorted((names[edge.attrib["from"]], names[edge.attrib["to"]]))) for edge in ET.parse(edges).getroot().iter("edge")
+        tuple(sorted((names[edge.attrib["from"]], names[edge.attrib["to"]])))
+        for edge in ET.parse(edges).getroot().iter("edge")
     }
     roads = tuple(Road(a, b) for a, b in sorted(pairs))
     return Layout({names[name]: place for name, place in places.items()}, frozenset(names.values()), roads)
@@ -205,7 +207,9 @@ def _roundabout(kind: StreetKind, rng: np.random.Generator) -> Layout:
     for k, angle in enumerate(angles):
         following = angles[(k + 1) % kind.columns] + (2 * math.pi if k + 1 == kind.columns else 0)
         steps = max(2, math.ceil((following - angle) / RING_STEP))
-        bend = tuple(_ahead((0.0, 0.0), angle + (following - angle) * step / steps, radius_m) for step in range(1, steps))
+        bend = tuple(
+            _ahead((0.0, 0.0), angle + (following - angle) * step / steps, radius_m) for step in range(1, steps)
+        )
         roads.append(Road(f"J{k}", f"J{(k + 1) % kind.columns}", is_one_way=True, is_ring=True, bend=bend))
         _add_end(places, roads, f"J{k}", angle, rng)
     return Layout(places, signals, tuple(roads))
@@ -247,7 +251,9 @@ def _add_ramp(layout: Layout, number: int, rng: np.random.Generator) -> Layout:
     longest = [
         road
         for road in layout.roads
-        if road.start.startswith("E") and road.end in layout.signals and layout.length_m(road) > MAX_MERGE_M + MIN_ARM_M / 2
+        if road.start.startswith("E")
+        and road.end in layout.signals
+        and layout.length_m(road) > MAX_MERGE_M + MIN_ARM_M / 2
     ]
     if not longest:
         return layout

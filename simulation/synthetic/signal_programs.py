@@ -32,7 +32,8 @@ class ProgramKind(StrEnum):
     UNION = "union"
     """The greens of both of netconvert's layouts."""
     LEFT_ONLY = "left-only"
-    """netconvert's greens, and of each the permissive links alone, also on lanes that they share with through traffic."""
+    """netconvert's greens, and of each the permissive links alone, also on lanes that they share with through
+    traffic."""
     DUAL_RING = "dual-ring"
     """NEMA's phases of two rings: both lefts, one direction alone, both through movements."""
     SPLIT = "split"
@@ -81,7 +82,8 @@ class Junction:
 
 
 def draw_greens(kind: ProgramKind, junction: Junction, rng: np.random.Generator) -> list[str]:
-    """Draw the greens of a program: safe, distinct, with a green for every link, and at most MAX_GREENS if that many suffice."""
+    """Draw the greens of a program: safe, distinct, with a green for every link, and at most MAX_GREENS if that many
+    suffice."""
     builder = _GreenBuilder(junction, has_overlaps=rng.random() < OVERLAP_SHARE)
     axes = junction.movements.axes()
     axes = [axes[k] for k in rng.permutation(len(axes))]
@@ -100,7 +102,9 @@ class _GreenBuilder:
         self._signal = junction.signal
         self._rules = ConflictRules(junction.signal)
         self._crossings = junction.movements.crossings
-        self._overlaps = [link for approach in junction.movements.approaches for link in approach.right] if has_overlaps else []
+        self._overlaps = (
+            [link for approach in junction.movements.approaches for link in approach.right] if has_overlaps else []
+        )
 
     def is_safe(self, state: str) -> bool:
         return self._rules.violation(state) is None
@@ -158,7 +162,9 @@ Axes = Sequence[Sequence[Approach]]
 def _pair(builder: _GreenBuilder, axis: Sequence[Approach], has_lefts: bool = True) -> str:
     """Through traffic of an axis, with permissive left turns or none; without through traffic, the left turns lead."""
     straight = [link for approach in axis for link in approach.straight]
-    turns = [link for approach in axis for link in (*approach.right, *(approach.left if has_lefts or not straight else ()))]
+    turns = [
+        link for approach in axis for link in (*approach.right, *(approach.left if has_lefts or not straight else ()))
+    ]
     return builder.state(straight, turns)
 
 
@@ -199,7 +205,9 @@ def _late_start(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.
     return greens
 
 
-def _protected_permissive(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.random.Generator) -> list[str]:
+def _protected_permissive(
+    builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.random.Generator
+) -> list[str]:
     return [green for axis in axes for green in (_pair(builder, axis), _lefts(builder, axis))]
 
 
@@ -281,6 +289,7 @@ def program_xml(signal: SignalNetwork, greens: Sequence[str], rng: np.random.Gen
     cycle_s = sum(duration_s for _, duration_s in phases)
     lines = "".join(f'        <phase duration="{duration_s:g}" state="{state}"/>\n' for state, duration_s in phases)
     return (
-        f'    <tlLogic id="{signal.id}" type="static" programID="{PROGRAM_ID}" offset="{int(rng.integers(int(cycle_s)))}">\n'
+        f'    <tlLogic id="{signal.id}" type="static" programID="{PROGRAM_ID}" '
+        f'offset="{int(rng.integers(int(cycle_s)))}">\n'
         f"{lines}    </tlLogic>\n"
     )

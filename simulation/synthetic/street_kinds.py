@@ -1,4 +1,5 @@
-"""What kind of street a seed gives: shape, sizes, lanes, speeds and signal programs, drawn before any tool of SUMO runs."""
+"""What kind of street a seed gives: shape, sizes, lanes, speeds and signal programs, drawn before any tool of SUMO
+runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -30,7 +30,9 @@ MAX_DRAWS = 10
 TOOL_TIMEOUT_S = 60.0
 OTHER_LEFT_GREEN_S = 8
 """Protected left green of the programs that netconvert builds beside the network's own."""
-RANDOM_OPTIONS = "--rand --rand.bidi-probability 1 --rand.connectivity 0.95 --rand.min-distance 80 --rand.max-distance 300"
+RANDOM_OPTIONS = (
+    "--rand --rand.bidi-probability 1 --rand.connectivity 0.95 --rand.min-distance 80 --rand.max-distance 300"
+)
 MIN_ITERATIONS, MAX_ITERATIONS = 14, 34
 """Of netgenerate: the number of roads of a random network, nearly."""
 _HEADER = re.compile(rb"<!--.*?-->\s*", re.DOTALL)
@@ -41,7 +43,8 @@ class NotUsable(Exception):
 
 
 def generate(folder: Path, seed: int) -> Path:
-    """Write the street of a seed into `folder/street_SEED`, and return that folder; an existing one is returned as it is.
+    """Write the street of a seed into `folder/street_SEED`, and return that folder; an existing one is returned as it
+    is.
 
     The same seed gives the same network and programs with the same version of SUMO. The demand is written later, as
     DEMAND in the same folder.
@@ -85,7 +88,9 @@ def _write(folder: Path, seed: int) -> None:
             path.rename(folder / path.name)
         break
     else:
-        raise ProgramFailed(f"street of seed {seed}: none of {MAX_DRAWS} draws can be used ({reason}); take another seed")
+        raise ProgramFailed(
+            f"street of seed {seed}: none of {MAX_DRAWS} draws can be used ({reason}); take another seed"
+        )
     for attempt in folder.iterdir():
         if attempt.is_dir():
             shutil.rmtree(attempt)
@@ -126,7 +131,14 @@ def _random_layout(folder: Path, kind: StreetKind, rng: np.random.Generator) -> 
 
 def _options(kind: StreetKind, rng: np.random.Generator) -> list[str]:
     """netconvert's options of a street, beside its plain files, and except those of the signals' programs."""
-    options = ["--no-turnarounds", "--remove-edges.isolated", "--keep-edges.components", "1", "--tls.default-type", "static"]
+    options = [
+        "--no-turnarounds",
+        "--remove-edges.isolated",
+        "--keep-edges.components",
+        "1",
+        "--tls.default-type",
+        "static",
+    ]
     options += ["--tls.cycle.time", str(kind.cycle_s), "--seed", str(int(rng.integers(1 << 30)))]
     if kind.own_program_share:
         # otherwise two links that no phase of the network's own program shows together may have to yield to each other
@@ -139,7 +151,8 @@ def _options(kind: StreetKind, rng: np.random.Generator) -> list[str]:
 def _netconvert(options: list[str], net_file: Path, layout: str, left_green_s: int) -> Path:
     """Build a network. Raises NotUsable."""
     _run(
-        "netconvert", *options, "--tls.layout", layout, "--tls.left-green.time", str(left_green_s), "--output-file", str(net_file)
+        "netconvert", *options, "--tls.layout", layout, "--tls.left-green.time", str(left_green_s), "--output-file",
+        str(net_file)
     )  # fmt: skip
     # the header has the time, and paths of this machine
     net_file.write_bytes(_HEADER.sub(b"", net_file.read_bytes(), count=1))
@@ -165,8 +178,11 @@ def _read(net_file: Path) -> StreetNetwork:
         raise NotUsable(first_line(error)) from None
 
 
-def _programs_xml(net_file: Path, street: StreetNetwork, other: StreetNetwork, kind: StreetKind, rng: np.random.Generator) -> str:
-    """The programs (`tlLogic`) of the signals that do not run the network's own. `other`: with netconvert's other layout."""
+def _programs_xml(
+    net_file: Path, street: StreetNetwork, other: StreetNetwork, kind: StreetKind, rng: np.random.Generator
+) -> str:
+    """The programs (`tlLogic`) of the signals that do not run the network's own. `other`: with netconvert's other
+    layout."""
     movements = junction_movements.read(net_file)
     texts = []
     for name, signal in street.signals.items():
@@ -198,7 +214,8 @@ def _configuration(has_programs: bool) -> str:
 
 
 def _check(street: StreetNetwork) -> None:
-    """Raise NotUsable unless the safety rules permit every state of every program, and a policy has something to choose."""
+    """Raise NotUsable unless the safety rules permit every state of every program, and a policy has something to
+    choose."""
     controllable = 0
     try:
         for signal in street.signals.values():

@@ -37,7 +37,9 @@ def command(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "baselines"),
     [
-        pytest.param(["--all-red", "default"], ("max-pressure", "greedy"), id="SUMO's own control has no other all-red"),
+        pytest.param(
+            ["--all-red", "default"], ("max-pressure", "greedy"), id="SUMO's own control has no other all-red"
+        ),
         (["--vary-demand"], resco.BASELINES),
         (["--seeds", "12"], resco.BASELINES),
         (["--street", "cologne3"], resco.BASELINES),
@@ -69,7 +71,9 @@ def test_another_policy_is_simulated_and_the_baselines_are_not_again(simulated, 
 def test_a_row_has_the_mean_the_worst_seed_and_the_difference_to_the_best_baseline(simulated, command, capsys):
     assert resco.main([*command, "--street", "grid4x4", "--seeds", "3"]) == 0
     row = capsys.readouterr().out.splitlines()[-1]
-    assert row.startswith("| grid4x4 | 18.0 | 19.0 | 40.0 | 21.0 | 22.0 | 23.0 | 24.0 | -3.0 (-3.0 to -3.0) |  | 52.3 |")
+    assert row.startswith(
+        "| grid4x4 | 18.0 | 19.0 | 40.0 | 21.0 | 22.0 | 23.0 | 24.0 | -3.0 (-3.0 to -3.0) |  | 52.3 |"
+    )
 
 
 @needs_streets
@@ -85,7 +89,9 @@ def test_a_wrong_street_ends_with_exit_code_2_and_no_traceback(capsys):
 
 
 @needs_streets
-@pytest.mark.parametrize("text", ["delay_s\n1\n", "all_red_s,demand,street,arm,policy,seed,delay_s,duration_s\n0,same,x\n", "\0"])
+@pytest.mark.parametrize(
+    "text", ["delay_s\n1\n", "all_red_s,demand,street,arm,policy,seed,delay_s,duration_s\n0,same,x\n", "\0"]
+)
 def test_another_file_as_results_is_one_line_and_is_kept(text, simulated, command, tmp_path, capsys):
     (tmp_path / "resco.csv").write_text(text)
     assert resco.main(command) == 2

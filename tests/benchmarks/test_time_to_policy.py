@@ -1,4 +1,5 @@
-"""The comparison of times to a policy: a snapshot after every update, one rule for both sides, medians over trainings."""
+"""The comparison of times to a policy: a snapshot after every update, one rule for both sides, medians over
+trainings."""
 
 import math
 from pathlib import Path
@@ -24,7 +25,9 @@ def test_report_has_each_training_and_the_ratio_of_the_medians():
     assert lines[0].endswith("20 s of mean delay after 50 s, 90 s, not reached; median 90 s")
     assert lines[2] == "greenserve is 4.0 times as fast, in the median"
     lines = list(report(20, 600, {"ours": [60.0], "theirs": [math.inf]}))
-    assert lines[1].endswith("not within 600 s in the median") and lines[2].startswith("greenserve is more than 10.0 times")
+    assert lines[1].endswith("not within 600 s in the median") and lines[2].startswith(
+        "greenserve is more than 10.0 times"
+    )
     assert len(list(report(20, 600, {"ours": [math.inf], "theirs": [60.0]}))) == 2, "there is no ratio"
     assert len(list(report(20, 600, {"ours": [60.0]}))) == 1, "theirs was skipped"
 

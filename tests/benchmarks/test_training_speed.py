@@ -15,7 +15,9 @@ def test_report_has_the_medians_of_the_ratios_of_a_turn():
         SEVERAL: [(0.5, 0.0), (1.0, 0.0), (0.5, 0.0)],
     }
     *times, to_environment, to_one = report(measured, 1200, SEVERAL)
-    assert times[0].startswith(ENVIRONMENT) and "0.90 s an episode" in times[0] and times[0].endswith("own steps 0.50 s")
+    assert (
+        times[0].startswith(ENVIRONMENT) and "0.90 s an episode" in times[0] and times[0].endswith("own steps 0.50 s")
+    )
     assert to_environment.split()[-4:] == ["0.90", "(0.82", "to", "0.90)"]
     assert to_one.startswith("2 workers, times as fast as 1") and to_one.split()[-4] == "2.00"
 

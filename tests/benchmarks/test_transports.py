@@ -57,7 +57,9 @@ def test_sumo_rl_runs_over_the_transport_of_its_case(fake_sumo_rl, monkeypatch, 
 
 @pytest.mark.parametrize(("transport", "variable"), [("libsumo", None), ("traci", "1")])
 def test_sumo_rl_over_another_transport_is_an_error(fake_sumo_rl, transport, variable):
-    wrong = Command(sumo_rl_loop.command(SUMOCFG, SECONDS, transport).arguments, {sumo_rl_loop.LIBSUMO_VARIABLE: variable})
+    wrong = Command(
+        sumo_rl_loop.command(SUMOCFG, SECONDS, transport).arguments, {sumo_rl_loop.LIBSUMO_VARIABLE: variable}
+    )
     with pytest.raises(RuntimeError, match=f"the case over {transport} would run over"):
         take_turns({"wrong": wrong}, [SECONDS])
 

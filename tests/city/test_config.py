@@ -90,10 +90,16 @@ fleet = "x"
         (VALID + "colour = 3", r"unknown key colour; the keys are (?!.*control_cycle).*delta_time_s.*yellow_time"),
         (SAPPO + "colour = 3", r"unknown key colour; the keys are (?!.*delta_time).*control_cycle"),
         ("[tl.A]\ncolour = 1\nsignals = ['a']\ndialect = ['sappo']", "unknown key colour; the keys are signals"),
-        ("[safety]\nmin_green_s = 5s", r"line 2 is not TOML: min_green_s = 5s; a number has no unit: write min_green_s = 5$"),
+        (
+            "[safety]\nmin_green_s = 5s",
+            r"line 2 is not TOML: min_green_s = 5s; a number has no unit: write min_green_s = 5$",
+        ),
         ("# K\u2028nig\n[safety]\nmin_green_s = 5s", r"line 3 is not TOML: min_green_s = 5s; a number has no unit"),
         ("[network]\nbegin_s = 7:30", r'a time must be in quotes: write begin_s = "7:30"$'),
-        ("[network]\nbegin_s = '7:30'", r"begin_s = '7:30' is not a time; write hours, minutes and seconds, such as 7:30:00"),
+        (
+            "[network]\nbegin_s = '7:30'",
+            r"begin_s = '7:30' is not a time; write hours, minutes and seconds, such as 7:30:00",
+        ),
         ("[controller]\nfallback = plan  # mine", r'text must be in quotes: write fallback = "plan"$'),
         (VALID + "yellow = 3", r"\[tl.SA 101\] unknown key yellow; did you mean yellow_s\?"),
         ("[controller]\ncolour = 3", "unknown key colour; the keys are deadline_ms, hold_s,"),
@@ -122,7 +128,10 @@ fleet = "x"
         ("[tl.A]\nsignals = ['x', 'x']\ndialect = 'sappo'", "lists x twice; remove one"),
         ("[safety]\nwalking_mps = 1.2", r"\[safety\] walking_mps is now called walking_speed_mps; rename it"),
         ("[controller]\nprobes = 2", r"\[controller\] probes is now called recovery_answers; rename it"),
-        ("[tl.A]\nsignals = ['x']\ndialect = 'sumo-rl'\nsizes = [64]", r"\[tl.A\] sizes is now called hidden_sizes; rename it"),
+        (
+            "[tl.A]\nsignals = ['x']\ndialect = 'sumo-rl'\nsizes = [64]",
+            r"\[tl.A\] sizes is now called hidden_sizes; rename it",
+        ),
         ("[tl.SA_1]\nsignals=['x']\ndialect='sumo-rl'\n[tl.SA1]\nsignals=['y']\ndialect='sumo-rl'", "a second time"),
         ("[tl.A]\nsignals=['x']\ndialect='sumo-rl'\n[tl.B]\nsignals=['x']\ndialect='sumo-rl'", "already belongs to A"),
         ("[tl.'../x']\nsignals=['x']\ndialect='sumo-rl'", "is not a valid TL name"),
@@ -135,7 +144,8 @@ fleet = "x"
         ),
         (VALID + "[training.times]\nSA101 = { yellow_s = 3 }", r"\[training.times\] SA101 all_red_s is missing"),
         (
-            VALID + "[training.times]\nSA101 = { yellow_s = 3, all_red_s = 1 }\nSA_101 = { yellow_s = 4, all_red_s = 1 }",
+            VALID
+            + "[training.times]\nSA101 = { yellow_s = 3, all_red_s = 1 }\nSA_101 = { yellow_s = 4, all_red_s = 1 }",
             r"\[training.times\] SA_101: TL SA101 is listed a second time; remove one of the lines",
         ),
         (VALID + "[training]\ntimes = 3", r"\[training.times\] must contain lines such as"),
@@ -147,7 +157,10 @@ fleet = "x"
         (VALID + "[tl.B]\nsignals=['x']\ndialect='sumo-rl'\n" + NORTH, "B is not in any district; add it to one"),
         (VALID + NORTH + NORTH.replace("north", "south"), "SA101 is in district north already"),
         (VALID.replace("[serving]", "[serving]\ndistricts = 3"), "must contain tables such as"),
-        (VALID + "phases = 2", r'\[tl.SA 101\] phases = 2 must be a table of names and integers, such as { "A1B1" = 2 }'),
+        (
+            VALID + "phases = 2",
+            r'\[tl.SA 101\] phases = 2 must be a table of names and integers, such as { "A1B1" = 2 }',
+        ),
         (VALID + "phases = { north = 'two' }", r"\[tl.SA 101\] phases north = 'two' must be an integer"),
         (VALID + "phases = { north = 17 }", r"\[tl.SA 101\] phases north = 17 must be a phase number from 1 to 16"),
         (VALID + "phases = { north = 0 }", r"\[tl.SA 101\] phases north = 0 must be a phase number from 1 to 16"),

@@ -44,7 +44,9 @@ def test_times_to_train_with_are_printed_as_a_table_to_append(tmp_path, capsys):
     out = tmp_path / "city.toml"
     assert run("--net", NET, "--out", out) == 0
     _, pretrained, advice, *table = capsys.readouterr().out.splitlines()
-    assert pretrained.endswith('dialect = "street" in the tables [tl.NAME], then greenserve export --pretrained --tl all')
+    assert pretrained.endswith(
+        'dialect = "street" in the tables [tl.NAME], then greenserve export --pretrained --tl all'
+    )
     assert advice.startswith("To train outside greenserve, append the street's times to city.toml")
     assert table[0] == "[training.times]" and len(table) == 10
     assert config.load(out).tls["A0"].yellow_s == 2
@@ -95,7 +97,9 @@ def test_long_ids_get_short_names_with_the_id_beside_them(tmp_path):
     street = StreetNetwork(NET, signals, {})
     names = init.tl_names(ids)
     assert list(names) == ["A0", "TL001", "TL001-2", "TL002", "B1"]
-    (tmp_path / "city.toml").write_text(init.city_toml(NET, None, street, names, choices_of(ids), {}, "sumo-rl", tmp_path))
+    (tmp_path / "city.toml").write_text(
+        init.city_toml(NET, None, street, names, choices_of(ids), {}, "sumo-rl", tmp_path)
+    )
     assert f"[tl.TL001]  # {ids[1]}\n" in (tmp_path / "city.toml").read_text()
     assert [tl.signals[0] for tl in config.load(tmp_path / "city.toml").tls.values()] == ids
 
@@ -147,7 +151,9 @@ def test_network_whose_programs_have_no_green_is_refused_and_nothing_written(wit
 
 
 def test_pretrained_policy_is_not_exported_for_a_program_without_a_green(without_greens, capsys):
-    (without_greens / "city.toml").write_text('[network]\nnet = "net.net.xml"\n[tl.A0]\nsignals = ["A0"]\ndialect = "street"\n')
+    (without_greens / "city.toml").write_text(
+        '[network]\nnet = "net.net.xml"\n[tl.A0]\nsignals = ["A0"]\ndialect = "street"\n'
+    )
     assert main(["export", "--pretrained", "--tl", "all"]) == 2
     out, err = capsys.readouterr()
     assert NO_GREEN in out + err and not (without_greens / "models").exists()

@@ -80,7 +80,9 @@ def test_the_stop_line_is_not_upstream_of_itself():
 def test_short_lanes_are_passed():
     short = [f"s{k}" for k in range(20)]
     chain = [*short, "c"]
-    made = graph({"a": 80, "c": 100, **dict.fromkeys(short, 0.9)}, f"a>{short[0]}", *map(">".join, itertools.pairwise(chain)))
+    made = graph(
+        {"a": 80, "c": 100, **dict.fromkeys(short, 0.9)}, f"a>{short[0]}", *map(">".join, itertools.pairwise(chain))
+    )
     assert upstream(made, "c")["a"] == (pytest.approx(100 + 20 * 0.9), 1)
 
 
@@ -103,7 +105,12 @@ def shares_by_sumolib(net, lane):
         for connection in connections:
             after = connection.getToLane()
             distance_after_m = distance_m + after.getLength()
-            if connection.getTLSID() or after in path or share / len(following) <= MIN_SHARE or distance_after_m >= REACH_M:
+            if (
+                connection.getTLSID()
+                or after in path
+                or share / len(following) <= MIN_SHARE
+                or distance_after_m >= REACH_M
+            ):
                 continue
             follow(first, after, distance_after_m, share / len(following), [*path, after])
 
@@ -123,6 +130,8 @@ def test_lanes_upstream_equal_a_search_with_sumolib(name, request):
             if not lane.startswith(":"):
                 found = upstream(signal.lane_graph, lane)
                 expected = shares_by_sumolib(net, lane)
-                assert found == {key: (pytest.approx(distance_m), share) for key, (distance_m, share) in expected.items()}
+                assert found == {
+                    key: (pytest.approx(distance_m), share) for key, (distance_m, share) in expected.items()
+                }
                 compared += len(found)
     assert compared

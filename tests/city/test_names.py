@@ -16,7 +16,11 @@ def test_tl_names_ignore_spaces_and_underscores(written):
 @pytest.mark.parametrize("written", ["GS_cluster_1_2", "GS cluster 1 2", " GS_cluster 1_2"])
 def test_other_names_are_shown_with_their_underscores(written):
     assert names.canonical(written) == "GS_cluster_1_2"
-    assert names.find(written, ["GSX", "GS_cluster_1_2"]) == names.find("GScluster12", ["GS_cluster_1_2"]) == "GS_cluster_1_2"
+    assert (
+        names.find(written, ["GSX", "GS_cluster_1_2"])
+        == names.find("GScluster12", ["GS_cluster_1_2"])
+        == "GS_cluster_1_2"
+    )
     assert names.select(["GScluster12"], ["GS_cluster_1_2"], "--tl") == ["GS_cluster_1_2"]
 
 

@@ -62,14 +62,17 @@ def test_movements_have_sumolibs_directions(name, request):
 
 
 def test_a_crossing_has_the_direction_of_the_road_that_it_crosses(crossroads):
-    crossings = {m.heading_deg: set(m.crossed_roads) for of_link in crossroads.movements for m in of_link if m.is_crossing}
+    crossings = {
+        m.heading_deg: set(m.crossed_roads) for of_link in crossroads.movements for m in of_link if m.is_crossing
+    }
     assert crossings == {0.0: {"NJ", "JN"}, 90.0: {"EJ", "JE"}, 180.0: {"SJ", "JS"}}
 
 
 @pytest.mark.parametrize(
     ("shape", "at_end", "heading"),
     [
-        ([(0, 0), (0, 50)], True, 0), ([(0, 0), (50, 0)], False, 90), ([(0, 0), (0, -50)], True, 180), ([(9, 9)], True, 0),
+        ([(0, 0), (0, 50)], True, 0), ([(0, 0), (50, 0)], False, 90), ([(0, 0), (0, -50)], True, 180), ([(9, 9)],
+        True, 0),
         # the last metre bends
         ([(0, 0), (50, 0), (50, 1)], True, pytest.approx(88.9, abs=0.1)),
         ([(50, 1), (50, 0), (0, 0)], False, pytest.approx(268.9, abs=0.1)),
@@ -110,7 +113,11 @@ def test_right_of_way_holds_only_for_links_green_in_one_phase(name, request):
         states = [phase.state for program in signal.programs for phase in program.phases]
         for i, j in zip(*signal.yields.nonzero(), strict=True):
             pairs += 1
-            assert signal.foes[i, j] and any(state[i] in "gG" and state[j] in "gG" for state in states), (signal.id, i, j)
+            assert signal.foes[i, j] and any(state[i] in "gG" and state[j] in "gG" for state in states), (
+                signal.id,
+                i,
+                j,
+            )
     assert pairs
 
 
@@ -131,7 +138,11 @@ SCHEDULE = '<WAUT id="w" startProg="0">{}</WAUT><wautJunction wautID="w" junctio
 
 @pytest.mark.parametrize(
     ("begin_s", "active", "later"),
-    [(0.0, "0", {899: "0", 900: "adapted", 9999: "off"}), (900.0, "adapted", {900: "adapted"}), (4000.0, "off", {5000: "off"})],
+    [
+        (0.0, "0", {899: "0", 900: "adapted", 9999: "off"}),
+        (900.0, "adapted", {900: "adapted"}),
+        (4000.0, "off", {5000: "off"}),
+    ],
 )
 def test_schedule_says_which_program_runs(tmp_path, begin_s, active, later):
     additional = tmp_path / "waut.add.xml"
@@ -144,7 +155,10 @@ def test_schedule_says_which_program_runs(tmp_path, begin_s, active, later):
 
 def test_switch_at_the_second_of_the_take_over_counts():
     switches = (network.ProgramSwitch(30, "night"),)
-    assert network.newest_program(switches, 40, from_s=30) == "night" and network.newest_program(switches, 40, from_s=31) is None
+    assert (
+        network.newest_program(switches, 40, from_s=30) == "night"
+        and network.newest_program(switches, 40, from_s=31) is None
+    )
 
 
 def test_schedule_repeats_after_its_period():
@@ -156,7 +170,10 @@ def test_schedule_repeats_after_its_period():
     ("content", "message"),
     [
         ('<wautJunction wautID="w" junctionID="B1"/>', "signal B1 follows the schedule w, which no file defines"),
-        (SCHEDULE.format('<wautSwitch to="0"/>'), "waut.add.xml: <WAUT id=.* is malformed .attribute 'time' is missing"),
+        (
+            SCHEDULE.format('<wautSwitch to="0"/>'),
+            "waut.add.xml: <WAUT id=.* is malformed .attribute 'time' is missing",
+        ),
         (SCHEDULE.format('<wautSwitch time="noon" to="0"/>'), "waut.add.xml: <WAUT id=.* is malformed"),
     ],
 )
@@ -179,7 +196,9 @@ def test_plan_that_no_file_defines_is_refused(tmp_path):
 
 def test_signal_whose_only_program_is_off_is_refused(tmp_path):
     text = (GRID / "grid.net.xml").read_text()
-    text = re.sub(r'<tlLogic id="B1".*?</tlLogic>', '<tlLogic id="B1" type="static" programID="off"/>', text, flags=re.DOTALL)
+    text = re.sub(
+        r'<tlLogic id="B1".*?</tlLogic>', '<tlLogic id="B1" type="static" programID="off"/>', text, flags=re.DOTALL
+    )
     (tmp_path / "off.net.xml").write_text(text)
     with pytest.raises(InputError, match="signal B1 has no program except 'off'; add one"):
         _ = network.read(tmp_path / "off.net.xml").signals["B1"].first_program
@@ -204,7 +223,9 @@ def test_file_that_is_not_a_network_is_refused(tmp_path, content):
 def test_malformed_network_is_refused_with_the_element(tmp_path, broken):
     text = (GRID / "grid.net.xml").read_text()
     path = tmp_path / "x.net.xml"
-    path.write_text(text.replace('linkIndex="2"', broken) if "link" in broken else text.replace('<lane id="', '<lane idd="'))
+    path.write_text(
+        text.replace('linkIndex="2"', broken) if "link" in broken else text.replace('<lane id="', '<lane idd="')
+    )
     with pytest.raises(InputError, match=r"x\.net\.xml: <(connection|lane) .* is malformed"):
         network.read(path)
 
@@ -253,14 +274,18 @@ def test_times_that_sumo_refuses_are_refused(text):
     ],
 )
 def test_time_of_a_sumocfg_that_sumo_refuses_is_refused(tmp_path, time, message):
-    (tmp_path / "a.sumocfg").write_text(f'<configuration><net-file value="{GRID / "grid.net.xml"}"/><{time}/></configuration>')
+    (tmp_path / "a.sumocfg").write_text(
+        f'<configuration><net-file value="{GRID / "grid.net.xml"}"/><{time}/></configuration>'
+    )
     with pytest.raises(InputError, match=message):
         network.of_sumocfg(tmp_path / "a.sumocfg")
 
 
 def test_sumocfg_with_times_of_day_begins_and_ends_there(tmp_path):
     times = '<begin value="7:30:00"/><end value="08:15:00"/>'
-    (tmp_path / "a.sumocfg").write_text(f'<configuration><net-file value="{GRID / "grid.net.xml"}"/>{times}</configuration>')
+    (tmp_path / "a.sumocfg").write_text(
+        f'<configuration><net-file value="{GRID / "grid.net.xml"}"/>{times}</configuration>'
+    )
     street = network.of_sumocfg(tmp_path / "a.sumocfg")
     assert (street.begin_s, street.end_s) == (27000, 29700)
 
@@ -297,7 +322,8 @@ def test_slowest_lane_of_a_link_counts_for_its_red_clearance(tmp_path):
 def test_sumocfg_options_have_several_names(tmp_path, monkeypatch):
     monkeypatch.setenv("NET", str(GRID / "grid.net.xml"))
     (tmp_path / "a.sumocfg").write_text(
-        f'<configuration><n v="${{NET}}"/><additional value="{GRID / "fixed_time.add.xml"}"/><e value="0:10:00"/></configuration>'
+        f'<configuration><n v="${{NET}}"/><additional value="{GRID / "fixed_time.add.xml"}"/><e '
+        'value="0:10:00"/></configuration>'
     )
     read, whole = network.of_sumocfg(tmp_path / "a.sumocfg"), network.of_sumocfg(GRID / "grid.sumocfg")
     assert read.end_s == 600 and read.signals["A0"].active_program == whole.signals["A0"].active_program
@@ -305,10 +331,31 @@ def test_sumocfg_options_have_several_names(tmp_path, monkeypatch):
 
 def test_lanes_behind_a_short_lane_reach_back_50_m_and_to_the_next_signal(tmp_path):
     """A - B - C - D: roads of 200, 30 and 5 m to the signal D; E - D has 20 m behind the signal E."""
-    nodes = {"A": (-235, 0), "B": (-35, 0), "C": (-5, 0), "D": (0, 0), "E": (20, 0), "F": (220, 0), "G": (0, 200), "H": (20, 200)}
+    nodes = {
+        "A": (-235, 0),
+        "B": (-35, 0),
+        "C": (-5, 0),
+        "D": (0, 0),
+        "E": (20, 0),
+        "F": (220, 0),
+        "G": (0, 200),
+        "H": (20, 200),
+    }
     kinds = {name: "traffic_light" if name in "DE" else "priority" for name in nodes}
     text = "".join(f'<node id="{name}" x="{x}" y="{y}" type="{kinds[name]}"/>' for name, (x, y) in nodes.items())
-    lengths = {"AB": 200, "BC": 30, "CD": 5, "DE": 20, "ED": 20, "EF": 200, "FE": 200, "DG": 200, "GD": 200, "HE": 200, "EH": 200}
+    lengths = {
+        "AB": 200,
+        "BC": 30,
+        "CD": 5,
+        "DE": 20,
+        "ED": 20,
+        "EF": 200,
+        "FE": 200,
+        "DG": 200,
+        "GD": 200,
+        "HE": 200,
+        "EH": 200,
+    }
     edges = "".join(f'<edge id="{e}" from="{e[0]}" to="{e[1]}" length="{length}"/>' for e, length in lengths.items())
     street = network.read(netconvert_plain(tmp_path, text, edges))
     assert street.lanes_behind == {"CD_0": {"BC_0": 5, "AB_0": 35}, "ED_0": {}, "DE_0": {}}

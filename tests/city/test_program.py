@@ -1,4 +1,5 @@
-"""How every program ends: exit code and one line for each kind of error, and a traceback for an error of the program's own."""
+"""How every program ends: exit code and one line for each kind of error, and a traceback for an error of the program's
+own."""
 
 import errno
 import io
@@ -26,7 +27,11 @@ def failing(error):
     [
         (InputError("a.toml: wrong; correct it"), 2, "error: a.toml: wrong; correct it"),
         (ProgramFailed("SUMO ended"), 1, "error: SUMO ended"),
-        (PermissionError(errno.EACCES, "Permission denied", "out"), 2, "error: out: Permission denied; name another path"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "out"),
+            2,
+            "error: out: Permission denied; name another path",
+        ),
         (FileNotFoundError(errno.ENOENT, "No such file", "a"), 2, "error: a: No such file"),
         (OSError(errno.EMFILE, "Too many open files", "a"), 1, "error: a: Too many open files"),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "error: a file: No space left on device"),
@@ -46,7 +51,9 @@ def test_missing_package_names_the_extra_and_a_missing_module_of_our_own_does_no
         program.run(failing(ModuleNotFoundError("No module named 'city.none'", name="city.none")))
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError("without a file"), ConnectionResetError(), BrokenPipeError()])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a bug"), OSError("without a file"), ConnectionResetError(), BrokenPipeError()]
+)
 def test_error_of_the_program_itself_keeps_its_traceback(error):
     with pytest.raises(type(error)):
         program.run(failing(error))

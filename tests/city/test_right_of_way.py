@@ -46,7 +46,12 @@ def sumolib_foes(net_file):
         for a, b in itertools.permutations(connections, 2):
             node, i, j = a.getFrom().getToNode(), a.getTLLinkIndex(), b.getTLLinkIndex()
             same_approach = a.getFrom() == b.getFrom()
-            if node != b.getFrom().getToNode() or i == j or same_approach or not node.areFoes(*map(node.getLinkIndex, (a, b))):
+            if (
+                node != b.getFrom().getToNode()
+                or i == j
+                or same_approach
+                or not node.areFoes(*map(node.getLinkIndex, (a, b)))
+            ):
                 continue
             foes |= {(i, j), (j, i)}
             (yields if node.forbids(b, a) else no_yields).add((i, j))
@@ -72,13 +77,28 @@ def test_foes_and_right_of_way_are_sumolibs(variant):
 
 
 def test_link_whose_request_does_not_list_a_foe_does_not_yield_to_it(tmp_path):
-    options = ("--bikelanes.guess", "--sidewalks.guess", "--crossings.guess", "--no-turnarounds", "--default.lanenumber", "2")
-    net_file = netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "150", *options)
+    options = (
+        "--bikelanes.guess",
+        "--sidewalks.guess",
+        "--crossings.guess",
+        "--no-turnarounds",
+        "--default.lanenumber",
+        "2",
+    )
+    net_file = netgenerate(
+        tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "150", *options
+    )
     signal = network.read(net_file).signals["A0"]
     requests = {
-        int(r.get("index")): (r.get("foes")[::-1], r.get("response")[::-1]) for r in ET.parse(net_file).getroot().iter("request")
+        int(r.get("index")): (r.get("foes")[::-1], r.get("response")[::-1])
+        for r in ET.parse(net_file).getroot().iter("request")
     }
-    pairs = [(i, j) for i, (foes, _) in requests.items() for j, bit in enumerate(foes) if bit == "1" and requests[j][0][i] == "0"]
+    pairs = [
+        (i, j)
+        for i, (foes, _) in requests.items()
+        for j, bit in enumerate(foes)
+        if bit == "1" and requests[j][0][i] == "0"
+    ]
     without_response = [(i, j) for i, j in pairs if requests[i][1][j] == "0"]
     assert any(signal.yields[i, j] for i, j in without_response), "netgenerate writes such requests"
     rules = ConflictRules(signal)
@@ -95,10 +115,14 @@ def test_link_whose_request_does_not_list_a_foe_does_not_yield_to_it(tmp_path):
 
 def test_grouped_links_that_yield_to_parts_of_each_other_show_only_g_together(tmp_path):
     options = ("--bikelanes.guess", "--tls.group-signals", "--no-turnarounds", "--default.lanenumber", "1")
-    net_file = netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "60", *options)
+    net_file = netgenerate(
+        tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "60", *options
+    )
     signal = network.read(net_file).signals["A0"]
     mixed = [
-        (i, j) for i, j in zip(*signal.permissive.nonzero(), strict=True) if not (signal.yields[i, j] or signal.yields[j, i])
+        (i, j)
+        for i, j in zip(*signal.permissive.nonzero(), strict=True)
+        if not (signal.yields[i, j] or signal.yields[j, i])
     ]
     assert mixed, "netgenerate writes such groups"
     rules = ConflictRules(signal)
@@ -163,7 +187,9 @@ def test_crossing_streets_are_foes_on_an_unregulated_junction(tmp_path):
         "traffic_light_unregulated",
     )
     signal = network.read(netgenerate(tmp_path / "a.net.xml", *options, "--no-turnarounds")).signals["A0"]
-    straight = [k for k, ((a, b),) in enumerate(signal.links) if {a, b} in ({"A1A0_0", "A0bottom0_0"}, {"B0A0_0", "A0left0_0"})]
+    straight = [
+        k for k, ((a, b),) in enumerate(signal.links) if {a, b} in ({"A1A0_0", "A0bottom0_0"}, {"B0A0_0", "A0left0_0"})
+    ]
     assert len(straight) == 2 and signal.foes[straight[0], straight[1]]
     assert not signal.yields.any(), "vehicles do not yield there"
     assert ConflictRules(signal).conflicts("G" * len(signal.links))

@@ -12,7 +12,9 @@ from city import systemd
 def manager(request, tmp_path, monkeypatch):
     """The socket of a service manager."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        name = str(tmp_path / "notify") if request.param == "file" else f"@greenserve-test-{tmp_path.name}-{id(tmp_path)}"
+        name = (
+            str(tmp_path / "notify") if request.param == "file" else f"@greenserve-test-{tmp_path.name}-{id(tmp_path)}"
+        )
         listener.bind(name.replace("@", "\0", 1) if name.startswith("@") else name)
         listener.settimeout(5)
         monkeypatch.setenv(systemd.SOCKET_VARIABLE, name)

@@ -76,7 +76,9 @@ class Images:
 
     def size_mb(self, name: str) -> float:
         """Size of an image without its base."""
-        images = {image["names"][0]: image["size"] for image in json.loads(self.buildah("images", "--json")) if image["names"]}
+        images = {
+            image["names"][0]: image["size"] for image in json.loads(self.buildah("images", "--json")) if image["names"]
+        }
         whole, base = (_megabytes(images[f"localhost/{each}:latest"]) for each in (name, BASE))
         return whole - base
 
@@ -84,7 +86,8 @@ class Images:
     def running(
         self, name: str, command: list[str], log: IO[str], volumes: dict[Path, str] | None = None
     ) -> Iterator["RunningContainer"]:
-        """Run a command as the image's own user. `volumes`: where folders of this machine are mounted; read-only but /out."""
+        """Run a command as the image's own user. `volumes`: where folders of this machine are mounted; read-only but
+        /out."""
         container = self.buildah("from", name)
         mounts = [f"{source}:{target}{'' if target == '/out' else ':ro'}" for source, target in (volumes or {}).items()]
         flags = [argument for mount in mounts for argument in ("--volume", mount)]
@@ -121,7 +124,9 @@ class RunningContainer:
         found = self.process.pid
         while "buildah" in Path(f"/proc/{found}/comm").read_text():
             # buildah is a Go program: any of its threads may have started the command
-            children = [pid for path in Path(f"/proc/{found}/task").glob("*/children") for pid in path.read_text().split()]
+            children = [
+                pid for path in Path(f"/proc/{found}/task").glob("*/children") for pid in path.read_text().split()
+            ]
             if not children:
                 raise ProcessLookupError(f"buildah's process {found} has started no command")
             found = int(children[0])

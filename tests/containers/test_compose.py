@@ -124,6 +124,13 @@ def test_server_is_that_of_the_manifests(services):
 def test_prometheus_scrapes_services_at_the_ports_they_have(services):
     scrape = yaml.safe_load((ROOT / "k8s" / "monitoring" / "prometheus.yaml").read_text())["scrape_configs"]
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scrape}
-    assert targets == {"controller": ["controller:9108"], "guard": ["guard:9109"], "tf-serving": [f"tf-serving:{REST_PORT}"]}
+    assert targets == {
+        "controller": ["controller:9108"],
+        "guard": ["guard:9109"],
+        "tf-serving": [f"tf-serving:{REST_PORT}"],
+    }
     assert services["guard"]["networks"]["default"]["aliases"] == ["controller"], "its network is the controller's"
-    assert services["guard"]["ports"] == ["127.0.0.1:9108:9108"] and "--http=0.0.0.0:9108" in services["controller"]["command"]
+    assert (
+        services["guard"]["ports"] == ["127.0.0.1:9108:9108"]
+        and "--http=0.0.0.0:9108" in services["controller"]["command"]
+    )

@@ -64,7 +64,16 @@ def server(images, grid_models, tmp_path_factory):
 
 def sumo(images, log, clients, out=None, *options):
     port = free_port()
-    command = ["sumo", "-c", "/city/grid.sumocfg", "--remote-port", str(port), "--num-clients", str(clients), "--no-step-log"]
+    command = [
+        "sumo",
+        "-c",
+        "/city/grid.sumocfg",
+        "--remote-port",
+        str(port),
+        "--num-clients",
+        str(clients),
+        "--no-step-log",
+    ]
     volumes = CITY if out is None else {**CITY, out: "/out"}
     return port, images.running("controller-sumo", [*command, "--no-warnings", *options], log, volumes)
 
@@ -98,10 +107,23 @@ def test_trips_out_of_containers_are_those_of_the_demo(images, server, grid_serv
     out.chmod(0o777)
     recorded = ("--seed", "42", "--tripinfo-output", "/out/trips.xml", *TRIPINFO_OPTIONS)
     port, street = sumo(images, log, 1, out, *recorded)
-    with street as sumo_container, controlled(images, log, "--server", server, "--sumo", f"127.0.0.1:{port}") as container:
+    with (
+        street as sumo_container,
+        controlled(images, log, "--server", server, "--sumo", f"127.0.0.1:{port}") as container,
+    ):
         assert container.process.wait(300) == 0, Path(log.name).read_text()
         assert sumo_container.process.wait(60) == 0
-    command = [sys.executable, "-m", "controller", "--city", str(GRID / "city.toml"), "--server", grid_server, "--seed", "42"]
+    command = [
+        sys.executable,
+        "-m",
+        "controller",
+        "--city",
+        str(GRID / "city.toml"),
+        "--server",
+        grid_server,
+        "--seed",
+        "42",
+    ]
     subprocess.run([*command, "--tripinfo", str(tmp_path / "here.xml")], cwd=ROOT, check=True, capture_output=True)
     trips = read_trips(out / "trips.xml")
     assert trips.total > 2000 and trips == read_trips(tmp_path / "here.xml")
@@ -109,7 +131,10 @@ def test_trips_out_of_containers_are_those_of_the_demo(images, server, grid_serv
 
 def test_sigterm_hands_the_signals_back(images, server, log):
     port, street = sumo(images, log, 2)
-    with street, controlled(images, log, "--server", server, "--sumo", f"127.0.0.1:{port}", "--order", "2") as container:
+    with (
+        street,
+        controlled(images, log, "--server", server, "--sumo", f"127.0.0.1:{port}", "--order", "2") as container,
+    ):
         trainer = Trainer(port)
         trainer.until(lambda: trainer.online() == set(SIGNALS), 60)
         trainer.step(30)

@@ -235,7 +235,9 @@ def test_rest_rows_and_columns_agree_with_grpc(rest, prediction):
     expected = tf.make_ndarray(prediction.Predict(message, timeout=10).outputs["action"]).tolist()
     status, document = rest("POST", f"/v1/models/{MODEL}:predict", {"instances": [row.tolist()]})
     assert status == 200 and np.allclose(document["predictions"], expected)
-    status, document = rest("POST", f"/v1/models/{MODEL}/versions/1:predict", {"inputs": {"observation": [row.tolist()]}})
+    status, document = rest(
+        "POST", f"/v1/models/{MODEL}/versions/1:predict", {"inputs": {"observation": [row.tolist()]}}
+    )
     assert status == 200 and np.allclose(document["outputs"], expected)
     status, document = rest("POST", "/v1/models/SA101:predict", {"instances": [{"observation": [0.0] * 21}]})
     assert status == 200 and set(document["predictions"][0]) == {"action", "probabilities"}
@@ -257,7 +259,13 @@ def test_rest_returns_status_and_metadata(rest):
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "message"),
     [
-        ("POST", "/v1/models/unknown:predict", {"instances": [1]}, 404, "Servable not found for request: Latest(unknown)"),
+        (
+            "POST",
+            "/v1/models/unknown:predict",
+            {"instances": [1]},
+            404,
+            "Servable not found for request: Latest(unknown)",
+        ),
         ("POST", f"/v1/models/{MODEL}:predict", {"instances": []}, 400, "No values in 'instances' array"),
         ("POST", f"/v1/models/{MODEL}:predict", {"x": 1}, 400, "Missing 'inputs' or 'instances' key"),
         ("POST", f"/v1/models/{MODEL}:predict", {"instances": [["a"]]}, 400, "is not of expected type: float"),

@@ -11,7 +11,9 @@ TIMES = StepTimes(0.004, 0.0002, 0.0015, 0.0003)
 
 
 def decision(tl, failure="", mode_before=ControlMode.POLICY, mode=ControlMode.POLICY):
-    return TlDecision(tl, np.zeros(4, np.float32), PhaseState((0,), False), Answer(np.array([0])), failure, mode_before, mode)
+    return TlDecision(
+        tl, np.zeros(4, np.float32), PhaseState((0,), False), Answer(np.array([0])), failure, mode_before, mode
+    )
 
 
 def event(at_s, decisions=(), overrides=(), states=(), alarms=(), rejected=None, readings=None, times=None):
@@ -20,7 +22,9 @@ def event(at_s, decisions=(), overrides=(), states=(), alarms=(), rejected=None,
     sent = (Sent(at_s, (), (), tuple(overrides)),) if overrides else ()
     times = times or (TIMES if decisions else None)
     shown = tuple(Shown(*each) for each in states)
-    return DecisionEvent(0, at_s, 0.0, readings, tuple(decisions), sent, shown, tuple(alarms), rejected or {}, (), times)
+    return DecisionEvent(
+        0, at_s, 0.0, readings, tuple(decisions), sent, shown, tuple(alarms), rejected or {}, (), times
+    )
 
 
 class Alarms(list):

@@ -43,7 +43,9 @@ def assembled(street, connection, **safety):
     read = network.read(street.net_file)
     city = config.City(street.net_file)
     contracts = [contract.build(city, config.TL(("A0",), "sumo-rl", "SA101"), read)]
-    return assemble(connection, read, contracts, LongestQueue(read, contracts), config.Safety(**safety), config.Controller())
+    return assemble(
+        connection, read, contracts, LongestQueue(read, contracts), config.Safety(**safety), config.Controller()
+    )
 
 
 @pytest.mark.parametrize(("floors", "has_vehicles"), [("dialect", False), ("dialect", True), ("street", False)])
@@ -57,7 +59,9 @@ def test_first_green_is_forced_only_with_the_dialects_floors_on_an_empty_street(
         first = network.green_states(phase.state for phase in x.contract.signals[0].phases)[0]
         assert (x.safeties[0].shown == first) == (floors == "dialect" and not has_vehicles)
         loop.step(loop.now + 1)
-        assert (connection.api.trafficlight.getRedYellowGreenState("A0") == first) == (floors == "dialect" and not has_vehicles)
+        assert (connection.api.trafficlight.getRedYellowGreenState("A0") == first) == (
+            floors == "dialect" and not has_vehicles
+        )
 
 
 def test_second_controller_is_refused_while_the_first_one_is_connected(street):

@@ -55,7 +55,9 @@ def test_tl_without_a_model_is_named_with_how_to_export_it(city, capsys):
 
 
 def test_times_to_train_with_are_printed_without_a_model_until_city_toml_has_them(city, capsys):
-    text = re.sub(r"models_dir = .*", 'models_dir = "none"', city.read_text()).replace("all_red_s = 0 ", "all_red_s = 2 ")
+    text = re.sub(r"models_dir = .*", 'models_dir = "none"', city.read_text()).replace(
+        "all_red_s = 0 ", "all_red_s = 2 "
+    )
     city.write_text(text)
     assert main(["--city", str(city), "--infer-tl", "SA101,SA102,SA103"]) == 2
     *_, advice, header, first, second = capsys.readouterr().out.splitlines()
@@ -93,7 +95,8 @@ def test_contracts_are_read_from_a_server_if_it_is_passed(city, capsys, grid_ser
 def fleet_server(grid_city, grid_street):
     """A server of a fleet alone, with its requests as (model, version or label)."""
     members = [
-        pb.Member(tl=tl, version=3, contract=contract.build(grid_city, grid_city.tls[tl], grid_street)) for tl in grid_city.tls
+        pb.Member(tl=tl, version=3, contract=contract.build(grid_city, grid_city.tls[tl], grid_street))
+        for tl in grid_city.tls
     ]
     fleet, requests = pb.PolicyContract(tl="city", members=members), []
 
@@ -113,7 +116,9 @@ def fleet_server(grid_city, grid_street):
 def test_contract_of_a_fleet_is_requested_once_over_one_connection(city, capsys, grid_city, fleet_server, monkeypatch):
     address, requests = fleet_server
     opened = []
-    monkeypatch.setattr(client, "open_channel", lambda *arguments: opened.append(arguments) or channel.open_channel(*arguments))
+    monkeypatch.setattr(
+        client, "open_channel", lambda *arguments: opened.append(arguments) or channel.open_channel(*arguments)
+    )
     assert main(["--city", str(city), "--server", address, "--fleet", "city"]) == 0
     assert table(capsys)[1].startswith("8 of 8 TLs match")
     assert requests.count(("city", 0)) == 1 and len(requests) == len(grid_city.tls) + 1

@@ -79,7 +79,9 @@ def test_controller_of_a_district_has_its_tls_server_and_fleet(write_city, tmp_p
             file.write(f"[serving.districts.{name}]\naddress = 'tf-serving-{name}:8500'\ntls = ['{tl}']\n")
     config = parse(["--city", city, "--district", "south"])
     assert (config.infer_tls, config.server, config.fleet) == (("SA102",), "tf-serving-south:8500", "south")
-    assert parse(["--city", city, "--district", "north", "--server", "127.0.0.1:1", "--fleet", ""]).server == "127.0.0.1:1"
+    assert (
+        parse(["--city", city, "--district", "north", "--server", "127.0.0.1:1", "--fleet", ""]).server == "127.0.0.1:1"
+    )
     for flags, message in (
         ([], r"has districts; pass --district \(north, south\)"),
         (["--district", "west"], "--district west: is not in .*; its districts are north, south"),
@@ -129,7 +131,9 @@ def test_full_disk_is_refused_at_the_start(write_city, tmp_path, monkeypatch):
 
 def test_record_without_its_extra_names_it(write_city, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcap", None)
-    with pytest.raises(InputError, match=r"--record .*: a record needs the extra record: pip install greenserve\[record\]"):
+    with pytest.raises(
+        InputError, match=r"--record .*: a record needs the extra record: pip install greenserve\[record\]"
+    ):
         parse(["--city", write_city(), "--record", str(tmp_path)])
 
 
@@ -148,7 +152,9 @@ def test_the_live_page_is_off_by_default_and_on_loopback_alone(write_city):
     ):
         assert parse(["--city", city, "--page", address]).page == expected
     for address in ("0.0.0.0:8080", "10.0.0.1:8080", "example.org:80"):
-        with pytest.raises(InputError, match=rf"--page {address}: any computer that reaches it .*; listen on 127.0.0.1, and let"):
+        with pytest.raises(
+            InputError, match=rf"--page {address}: any computer that reaches it .*; listen on 127.0.0.1, and let"
+        ):
             parse(["--city", city, "--page", address])
     with pytest.raises(InputError, match=r"--page '8080' must be HOST:PORT"):
         parse(["--city", city, "--page", "8080"])
@@ -186,7 +192,11 @@ def test_control_api_beyond_loopback_needs_client_certificates(write_city, tmp_p
         ("", ["--speed", "nan"], r"--speed nan must lie"),
         ("", ["--models-dir", "models"], r"--models-dir is for the live page.*; pass --page, or leave it out"),
         ("", ["--control-address", "9110"], r"--control-address '9110' must be HOST:PORT"),
-        ("", ["--control-tls-ca", "ca.pem"], r"--control-tls-ca is for the control API; pass --control-address, or leave it out"),
+        (
+            "",
+            ["--control-tls-ca", "ca.pem"],
+            r"--control-tls-ca is for the control API; pass --control-address, or leave it out",
+        ),
         ("speed = 1001", [], r"\[controller\] speed = 1001 is out of range; it must lie between 0 and 1000$"),
         ("speed = -2", [], r"\[controller\] speed = -2 is out of range; it must lie between 0 and 1000$"),
         ('control_address = "x"', [], r"\[controller\] control_address 'x' must be HOST:PORT"),

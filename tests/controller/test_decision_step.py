@@ -63,7 +63,9 @@ def plan_signal(crossing):
     contract = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
     sequencer = PlanSequencer("offset", [cycle_plan(PLAN.program.phases, 0, 4, 60)], 2, 2, 2)
     safety = SignalSafety(crossing, SafetyTimes(3, 4), GREENS)
-    x = Intersection(contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [FallbackSchedule(PLAN)], Controller())
+    x = Intersection(
+        contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [FallbackSchedule(PLAN)], Controller()
+    )
     x.start(0, ["GgGr"])
     return x
 
@@ -73,7 +75,9 @@ def plan_signal(crossing):
 def test_yellow_is_never_short_whatever_the_step_length(crossing, make, step_s):
     connection = SteppedConnection(step_s)
     flipping = SimpleNamespace(
-        ask=lambda observations, observed_s: {tl: Answer(np.array([int(connection.now / 10) % 2])) for tl in observations}
+        ask=lambda observations, observed_s: {
+            tl: Answer(np.array([int(connection.now / 10) % 2])) for tl in observations
+        }
     )
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     loop = DecisionLoop(connection, [make(crossing)], flipping, street, (), 0.0, step_s)
@@ -265,7 +269,9 @@ def test_decisions_that_the_safety_rules_overrule_are_counted_by_tl(crossing):
     connection = SteppedConnection(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     flipping = SimpleNamespace(
-        ask=lambda observations, observed_s: {tl: Answer(np.array([int(connection.now / 10) % 2])) for tl in observations}
+        ask=lambda observations, observed_s: {
+            tl: Answer(np.array([int(connection.now / 10) % 2])) for tl in observations
+        }
     )
     slow = one_signal(crossing)
     slow.safeties = (SignalSafety(crossing, SafetyTimes(yellow_s=6, min_green_s=4), GREENS),)
@@ -289,7 +295,10 @@ def test_overrides_outside_the_policys_control_do_not_count_as_overruled_decisio
         return sent, [*overrides, override] if x.mode.name != "POLICY" else overrides
 
     x.commands = overridden_without_the_policy
-    ask = lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations} if connection.now % 100 > 50 else {}  # noqa: E731
+
+    def ask(observations, observed_s):
+        return {tl: Answer(np.array([0])) for tl in observations} if connection.now % 100 > 50 else {}
+
     loop = DecisionLoop(connection, [x], SimpleNamespace(ask=ask), street, (), 0.0, 1.0)
     while loop.now < 400:
         loop.step(400)

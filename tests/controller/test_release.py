@@ -12,8 +12,15 @@ from controller.sumo.connection import SumoConnectionLost
 @pytest.mark.parametrize(
     ("is_guarded", "message"),
     [
-        (True, "the connection to SUMO was lost at second 7 of the simulation: why; SUMO has ended, or the guard hands"),
-        (False, "the connection to SUMO was lost at second 7 of the simulation: why; the signals cannot be released any more"),
+        (
+            True,
+            "the connection to SUMO was lost at second 7 of the simulation: why; SUMO has ended, or the guard hands",
+        ),
+        (
+            False,
+            "the connection to SUMO was lost at second 7 of the simulation: why; the signals cannot be released any "
+            "more",
+        ),
     ],
 )
 def test_lost_connection_is_logged_with_its_consequence(is_guarded, message, caplog):
@@ -40,7 +47,9 @@ def test_signal_before_any_control_interrupts_the_start():
         Stop().request()
 
 
-@pytest.mark.parametrize(("requests", "aborted"), [(0, [False, True, True]), (1, [False, True, True]), (2, [True, True, True])])
+@pytest.mark.parametrize(
+    ("requests", "aborted"), [(0, [False, True, True]), (1, [False, True, True]), (2, [True, True, True])]
+)
 def test_second_stop_request_within_one_step_does_not_wait_for_a_safe_transition(requests, aborted):
     stop, seen = Stop(), []
     stop.is_controlling = True

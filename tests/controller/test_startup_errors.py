@@ -95,7 +95,9 @@ class TestContract:
     def test_missing_lane_is_named(self, changeable, grid_street):
         signal = grid_street.signals["A0"]
         street = replace(grid_street, signals={"A0": replace(signal, lanes=signal.lanes[:-1])})
-        with pytest.raises(InputError, match=rf"8 lanes in training, 7 in .* \(missing: {signal.lanes[-1]}; new: none\)"):
+        with pytest.raises(
+            InputError, match=rf"8 lanes in training, 7 in .* \(missing: {signal.lanes[-1]}; new: none\)"
+        ):
             check_contract_matches_network(changeable, street)
 
     def test_other_phases_are_refused(self, changeable, grid_street):
@@ -108,7 +110,9 @@ class TestContract:
         trained = next(p for p in signal.programs if p.id == changeable.signals[0].program_id)
         changeable.signals[0].phases[1].state = off = "o" * (len(signal.links) - 1) + "y"
         states = [phase.state for phase in changeable.signals[0].phases]
-        phases = tuple(Phase(state, p.duration_s, p.min_s, p.max_s) for state, p in zip(states, trained.phases, strict=True))
+        phases = tuple(
+            Phase(state, p.duration_s, p.min_s, p.max_s) for state, p in zip(states, trained.phases, strict=True)
+        )
         program = replace(trained, phases=phases)
         street = replace(grid_street, signals={**grid_street.signals, "A0": replace(signal, programs=(program,))})
         with pytest.raises(
@@ -128,7 +132,9 @@ class TestContract:
             made = contract.build(grid_city, grid_city.tls[tl], grid_street)
             signal = grid_street.signals[made.signal_ids[0]]
             programs = tuple(replace(program, type="NEMA") for program in signal.programs)
-            street = replace(grid_street, signals={**grid_street.signals, signal.id: replace(signal, programs=programs)})
+            street = replace(
+                grid_street, signals={**grid_street.signals, signal.id: replace(signal, programs=programs)}
+            )
             with pytest.raises(InputError, match="has type NEMA now") if matters else contextlib.nullcontext():
                 check_contract_matches_network(made, street)
 
@@ -139,7 +145,9 @@ class TestContract:
 
     def test_contract_with_a_green_that_is_not_a_phase_is_refused(self, changeable, grid_street):
         changeable.signals[0].greens.extend(["GG"] * changeable.action.size)
-        with pytest.raises(InputError, match=r"the contract of \w+ lists green 'GG', which is not a phase of signal \w+; export"):
+        with pytest.raises(
+            InputError, match=r"the contract of \w+ lists green 'GG', which is not a phase of signal \w+; export"
+        ):
             check_contract_matches_network(changeable, grid_street)
 
     @pytest.mark.parametrize(
@@ -169,7 +177,12 @@ def test_unreachable_model_server_is_refused_with_how_to_start_one(capsys):
 
 
 def test_model_that_is_not_served_is_refused_with_how_to_export_it(capsys, grid_server, tmp_path):
-    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg")).replace("tl.SA108", "tl.SA999")
+    text = (
+        (GRID / "city.toml")
+        .read_text()
+        .replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
+        .replace("tl.SA108", "tl.SA999")
+    )
     (tmp_path / "city.toml").write_text(text)
     assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server, "--infer-tl", "SA101,SA999"]) == 2
     assert_refused(capsys, "serves no model SA999", "greenserve export --tl SA999")
@@ -220,7 +233,10 @@ def test_sumo_that_fails_to_start_is_reported_with_its_error(capsys, grid_server
 
 
 def test_end_before_the_begin_is_refused(capsys, grid_server):
-    assert main(["--city", CITY, "--server", grid_server, "--end", "50", "--http", "127.0.0.1:0", "--", "--begin", "60"]) == 2
+    assert (
+        main(["--city", CITY, "--server", grid_server, "--end", "50", "--http", "127.0.0.1:0", "--", "--begin", "60"])
+        == 2
+    )
     assert_refused(capsys, "--end 50: the simulation is already at second 60")
 
 
@@ -262,7 +278,9 @@ def test_invalid_and_contradicting_flags_are_refused(capsys):
         assert_refused(capsys, message)
 
 
-@pytest.mark.parametrize(("target", "message"), [("gone/x.json", "there is no folder"), ("link", "is a symbolic link to itself")])
+@pytest.mark.parametrize(
+    ("target", "message"), [("gone/x.json", "there is no folder"), ("link", "is a symbolic link to itself")]
+)
 def test_summary_that_is_a_link_is_checked_at_its_target(capsys, tmp_path, target, message):
     (tmp_path / "link").symlink_to(tmp_path / target)
     assert main(["--city", CITY, "--summary", str(tmp_path / "link")]) == 2
@@ -314,11 +332,17 @@ def damaging_sumo(damage):
 
 @pytest.mark.parametrize(
     "damage",
-    [lambda command: b"", lambda command: b"\x06\x00\x00", lambda command: bytes([9, command, 0, 0, 0, 1, 0x7F, 0xFF, 0xFF])],
+    [
+        lambda command: b"",
+        lambda command: b"\x06\x00\x00",
+        lambda command: bytes([9, command, 0, 0, 0, 1, 0x7F, 0xFF, 0xFF]),
+    ],
     ids=["missing", "cut", "another length"],
 )
 @pytest.mark.parametrize("flags", [("--no-guard",), ()], ids=["alone", "through a guard"])
-def test_damaged_bytes_of_sumo_at_the_start_are_one_error_line(capsys, grid_server, tmp_path, monkeypatch, damage, flags):
+def test_damaged_bytes_of_sumo_at_the_start_are_one_error_line(
+    capsys, grid_server, tmp_path, monkeypatch, damage, flags
+):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with damaging_sumo(damage) as port:
         assert main(["--city", CITY, "--server", grid_server, "--sumo", f"127.0.0.1:{port}", *flags]) == 2

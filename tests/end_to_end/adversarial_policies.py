@@ -26,4 +26,6 @@ class AdversarialPolicies:
                 values = [np.nan, np.inf, -1.0, float(size), 0.5, 1e30]
                 return Answer(self.rng.choice([np.array([value]) for value in [*values, 0.0, 1.0]] + [np.zeros(7)[:1]]))
             case "intermittent" | "max-pressure":
-                return Answer(np.array([self.requests % size])) if self.requests % 40 < 15 else TimeoutError("no answer")
+                return (
+                    Answer(np.array([self.requests % size])) if self.requests % 40 < 15 else TimeoutError("no answer")
+                )

@@ -37,7 +37,8 @@ def chromium():
 
 @contextlib.contextmanager
 def opened(browser, url, status, width=1280, height=800, scheme="dark"):
-    """The page in a context of its own, once it shows a status; a browser's error or a script's error fails the test."""
+    """The page in a context of its own, once it shows a status; a browser's error or a script's error fails the
+    test."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page, errors = context.new_page(), []
     page.set_default_timeout(TIMEOUT_MS)
@@ -48,7 +49,9 @@ def opened(browser, url, status, width=1280, height=800, scheme="dark"):
     try:
         yield page
         # a connection that is lost is an error to the browser, but not of the page
-        assert [text for text in errors if not re.search(r"ERR_CONNECTION|ERR_EMPTY_RESPONSE|WebSocket connection", text)] == []
+        assert [
+            text for text in errors if not re.search(r"ERR_CONNECTION|ERR_EMPTY_RESPONSE|WebSocket connection", text)
+        ] == []
     finally:
         context.close()
 

@@ -103,7 +103,8 @@ class City:
         self._sumo_port, self._http_port, self.guard_port = free_port(), free_port(), free_port()
         demand = write_demand(self.street.net_file, folder / "demand.rou.xml", CARS_PER_SECOND)
         self._start("sumo", [
-            sumo_program(), "-n", self.street.net_file, "-r", demand, "-a", GRID / "fixed_time.add.xml", "--no-step-log",
+            sumo_program(), "-n", self.street.net_file, "-r", demand, "-a", GRID / "fixed_time.add.xml",
+            "--no-step-log",
             "--no-warnings", "--end", end_s + 1000, "--remote-port", self._sumo_port, "--num-clients", 2, "--seed", 1,
         ])  # fmt: skip
         self.server = ModelServer(self.models, folder / "socket")
@@ -191,7 +192,10 @@ class Run:
                 self._advance_for(event.duration_s)
             recovery_s = self._until(city.is_on_policies, 3 * MAX_RECOVERY_S, pace=1.0)
             report.recoveries_s.append((event, recovery_s))
-            print(f"second {self.now:.0f}: {event.fault} for {event.duration_s} s, back after {recovery_s:.1f} s", flush=True)
+            print(
+                f"second {self.now:.0f}: {event.fault} for {event.duration_s} s, back after {recovery_s:.1f} s",
+                flush=True,
+            )
         self._advance_to(city.end_s, quarters)
         report.alarms += [line for line in city.log("controller").splitlines() if "ALARM:" in line]
         return report
@@ -211,7 +215,8 @@ class Run:
             time.sleep(1 / PACE)
 
     def _until(self, condition: Callable[[], bool], within_s: float, pace: float) -> float:
-        """Step at a pace until a condition holds; how long it took, in s of wall or simulated time, whichever is longer."""
+        """Step at a pace until a condition holds; how long it took, in s of wall or simulated time, whichever is
+        longer."""
         begin_s, begin_wall_s = self.now, time.monotonic()
         while not condition():
             took_s = max(time.monotonic() - begin_wall_s, self.now - begin_s)
@@ -234,7 +239,10 @@ class Run:
             if state != shown:
                 self._shown[signal_id] = state, self.now
             elif self.now - since_s > self.report.longest_shown_s:
-                self.report.longest_shown_s, self.report.longest_shown_by = self.now - since_s, f"{signal_id} at {self.now:g}"
+                self.report.longest_shown_s, self.report.longest_shown_by = (
+                    self.now - since_s,
+                    f"{signal_id} at {self.now:g}",
+                )
 
     @contextlib.contextmanager
     def _fault(self, event: Event) -> Iterator[None]:
@@ -317,7 +325,11 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--folder", type=Path, required=True, help="empty folder for logs")
     args = parser.parse_args(arguments)
     events = schedule(args.seed, 3600 * args.hours, args.faults)
-    print(f"seed {args.seed}:", *(f"  {event.at_s:9.1f}  {event.fault}, {event.duration_s} s" for event in events), sep="\n")
+    print(
+        f"seed {args.seed}:",
+        *(f"  {event.at_s:9.1f}  {event.fault}, {event.duration_s} s" for event in events),
+        sep="\n",
+    )
     city = City(args.models, args.folder, 3600 * args.hours)
     try:
         report = Run(city, events).run()

@@ -119,7 +119,9 @@ class Proxy:
             return
         self._pairs.append([client, server])
 
-    def _forward(self, source: socket.socket, peer: socket.socket, delayed: list[tuple[float, socket.socket, bytes]]) -> None:
+    def _forward(
+        self, source: socket.socket, peer: socket.socket, delayed: list[tuple[float, socket.socket, bytes]]
+    ) -> None:
         pair = next((pair for pair in self._pairs if source in pair), None)
         if pair is None:
             return

@@ -53,7 +53,9 @@ class Outcome:
     """By signal, the program that it runs at the end."""
 
 
-def generate(folder: Path, *options: str, cars_per_second: float = PASSENGERS_PER_SECOND, walkers: bool = False) -> Street:
+def generate(
+    folder: Path, *options: str, cars_per_second: float = PASSENGERS_PER_SECOND, walkers: bool = False
+) -> Street:
     """A street of netgenerate with a flow between every two of its outer roads."""
     net_file = netgenerate(folder / "street.net.xml", "--no-turnarounds", *options)
     return Street(net_file, write_demand(net_file, folder / "demand.rou.xml", cars_per_second, walkers))
@@ -62,7 +64,9 @@ def generate(folder: Path, *options: str, cars_per_second: float = PASSENGERS_PE
 def write_demand(net_file: Path, path: Path, cars_per_second: float, walkers: bool = False) -> Path:
     """A flow of cars, and of pedestrians with `walkers`, between every two of a network's outer roads."""
     root = ET.parse(net_file).getroot()
-    roads = {edge.get("id"): edge for edge in root.iter("edge") if edge.get("function") != "internal" and edge.get("from")}
+    roads = {
+        edge.get("id"): edge for edge in root.iter("edge") if edge.get("function") != "internal" and edge.get("from")
+    }
     connections = [(c.get("from"), c.get("to")) for c in root.iter("connection") if not c.get("from").startswith(":")]
     entries = set(roads) - {target for _, target in connections}
     exits = set(roads) - {origin for origin, _ in connections}
@@ -98,7 +102,10 @@ class LongestQueue:
             self._serves[each.tl] = np.array(
                 [
                     [
-                        any(c in "gG" and lane in {a for a, _ in link} for c, link in zip(state, signal.links, strict=False))
+                        any(
+                            c in "gG" and lane in {a for a, _ in link}
+                            for c, link in zip(state, signal.links, strict=False)
+                        )
                         for lane in lanes
                     ]
                     for state in green_states(phase.state for phase in each.signals[0].phases)
@@ -133,7 +140,8 @@ def run(
     release_s: float = 60,
     dialect: str = "sumo-rl",
 ) -> Outcome:
-    """Run the street: by its fixed plans without `policies`, else under control, and released for the last release_s seconds."""
+    """Run the street: by its fixed plans without `policies`, else under control, and released for the last release_s
+    seconds."""
     statistics, collisions = (street.net_file.with_suffix(f".{name}.xml") for name in ("statistics", "collisions"))
     options = ["-n", str(street.net_file), "-r", str(street.routes), "--begin", str(street.begin_s), "--seed", "1"]
     options += ["--step-length", str(street.step_s), "--no-step-log", "true", "--no-warnings", "true"]

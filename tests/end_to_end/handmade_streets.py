@@ -1,4 +1,5 @@
-"""Streets that netgenerate cannot draw, in netconvert's plain XML: a rail crossing beside, a lane for buses, a ramp meter."""
+"""Streets that netgenerate cannot draw, in netconvert's plain XML: a rail crossing beside, a lane for buses, a ramp
+meter."""
 
 import subprocess
 from pathlib import Path
@@ -20,26 +21,32 @@ def netconvert_plain(folder: Path, nodes: str, edges: str, *options: str) -> Pat
 
 
 def crossroads(lanes: str = "") -> tuple[str, str]:
-    """(nodes, edges) of a signal with four arms of two lanes. `lanes`: what is special about the lanes of every edge."""
+    """(nodes, edges) of a signal with four arms of two lanes. `lanes`: what is special about the lanes of every
+    edge."""
     nodes = '<node id="A0" x="0" y="0" type="traffic_light"/>'
     edges = ""
     for name, (x, y) in ARMS.items():
         nodes += f'<node id="{name}" x="{x}" y="{y}"/>'
         for origin, target in ((name, "A0"), ("A0", name)):
-            edges += f'<edge id="{origin}_{target}" from="{origin}" to="{target}" numLanes="2" speed="13.89">{lanes}</edge>'
+            edges += (
+                f'<edge id="{origin}_{target}" from="{origin}" to="{target}" numLanes="2" speed="13.89">{lanes}</edge>'
+            )
     return nodes, edges
 
 
 def demand(folder: Path, flows: dict[str, tuple[str, str, float]], ways: bool = True) -> Path:
-    """Flows by vehicle class: {id: (vClass, from edge and to edge, vehicles per second)}; cars on every way with `ways`."""
+    """Flows by vehicle class: {id: (vClass, from edge and to edge, vehicles per second)}; cars on every way with
+    `ways`."""
     text = "".join(
-        f'<vType id="type_{name}" vClass="{vehicle_class}"/><flow id="{name}" type="type_{name}" begin="0" end="100000" '
+        f'<vType id="type_{name}" vClass="{vehicle_class}"/><flow id="{name}" type="type_{name}" begin="0" '
+        'end="100000" '
         f'probability="{per_second}" from="{edges.split()[0]}" to="{edges.split()[1]}"/>'
         for name, (vehicle_class, edges, per_second) in flows.items()
     )
     if ways:
         text += "".join(
-            f'<flow id="{origin}_{target}" begin="0" end="100000" probability="0.03" from="{origin}_A0" to="A0_{target}" '
+            f'<flow id="{origin}_{target}" begin="0" end="100000" probability="0.03" from="{origin}_A0" '
+            f'to="A0_{target}" '
             'departLane="best" departSpeed="max"/>'
             for origin in ARMS
             for target in ARMS
@@ -58,7 +65,9 @@ def beside_a_rail_crossing(folder: Path) -> Street:
         edges += f'<edge id="{origin}_{target}" from="{origin}" to="{target}" numLanes="2" speed="13.89"/>'
     for origin, target in (("r0", "R"), ("R", "r1")):
         edges += f'<edge id="{origin}_{target}" from="{origin}" to="{target}" allow="rail" speed="30"/>'
-    edges = edges.replace('id="east_A0" from="east"', 'id="east_A0" from="R"').replace('from="A0" to="east"', 'from="A0" to="R"')
+    edges = edges.replace('id="east_A0" from="east"', 'id="east_A0" from="R"').replace(
+        'from="A0" to="east"', 'from="A0" to="R"'
+    )
     net_file = netconvert_plain(folder, nodes, edges)
     return Street(net_file, demand(folder, {"train": ("rail", "r0_R R_r1", 0.01)}))
 
@@ -72,7 +81,9 @@ def with_bus_lanes(folder: Path) -> Street:
 
 def with_bicycles(folder: Path) -> Street:
     """A signal with bicycle lanes, and bicycles on them."""
-    net_file = netconvert_plain(folder, *crossroads(), "--bikelanes.guess", "--bikelanes.guess.from-permissions", "false")
+    net_file = netconvert_plain(
+        folder, *crossroads(), "--bikelanes.guess", "--bikelanes.guess.from-permissions", "false"
+    )
     bicycles = {
         f"bicycle{k}": ("bicycle", edges, 0.05)
         for k, edges in enumerate(("west_A0 A0_east", "south_A0 A0_north", "east_A0 A0_south"))
@@ -88,7 +99,12 @@ def with_a_ramp_meter(folder: Path) -> Street:
     )
     edges = "".join(
         f'<edge id="{origin}_{target}" from="{origin}" to="{target}" numLanes="{lanes}" speed="{speed}"/>'
-        for origin, target, lanes, speed in (("a", "m", 2, 30), ("m", "b", 3, 30), ("s", "A0", 1, 14), ("A0", "m", 1, 20))
+        for origin, target, lanes, speed in (
+            ("a", "m", 2, 30),
+            ("m", "b", 3, 30),
+            ("s", "A0", 1, 14),
+            ("A0", "m", 1, 20),
+        )
     )
     net_file = netconvert_plain(folder, nodes, edges)
     additional = folder / "meter.add.xml"

@@ -24,7 +24,15 @@ def free_port() -> int:
 def sumo(clients: int, *options: str):
     """Run SUMO on the sample city, waiting for clients; yields (port, process)."""
     port = free_port()
-    command = [sumo_program(), "-c", str(GRID / "grid.sumocfg"), "--remote-port", str(port), "--num-clients", str(clients)]
+    command = [
+        sumo_program(),
+        "-c",
+        str(GRID / "grid.sumocfg"),
+        "--remote-port",
+        str(port),
+        "--num-clients",
+        str(clients),
+    ]
     process = subprocess.Popen([*command, "--no-step-log", "--no-warnings", *options], stdout=subprocess.DEVNULL)
     try:
         yield port, process
@@ -72,7 +80,17 @@ class ModelServer:
 
     def start(self, port: int = 0):
         """Return once it is ready. `port`: 0 for a free one, or the port it had before."""
-        command = [sys.executable, "-m", "serving", "--models-dir", str(self.models), "--port", str(port), "--city", CITY]
+        command = [
+            sys.executable,
+            "-m",
+            "serving",
+            "--models-dir",
+            str(self.models),
+            "--port",
+            str(port),
+            "--city",
+            CITY,
+        ]
         command += ["--grpc_socket_path", str(self.socket_path), *self._arguments]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         ready = self._process.stdout.readline()

@@ -90,7 +90,8 @@ def run_sumo_rl(run):
     from sumo_rl import SumoEnvironment
 
     env = SumoEnvironment(
-        net_file=run.net_file, route_file=run.routes, begin_time=run.begin_s, num_seconds=run.seconds, delta_time=run.delta_s,
+        net_file=run.net_file, route_file=run.routes, begin_time=run.begin_s, num_seconds=run.seconds,
+        delta_time=run.delta_s,
         yellow_time=run.yellow_steps, min_green=run.min_green_steps, max_green=10**6, sumo_seed=42, sumo_warnings=False,
         add_system_info=False, add_per_agent_info=False, additional_sumo_cmd=" ".join(run.added_options("sumo-rl")),
     )  # fmt: skip

@@ -34,11 +34,26 @@ KINDS = ("random", "constant", "flipping", "nonsense", "intermittent", "max-pres
 )
 @pytest.mark.parametrize("name", ["grid", "cologne1", "cologne8", "ingolstadt7"])
 def test_no_collision_and_no_alarm_under_adversarial_policies(name, kind, seconds, request, tmp_path):
-    path = GRID / "grid.sumocfg" if name == "grid" else request.getfixturevalue("shared") / f"scenarios/{name}/{name}.sumocfg"
+    path = (
+        GRID / "grid.sumocfg"
+        if name == "grid"
+        else request.getfixturevalue("shared") / f"scenarios/{name}/{name}.sumocfg"
+    )
     street = network.of_sumocfg(path)
     contracts = contracts_of(street)
     collisions = tmp_path / "collisions.xml"
-    options = ["-c", str(path), "--no-step-log", "true", "--no-warnings", "true", "--seed", "5", "--time-to-teleport", "-1"]
+    options = [
+        "-c",
+        str(path),
+        "--no-step-log",
+        "true",
+        "--no-warnings",
+        "true",
+        "--seed",
+        "5",
+        "--time-to-teleport",
+        "-1",
+    ]
     # without --collision.check-junctions: it also reports overlaps of merging cars under the scenarios' own plans
     checks = ["--collision.action", "warn", "--collision-output", str(collisions)]
     connection = start([*options, *checks], 1, Interrupts())

@@ -25,7 +25,8 @@ DEADLINE_S = 5.0
 
 
 class Gateway:
-    """A gRPC server that passes every call on to another one, or refuses it as TensorFlow Serving does without a free thread."""
+    """A gRPC server that passes every call on to another one, or refuses it as TensorFlow Serving does without a free
+    thread."""
 
     def __init__(self, target):
         self._channel, self.refuses = grpc.insecure_channel(target), False
@@ -55,10 +56,14 @@ class Run:
 
     def __init__(self, city, street, client):
         contracts = fetch_contracts(client, city.tls, None)
-        self.connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings", "--seed", "3"])
+        self.connection = start_libsumo(
+            ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings", "--seed", "3"]
+        )
         self.reasons, self.health = set(), Health()
         policies = ServedPolicies(client, contracts, None, DEADLINE_S)
-        self.loop = assemble(self.connection, street, list(contracts.values()), policies, city.safety, city.controller, [self])
+        self.loop = assemble(
+            self.connection, street, list(contracts.values()), policies, city.safety, city.controller, [self]
+        )
 
     def add(self, event):
         self.reasons.update(decision.failure.partition(":")[0] for decision in event.decisions if decision.is_missing)

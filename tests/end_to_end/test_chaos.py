@@ -19,7 +19,9 @@ def test_day_of_faults_passes_without_alarm_and_every_tl_is_back_in_time(grid_mo
 
 def test_schedule_depends_on_the_seed_alone_and_has_every_fault():
     events = chaos.schedule(5, 86_400, 2 * len(chaos.FAULTS))
-    assert events == chaos.schedule(5, 86_400, 2 * len(chaos.FAULTS)) != chaos.schedule(6, 86_400, 2 * len(chaos.FAULTS))
+    assert (
+        events == chaos.schedule(5, 86_400, 2 * len(chaos.FAULTS)) != chaos.schedule(6, 86_400, 2 * len(chaos.FAULTS))
+    )
     assert {event.fault for event in events} == set(chaos.FAULTS)
     moments = [event.at_s for event in events]
     assert moments == sorted(moments) and moments[0] >= 300 and moments[-1] <= 86_400 - 300

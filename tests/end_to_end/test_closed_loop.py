@@ -90,7 +90,8 @@ def test_served_trips_equal_those_of_in_process_actors(transport, in_process, gr
 
 
 @pytest.mark.parametrize(
-    "options", [["--step-length", "0.5"], pytest.param(["--step-length", "0.1"], marks=pytest.mark.slow), ["--begin", "97"]]
+    "options",
+    [["--step-length", "0.5"], pytest.param(["--step-length", "0.1"], marks=pytest.mark.slow), ["--begin", "97"]],
 )
 def test_other_step_lengths_and_begin_times_are_controlled(options, grid_server, tmp_path):
     summary = tmp_path / "summary.json"

@@ -26,7 +26,9 @@ needs_sumo_rl = pytest.mark.skipif(
 def commands(page):
     """The scripts of a page: blocks of sh, and lines after $ in blocks of console."""
     blocks = re.findall(r"^```(sh|console)\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.M | re.S)
-    return ["\n".join(re.findall(r"^\$ (.*)", text, re.M)) if kind == "console" else text.strip() for kind, text in blocks]
+    return [
+        "\n".join(re.findall(r"^\$ (.*)", text, re.M)) if kind == "console" else text.strip() for kind, text in blocks
+    ]
 
 
 class Folder:
@@ -39,7 +41,12 @@ class Folder:
     def run(self, script):
         """Run a script of a page; what it prints."""
         done = subprocess.run(
-            ["bash", "-e", "-c", script], cwd=self.path, env=self._environment, capture_output=True, text=True, timeout=TIMEOUT_S
+            ["bash", "-e", "-c", script],
+            cwd=self.path,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
         )
         assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -49,7 +56,12 @@ class Folder:
         city = self.path / "city.toml"
         city.write_text(city.read_text().replace("127.0.0.1:8500", f"127.0.0.1:{free_port()}"))
         process = subprocess.Popen(
-            command.split(), cwd=self.path, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command.split(),
+            cwd=self.path,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         assert process.stdout.readline().startswith("ready at ")
         return process
@@ -64,7 +76,9 @@ def test_commands_of_both_pages_lead_to_a_controlled_street(shared, tmp_path):
     policy = shared / "checkpoints" / "torch" / "sb3_ppo_cologne1" / "model.zip"
     shutil.copy(policy, tmp_path / "checkpoints" / "ppo_t_trial_1.zip")
     first, second = map(commands, PAGES)
-    assert sum("greenserve" in script for script in first) == 5 and sum("greenserve" in script for script in second) == 4
+    assert (
+        sum("greenserve" in script for script in first) == 5 and sum("greenserve" in script for script in second) == 4
+    )
     outputs = {}
     for scripts in (first, second):
         server = None
@@ -80,13 +94,18 @@ def test_commands_of_both_pages_lead_to_a_controlled_street(shared, tmp_path):
                 server.wait(30)
                 server.stdout.close()
     assert "t   1        sumo-rl  matches" in outputs["greenserve check"]
-    assert "would be exported as mlp tanh, 21 -> 64 -> 64 -> 4" in outputs["greenserve inspect checkpoints/ppo_t_trial_1.zip"]
+    assert (
+        "would be exported as mlp tanh, 21 -> 64 -> 64 -> 4"
+        in outputs["greenserve inspect checkpoints/ppo_t_trial_1.zip"]
+    )
     assert read_trips(tmp_path / "trips.xml").total > 700
 
 
 @needs_sumo_rl
 def test_trips_of_a_policy_of_stable_baselines3_are_those_of_its_training(tmp_path):
-    pytest.importorskip("stable_baselines3", reason="needs PyTorch and stable-baselines3, which the project does not install")
+    pytest.importorskip(
+        "stable_baselines3", reason="needs PyTorch and stable-baselines3, which the project does not install"
+    )
     (script,) = (script for script in commands(PAGES[1]) if NEEDS_TORCH in script)
     command = f"cd {ROOT} && {script} --steps 512 --seconds 600 --out {tmp_path}"
     assert "trips are those of sumo-rl's environment" in Folder(tmp_path).run(command)

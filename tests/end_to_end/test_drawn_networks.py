@@ -17,7 +17,14 @@ from tests.end_to_end.adversarial_policies import AdversarialPolicies
 from tests.end_to_end.generated_streets import generate, run
 
 SECONDS = 240.0
-FLAGS = ("--lefthand", "--no-internal-links", "--bikelanes.guess", "--tls.join", "--junctions.join", "--tls.group-signals")
+FLAGS = (
+    "--lefthand",
+    "--no-internal-links",
+    "--bikelanes.guess",
+    "--tls.join",
+    "--junctions.join",
+    "--tls.group-signals",
+)
 
 
 @st.composite
@@ -31,7 +38,8 @@ def networks(draw):
             "--spider", "--spider.arm-number", str(draw(st.integers(3, 7))), "--spider.circle-number", "1",
             "--spider.attach-length", attached,
         ),
-        "random": ("--rand", "--rand.iterations", str(draw(st.integers(4, 20))), "--seed", str(draw(st.integers(0, 999)))),
+        "random": ("--rand", "--rand.iterations", str(draw(st.integers(4, 20))), "--seed", str(draw(st.integers(0,
+        999)))),
     }[draw(st.sampled_from(("grid", "grid", "spider", "random")))]  # fmt: skip
     options = [
         *shape,
@@ -42,7 +50,9 @@ def networks(draw):
     ]
     options += ["--tls.layout", draw(st.sampled_from(("opposites", "incoming", "alternateOneWay")))]
     options += ["--tls.default-type", draw(st.sampled_from(("static", "actuated", "delay_based")))]
-    options += draw(st.sampled_from(((), ("--turn-lanes", "1"), ("--tls.left-green.time", "0"), ("--tls.allred.time", "2"))))
+    options += draw(
+        st.sampled_from(((), ("--turn-lanes", "1"), ("--tls.left-green.time", "0"), ("--tls.allred.time", "2")))
+    )
     flags = draw(st.lists(st.sampled_from(FLAGS), unique=True, max_size=2))
     # crossings need internal links
     has_crossings = "--no-internal-links" not in flags and draw(st.booleans())
@@ -89,10 +99,14 @@ def control_networks(options, kind, safety, step_s, begin_s):
         control = config.Controller(hold_s=10, fallback="max-pressure" if kind == "max-pressure" else "plan")
         fixed = run(street, SECONDS)
         try:
-            controlled = run(street, SECONDS, lambda _, contracts: AdversarialPolicies(kind, contracts), safety, control, 100)
+            controlled = run(
+                street, SECONDS, lambda _, contracts: AdversarialPolicies(kind, contracts), safety, control, 100
+            )
         except InputError as error:
             # of some crossings of five and more roads netgenerate's own program lets foes drive at the same time
-            refused = re.search(r"signal (\S+): phase .* gives green to links (\d+) and (\d+), which are foes", str(error))
+            refused = re.search(
+                r"signal (\S+): phase .* gives green to links (\d+) and (\d+), which are foes", str(error)
+            )
             assert refused and shows_foes_green(street.net_file, refused[1], int(refused[2]), int(refused[3])), error
             return
     assert controlled.alarms == []

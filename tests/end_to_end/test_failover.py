@@ -60,7 +60,9 @@ def test_every_tl_returns_to_its_policy_after_a_server_restart(server, grid_city
     # a TL that decides every other cycle holds its plan until its next decision
     assert modes() == {ControlMode.FALLBACK}
     assert all(x.is_released for x in loop.intersections.values())
-    programs = {s: connection.api.trafficlight.getProgram(s) for x in loop.intersections.values() for s in x.contract.signal_ids}
+    programs = {
+        s: connection.api.trafficlight.getProgram(s) for x in loop.intersections.values() for s in x.contract.signal_ids
+    }
     assert set(programs.values()) == {"adapted"}
 
     server.start(server.port)

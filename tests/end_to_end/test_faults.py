@@ -49,12 +49,28 @@ class Run:
         self.fleet = ServedFleet(self.client, fleet, self.contracts, None) if fleet else None
         if self.fleet:
             self.fleet.update()
-        arguments = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "3", *options]
+        arguments = [
+            "-c",
+            str(GRID / "grid.sumocfg"),
+            "--no-step-log",
+            "true",
+            "--no-warnings",
+            "true",
+            "--seed",
+            "3",
+            *options,
+        ]
         self.connection = start(arguments, 1, Interrupts())
         self.alarms = Alarms()
         policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
         self.loop = assemble(
-            self.connection, street, list(self.contracts.values()), policies, city.safety, city.controller, [self.alarms]
+            self.connection,
+            street,
+            list(self.contracts.values()),
+            policies,
+            city.safety,
+            city.controller,
+            [self.alarms],
         )
         self._slow_down()
         # as the daemon does: this process also holds TensorFlow's objects, and a collection of them takes longer
@@ -97,7 +113,8 @@ class Run:
         return {x.mode for x in self.loop.intersections.values()}
 
     def frequent_deciders(self):
-        """TLs that decide every few seconds; one that decides every other cycle is asked again once it is on its plan."""
+        """TLs that decide every few seconds; one that decides every other cycle is asked again once it is on its
+        plan."""
         return [x for x in self.loop.intersections.values() if x.contract.action.kind in ("categorical", "kc")]
 
     def is_on_policies(self):
@@ -176,7 +193,10 @@ def run(request, grid_city, grid_street, server):
         *((TCP, fault) for fault in (Fault.HALF_OPEN, Fault.GARBAGE)),
         # a recovery takes its seconds in real time; a fleet's, below, is over a Unix socket whose server drops calls
         pytest.param(UNIX, Fault.DROP, marks=pytest.mark.slow),
-        *(pytest.param(TCP, fault, marks=pytest.mark.slow) for fault in (Fault.DELAY, Fault.DROP, Fault.RESET, Fault.REFUSE)),
+        *(
+            pytest.param(TCP, fault, marks=pytest.mark.slow)
+            for fault in (Fault.DELAY, Fault.DROP, Fault.RESET, Fault.REFUSE)
+        ),
         pytest.param(UNIX, Fault.GARBAGE, marks=pytest.mark.slow),
     ],
     indirect=["run"],
@@ -186,7 +206,9 @@ def test_every_tl_is_back_on_its_policy_within_10_s_after_a_fault(run, fault):
     assert run.is_on_policies()
     run.proxy.fault = fault
     run.advance(FAULT_S)
-    assert all(x.mode_state.is_fallback for x in run.frequent_deciders()), {x.tl: x.mode for x in run.frequent_deciders()}
+    assert all(x.mode_state.is_fallback for x in run.frequent_deciders()), {
+        x.tl: x.mode for x in run.frequent_deciders()
+    }
     run.proxy.fault = Fault.NONE
     took_s = run.recovery_s()
     assert run.is_on_policies() and took_s <= MAX_RECOVERY_S, (took_s, run.description())

@@ -31,7 +31,10 @@ def test_a_trainer_continues_while_the_controller_is_killed_and_restarted(grid_s
         with controller(*flags, "--end", "1") as misconfigured:
             # a controller that reconnects and cannot start does not end the guard
             trainer.until(lambda: misconfigured.poll() is not None, 20_000)
-            assert misconfigured.returncode == 2 and "--end 1: the simulation is already at second" in misconfigured.stderr.read()
+            assert (
+                misconfigured.returncode == 2
+                and "--end 1: the simulation is already at second" in misconfigured.stderr.read()
+            )
         with controller(*flags) as again:
             trainer.until(lambda: trainer.online() == set(SIGNALS), 20_000)
             trainer.step(60)
@@ -52,7 +55,9 @@ def test_a_controller_that_hangs_loses_its_signals_and_ends_later(grid_server, t
     text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
     section = "[controller]\n" if "[controller]" in text else ""
     city.write_text(
-        text.replace("[controller]\n", "[controller]\nwatchdog_s = 1\n") if section else text + "\n[controller]\nwatchdog_s = 1\n"
+        text.replace("[controller]\n", "[controller]\nwatchdog_s = 1\n")
+        if section
+        else text + "\n[controller]\nwatchdog_s = 1\n"
     )
     with sumo(2) as (port, _), controller(
         "--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server, "--city", str(city)
@@ -125,7 +130,10 @@ def test_only_client_is_refused_for_a_sumo_started_here():
 
 
 def test_other_clients_do_not_wait_for_a_controller_forever():
-    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0.5) as process:
+    with (
+        sumo(2) as (port, _),
+        guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0.5) as process,
+    ):
         trainer = Trainer(port)
         trainer.step(60)
         assert process.stdout.readline().startswith("ready ")
@@ -176,7 +184,9 @@ def test_of_two_controllers_started_at_once_only_one_controls(grid_server):
         with controller(*flags) as first, controller(*flags) as second:
             trainer = Trainer(port)
             trainer.until(lambda: trainer.online() == set(SIGNALS), 20_000)
-            trainer.until(lambda: None not in (first.poll(), second.poll()) or {first.poll(), second.poll()} == {None, 2}, 20_000)
+            trainer.until(
+                lambda: None not in (first.poll(), second.poll()) or {first.poll(), second.poll()} == {None, 2}, 20_000
+            )
             refused, controlling = (first, second) if first.poll() == 2 else (second, first)
             assert "has a controller already" in refused.stderr.read()
             trainer.step(60)

@@ -1,4 +1,5 @@
-"""The guard with a minimal controller or none: however either ends, the signals run their programs and other clients continue."""
+"""The guard with a minimal controller or none: however either ends, the signals run their programs and other clients
+continue."""
 
 import contextlib
 import signal
@@ -35,7 +36,8 @@ def control_by_hand(listener, street, end):
     client = connect(listener, 1)  # its order is the guard's
     running = running_signals(client, street, SIGNALS)
     handovers = [
-        handover.handover_of(signal, TIMES, fallback_schedule(running[s], signal, 0.0)) for s, signal in street.signals.items()
+        handover.handover_of(signal, TIMES, fallback_schedule(running[s], signal, 0.0))
+        for s, signal in street.signals.items()
     ]
     socket_of(client).sendall(wire.message([wire.command(wire.HANDOVER, handover.encode(handovers))]))
     assert socket_of(client).recv(100) == wire.ok(wire.HANDOVER)
@@ -80,7 +82,9 @@ def test_a_guard_behind_a_guard_is_refused():
     listener = free_port()
     with (
         sumo(2) as (port, _),
-        guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--port", listener, "--first-controller-timeout-s", 0) as process,
+        guard(
+            "--sumo", f"127.0.0.1:{port}", "--order", 2, "--port", listener, "--first-controller-timeout-s", 0
+        ) as process,
     ):
         trainer = Trainer(port)
         trainer.step(5)
@@ -170,7 +174,10 @@ def test_guard_leaves_a_sumo_that_it_did_not_start_to_other_clients():
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.0\r\n\r\n"])
 def test_a_connection_that_is_not_traci_is_closed(sent):
-    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0) as process:
+    with (
+        sumo(2) as (port, _),
+        guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0) as process,
+    ):
         trainer = Trainer(port)
         trainer.step(5)
         listener = int(process.stdout.readline().split()[1])
@@ -192,7 +199,8 @@ def test_a_sumo_port_in_use_gives_one_error_line():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, "-m", "controller.guard", "--sumo-port", str(port), "--", "-c", str(GRID / "grid.sumocfg")],
+            [sys.executable, "-m", "controller.guard", "--sumo-port", str(port), "--", "-c",
+            str(GRID / "grid.sumocfg")],
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         assert done.returncode == 2 and done.stderr.startswith(f"error: --sumo-port {port}: cannot listen on it")

@@ -18,7 +18,10 @@ def control(*flags):
 def test_gui_without_a_display_is_one_line(monkeypatch, capsys, clients):
     monkeypatch.delenv("DISPLAY", raising=False)
     assert control(*clients) == 2
-    assert "error: --gui: sumo-gui needs a display, and DISPLAY is not set; run in a desktop session" in capsys.readouterr().err
+    assert (
+        "error: --gui: sumo-gui needs a display, and DISPLAY is not set; run in a desktop session"
+        in capsys.readouterr().err
+    )
 
 
 def test_display_that_cannot_be_opened_is_one_line(monkeypatch, capsys):

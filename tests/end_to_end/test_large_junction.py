@@ -31,7 +31,10 @@ def test_a_junction_of_49_lanes_and_14_greens_is_exported_and_controlled(tmp_pat
         '<additional-files value="many.add.xml"/></input></configuration>'
     )
     city = tmp_path / "city.toml"
-    assert main(["city", "init", "--sumocfg", str(tmp_path / "street.sumocfg"), "--dialect", "street", "--out", str(city)]) == 0
+    assert (
+        main(["city", "init", "--sumocfg", str(tmp_path / "street.sumocfg"), "--dialect", "street", "--out", str(city)])
+        == 0
+    )
     models = tmp_path / "models"
     # compares the model with the policy in NumPy
     assert main(["export", "--city", str(city), "--pretrained", "--tl", "all", "--models-dir", str(models)]) == 0
@@ -41,7 +44,11 @@ def test_a_junction_of_49_lanes_and_14_greens_is_exported_and_controlled(tmp_pat
     assert len(signal.approaches) == ARMS * LANES and contract.action.size == 2 * ARMS
     fixed = run(street, 600)
     controlled = run(
-        street, 600, lambda _, own: JunctionPolicies(own, pretrained.policy()), config.load(city).safety, dialect="street"
+        street,
+        600,
+        lambda _, own: JunctionPolicies(own, pretrained.policy()),
+        config.load(city).safety,
+        dialect="street",
     )
     assert controlled.alarms == [] and controlled.collisions == 0
     assert controlled.arrived >= fixed.arrived > 100

@@ -84,7 +84,9 @@ def test_the_page_shows_the_states_that_sumo_shows(browser):
     controlled = {second: {signal: states[signal] for signal in ids[:count]} for second, states in seen.items()}
     assert controlled == {second: {signal: shown[second][signal] for signal in ids[:count]} for second in seen}
     # the others are read beside the decisions, as often as there is time
-    read = {(second, other): states[other] for second, states in seen.items() for other in ids[count:] if other in states}
+    read = {
+        (second, other): states[other] for second, states in seen.items() for other in ids[count:] if other in states
+    }
     assert len(set(read.values())) > 1
     for (second, other), state in read.items():
         assert state in {states[other] for at_s, states in shown.items() if second - LAG_S <= at_s <= second + 1}
@@ -216,7 +218,12 @@ def test_a_frame_that_cannot_be_read_is_an_error_and_the_page_connects_again(bro
     page, errors, connections = context.new_page(), [], []
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(f"not caught: {error}"))
-    garbage = [b"", b"\x01\x00\x09\x00" + bytes(12), b"\x01\x00\x01\x00" + bytes(12) + b"\x02\0\0\0\xff\0\0\0", b"\0" * 100]
+    garbage = [
+        b"",
+        b"\x01\x00\x09\x00" + bytes(12),
+        b"\x01\x00\x01\x00" + bytes(12) + b"\x02\0\0\0\xff\0\0\0",
+        b"\0" * 100,
+    ]
 
     def route(socket):
         server = socket.connect_to_server()

@@ -51,7 +51,14 @@ def test_district_of_a_city_is_driven_without_its_server(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags", [["--server", "127.0.0.1:1"], ["--fleet", ""], ["--model-number", "3"], ["--version-label", "x"], ["--tls-ca", "x"]]
+    "flags",
+    [
+        ["--server", "127.0.0.1:1"],
+        ["--fleet", ""],
+        ["--model-number", "3"],
+        ["--version-label", "x"],
+        ["--tls-ca", "x"],
+    ],
 )
 def test_flags_of_the_model_server_are_refused_with_max_pressure(capsys, flags):
     assert main(["--city", CITY, "--policy", "max-pressure", *flags]) == 2

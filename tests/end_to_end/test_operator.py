@@ -1,4 +1,5 @@
-"""Operators' commands on a real simulation: commands, a restart, a pause behind a guard, SUMO's end while it is watched."""
+"""Operators' commands on a real simulation: commands, a restart, a pause behind a guard, SUMO's end while it is
+watched."""
 
 import contextlib
 import signal
@@ -116,7 +117,9 @@ def test_answers_after_a_pause_longer_than_the_deadline_are_not_missing(grid_ser
         client.call("Pause", pb.PauseRequest(author="ann"))
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        (summary,) = [line for line in process.stderr.read().splitlines() if "answers missing" in line and "p50" in line]
+        (summary,) = [
+            line for line in process.stderr.read().splitlines() if "answers missing" in line and "p50" in line
+        ]
         assert "; 0 answers missing, 0 fallbacks" in summary
 
 

@@ -1,4 +1,5 @@
-"""The network's own programs beside control: its schedule (WAUT) is followed, and a signal that was off is off again."""
+"""The network's own programs beside control: its schedule (WAUT) is followed, and a signal that was off is off
+again."""
 
 import shutil
 
@@ -21,7 +22,8 @@ def street(tmp_path_factory):
 
 
 def with_additional(street, folder, content):
-    """The street with an additional file; `{phases}` stands for the phases of the network's program, five seconds longer."""
+    """The street with an additional file; `{phases}` stands for the phases of the network's program, five seconds
+    longer."""
     plan = network.read(street.net_file).signals["A0"].plan
     phases = "".join(f'<phase duration="{phase.duration_s + 5:g}" state="{phase.state}"/>' for phase in plan.phases)
     links = len(plan.phases[0].state)
@@ -35,8 +37,10 @@ def with_additional(street, folder, content):
     [
         '<WAUT id="w" startProg="0"><wautSwitch time="200" to="rush"/></WAUT>',
         '<WAUT id="w" startProg="rush"><wautSwitch time="0:01:40" to="0"/><wautSwitch time="200" to="rush"/></WAUT>',
-        '<WAUT id="w" refTime="60" startProg="rush"><wautSwitch time="30" to="0"/><wautSwitch time="5000" to="rush"/></WAUT>',
-        '<WAUT id="w" period="110" startProg="0"><wautSwitch time="40" to="rush"/><wautSwitch time="90" to="0"/></WAUT>',
+        '<WAUT id="w" refTime="60" startProg="rush"><wautSwitch time="30" to="0"/><wautSwitch time="5000" '
+        'to="rush"/></WAUT>',
+        '<WAUT id="w" period="110" startProg="0"><wautSwitch time="40" to="rush"/><wautSwitch time="90" '
+        'to="0"/></WAUT>',
         '<WAUT id="w" startProg="0"><wautSwitch time="250" to="off"/></WAUT>',
         '<WAUT id="w" startProg="off"><wautSwitch time="250" to="rush"/></WAUT>',
         '<WAUT id="w" startProg="off"><wautSwitch time="0" to="rush"/><wautSwitch time="299" to="0"/></WAUT>',
@@ -96,16 +100,19 @@ def test_guard_hands_back_onto_the_program_that_the_schedule_has_then(grid_serve
 
 
 def test_schedule_of_a_program_that_sumo_has_not_is_refused(grid_server, tmp_path):
-    schedule = (
-        '<WAUT id="w" startProg="adapted"><wautSwitch time="100" to="rush"/></WAUT><wautJunction wautID="w" junctionID="A0"/>'
-    )
+    schedule = '<WAUT id="w" startProg="adapted"><wautSwitch time="100" to="rush"/></WAUT><wautJunction wautID="w" junctionID="A0"/>'
     city = with_schedule(tmp_path, schedule)
     with (
         sumo(1) as (port, _),
-        program("controller", "--city", city, "--sumo", f"127.0.0.1:{port}", "--no-guard", "--server", grid_server) as process,
+        program(
+            "controller", "--city", city, "--sumo", f"127.0.0.1:{port}", "--no-guard", "--server", grid_server
+        ) as process,
     ):
         assert process.wait(60) == 2
-        assert "error: signal A0: its schedule (WAUT) switches to program 'rush', but SUMO has only" in process.stderr.read()
+        assert (
+            "error: signal A0: its schedule (WAUT) switches to program 'rush', but SUMO has only"
+            in process.stderr.read()
+        )
 
 
 def with_schedule(folder, schedule):

@@ -68,7 +68,8 @@ def second(page):
 def seek(page, at_s):
     """Move the slider, as a pointer does, and wait for the frame."""
     page.evaluate(
-        f"(() => {{ const p = document.getElementById('position'); p.value = {at_s}; p.dispatchEvent(new Event('input')); }})()"
+        f"(() => {{ const p = document.getElementById('position'); p.value = {at_s}; "
+        "p.dispatchEvent(new Event('input')); })()"
     )
     eventually(lambda: second(page) == at_s)
 
@@ -224,5 +225,7 @@ def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, w
             box = page.locator(name).bounding_box()
             assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["width"] > 40
         assert (
-            page.evaluate(COLOURS, "street") > 2 and page.evaluate(COLOURS, "traffic") > 5 and page.evaluate(COLOURS, "marks") > 1
+            page.evaluate(COLOURS, "street") > 2
+            and page.evaluate(COLOURS, "traffic") > 5
+            and page.evaluate(COLOURS, "marks") > 1
         )

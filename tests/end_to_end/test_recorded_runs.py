@@ -1,4 +1,5 @@
-"""Runs of the real programs that are recorded: killed, on a full disk, two in one folder, with scores of a model server."""
+"""Runs of the real programs that are recorded: killed, on a full disk, two in one folder, with scores of a model
+server."""
 
 import json
 import os
@@ -61,7 +62,11 @@ def control(*arguments, **settings):
 
 def test_killed_controller_loses_a_second_at_most(tmp_path):
     with subprocess.Popen(
-        [sys.executable, "-c", PACED, CITY, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        [sys.executable, "-c", PACED, CITY, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
     ) as process:
         reported = [process.stdout.readline().split()]
         end_s = time.monotonic() + 3.5
@@ -73,7 +78,9 @@ def test_killed_controller_loses_a_second_at_most(tmp_path):
     (path,) = tmp_path.iterdir()
     _, steps, missing = read(path)
     numbers = [each.step.number for each in steps]
-    written = [int(number) for number, at_s in filter(None, reported) if float(at_s) < killed_s - MAX_LOST_S - TOLERANCE_S]
+    written = [
+        int(number) for number, at_s in filter(None, reported) if float(at_s) < killed_s - MAX_LOST_S - TOLERANCE_S
+    ]
     assert numbers == list(range(len(numbers))) and len(written) > 20
     assert numbers[-1] >= written[-1]
     assert missing  # the file has no end
@@ -86,7 +93,9 @@ def test_full_disk_ends_the_record_and_not_the_run(tmp_path):
     record, summaries = tmp_path / "record", []
     for k, flags in enumerate(((), ("--record", record))):
         summary = tmp_path / f"{k}.json"
-        process = control("--policy", "max-pressure", "--end", 600, "--summary", summary, *flags, preexec_fn=with_small_files)
+        process = control(
+            "--policy", "max-pressure", "--end", 600, "--summary", summary, *flags, preexec_fn=with_small_files
+        )
         _, log = process.communicate(timeout=120)
         assert process.returncode == 0, log
         summaries.append(log.rpartition("960 decisions")[1])
@@ -111,7 +120,9 @@ def test_record_has_the_phase_numbers_of_city_toml(tmp_path):
     for file in GRID.glob("*.*"):
         shutil.copy(file, tmp_path)
     described = (GRID / "city.toml").read_text()
-    (tmp_path / "city.toml").write_text(described.replace("[tl.SA101]", '[tl.SA101]\nphases = { "A1A0.70.00:left" = 11 }'))
+    (tmp_path / "city.toml").write_text(
+        described.replace("[tl.SA101]", '[tl.SA101]\nphases = { "A1A0.70.00:left" = 11 }')
+    )
     record = tmp_path / "record"
     process = control("--policy", "max-pressure", "--end", 10, "--city", tmp_path / "city.toml", "--record", record)
     _, log = process.communicate(timeout=120)
@@ -128,8 +139,12 @@ def test_record_of_a_served_run_has_models_versions_and_scores(grid_server, tmp_
     (path,) = tmp_path.iterdir()
     city, steps, missing = read(path)
     assert not missing and len(city.contracts) == 8 and city.driver == ""
-    categorical = {contract.tl: contract.action.size for contract in city.contracts if contract.action.kind == "categorical"}
-    decisions = [(tl, message.decision) for each in steps for tl, message in each.tls.items() if message.HasField("decision")]
+    categorical = {
+        contract.tl: contract.action.size for contract in city.contracts if contract.action.kind == "categorical"
+    }
+    decisions = [
+        (tl, message.decision) for each in steps for tl, message in each.tls.items() if message.HasField("decision")
+    ]
     assert len(decisions) > 100 and categorical and len(categorical) < 8
     for tl, decision in decisions:
         assert decision.version == 1 and decision.model == tl and len(decision.scores) == categorical.get(tl, 0)

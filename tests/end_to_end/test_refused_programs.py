@@ -21,7 +21,9 @@ def build(net_file, dialect="sumo-rl", **settings):
 def changed(net_file, program):
     """The network with another first program of signal A0. `program`: its phases."""
     phases = "".join(f'<phase duration="10" state="{state}"/>' for state in program)
-    text = re.sub(r'(<tlLogic id="A0"[^>]*>).*?(</tlLogic>)', rf"\1{phases}\2", net_file.read_text(), count=1, flags=re.DOTALL)
+    text = re.sub(
+        r'(<tlLogic id="A0"[^>]*>).*?(</tlLogic>)', rf"\1{phases}\2", net_file.read_text(), count=1, flags=re.DOTALL
+    )
     net_file.write_text(text)
     return net_file
 
@@ -62,5 +64,7 @@ def test_conflicting_greens_are_refused_with_the_link_that_yields(tmp_path):
 
 def test_unregulated_junction_whose_program_shows_all_green_is_refused(tmp_path):
     net_file = netgenerate(tmp_path / "a.net.xml", *GRID, "--default-junction-type", "traffic_light_unregulated")
-    with pytest.raises(InputError, match=r"gives green to links 0 and \d+, which are foes .* never show them green together"):
+    with pytest.raises(
+        InputError, match=r"gives green to links 0 and \d+, which are foes .* never show them green together"
+    ):
         build(net_file)

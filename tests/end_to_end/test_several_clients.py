@@ -71,7 +71,10 @@ def test_a_crash_of_sumo_gives_one_error_line_and_exit_code_1(grid_server):
 
 def test_ctrl_c_before_control_begins_exits_at_once(grid_server):
     # the second client never connects, so SUMO lets the controller wait
-    with sumo(2) as (port, _), controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as process:
+    with (
+        sumo(2) as (port, _),
+        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as process,
+    ):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(4)
         process.send_signal(signal.SIGINT)
@@ -94,9 +97,12 @@ def test_an_order_in_use_is_refused_and_the_other_client_continues(grid_server):
 
 @pytest.mark.slow
 def test_the_controller_waits_while_sumo_waits_for_another_client(grid_server):
-    """Two cases that wait longer than any timeout of the connection, run in parallel because each takes as long in wall time."""
+    """Two cases that wait longer than any timeout of the connection, run in parallel because each takes as long in wall
+    time."""
     with ThreadPoolExecutor(2) as pool:
-        for case in [pool.submit(case, grid_server) for case in (_stopped_while_another_client_computes, _stopped_as_one_of_two)]:
+        for case in [
+            pool.submit(case, grid_server) for case in (_stopped_while_another_client_computes, _stopped_as_one_of_two)
+        ]:
             case.result()
 
 

@@ -20,7 +20,17 @@ def test_state_of_another_client_is_reported_and_set_right(grid_server, flags):
     with (
         sumo(2) as (port, _),
         controller(
-            "--sumo", f"127.0.0.1:{port}", "--order", "2", "--infer-tl", "SA101", "--end", "300", "--server", grid_server, *flags
+            "--sumo",
+            f"127.0.0.1:{port}",
+            "--order",
+            "2",
+            "--infer-tl",
+            "SA101",
+            "--end",
+            "300",
+            "--server",
+            grid_server,
+            *flags,
         ) as process,
     ):
         client, history = connect(port, 1), []
@@ -37,7 +47,9 @@ def test_state_of_another_client_is_reported_and_set_right(grid_server, flags):
         assert process.wait(30) == 0
         log = process.stderr.read()
         assert (
-            log.count("unexpected_state") == 1 and f"shows {'G' * links}, but" in log and "another client sets this signal" in log
+            log.count("unexpected_state") == 1
+            and f"shows {'G' * links}, but" in log
+            and "another client sets this signal" in log
         )
         assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
         assert len({states["A0"] for states in history[130:]}) > 2, "not frozen"
@@ -91,7 +103,16 @@ def test_alarms_of_a_client_that_sets_a_signal_again_and_again_are_limited(grid_
     with (
         sumo(2) as (port, _),
         controller(
-            "--sumo", f"127.0.0.1:{port}", "--order", "2", "--infer-tl", "SA101", "--end", "300", "--server", grid_server
+            "--sumo",
+            f"127.0.0.1:{port}",
+            "--order",
+            "2",
+            "--infer-tl",
+            "SA101",
+            "--end",
+            "300",
+            "--server",
+            grid_server,
         ) as process,
     ):
         client, history = connect(port, 1), []
@@ -154,7 +175,16 @@ def test_guard_of_a_killed_controller_ends_at_the_controllers_end(grid_server):
     with (
         sumo(2, "--end", "1000000") as (port, _),
         controller(
-            "--sumo", f"127.0.0.1:{port}", "--order", "2", "--infer-tl", "SA101", "--end", "100", "--server", grid_server
+            "--sumo",
+            f"127.0.0.1:{port}",
+            "--order",
+            "2",
+            "--infer-tl",
+            "SA101",
+            "--end",
+            "100",
+            "--server",
+            grid_server,
         ) as process,
     ):
         client, history = connect(port, 1), []

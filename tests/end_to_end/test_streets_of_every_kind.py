@@ -12,7 +12,17 @@ from tests.end_to_end import handmade_streets
 from tests.end_to_end.generated_streets import LongestQueue, RandomChoice, generate, run
 
 SECONDS = 600
-GRID = ("--grid", "--grid.number", "2", "--grid.length", "150", "--grid.attach-length", "150", "--default.lanenumber", "2")
+GRID = (
+    "--grid",
+    "--grid.number",
+    "2",
+    "--grid.length",
+    "150",
+    "--grid.attach-length",
+    "150",
+    "--default.lanenumber",
+    "2",
+)
 RANDOM = ("--rand", "--rand.iterations", "25", "--rand.grid", "--seed", "5")
 GENERATED = {
     "crossroads": GRID,
@@ -26,7 +36,15 @@ GENERATED = {
         "--spider.attach-length",
         "100",
     ),
-    "joined junctions": (*RANDOM, "--junctions.join", "--junctions.join-dist", "60", "--tls.join", "--tls.join-dist", "80"),
+    "joined junctions": (
+        *RANDOM,
+        "--junctions.join",
+        "--junctions.join-dist",
+        "60",
+        "--tls.join",
+        "--tls.join-dist",
+        "80",
+    ),
     "pedestrian crossings": (*GRID, "--sidewalks.guess", "--crossings.guess"),
     "bicycle lanes": (*GRID, "--bikelanes.guess", "--sidewalks.guess", "--crossings.guess"),
     "right on red": (*GRID, "--default-junction-type", "traffic_light_right_on_red"),
@@ -44,7 +62,12 @@ HANDMADE = {
     "bicycles": handmade_streets.with_bicycles,
     "ramp meter": handmade_streets.with_a_ramp_meter,
 }
-TIMES = {"0.1 s": (0.1, 0.0), "0.25 s": (0.25, 0.0), "0.5 s from 1234.5 s": (0.5, 1234.5), "0.1 s from 0.3 s": (0.1, 0.3)}
+TIMES = {
+    "0.1 s": (0.1, 0.0),
+    "0.25 s": (0.25, 0.0),
+    "0.5 s from 1234.5 s": (0.5, 1234.5),
+    "0.1 s from 0.3 s": (0.1, 0.3),
+}
 
 
 def street_of(name, folder):
@@ -90,7 +113,9 @@ def test_the_shipped_policy_is_as_safe_as_the_fixed_plan_and_moves_as_many_vehic
     seconds = SECONDS / 2 if name in TIMES else SECONDS
     fixed = run(street, seconds)
     safety = config.Safety(max_red_s=config.street_max_red_s(name in WITH_WALKERS))
-    controlled = run(street, seconds, lambda _, own: JunctionPolicies(own, pretrained.policy()), safety, dialect="street")
+    controlled = run(
+        street, seconds, lambda _, own: JunctionPolicies(own, pretrained.policy()), safety, dialect="street"
+    )
     assert controlled.alarms == [] and controlled.is_released and controlled.decisions > 50
     assert controlled.programs == fixed.programs
     for count in ("collisions", "emergency_stops", "emergency_braking", "teleports"):
@@ -101,5 +126,7 @@ def test_the_shipped_policy_is_as_safe_as_the_fixed_plan_and_moves_as_many_vehic
 
 def test_unregulated_junction_whose_plan_shows_all_green_is_refused(tmp_path):
     street = generate(tmp_path, *GRID, "--default-junction-type", "traffic_light_unregulated")
-    with pytest.raises(InputError, match=r"gives green to links 0 and \d+, which are foes .* never show them green together"):
+    with pytest.raises(
+        InputError, match=r"gives green to links 0 and \d+, which are foes .* never show them green together"
+    ):
         run(street, SECONDS, LongestQueue)

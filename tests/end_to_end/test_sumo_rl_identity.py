@@ -1,4 +1,5 @@
-"""A run with [safety] floors = "dialect" against sumo-rl's own environment: the same observations, actions and trips."""
+"""A run with [safety] floors = "dialect" against sumo-rl's own environment: the same observations, actions and
+trips."""
 
 import contextlib
 import json
@@ -29,7 +30,9 @@ def run_in_a_process(name, run):
     command = [sys.executable, "-m", "tests.end_to_end.sumo_rl_runs", name, json.dumps(asdict(run))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    return json.loads(run.file(name, "json").read_text()), sorted(re.findall(r"<tripinfo .*", run.file(name, "xml").read_text()))
+    return json.loads(run.file(name, "json").read_text()), sorted(
+        re.findall(r"<tripinfo .*", run.file(name, "xml").read_text())
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,9 @@ def test_run_with_the_dialects_floors_is_sumo_rls_trip_by_trip(
     folder = shared / "scenarios" / name
     street = network.of_sumocfg(folder / f"{name}.sumocfg")
     net_file = (
-        street.net_file if has_internal_links else netconvert(street.net_file, tmp_path / "x.net.xml", "--no-internal-links")
+        street.net_file
+        if has_internal_links
+        else netconvert(street.net_file, tmp_path / "x.net.xml", "--no-internal-links")
     )
     run = Run(str(tmp_path), str(net_file), str(folder / f"{name}.rou.xml"), int(street.begin_s), 600, step_s, *times)
     if actors == "trained":
@@ -81,7 +86,9 @@ def test_floors_that_are_off_are_reported_at_the_start(grid_server, tmp_path):
     text = (GRID / "city.toml").read_text().replace('"grid.sumocfg"', f'"{GRID / "grid.sumocfg"}"')
     (tmp_path / "city.toml").write_text(text.replace("[safety]\n", '[safety]\nfloors = "dialect"\n'))
     city = ("--city", str(tmp_path / "city.toml"))
-    with program("controller", *city, "--server", grid_server, "--infer-tl", "SA101", "--end", "30", "--libsumo") as process:
+    with program(
+        "controller", *city, "--server", grid_server, "--infer-tl", "SA101", "--end", "30", "--libsumo"
+    ) as process:
         assert process.wait(60) == 0
         lines = [line for line in process.stderr.read().splitlines() if "floors" in line]
     port = free_port()

@@ -31,10 +31,22 @@ def until(notifications, wanted):
 def test_controller_tells_systemd_that_it_is_ready_alive_and_stopping(grid_server, notifications, tmp_path):
     environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
     with sumo(1, "--end", "100000") as (port, _):
-        command = [sys.executable, "-m", "controller", "--city", CITY, "--server", grid_server, "--sumo", f"127.0.0.1:{port}"]
+        command = [
+            sys.executable,
+            "-m",
+            "controller",
+            "--city",
+            CITY,
+            "--server",
+            grid_server,
+            "--sumo",
+            f"127.0.0.1:{port}",
+        ]
         process = subprocess.Popen([*command, "--no-guard"], env=environment, stderr=subprocess.DEVNULL)
         try:
-            assert not [lines for lines in until(notifications, "READY=1")[:-1] if "WATCHDOG=1" in lines], "ready comes first"
+            assert not [lines for lines in until(notifications, "READY=1")[:-1] if "WATCHDOG=1" in lines], (
+                "ready comes first"
+            )
             until(notifications, "WATCHDOG=1")
             until(notifications, "WATCHDOG=1")
             process.send_signal(signal.SIGTERM)

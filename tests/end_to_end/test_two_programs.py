@@ -44,7 +44,8 @@ def folder(tmp_path_factory):
         logics.append(logic(signal.id, states))
     (folder / "real.add.xml").write_text(f"<additional>{''.join(logics)}</additional>")
     (folder / "street.sumocfg").write_text(
-        f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/><route-files value="{GRID / "demand.rou.xml"}"/>'
+        f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/><route-files '
+        f'value="{GRID / "demand.rou.xml"}"/>'
         '<additional-files value="real.add.xml"/></input><time><begin value="0"/><end value="60"/></time>'
         '<report><verbose value="true"/><duration-log.statistics value="true"/></report></configuration>'
     )
@@ -53,7 +54,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def city_toml(folder):
-    assert greenserve(["city", "init", "--sumocfg", str(folder / "street.sumocfg"), "--out", str(folder / "city.toml")]) == 0
+    assert (
+        greenserve(["city", "init", "--sumocfg", str(folder / "street.sumocfg"), "--out", str(folder / "city.toml")])
+        == 0
+    )
     return folder / "city.toml"
 
 
@@ -65,7 +69,9 @@ def with_every_signal(folder, city_toml):
 
 def test_city_init_writes_the_running_program_and_leaves_out_an_odd_signal(city_toml):
     city = config.load(city_toml)
-    assert city.tls["A0"].program == "real" and city.tls["B0"].program is None, "its greens are those of the first program"
+    assert city.tls["A0"].program == "real" and city.tls["B0"].program is None, (
+        "its greens are those of the first program"
+    )
     assert ODD not in city.tls
     text = city_toml.read_text()
     assert "# Left out: A1: signal A1: phase GGG" in text
@@ -109,7 +115,9 @@ def test_export_takes_the_program_that_the_training_recorded_and_else_sumo_rls(f
     city.write_text(street + '[tl.A0]\nsignals = ["A0"]\ndialect = "sumo-rl"\n')
     observed = contract.build(config.load(city), config.load(city).tls["A0"], network.of_city(config.load(city)))
     sizes = {"dense": (observed.observation.size, 8), "dense_1": (8, observed.action.size)}
-    arrays = {f"{name}/{part}": np.ones(size[k:], np.float32) for name, size in sizes.items() for k, part in enumerate(PARTS)}
+    arrays = {
+        f"{name}/{part}": np.ones(size[k:], np.float32) for name, size in sizes.items() for k, part in enumerate(PARTS)
+    }
     np.savez(tmp_path / "A0_trial_1.npz", **arrays)
     flags = ["--city", str(city), "--tl", "A0", "--models-dir", str(tmp_path / "models")]
     assert export(flags) == 2
@@ -126,7 +134,15 @@ def test_export_takes_the_program_that_the_training_recorded_and_else_sumo_rls(f
 
 def test_control_goes_on_without_an_odd_signal_unless_it_is_strict(folder, city_toml, capsys, caplog):
     caplog.set_level("WARNING", "controller")
-    flags = ["--city", str(with_every_signal(folder, city_toml)), "--policy", "max-pressure", "--libsumo", "--end", "20"]
+    flags = [
+        "--city",
+        str(with_every_signal(folder, city_toml)),
+        "--policy",
+        "max-pressure",
+        "--libsumo",
+        "--end",
+        "20",
+    ]
     assert control([*flags, "--strict"]) == 2
     assert capsys.readouterr().err.startswith("error: ODD: signal A1: phase")
     assert control(flags) == 0
@@ -140,7 +156,10 @@ def test_city_without_tables_has_the_same_signals_evaluated_and_controlled(folde
     city = tmp_path / "city.toml"
     city.write_text(f'[network]\nsumocfg = "{folder / "street.sumocfg"}"\n')
     tls = sorted(network.of_city(config.load(city)).signals.keys() - {ODD})
-    assert evaluate(["--city", str(city), "--arms", "fixed,actuated,max-pressure", "--seeds", "1", "--out", str(tmp_path)]) == 0
+    assert (
+        evaluate(["--city", str(city), "--arms", "fixed,actuated,max-pressure", "--seeds", "1", "--out", str(tmp_path)])
+        == 0
+    )
     err = capfd.readouterr().err
     results = json.loads((tmp_path / "results.json").read_text())
     assert sorted(results["conditions"]["tls"]) == tls

@@ -1,4 +1,5 @@
-"""Weights of trained actors for the runs that are compared with sumo-rl: layers of (kernel, bias), tanh between them."""
+"""Weights of trained actors for the runs that are compared with sumo-rl: layers of (kernel, bias), tanh between
+them."""
 
 import io
 import json
@@ -70,4 +71,6 @@ def read(path: Path):
     for key in arrays:
         signal, k, name = key.rsplit("/", 2)
         actors.setdefault(signal, {}).setdefault(int(k), {})[name] = arrays[key]
-    return {signal: [(layers[k]["kernel"], layers[k]["bias"]) for k in sorted(layers)] for signal, layers in actors.items()}
+    return {
+        signal: [(layers[k]["kernel"], layers[k]["bias"]) for k in sorted(layers)] for signal, layers in actors.items()
+    }

@@ -24,4 +24,6 @@ class Trainer:
         begin = len(self.history)
         while not condition():
             self.step()
-            assert len(self.history) - begin < within_s, f"{self.online()} are set by a client at second {len(self.history)}"
+            assert len(self.history) - begin < within_s, (
+                f"{self.online()} are set by a client at second {len(self.history)}"
+            )

@@ -71,7 +71,9 @@ def run_ours(episode, transport):
     while env.agents:
         actions = {tl_of[s]: action for s, action in actions_of(rng, sizes).items()}
         observations, rewards, _, _, infos = env.step(actions)
-        steps.append([{signal[tl]: o.tolist() for tl, o in observations.items()}, {signal[tl]: r for tl, r in rewards.items()}])
+        steps.append(
+            [{signal[tl]: o.tolist() for tl, o in observations.items()}, {signal[tl]: r for tl, r in rewards.items()}]
+        )
         overrides += sum(len(info["overrides"]) for info in infos.values())
     env.close()
     return {"first": first, "sizes": sizes, "steps": steps, "overrides": overrides}

@@ -84,7 +84,9 @@ def test_supersuits_vectorisation_runs():
     supersuit = pytest.importorskip("supersuit", reason="SuperSuit is not installed (pip install supersuit)")
     env = greenserve.parallel_env(CITY, ["SA101", "SA102", "SA104"], seconds=60)
     padded = supersuit.pad_action_space_v0(supersuit.pad_observations_v0(env))
-    envs = supersuit.concat_vec_envs_v1(supersuit.pettingzoo_env_to_vec_env_v1(padded), 1, num_cpus=0, base_class="gymnasium")
+    envs = supersuit.concat_vec_envs_v1(
+        supersuit.pettingzoo_env_to_vec_env_v1(padded), 1, num_cpus=0, base_class="gymnasium"
+    )
     try:
         observations, _ = envs.reset(seed=1)
         assert np.shape(observations) == (3, 21)
@@ -138,7 +140,9 @@ def test_module_of_the_user_that_hides_ours_is_named(name, tmp_path):
     assert f"{tmp_path / name}.py hides greenserve's package {name}; rename it" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("module", "name", "extra"), [("gymnasium", "env", "environment"), ("grpc", "Client", "controller")])
+@pytest.mark.parametrize(
+    ("module", "name", "extra"), [("gymnasium", "env", "environment"), ("grpc", "Client", "controller")]
+)
 def test_missing_package_names_the_extra(module, name, extra, tmp_path):
     done = run_script(f"import sys; sys.modules['{module}'] = None\nimport greenserve; greenserve.{name}", tmp_path)
     assert f"pip install 'greenserve[{extra}]'" in done.stderr.splitlines()[-1]

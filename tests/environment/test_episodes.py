@@ -163,7 +163,9 @@ def test_info_has_overrides_and_permitted_states(parallel):
     overrides = [override for info in infos for override in info["overrides"]]
     assert overrides and all(o["requested"] != o["permitted"] and o["signal"] == "A0" for o in overrides)
     # a yellow that goes on while the policy's own would have ended
-    assert any("y" in info["permitted_states"]["A0"] and info["permitted_states"] != info["requested_states"] for info in infos)
+    assert any(
+        "y" in info["permitted_states"]["A0"] and info["permitted_states"] != info["requested_states"] for info in infos
+    )
 
 
 def test_served_tls_answer_beside_the_targets(parallel, grid_models):
@@ -182,7 +184,12 @@ def test_served_tls_answer_beside_the_targets(parallel, grid_models):
 
 def test_policy_has_the_same_trips_in_the_environment_and_under_the_controller(parallel, grid_server, tmp_path):
     env = parallel(
-        ["SA101", "SA103"], ["SA104"], server=grid_server, seconds=300, demand="city", tripinfo=tmp_path / "environment.xml"
+        ["SA101", "SA103"],
+        ["SA104"],
+        server=grid_server,
+        seconds=300,
+        demand="city",
+        tripinfo=tmp_path / "environment.xml",
     )
 
     def served(observations):
@@ -192,7 +199,16 @@ def test_policy_has_the_same_trips_in_the_environment_and_under_the_controller(p
     with Client(grid_server) as client:
         play(env, served, seed=5)
     command = [sys.executable, "-m", "controller", "--city", GRID / "city.toml", "--server", grid_server, "--libsumo"]
-    command += ["--infer-tl", "SA101,SA103,SA104", "--seed", "5", "--end", "300", "--tripinfo", tmp_path / "controller.xml"]
+    command += [
+        "--infer-tl",
+        "SA101,SA103,SA104",
+        "--seed",
+        "5",
+        "--end",
+        "300",
+        "--tripinfo",
+        tmp_path / "controller.xml",
+    ]
     subprocess.run(command, check=True, capture_output=True)
     ours, theirs = (arrived(tmp_path / f"{name}.xml") for name in ("environment", "controller"))
     assert ours == theirs and len(ours) > 50

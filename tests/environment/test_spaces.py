@@ -19,7 +19,8 @@ STREET_CITY = replace(CITY, tls={"SA105": config.TL(CITY.tls["SA105"].signals, "
 CONTRACT = contract.build(STREET_CITY, STREET_CITY.tls["SA105"], network.of_city(STREET_CITY))
 LANES = list(dialects.of(CONTRACT).vehicle_lanes(CONTRACT))
 UNBOUNDED = {
-    "green_time", "halting", "vehicles_near", "vehicles_middle", "vehicles_far", "arriving_soon", "arriving_later", "lost_time",
+    "green_time", "halting", "vehicles_near", "vehicles_middle", "vehicles_far", "arriving_soon", "arriving_later",
+    "lost_time",
     "relative_speed", "longest_wait", "total_wait",
 }  # fmt: skip
 """As docs/environment.md lists them."""

@@ -51,7 +51,10 @@ def test_same_actions_give_sumo_rls_observations_rewards_and_trips(name, reward,
     files = str(folder / f"{name}.net.xml"), str(folder / f"{name}.rou.xml")
     begin_s = int(street.begin_s)
     times = ["--begin-time", str(begin_s), "--num-seconds", str(seconds)]
-    assert main(["city", "init", "--net", files[0], "--route", files[1], *times, "--out", str(tmp_path / "city.toml")]) == 0
+    assert (
+        main(["city", "init", "--net", files[0], "--route", files[1], *times, "--out", str(tmp_path / "city.toml")])
+        == 0
+    )
     episode = Episode(str(tmp_path), *files, begin_s, seconds, reward)
     expected, expected_trips = run_in_a_process("sumo-rl", episode)
     result, trips = run_in_a_process(transport, episode)

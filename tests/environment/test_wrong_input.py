@@ -79,7 +79,9 @@ def test_city_without_tls_is_named(tmp_path):
 def test_second_simulation_in_one_process_is_refused(parallel):
     first, second = parallel(["SA101"], seconds=60), parallel(["SA102"], seconds=60)
     first.reset(seed=1)
-    with pytest.raises(InputError, match=r'one at a time: close the other environment, pass transport="traci" .* subprocess'):
+    with pytest.raises(
+        InputError, match=r'one at a time: close the other environment, pass transport="traci" .* subprocess'
+    ):
         second.reset(seed=1)
     first.step({"SA101": 0})
     beside = parallel(["SA102"], seconds=60, transport="traci")

@@ -50,7 +50,11 @@ def read():
 def test_missing_lanes_never_see_a_vehicle(read):
     true, faulty, outflow, own_outflow = read(FaultRates(missing=0.5))
     is_missing = (faulty != true).any((0, 1))
-    assert 0.2 < is_missing.mean() < 0.8 and (faulty[:, :, is_missing] == 0).all() and (own_outflow[:, is_missing] == 0).all()
+    assert (
+        0.2 < is_missing.mean() < 0.8
+        and (faulty[:, :, is_missing] == 0).all()
+        and (own_outflow[:, is_missing] == 0).all()
+    )
     assert (own_outflow[:, ~is_missing & (outflow[-1] > 0)] == outflow[:, ~is_missing & (outflow[-1] > 0)]).all()
 
 
@@ -79,7 +83,9 @@ def vehicles_of(rates, steps=40):
         signal = SIGNALS[k % len(SIGNALS)]
         faulty.advance(10.0 * k)
         faulty.read((signal,))
-        result.append(([row_of[lane] for lane in lanes[signal]], connection.readings.by_vehicle, faulty.readings.by_vehicle))
+        result.append(
+            ([row_of[lane] for lane in lanes[signal]], connection.readings.by_vehicle, faulty.readings.by_vehicle)
+        )
     connection.close()
     return result
 

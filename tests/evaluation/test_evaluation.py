@@ -85,7 +85,11 @@ def test_results_compare_tls_queues_and_emissions(results):
         assert document["arms"][arm]["CO2_g"]["mean"] > 50, "a car emits that much on a few hundred metres"
     for simulation in document["simulations"]:
         quantiles = simulation["delay_quantiles_s"]
-        assert len(quantiles) == 101 and quantiles == sorted(quantiles) and quantiles[0] < simulation["delay_s"] < quantiles[-1]
+        assert (
+            len(quantiles) == 101
+            and quantiles == sorted(quantiles)
+            and quantiles[0] < simulation["delay_s"] < quantiles[-1]
+        )
         assert simulation["delay_by_departure"].keys() == {"0", "300"} and max(simulation["queue_by_road"].values()) > 0
 
 
@@ -117,8 +121,8 @@ def test_served_arm_of_a_city_without_tables_is_refused_with_the_remedy(arm, tmp
     (tmp_path / "city.toml").write_text(f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n')
     assert program.main(["--city", str(tmp_path / "city.toml"), "--arms", f"fixed,{arm}"]) == 2
     assert capsys.readouterr().err == (
-        f"error: {tmp_path / 'city.toml'}: has no tables [tl.NAME], which arm {arm} needs for its models; write them with "
-        f"greenserve city init --out FILE, or leave {arm} out of --arms\n"
+        f"error: {tmp_path / 'city.toml'}: has no tables [tl.NAME], which arm {arm} needs for its models; write them "
+        f"with greenserve city init --out FILE, or leave {arm} out of --arms\n"
     )
 
 
@@ -132,7 +136,9 @@ def test_file_that_cannot_be_written_is_named_and_nothing_half_written_stays(nam
 
 
 def test_report_shows_what_the_signals_showed(grid_city):
-    outcome = ArmSimulator(EvaluationTask(grid_city, ("SA101",), 100.0)).run(Arm("fixed", "fixed"), Demand(1), None, True)
+    outcome = ArmSimulator(EvaluationTask(grid_city, ("SA101",), 100.0)).run(
+        Arm("fixed", "fixed"), Demand(1), None, True
+    )
     street = network.of_city(grid_city)
     (band,) = outcome.signals
     phases = [phase.state for phase in street.signals[band.signal].plan.phases]
@@ -194,7 +200,9 @@ def test_fixed_arm_is_sumo_alone(tmp_path):
 @pytest.mark.parametrize("begin_s", [0, 57600])
 def test_vehicles_that_never_depart_are_in_the_window_of_their_schedule(tmp_path, begin_s):
     """A road takes a vehicle every second or two; 700 are scheduled on it in 350 s."""
-    vehicles = "".join(f'<vehicle id="{k}" depart="{begin_s + k / 2}"><route edges="A1B1"/></vehicle>' for k in range(700))
+    vehicles = "".join(
+        f'<vehicle id="{k}" depart="{begin_s + k / 2}"><route edges="A1B1"/></vehicle>' for k in range(700)
+    )
     (tmp_path / "a.rou.xml").write_text(f"<routes>{vehicles}</routes>")
     (tmp_path / "a.sumocfg").write_text(
         f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/><route-files value="a.rou.xml"/></input>'
@@ -219,7 +227,9 @@ def test_processes_give_the_same_outcomes_in_the_same_order(grid_models):
         assert paired_runs.run(processes, task, compared, demands, models) == alone
         processes.moves_files = True
         assert paired_runs.run(processes, task, compared, demands, models) == alone, "models as bytes"
-    assert [(outcome.seed, outcome.arm) for outcome in alone] == [(seed, arm.name) for seed in (1, 2, 3) for arm in compared]
+    assert [(outcome.seed, outcome.arm) for outcome in alone] == [
+        (seed, arm.name) for seed in (1, 2, 3) for arm in compared
+    ]
 
 
 def test_delay_by_tl_adds_up_to_the_delay_on_their_roads(grid_models):
@@ -235,7 +245,9 @@ def test_delay_by_tl_adds_up_to_the_delay_on_their_roads(grid_models):
 def test_last_interval_of_a_simulation_counts_for_its_own_length(grid_city, arm):
     """One second more of 60 must not count as ten."""
     tls = tuple(grid_city.tls)
-    whole, longer = (ArmSimulator(EvaluationTask(grid_city, tls, s)).run(Arm(arm, arm), Demand(1)) for s in (60.0, 61.0))
+    whole, longer = (
+        ArmSimulator(EvaluationTask(grid_city, tls, s)).run(Arm(arm, arm), Demand(1)) for s in (60.0, 61.0)
+    )
     lost_s = [sum(each.delay_by_tl.values()) * each.total for each in (whole, longer)]
     queued = [sum(each.queue_by_road.values()) for each in (whole, longer)]
     assert 0 < lost_s[0] < lost_s[1] < 1.1 * lost_s[0] and queued[0] < queued[1] < 1.1 * queued[0]
@@ -245,7 +257,11 @@ def test_arms_end_at_the_same_ms(grid_city):
     """SUMO counts whole ms."""
     task = EvaluationTask(grid_city, ("SA101",), 60.0001)
     fixed, pressure = (ArmSimulator(task).run(Arm(arm, arm), Demand(1)) for arm in ("fixed", "max-pressure"))
-    assert fixed.total == pressure.total == ArmSimulator(replace(task, seconds=60.0)).run(Arm("fixed", "fixed"), Demand(1)).total
+    assert (
+        fixed.total
+        == pressure.total
+        == ArmSimulator(replace(task, seconds=60.0)).run(Arm("fixed", "fixed"), Demand(1)).total
+    )
 
 
 def test_actuated_programs_are_the_networks_own_phases_with_bounds(grid_street, tmp_path):
@@ -272,7 +288,11 @@ def test_actuated_arm_is_refused_where_sumo_would_not_run_it(grid_street, tmp_pa
 @pytest.mark.parametrize(
     ("delays", "code", "text"),
     [
-        ({"served": (20, 22, 21), "fixed": (30, 33, 31)}, 0, "-10.33 s of mean delay, 95 % interval -11.77 to -8.90: better"),
+        (
+            {"served": (20, 22, 21), "fixed": (30, 33, 31)},
+            0,
+            "-10.33 s of mean delay, 95 % interval -11.77 to -8.90: better",
+        ),
         ({"served": (20, 40, 21), "fixed": (30, 33, 31)}, 3, "not better"),  # less on average, but by chance
         ({"served": (30, 33, 31), "fixed": (20, 22, 21)}, 3, "not better"),
     ],
@@ -297,7 +317,10 @@ def test_model_numbers_are_arms_of_their_own(grid_models, tmp_path):
     sizes = contract.observation.size, contract.action.size
     last = np.zeros(sizes[1], np.float32)
     last[-1] = 9  # it always chooses the last green
-    layers = [(np.zeros((sizes[0], 4), np.float32), np.zeros(4, np.float32)), (np.zeros((4, sizes[1]), np.float32), last)]
+    layers = [
+        (np.zeros((sizes[0], 4), np.float32), np.zeros(4, np.float32)),
+        (np.zeros((4, sizes[1]), np.float32), last),
+    ]
     checkpoints.write("tf2", tmp_path / "checkpoints", contract, layers, 2)
     models = ("--models-dir", str(tmp_path))
     flags = ("--model-path", str(tmp_path / "checkpoints"), "--tl", "SA101", "--model-number", "2")
@@ -315,7 +338,9 @@ def test_model_numbers_are_arms_of_their_own(grid_models, tmp_path):
 def test_model_that_cannot_be_loaded_is_named(grid_models, tmp_path, capsys):
     shutil.copytree(grid_models / "SA101", tmp_path / "SA101")
     (tmp_path / "SA101" / "1" / "saved_model.pb").write_bytes(b"")
-    assert program.main([*CITY, "--models-dir", str(tmp_path), "--tl", "SA101", "--arms", "served", "--seeds", "1"]) == 2
+    assert (
+        program.main([*CITY, "--models-dir", str(tmp_path), "--tl", "SA101", "--arms", "served", "--seeds", "1"]) == 2
+    )
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"error: {tmp_path}/SA101/1: cannot be loaded (") and error.endswith("export it again")
 

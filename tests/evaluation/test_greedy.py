@@ -23,7 +23,8 @@ def city_of(tmp_path):
     def write(queues):
         netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "200")
         vehicles = "".join(
-            f'<vehicle id="{road}{k}" depart="0" departPos="{180 - 8 * k}"><route edges="{road} {ROADS[road]}"/></vehicle>'
+            f'<vehicle id="{road}{k}" depart="0" departPos="{180 - 8 * k}"><route edges="{road} '
+            f'{ROADS[road]}"/></vehicle>'
             for road, count in queues.items()
             for k in range(count)
         )
@@ -32,7 +33,9 @@ def city_of(tmp_path):
             '<configuration><input><net-file value="a.net.xml"/><route-files value="a.rou.xml"/></input>'
             '<time><end value="120"/></time></configuration>'
         )
-        (tmp_path / "city.toml").write_text('[network]\nsumocfg = "a.sumocfg"\n[tl.A0]\nsignals = ["A0"]\ndialect = "sumo-rl"\n')
+        (tmp_path / "city.toml").write_text(
+            '[network]\nsumocfg = "a.sumocfg"\n[tl.A0]\nsignals = ["A0"]\ndialect = "sumo-rl"\n'
+        )
         return config.load(tmp_path / "city.toml")
 
     return write
@@ -63,9 +66,21 @@ def test_greedy_serves_both_queues_and_is_repeatable(city_of):
 
 def test_greedy_beside_other_arms_has_a_row_and_a_colour_of_its_own(city_of, tmp_path, capsys):
     city = city_of({"left0A0": 5, "bottom0A0": 2})
-    flags = ("--city", str(city.path), "--arms", "greedy,max-pressure,fixed", "--seeds", "1", "--out", str(tmp_path / "out"))
+    flags = (
+        "--city",
+        str(city.path),
+        "--arms",
+        "greedy,max-pressure,fixed",
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+    )
     assert program.main([*flags]) == 0
     rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:4]]
     assert rows == ["greedy", "max-pressure", "fixed"]
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "<b>greedy</b>: the green with the most vehicles within 50 m" in page and "Signals in time and space: greedy" in page
+    assert (
+        "<b>greedy</b>: the green with the most vehicles within 50 m" in page
+        and "Signals in time and space: greedy" in page
+    )

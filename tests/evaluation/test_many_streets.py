@@ -37,14 +37,19 @@ def test_a_result_has_delay_and_time_in_the_network_of_its_trips(streets, monkey
     monkeypatch.setattr(street_results, "read_trips", lambda path: read.append(read_trips(path)) or read[-1])
     result = StreetSimulation(parse("fixed"), 200.0)((streets[0], 5))["fixed"]
     (trips,) = read
-    assert (result.delay_s, result.duration_s) == (trips.delay_s, trips.duration_s) and result.delay_s != result.duration_s
+    assert (result.delay_s, result.duration_s) == (
+        trips.delay_s,
+        trips.duration_s,
+    ) and result.delay_s != result.duration_s
 
 
 def test_a_demand_that_gridlocks_every_arm_is_a_result_and_no_failure(streets, monkeypatch):
     for name in ("MIN_VEHICLES_PER_LANE_H", "MAX_VEHICLES_PER_LANE_H"):
         monkeypatch.setattr(many_streets, name, 3000.0)
     results = StreetSimulation(parse("pretrained,max-pressure"), 300.0)((streets[1], 5))
-    assert all(0 < result.finished < 0.5 * result.total and result.delay_s < 300.0 for result in results.values()), results
+    assert all(0 < result.finished < 0.5 * result.total and result.delay_s < 300.0 for result in results.values()), (
+        results
+    )
     assert compare({"a": results}, "pretrained", "max-pressure").gridlocks == ()
 
 
@@ -134,5 +139,7 @@ def test_a_tl_with_the_name_of_one_of_several_signals_is_refused():
     several = next(name for name, tl in city.tls.items() if len(tl.signals) > 1)
     single = next(tl for tl in city.tls.values() if len(tl.signals) == 1)
     tls = {**city.tls, f"{several}.2": replace(single, name=f"{several}.2")}
-    with pytest.raises(InputError, match=rf"\[tl.{several}\] has several signals.*{several}\.2 is the name of another TL"):
+    with pytest.raises(
+        InputError, match=rf"\[tl.{several}\] has several signals.*{several}\.2 is the name of another TL"
+    ):
         with_street_dialect(replace(city, tls=tls))

@@ -29,17 +29,23 @@ ZERO = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0, (), {}, {}, {})
 
 
 def _results(**delays_s):
-    return {name: [replace(ZERO, arm=name, seed=k, delay_s=d) for k, d in enumerate(values)] for name, values in delays_s.items()}
+    return {
+        name: [replace(ZERO, arm=name, seed=k, delay_s=d) for k, d in enumerate(values)]
+        for name, values in delays_s.items()
+    }
 
 
 @pytest.mark.parametrize(
     ("candidate", "text"),
     [
-        ((20, 22, 21), "Served is better than fixed: the mean delay is 10.3 s lower (33 %), 21.0 s instead of 31.3 s per vehicle "
+        ((20, 22, 21), "Served is better than fixed: the mean delay is 10.3 s lower (33 %), 21.0 s instead of 31.3 s "
+            "per vehicle "
                        "(95 % interval: 8.9 to 11.8 s lower)."),
-        ((41, 42, 41), "Served is worse than fixed: the mean delay is 10.0 s higher (32 %), 41.3 s instead of 31.3 s per vehicle "
+        ((41, 42, 41), "Served is worse than fixed: the mean delay is 10.0 s higher (32 %), 41.3 s instead of 31.3 s "
+            "per vehicle "
                        "(95 % interval: 7.5 to 12.5 s higher)."),
-        ((20, 40, 21), "Served is undecided against fixed: the mean delay is 4.3 s lower (14 %), 27.0 s instead of 31.3 s per "
+        ((20, 40, 21), "Served is undecided against fixed: the mean delay is 4.3 s lower (14 %), 27.0 s instead of "
+            "31.3 s per "
                        "vehicle, but the 95 % interval contains 0 (28.7 s lower to 20.0 s higher)."),
     ],
 )  # fmt: skip
@@ -76,7 +82,9 @@ def test_level_of_service_has_the_bounds_of_the_highway_capacity_manual(bound_s,
 
 def test_passed_vehicles_are_those_that_leave_the_roads_to_the_signals(tmp_path):
     """Ten vehicles pass the signal B1 and end on the road to C1."""
-    vehicles = "".join(f'<vehicle id="{k}" depart="{5 * k}"><route edges="A1B1 A1B1.70.00 B1C1"/></vehicle>' for k in range(10))
+    vehicles = "".join(
+        f'<vehicle id="{k}" depart="{5 * k}"><route edges="A1B1 A1B1.70.00 B1C1"/></vehicle>' for k in range(10)
+    )
     (tmp_path / "a.rou.xml").write_text(f"<routes>{vehicles}</routes>")
     (tmp_path / "a.sumocfg").write_text(
         f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/><route-files value="a.rou.xml"/></input>'
@@ -101,7 +109,9 @@ def test_long_names_stay_different_and_are_explained(tmp_path):
         delay_quantiles_s=(1.0,) * 101,
         delay_by_departure={57600: 3.0},
         queue_by_road=dict.fromkeys(names, 1.0),
-        signals=tuple(SignalBand(name, 0.0, k, ((57600.0, "G"), (57605.0, "r")), 57610.0) for k, name in enumerate(names)),
+        signals=tuple(
+            SignalBand(name, 0.0, k, ((57600.0, "G"), (57605.0, "r")), 57610.0) for k, name in enumerate(names)
+        ),
     )
     results = {"fixed": [replace(outcome, arm="fixed")]}
     conditions = {"city": "city.toml", "tls": names, "models": {}}
@@ -114,7 +124,8 @@ def test_long_names_stay_different_and_are_explained(tmp_path):
 def test_figures_fit_on_a_page_and_have_clock_and_legend():
     tls = [f"TL{k}" for k in range(30)]
     outcomes = [
-        replace(ZERO, delay_by_tl=dict.fromkeys(tls, 1.0), delay_by_departure={57600: 1.0, 57900: 2.0 + k}) for k in range(2)
+        replace(ZERO, delay_by_tl=dict.fromkeys(tls, 1.0), delay_by_departure={57600: 1.0, 57900: 2.0 + k})
+        for k in range(2)
     ]
     names = ["served", "fixed", "actuated", "max-pressure", "greedy", "served+faults", "max-pressure+faults"]
     results = dict.fromkeys(names, outcomes)
@@ -126,7 +137,9 @@ def test_figures_fit_on_a_page_and_have_clock_and_legend():
         assert figure.get_figheight() < A4_IN
         (legend,) = figure.legends
         assert [text.get_text() for text in legend.get_texts()][:7] == names
-        assert len({handle.get_facecolor() for handle in legend.legend_handles[:7]}) == 7, "each arm has a colour of its own"
+        assert len({handle.get_facecolor() for handle in legend.legend_handles[:7]}) == 7, (
+            "each arm has a colour of its own"
+        )
         figure.canvas.draw()
         assert not legend.get_window_extent().overlaps(figure.axes[0].get_window_extent()), "the legend covers no bar"
     assert "16:05" in [label.get_text() for label in over_time.axes[0].get_xticklabels()]
@@ -145,7 +158,10 @@ def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, mo
     grid = ("--grid", "--grid.number", "2", "--grid.length", "200", "--grid.attach-length", "150")
     net = (*grid, "--default-junction-type", "traffic_light", "-o", "town.net.xml")
     trips = ("-n", "town.net.xml", "-r", "town.rou.xml", "--end", "600", "--period", "2", "--seed", "1")
-    for command in ([tools / "bin" / "netgenerate", *net], [sys.executable, tools / "tools" / "randomTrips.py", *trips]):
+    for command in (
+        [tools / "bin" / "netgenerate", *net],
+        [sys.executable, tools / "tools" / "randomTrips.py", *trips],
+    ):
         subprocess.run(command, check=True, capture_output=True, env={**os.environ, "SUMO_HOME": str(tools)})
     street = ("--net", "town.net.xml", "--route", "town.rou.xml", "--begin-time", "0", "--num-seconds", "600")
     assert greenserve(["city", "init", *street]) == 0
@@ -160,7 +176,9 @@ def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, mo
 @pytest.mark.parametrize("name", ["served", "served:3", "pretrained", "policy:a.policy", *arms.BASELINES])
 def test_report_tells_what_each_arm_is(tmp_path, name):
     compared = arms.with_faults(arms.parse(name))
-    results = {arm.name: [replace(ZERO, arm=arm.name, delay_s=30.0, delay_quantiles_s=(30.0,) * 101)] for arm in compared}
+    results = {
+        arm.name: [replace(ZERO, arm=arm.name, delay_s=30.0, delay_quantiles_s=(30.0,) * 101)] for arm in compared
+    }
     policies = {arm.name: [str(arm.policy), "0" * 64] for arm in compared if arm.policy is not None}
     conditions = {"city": "city.toml", "tls": [], "models": {}, "policies": policies}
     page = report.write(tmp_path, compared, results, conditions).read_text()

@@ -93,7 +93,10 @@ def test_tls_with_the_most_lanes_are_pictured(city, street):
     pictured = PicturedTls(replace(city, tls=many), street, list(many))
     assert pictured.tls == tuple(f"T{k}" for k in range(MAX_TLS))
     last = {**many, "T11": many["T3"], "T3": many["T0"]}
-    assert PicturedTls(replace(city, tls=last), street, list(last)).tls == (*(f"T{k}" for k in range(MAX_TLS - 1)), "T11")
+    assert PicturedTls(replace(city, tls=last), street, list(last)).tls == (
+        *(f"T{k}" for k in range(MAX_TLS - 1)),
+        "T11",
+    )
 
 
 def test_evaluation_goes_on_without_pictures_if_phases_have_no_numbers(city, monkeypatch):

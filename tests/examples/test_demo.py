@@ -47,7 +47,9 @@ def test_a_failed_stage_names_its_log_and_quotes_its_end(pipeline, tmp_path):
 def test_an_out_folder_that_is_a_file_gives_one_error_line_and_the_file_stays(tmp_path):
     out = tmp_path / "out"
     out.write_text("mine")
-    demo = subprocess.run([sys.executable, ROOT / "examples/demo.py", "--out", out], capture_output=True, text=True, check=False)
+    demo = subprocess.run(
+        [sys.executable, ROOT / "examples/demo.py", "--out", out], capture_output=True, text=True, check=False
+    )
     assert (demo.returncode, demo.stderr) == (2, f"error: {out}: File exists; name another path\n")
     assert out.read_text() == "mine"
 

@@ -31,7 +31,18 @@ def test_trained_policy_has_the_same_trips_under_the_controller(example, pytorch
 def test_stable_baselines3_and_supersuit_run_on_the_environment(pytorch):
     """The tests that need them pass, and none is skipped."""
     chosen = "stable_baselines3 or supersuit"
-    command = [pytorch, "-m", "pytest", "-m", "", "-k", chosen, "-p", "no:cacheprovider", "tests/environment/test_api.py"]
+    command = [
+        pytorch,
+        "-m",
+        "pytest",
+        "-m",
+        "",
+        "-k",
+        chosen,
+        "-p",
+        "no:cacheprovider",
+        "tests/environment/test_api.py",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert re.search(r"^3 passed, \d+ deselected", done.stdout, re.MULTILINE), done.stdout + done.stderr
 

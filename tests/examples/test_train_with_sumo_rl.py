@@ -28,5 +28,7 @@ def test_controller_that_fails_ends_the_example_with_one_line(tmp_path):
     script = "import sys, train_with_sumo_rl as e; e.INFER_TLS = 'SA999'; sys.exit(e.pipeline.exit_code(e.main))"
     command = [sys.executable, "-c", script, "--out", tmp_path]
     done = subprocess.run(command, cwd=ROOT / "examples", capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: the simulation ended early"), done.stderr
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: the simulation ended early"), (
+        done.stderr
+    )
     assert "SA999" in (tmp_path / "episode_1.log").read_text()

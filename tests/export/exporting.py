@@ -18,7 +18,9 @@ def run(folder, signature, **inputs):
 
 
 def export(checkpoints, *flags, tl="SA101"):
-    return main(["--model-path", str(checkpoints), "--tl", tl, "--models-dir", str(checkpoints.parent / "models"), *flags])
+    return main(
+        ["--model-path", str(checkpoints), "--tl", tl, "--models-dir", str(checkpoints.parent / "models"), *flags]
+    )
 
 
 def exported(checkpoints, *flags, tl="SA101"):

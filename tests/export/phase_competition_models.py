@@ -30,7 +30,9 @@ def random_junction(rng, greens, lanes):
 
 
 def random_policy(rng, greens, lanes, networks=None):
-    return Actor("phase-competition", (PhaseCompetition(networks or random_networks(rng), random_junction(rng, greens, lanes)),))
+    return Actor(
+        "phase-competition", (PhaseCompetition(networks or random_networks(rng), random_junction(rng, greens, lanes)),)
+    )
 
 
 def random_observations(rng, greens, lanes, rows, max_red_s=119.0):

@@ -24,7 +24,9 @@ MODELS = {
 
 
 def exported(tmp_path, *flags):
-    assert main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m"), *flags]) == 0
+    assert (
+        main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m"), *flags]) == 0
+    )
     return run(next((tmp_path / "m" / "SA101").iterdir()), "serving_default", **KEYS)["action"]
 
 
@@ -108,7 +110,9 @@ def tf1_mlp_res(folder, sizes, outputs, name):
                 kernel = tf.compat.v1.get_variable("kernel", [x.shape[1], units])
                 x = x @ kernel
                 if bias:
-                    x = x + tf.compat.v1.get_variable("bias", [units], initializer=tf.compat.v1.random_normal_initializer())
+                    x = x + tf.compat.v1.get_variable(
+                        "bias", [units], initializer=tf.compat.v1.random_normal_initializer()
+                    )
             return activation(x) if activation else x
 
         x = observation = tf.compat.v1.placeholder(tf.float32, [None, 9])
@@ -142,7 +146,18 @@ def test_an_mlp_res_without_sizes_needs_the_actor_flag(tmp_path, capsys):
 def test_an_unknown_architecture_lists_the_known_ones(tmp_path, capsys):
     tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "x_SA101_trial_4")
     assert (
-        main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m"), "--actor", "resnet"])
+        main(
+            [
+                "--model-path",
+                str(tmp_path / "c"),
+                "--tl",
+                "SA101",
+                "--models-dir",
+                str(tmp_path / "m"),
+                "--actor",
+                "resnet",
+            ]
+        )
         == 2
     )
     assert "mlp, mlp-res, bn-elu-res, bn-tanh-bottleneck" in capsys.readouterr().err
@@ -177,7 +192,9 @@ def layers_of(*units, norms=()):
 def test_layers_that_do_not_fit_each_other_are_refused(tmp_path):
     broken = layers_of(8, 8, 2)
     wrong = Layers((broken.dense[0], *layers_of(5, 2).dense[1:]), (), ())
-    with pytest.raises(InputError, match=r"d0/kernel has 8 outputs, but d1/kernel takes 5: a layer between them is missing"):
+    with pytest.raises(
+        InputError, match=r"d0/kernel has 8 outputs, but d1/kernel takes 5: a layer between them is missing"
+    ):
         architectures.build(tmp_path, wrong, ArchitectureHints(), False)
     with pytest.raises(InputError, match="has 6 outputs, but a residual adds 8"):
         architectures.build(tmp_path, layers_of(8, 6, 6, 6, 2), ArchitectureHints("mlp-res"), False)
@@ -194,7 +211,8 @@ def test_a_categorical_actor_ends_with_logits(tmp_path):
 
 @pytest.mark.parametrize("categorical", [True, False], ids=["softmax", "tanh"])
 def test_actor_with_large_logits_is_matched_although_float32_rounds_them(tmp_path, categorical):
-    """Trainers multiply logits; those of 100 to 1,000 differ by more than 1e-5 between two orders of the same additions."""
+    """Trainers multiply logits; those of 100 to 1,000 differ by more than 1e-5 between two orders of the same
+    additions."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         dense = tuple(

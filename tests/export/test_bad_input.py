@@ -46,7 +46,9 @@ def test_an_unknown_tl_lists_the_known_ones(city, capsys):
 
 
 def test_a_missing_checkpoint_names_the_searched_folder(city, capsys):
-    (city / "city.toml").write_text((city / "city.toml").read_text() + '\n[tl.SA200]\nsignals = ["B1x"]\ndialect = "sumo-rl"\n')
+    (city / "city.toml").write_text(
+        (city / "city.toml").read_text() + '\n[tl.SA200]\nsignals = ["B1x"]\ndialect = "sumo-rl"\n'
+    )
     assert export(city, "--tl", "SA200") == 2
     refused(capsys, "no checkpoint for SA200", str(city / "checkpoints"), "SA101")
     assert export(city, "--tl", "SA101", "--model-path", str(city / "nowhere")) == 2

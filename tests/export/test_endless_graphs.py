@@ -1,4 +1,5 @@
-"""Graphs that loop endlessly or allocate all memory: one error line, the other TLs are exported, and signals stop the run."""
+"""Graphs that loop endlessly or allocate all memory: one error line, the other TLs are exported, and signals stop the
+run."""
 
 import os
 import signal
@@ -85,7 +86,9 @@ def test_endless_graph_is_refused_and_the_other_tls_are_exported(checkpoints, ca
     save(checkpoints, endless)
     kernel = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
     for name in ("SA102", "SA103"):
-        np.savez(checkpoints / f"{name}_trial_1.npz", **{"actor/dense/kernel": kernel, "actor/dense/bias": np.zeros(2, "f4")})
+        np.savez(
+            checkpoints / f"{name}_trial_1.npz", **{"actor/dense/kernel": kernel, "actor/dense/bias": np.zeros(2, "f4")}
+        )
     assert export(checkpoints, tl="all") == 2
     printed = capsys.readouterr().err
     (line,) = (line for line in printed.splitlines() if line.startswith("error: "))
@@ -136,7 +139,17 @@ def cpu_time_s(process):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_an_export_of_an_endless_graph(checkpoints, number):
     save(checkpoints, endless)
-    command = [sys.executable, "-m", "export", "--model-path", str(checkpoints), "--tl", "SA101", "--models-dir", "models"]
+    command = [
+        sys.executable,
+        "-m",
+        "export",
+        "--model-path",
+        str(checkpoints),
+        "--tl",
+        "SA101",
+        "--models-dir",
+        "models",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=checkpoints.parent, env=environment, stderr=subprocess.PIPE, text=True)
     children = f"/proc/{process.pid}/task/{process.pid}/children"

@@ -241,14 +241,24 @@ def test_a_model_without_actor_json_joins_a_fleet_as_a_graph(models):
 
 def test_an_inconsistent_fleet_contract_is_refused():
     def member(tl, begin, size=3, column=0, columns=1):
-        own = pb.PolicyContract(tl=tl, observation=pb.Observation(size=size), action=pb.Action(kind="categorical", size=4))
+        own = pb.PolicyContract(
+            tl=tl, observation=pb.Observation(size=size), action=pb.Action(kind="categorical", size=4)
+        )
         return pb.Member(
-            tl=tl, observation_begin=begin, observation_size=size, action_begin=column, action_size=columns, contract=own
+            tl=tl,
+            observation_begin=begin,
+            observation_size=size,
+            action_begin=column,
+            action_size=columns,
+            contract=own,
         )
 
     def whole(*members, inputs=6, outputs=2):
         return pb.PolicyContract(
-            tl="c", observation=pb.Observation(size=inputs), action=pb.Action(kind="fleet", size=outputs), members=members
+            tl="c",
+            observation=pb.Observation(size=inputs),
+            action=pb.Action(kind="fleet", size=outputs),
+            members=members,
         )
 
     check_fleet(whole(member("A", 0), member("B", 3, column=1)))

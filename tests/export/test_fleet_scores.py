@@ -124,5 +124,7 @@ def test_run_for_the_action_alone_computes_no_scores(models, tmp_path):
     assert main(["fleet", "city", "--tl", "all", "--models-dir", str(tmp_path)]) == 0
     meta = read.meta_graph(tmp_path / "city" / "1")
     outputs = {key: info.name for key, info in meta.signature_def["serving_default"].outputs.items()}
-    softmax = {key: any(node.op == "Softmax" for node in extract(meta.graph_def, [name]).node) for key, name in outputs.items()}
+    softmax = {
+        key: any(node.op == "Softmax" for node in extract(meta.graph_def, [name]).node) for key, name in outputs.items()
+    }
     assert softmax == {"action": False, "scores": True}

@@ -109,7 +109,9 @@ def assert_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000, "kB"
     if code == 0:
         # the damage is outside the actor (a critic, a name), or in a format without checksums
-        assert np.isfinite(run(next((work / "m" / "SA101").iterdir()), "serving_default", observation=X)["action"]).all()
+        assert np.isfinite(
+            run(next((work / "m" / "SA101").iterdir()), "serving_default", observation=X)["action"]
+        ).all()
         return
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
     assert code in (1, 2) and len(lines) == 1 and "Traceback" not in err, err
@@ -144,7 +146,10 @@ def test_a_huge_shape_in_hdf5_allocates_no_memory(folder, capsys):
 def test_a_huge_shape_in_npz_allocates_no_memory(folder, capsys):
     import zipfile
 
-    with zipfile.ZipFile(folder / "SA101_trial_1.npz", "w") as archive, archive.open("actor/dense/kernel.npy", "w") as file:
+    with (
+        zipfile.ZipFile(folder / "SA101_trial_1.npz", "w") as archive,
+        archive.open("actor/dense/kernel.npy", "w") as file,
+    ):
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": HUGE})
         file.write(bytes(64))
     refused(folder, capsys, "actor/dense/kernel has shape [1000000, 1000000], more than its")
@@ -193,7 +198,10 @@ def test_pickled_objects_are_never_loaded(folder, capsys):
         def __reduce__(self):
             return (os.mkdir, (str(folder / "harm"),))
 
-    np.savez(folder / "SA101_trial_1.npz", **{"actor/dense/kernel": np.array([Harm()], object), "actor/dense/bias": np.zeros(1)})
+    np.savez(
+        folder / "SA101_trial_1.npz",
+        **{"actor/dense/kernel": np.array([Harm()], object), "actor/dense/bias": np.zeros(1)},
+    )
     refused(folder, capsys, "SA101_trial_1.npz")
     assert not (folder / "harm").exists()
 

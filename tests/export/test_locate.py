@@ -22,8 +22,11 @@ def test_a_checkpoint_belongs_to_the_tl_of_its_folder(tmp_path, capsys):
     for tl in ("SA104", "SA105"):
         (tmp_path / "c" / tl).mkdir(parents=True)
     for suffix in ("index", "data-00000-of-00001"):
-        shutil.copy(GRID / "checkpoints" / f"PPO-_SA104_trial_1.{suffix}", tmp_path / "c" / "SA104" / f"ckpt-1.{suffix}")
-    code = main(["--city", str(GRID / "city.toml"), "--model-path", str(tmp_path / "c"), "--models-dir", str(tmp_path / "m"),
+        shutil.copy(
+            GRID / "checkpoints" / f"PPO-_SA104_trial_1.{suffix}", tmp_path / "c" / "SA104" / f"ckpt-1.{suffix}"
+        )
+    code = main(["--city", str(GRID / "city.toml"), "--model-path", str(tmp_path / "c"), "--models-dir",
+    str(tmp_path / "m"),
                  "--tl", "SA104,SA105"])  # fmt: skip
     assert code == 2 and [path.name for path in (tmp_path / "m").iterdir()] == ["SA104"]
     assert "no checkpoint for SA105" in capsys.readouterr().err
@@ -31,7 +34,10 @@ def test_a_checkpoint_belongs_to_the_tl_of_its_folder(tmp_path, capsys):
 
 def test_tl_names_of_any_form_are_distinguished(checkpoints, tmp_path, capsys):
     (tmp_path / "city.toml").write_text(
-        "".join(f'[tl.{tl}]\nsignals = ["{tl}"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n' for tl in ("north", "south"))
+        "".join(
+            f'[tl.{tl}]\nsignals = ["{tl}"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n'
+            for tl in ("north", "south")
+        )
     )
     writers.sequential(keras3).save_weights(checkpoints / "PPO-_south_trial_1.weights.h5")
     assert export(checkpoints, "--city", str(tmp_path / "city.toml"), tl="north") == 2
@@ -165,7 +171,9 @@ def test_an_invalid_name_fails_only_its_own_tl(checkpoints, capsys):
     captured = capsys.readouterr()
     errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in captured.err and len(errors) == 3, captured.err
-    for line, part in zip(errors, ("must be below 2**62", "SA102-3: cannot be read", "is a link or a file"), strict=True):
+    for line, part in zip(
+        errors, ("must be below 2**62", "SA102-3: cannot be read", "is a link or a file"), strict=True
+    ):
         assert part in line
     lines = captured.out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["SA103", "SA104", "SA109"]
@@ -238,7 +246,8 @@ def test_checkpoint_may_be_named_after_the_long_id_of_its_tls_signal(tmp_path):
         (tmp_path / name).touch()
     candidates = locate.find_candidates(tmp_path)
     found = {
-        tl: locate.choose_candidate(tl, candidates, tmp_path, None, [*ids, "TL003"], ids).path.name for tl in [*ids, "TL003"]
+        tl: locate.choose_candidate(tl, candidates, tmp_path, None, [*ids, "TL003"], ids).path.name
+        for tl in [*ids, "TL003"]
     }
     assert found == {**{tl: f"ppo_{signal}_trial_2.npz" for tl, signal in ids.items()}, "TL003": "TL003_trial_2.npz"}
     with pytest.raises(InputError, match=r"no checkpoint for TL004: .*; put TL004 or cluster_9 into the name"):

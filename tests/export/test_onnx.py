@@ -33,7 +33,9 @@ def save(path, nodes, output="y", inputs=("x",), more=(), size=5):
 
 
 def export(checkpoints, *flags):
-    return main(["--model-path", str(checkpoints), "--tl", "SA101", "--models-dir", str(checkpoints.parent / "models"), *flags])
+    return main(
+        ["--model-path", str(checkpoints), "--tl", "SA101", "--models-dir", str(checkpoints.parent / "models"), *flags]
+    )
 
 
 def outputs(checkpoints):
@@ -51,14 +53,21 @@ def test_logits_become_probabilities(checkpoints):
 
 def test_softmax_at_the_end_shows_that_the_actor_is_categorical(checkpoints):
     model = save(
-        checkpoints / "SA101_trial_4.onnx", [GEMM, TANH, *LOGITS, helper.make_node("Softmax", ["y"], ["p"], axis=1)], "p"
+        checkpoints / "SA101_trial_4.onnx",
+        [GEMM, TANH, *LOGITS, helper.make_node("Softmax", ["y"], ["p"], axis=1)],
+        "p",
     )
     assert export(checkpoints) == 0
-    np.testing.assert_allclose(outputs(checkpoints)["probabilities"], ReferenceEvaluator(model).run(None, {"x": X})[0], atol=1e-5)
+    np.testing.assert_allclose(
+        outputs(checkpoints)["probabilities"], ReferenceEvaluator(model).run(None, {"x": X})[0], atol=1e-5
+    )
 
 
 def test_chosen_action_as_a_whole_number_ends_an_actor(checkpoints):
-    ends = [helper.make_node("ArgMax", ["y"], ["k"], axis=1), helper.make_node("Cast", ["k"], ["i"], to=TensorProto.INT32)]
+    ends = [
+        helper.make_node("ArgMax", ["y"], ["k"], axis=1),
+        helper.make_node("Cast", ["k"], ["i"], to=TensorProto.INT32),
+    ]
     model = save(checkpoints / "SA101_trial_4.onnx", [GEMM, TANH, *LOGITS, *ends], "i")
     assert export(checkpoints) == 0
     chosen = ReferenceEvaluator(model).run(None, {"x": X})[0].ravel()
@@ -78,7 +87,9 @@ def test_scaled_observation_and_clipped_action_stay_in_the_graph(checkpoints):
     ]
     model = save(checkpoints / "SA101_trial_4.onnx", nodes, "z")
     assert export(checkpoints) == 0
-    np.testing.assert_allclose(outputs(checkpoints)["action"], ReferenceEvaluator(model).run(None, {"x": X})[0], atol=1e-5)
+    np.testing.assert_allclose(
+        outputs(checkpoints)["action"], ReferenceEvaluator(model).run(None, {"x": X})[0], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,14 +125,23 @@ SHAPES = {"rows": [-1, 5], "flat": [0, -1], "split": [-1, 5, 1], "all": [-1, 1],
 @pytest.mark.parametrize(
     ("nodes", "part"),
     [
-        ([GEMM, SELU, *LOGITS], "operation Selu (Selu) gives other values than its exported step, with alpha 1, gamma 1"),
+        (
+            [GEMM, SELU, *LOGITS],
+            "operation Selu (Selu) gives other values than its exported step, with alpha 1, gamma 1",
+        ),
         ([GEMM, FOREIGN, *LOGITS], "operation my.ops::Relu (Relu)"),
-        ([GEMM, helper.make_node("Clip", ["h", "nan", "nan"], ["a"]), *LOGITS], "operation Clip (Clip) gives other values"),
+        (
+            [GEMM, helper.make_node("Clip", ["h", "nan", "nan"], ["a"]), *LOGITS],
+            "operation Clip (Clip) gives other values",
+        ),
         ([helper.make_node("Gemm", ["x", "huge", "b0"], ["h"], transB=1), TANH, *LOGITS], "huge holds float64 values"),
     ],
 )
 def test_operations_with_unusual_settings_are_refused(checkpoints, capsys, nodes, part):
-    more = [numpy_helper.from_array(np.array(np.nan, np.float32), "nan"), numpy_helper.from_array(np.full((8, 5), 1e300), "huge")]
+    more = [
+        numpy_helper.from_array(np.array(np.nan, np.float32), "nan"),
+        numpy_helper.from_array(np.full((8, 5), 1e300), "huge"),
+    ]
     save(checkpoints / "SA101_trial_4.onnx", nodes, more=more)
     assert export(checkpoints, "--action", "categorical") == 2
     refused(capsys, part)
@@ -130,7 +150,10 @@ def test_operations_with_unusual_settings_are_refused(checkpoints, capsys, nodes
 @pytest.mark.parametrize("shape", SHAPES)
 def test_only_a_reshape_that_keeps_rows_is_ignored(checkpoints, capsys, shape):
     more = [numpy_helper.from_array(np.array(SHAPES[shape]), "shape")]
-    nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Gemm", ["r", "w0", "b0"], ["h"], transB=1)]
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["r"]),
+        helper.make_node("Gemm", ["r", "w0", "b0"], ["h"], transB=1),
+    ]
     model = save(checkpoints / "SA101_trial_4.onnx", [*nodes, TANH, *LOGITS], more=more)
     code = export(checkpoints, "--action", "categorical")
     if shape in ("rows", "flat"):
@@ -140,7 +163,8 @@ def test_only_a_reshape_that_keeps_rows_is_ignored(checkpoints, capsys, shape):
     else:
         assert code == 2
         refused(
-            capsys, "operation Reshape (Reshape) cannot be evaluated" if shape == "blocks" else "operation Gemm (Gemm) cannot"
+            capsys,
+            "operation Reshape (Reshape) cannot be evaluated" if shape == "blocks" else "operation Gemm (Gemm) cannot",
         )
 
 
@@ -155,7 +179,10 @@ def test_observation_divided_by_a_number_and_a_bias_of_one_row_are_read(checkpoi
         numpy_helper.from_array(np.array(4, np.float32), "four"),
         numpy_helper.from_array(RNG.random((1, 8)).astype(np.float32), "row"),
     ]
-    nodes = [helper.make_node("Div", ["x", "four"], ["d"]), helper.make_node("Gemm", ["d", "w0", "row"], ["h"], transB=1)]
+    nodes = [
+        helper.make_node("Div", ["x", "four"], ["d"]),
+        helper.make_node("Gemm", ["d", "w0", "row"], ["h"], transB=1),
+    ]
     model = save(checkpoints / "SA101_trial_4.onnx", [*nodes, TANH, *LOGITS], more=more)
     assert export(checkpoints, "--action", "categorical") == 0
     logits = ReferenceEvaluator(model).run(None, {"x": X})[0]

@@ -32,7 +32,8 @@ def test_inspect_lists_the_variables_of_every_source(checkpoints, capsys):
     np.savez(checkpoints / "c.npz", **{w.path: w.numpy() for w in writers.sequential(keras3).weights})
     writers.tf1_agents(checkpoints, "d", ["Actor_0", "Actor_1"])
     for arguments, parts in {
-        ("a.keras",): ["batch_normalization/vars/3  (8,)           float32  weight of the graph", "would be exported as graph"],
+        ("a.keras",): ["batch_normalization/vars/3  (8,)           float32  weight of the graph",
+        "would be exported as graph"],
         ("b",): ["weight of the graph", "would be exported as graph"],
         ("c.npz",): ["dense 2 bias", "mlp relu tanh, 9 -> 8 -> 7 -> 2"],
         ("c.npz", "--action", "categorical"): ["would be exported as mlp relu, 9 -> 8 -> 7 -> 2"],
@@ -86,7 +87,9 @@ def test_a_softmax_in_a_training_graph_is_recognised(checkpoints):
     with tf.Graph().as_default(), v1.Session() as session:
         observation = v1.placeholder(tf.float32, [None, 9], "state")
         with v1.variable_scope("pi"):
-            probabilities = tf.nn.softmax(writers.dense(writers.dense(observation, 8, "dense", tf.sin), 4, "dense_1", None))
+            probabilities = tf.nn.softmax(
+                writers.dense(writers.dense(observation, 8, "dense", tf.sin), 4, "dense_1", None)
+            )
         session.run(v1.global_variables_initializer())
         v1.train.Saver().save(session, str(checkpoints / "SA101_trial_3"), write_state=False)
         expected = session.run(probabilities, {observation: X})
@@ -112,7 +115,9 @@ def test_many_tls_show_a_progress_bar_and_a_summary(checkpoints, tmp_path):
     ]
     master, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    done = subprocess.run(command, cwd=Path(__file__).resolve().parents[2], stdout=subprocess.PIPE, stderr=terminal, text=True)
+    done = subprocess.run(
+        command, cwd=Path(__file__).resolve().parents[2], stdout=subprocess.PIPE, stderr=terminal, text=True
+    )
     os.close(terminal)
     shown = b""
     with contextlib.suppress(OSError):  # the other end of a terminal is closed: all was read
@@ -127,7 +132,9 @@ def test_many_tls_show_a_progress_bar_and_a_summary(checkpoints, tmp_path):
 
 @pytest.mark.slow
 def test_a_fresh_process_prints_only_its_own_lines(tmp_path):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("TF_", "GLOG", "PYTHONWARNINGS"))}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("TF_", "GLOG", "PYTHONWARNINGS"))
+    }
 
     def run_export(*arguments):
         command = [sys.executable, "-m", "export", *arguments]
@@ -137,7 +144,9 @@ def test_a_fresh_process_prints_only_its_own_lines(tmp_path):
         return done.stdout.splitlines()
 
     lines = run_export("--tl", "SA101,SA104", "--models-dir", str(tmp_path))
-    assert [line.split(":")[0] for line in lines[:-1]] == ["SA101", "SA104"] and lines[-1].startswith("2 of 2 TLs exported in ")
+    assert [line.split(":")[0] for line in lines[:-1]] == ["SA101", "SA104"] and lines[-1].startswith(
+        "2 of 2 TLs exported in "
+    )
     (line,) = run_export("fleet", "grid", "--tl", "SA101,SA104", "--models-dir", str(tmp_path))
     assert line.startswith("grid: 2 TLs -> ")
     assert run_export("describe", str(tmp_path / "SA101" / "1"))[0].startswith("SA101 1 ")
@@ -153,6 +162,10 @@ def test_parity_tolerance_follows_the_scale_of_the_outputs(checkpoints):
     assert 1e-5 * 100 < permitted < 1e-5 * 1e5
     contract, actor = read.read(version(checkpoints))
     for rounding, is_permitted in ((0.5 * permitted, True), (2 * permitted, False)):
-        rounded = ReferenceModel("rounded", lambda x, by=rounding: model(x).numpy() + by, VALUES, actor.outputs, actor.inputs)
-        with contextlib.nullcontext() if is_permitted else pytest.raises(ParityError, match="differ from the checkpoint"):
+        rounded = ReferenceModel(
+            "rounded", lambda x, by=rounding: model(x).numpy() + by, VALUES, actor.outputs, actor.inputs
+        )
+        with (
+            contextlib.nullcontext() if is_permitted else pytest.raises(ParityError, match="differ from the checkpoint")
+        ):
             verify.compare_with_checkpoint(version(checkpoints), actor, contract, rounded)

@@ -78,5 +78,7 @@ def test_difference_behind_saturated_probabilities_is_reported_in_logarithms(che
     last = max(k for k, step in enumerate(actor.steps) if isinstance(step, Dense))
     steps = list(actor.steps)
     steps[last] = replace(steps[last], bias=np.float32([0, 40, 0]))
-    with pytest.raises(ParityError, match=r"logarithms of its probabilities differ .* by up to 20, more than rounding \(0\.0008"):
+    with pytest.raises(
+        ParityError, match=r"logarithms of its probabilities differ .* by up to 20, more than rounding \(0\.0008"
+    ):
         verify.compare_with_checkpoint(folder, replace(actor, steps=tuple(steps)), contract, None)

@@ -124,13 +124,25 @@ DAMAGES = {
         lambda path, n: write(path, {"dense/kernel": np.ones((9, 2), np.float32)}),
         "lane_kernel_1 is missing",
     ),
-    "first array without an axis": (damage(lambda n: {**n, "lane_kernel_1": np.float32(1)}), "lane_kernel_1 is missing"),
+    "first array without an axis": (
+        damage(lambda n: {**n, "lane_kernel_1": np.float32(1)}),
+        "lane_kernel_1 is missing",
+    ),
     "other shape": (damage(lambda n: {**n, "green_kernel": n["green_kernel"][:, 1:]}), "green_kernel has shape"),
     "fewer networks": (damage(lambda n: {**n, "green_bias": n["green_bias"][:1]}), "green_bias has shape [1, 32]"),
-    "no network": (damage(lambda n: {name: array[:0] for name, array in n.items()}), "lane_kernel_1 has shape [0, 20, 32]"),
+    "no network": (
+        damage(lambda n: {name: array[:0] for name, array in n.items()}),
+        "lane_kernel_1 has shape [0, 20, 32]",
+    ),
     "NaN": (damage(nan), "score_kernel_1 has a value that is not a finite float32"),
-    "text": (damage(lambda n: {**n, "lane_bias_1": n["lane_bias_1"].astype(str)}), "lane_bias_1 has a value that is not a"),
-    "complex numbers": (damage(lambda n: {**n, "lane_bias_1": n["lane_bias_1"] + 1j}), "lane_bias_1 has a value that is not"),
+    "text": (
+        damage(lambda n: {**n, "lane_bias_1": n["lane_bias_1"].astype(str)}),
+        "lane_bias_1 has a value that is not a",
+    ),
+    "complex numbers": (
+        damage(lambda n: {**n, "lane_bias_1": n["lane_bias_1"] + 1j}),
+        "lane_bias_1 has a value that is not",
+    ),
     "objects": (damage(lambda n: {**n, "lane_bias_1": n["lane_bias_1"].astype(object)}), "lane_bias_1 cannot be read"),
 }
 
@@ -177,7 +189,9 @@ def test_inspect_lists_the_arrays_of_a_policy(path, capsys):
     assert summary.startswith("a policy of 2 networks, whose log-probabilities are added, for any TL")
     uses = dict(line.split(maxsplit=1) for line in variables)
     assert uses.keys() == {*SHAPES, "description", *(f"critic_{name}" for name in CRITIC_SHAPES)}
-    assert uses["lane_kernel_1"].endswith("float32  phase competition") and uses["critic_green_bias"].endswith("- (critic)")
+    assert uses["lane_kernel_1"].endswith("float32  phase competition") and uses["critic_green_bias"].endswith(
+        "- (critic)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,10 @@ for k in range(rounds):
 
 def writer(home, word, rounds=1, wait=0.0):
     return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(home), word, str(rounds), str(wait)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WRITER, str(home), word, str(rounds), str(wait)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -124,7 +127,9 @@ def test_an_overwrite_replaces_the_whole_version(tmp_path, exchange, monkeypatch
     (tmp_path / "SA101" / "3" / "extra").write_text("of the old one")
     with publish.new_version(tmp_path, "SA101", 3, True) as draft:
         (draft / "saved_model.pb").write_text("new")
-    assert names(tmp_path) == ["3"] and sorted(p.name for p in (tmp_path / "SA101" / "3").iterdir()) == ["saved_model.pb"]
+    assert names(tmp_path) == ["3"] and sorted(p.name for p in (tmp_path / "SA101" / "3").iterdir()) == [
+        "saved_model.pb"
+    ]
 
 
 def test_an_interrupt_between_two_renames_keeps_the_old_version(tmp_path, monkeypatch):
@@ -163,8 +168,13 @@ def mounted(options, tmp_path, *flags):
     """The exporter on a small disk of its own: (exit code, stderr, the files it left)."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    export = f"'{sys.executable}' -m export --city '{GRID / 'city.toml'}' --models-dir '{disk}/models' {' '.join(flags)}"
-    script = f"mount -t tmpfs {options} tmpfs '{disk}' || exit 77; {export}; code=$?; cd '{disk}' && find . -type f; exit $code"
+    export = (
+        f"'{sys.executable}' -m export --city '{GRID / 'city.toml'}' --models-dir '{disk}/models' {' '.join(flags)}"
+    )
+    script = (
+        f"mount -t tmpfs {options} tmpfs '{disk}' || exit 77; {export}; code=$?; cd '{disk}' && find . -type f; exit "
+        "$code"
+    )
     done = subprocess.run(["unshare", "-rm", "sh", "-c", script], cwd=ROOT, capture_output=True, text=True)
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip(f"no disk of one's own can be mounted here: {done.stderr.strip()[:100]}")
@@ -194,7 +204,17 @@ def test_a_read_only_disk_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_an_interrupted_run_leaves_complete_versions_only(tmp_path):
-    command = [sys.executable, "-m", "export", "--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "export",
+        "--city",
+        str(GRID / "city.toml"),
+        "--tl",
+        "all",
+        "--models-dir",
+        str(tmp_path),
+    ]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("SA101: ")
     process.send_signal(signal.SIGTERM)
@@ -221,7 +241,17 @@ def test_an_interrupt_that_became_another_error_ends_the_run(tmp_path):
         single_model.export = export
         sys.exit(__main__.main(sys.argv[1:]))
     """
-    command = [sys.executable, "-c", script, "--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        "--city",
+        str(GRID / "city.toml"),
+        "--tl",
+        "all",
+        "--models-dir",
+        str(tmp_path),
+    ]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.returncode == 1
     assert result.stderr == "error: interrupted; versions published before are complete, and no draft remains\n"
@@ -262,7 +292,9 @@ def _interrupted(home, number, moment):
     except KeyboardInterrupt:
         return True
     except OSError as error:
-        assert error.errno == errno.EBADF, "shutil.rmtree closes twice where it is interrupted between a close and its note"
+        assert error.errno == errno.EBADF, (
+            "shutil.rmtree closes twice where it is interrupted between a close and its note"
+        )
         return True
     finally:
         sys.setprofile(None)

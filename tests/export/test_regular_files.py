@@ -123,7 +123,9 @@ def link_in_a_group(file, secret):
     file.create_group("model_weights")["dense"] = h5py.ExternalLink(str(secret), "/")
 
 
-@pytest.mark.parametrize("refer", [external_storage, virtual_dataset, external_link, link_in_a_group], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "refer", [external_storage, virtual_dataset, external_link, link_in_a_group], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("suffix", [".h5", ".keras"])
 def test_hdf5_that_refers_to_another_file_is_refused(checkpoints, tmp_path, capsys, refer, suffix):
     secret = tmp_path / "secret.h5"

@@ -43,7 +43,9 @@ def test_exported_models_reproduce_the_trainers_outputs(shared, tmp_path, folder
 
 def test_a_given_model_number_replaces_the_newest(shared, tmp_path):
     source = shared / "checkpoints" / "tf2_checkpoint_manager"
-    assert main(["--model-path", str(source), "--tl", "SA101", "--model-number", "4", "--models-dir", str(tmp_path)]) == 0
+    assert (
+        main(["--model-path", str(source), "--tl", "SA101", "--model-number", "4", "--models-dir", str(tmp_path)]) == 0
+    )
     assert [path.name for path in (tmp_path / "SA101").iterdir()] == ["4"]
 
 
@@ -151,10 +153,12 @@ def test_inspect_lists_variables_and_their_use(shared, capsys):
     assert main(["inspect", str(folder / "SAPPO-_state_vdd_action_gro-trial-7"), "--scope", "Actor_1"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert lines["Actor_1/dense_3/kernel"].endswith("dense 3 kernel") and "(32, 6)" in lines["Actor_1/dense_3/kernel"]
-    assert lines["Actor_1/log_std"].endswith("- (training only)") and lines["Critic_0/dense/kernel"].endswith("- (critic)")
-    assert lines["Actor_0/dense/kernel"].endswith("- (another agent)") and lines["Actor_1/dense/kernel/Adagrad"].endswith(
-        "- (optimizer)"
+    assert lines["Actor_1/log_std"].endswith("- (training only)") and lines["Critic_0/dense/kernel"].endswith(
+        "- (critic)"
     )
+    assert lines["Actor_0/dense/kernel"].endswith("- (another agent)") and lines[
+        "Actor_1/dense/kernel/Adagrad"
+    ].endswith("- (optimizer)")
     assert main(["inspect", str(folder / "SAPPO-_state_vdd_action_gro-trial-7.index")]) == 2
     printed = capsys.readouterr()
     assert "Actor_2/dense/kernel" in printed.out and "error: nothing would be exported" in printed.err

@@ -9,7 +9,19 @@ import tensorflow as tf
 from export.actors import Actor
 from export.actors.activations import ACTIVATIONS
 from export.actors.phase_competition import PhaseCompetition
-from export.actors.steps import STEPS, Activation, BatchNorm, Branch, Clip, Dense, FirstChoice, Join, Pad, SizeMismatch, from_json
+from export.actors.steps import (
+    STEPS,
+    Activation,
+    BatchNorm,
+    Branch,
+    Clip,
+    Dense,
+    FirstChoice,
+    Join,
+    Pad,
+    SizeMismatch,
+    from_json,
+)
 from tests.export.phase_competition_models import random_policy
 
 RNG = np.random.default_rng(4)
@@ -79,7 +91,10 @@ def test_stacked_operations_of_two_actors_give_both_values(name):
     [
         ((DENSE, Dense("b", array(4, 1), None)), "a/kernel has 3 outputs, but b/kernel takes 4"),
         ((DENSE, BatchNorm("n", None, None, array(4), array(4), 0.0)), "a/kernel has 3 outputs, but n takes 4"),
-        ((Branch(), DENSE, Branch(), Dense("b", array(3, 2), None), Join()), "b/kernel has 2 outputs, but a residual adds 3"),
+        (
+            (Branch(), DENSE, Branch(), Dense("b", array(3, 2), None), Join()),
+            "b/kernel has 2 outputs, but a residual adds 3",
+        ),
     ],
 )
 def test_steps_that_do_not_fit_each_other_are_named(steps, message):

@@ -1,4 +1,5 @@
-"""Checkpoints of PyTorch libraries, read without torch: files that the libraries wrote, with the libraries' own outputs."""
+"""Checkpoints of PyTorch libraries, read without torch: files that the libraries wrote, with the libraries' own
+outputs."""
 
 import base64
 import json
@@ -68,7 +69,9 @@ def test_categorical_outputs_match_the_library(torch_files, tmp_path, name):
 
 def test_dqn_gives_q_values_and_no_probabilities(torch_files, tmp_path, capsys):
     expected = np.load(torch_files / "sb3_dqn_cologne1" / "expected.npz")
-    outputs, version = exported(without_answers(torch_files / "sb3_dqn_cologne1", tmp_path), tmp_path / "models", x=expected["x"])
+    outputs, version = exported(
+        without_answers(torch_files / "sb3_dqn_cologne1", tmp_path), tmp_path / "models", x=expected["x"]
+    )
     assert sorted(outputs) == ["action", "q_values"]
     np.testing.assert_allclose(outputs["q_values"], expected["y_q"], atol=1e-5)
     np.testing.assert_array_equal(outputs["action"], expected["y_action"])
@@ -87,7 +90,8 @@ def test_continuous_policies_are_clipped_or_squashed_as_predict_does(torch_files
 @pytest.mark.parametrize(
     "name",
     [
-        "agent.pt", "agent_legacy.pt", "agent.safetensors", "agent_with_metadata.safetensors", "agent_training_checkpoint.pt",
+        "agent.pt", "agent_legacy.pt", "agent.safetensors", "agent_with_metadata.safetensors",
+        "agent_training_checkpoint.pt",
         "agent_dataparallel_prefix.pt",
     ],
 )  # fmt: skip
@@ -102,7 +106,11 @@ def test_cleanrl_state_dicts_act_as_torch_says(torch_files, tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "key"),
     [
-        *((f"actor_{dtype}{suffix}", dtype) for dtype in ("f16", "f32", "f64", "bf16") for suffix in (".pt", ".safetensors")),
+        *(
+            (f"actor_{dtype}{suffix}", dtype)
+            for dtype in ("f16", "f32", "f64", "bf16")
+            for suffix in (".pt", ".safetensors")
+        ),
         ("actor_strided_shared_storage.pt", "f32"),
         ("actor_parameters.pt", "f32"),
         ("actor_big_endian.pt", "f32"),
@@ -332,7 +340,13 @@ def test_rllib_state_as_msgpack_is_read(torch_files, tmp_path):
     state = next((tmp_path / "checkpoints").rglob("default_policy/module_state.pkl"))
     arrays = rllib.contents(state).arrays
     packed = {
-        name.replace("/", "."): {b"nd": True, b"type": a.dtype.str, b"kind": b"", b"shape": list(a.shape), b"data": a.tobytes()}
+        name.replace("/", "."): {
+            b"nd": True,
+            b"type": a.dtype.str,
+            b"kind": b"",
+            b"shape": list(a.shape),
+            b"data": a.tobytes(),
+        }
         for name, a in arrays.items()
     }
     state.with_suffix(".msgpack").write_bytes(msgpack.packb(packed, use_bin_type=True))
@@ -373,7 +387,11 @@ def test_inspect_shows_a_zip_like_any_other_checkpoint(torch_files, capsys):
 
 
 @pytest.mark.parametrize(
-    "names", [("actor.0.weight", "actor.0.bias", "actor.2.weight", "actor.2.bias"), ("0.weight", "0.bias", "2.weight", "2.bias")]
+    "names",
+    [
+        ("actor.0.weight", "actor.0.bias", "actor.2.weight", "actor.2.bias"),
+        ("0.weight", "0.bias", "2.weight", "2.bias"),
+    ],
 )
 def test_npz_with_pytorch_names_is_read(checkpoints, names):
     rng = np.random.default_rng(3)
@@ -401,7 +419,9 @@ def test_layers_by_name_leave_the_others_unread(checkpoints, capsys):
 def test_hidden_layers_without_bias_are_exported_and_named(checkpoints, capsys):
     rng = np.random.default_rng(3)
     kernels = [rng.standard_normal(shape).astype(np.float32) for shape in ((5, 8), (8, 8), (8, 2))]
-    np.savez(checkpoints / "SA101_trial_1.npz", **{f"actor/dense_{k}/kernel": kernel for k, kernel in enumerate(kernels)})
+    np.savez(
+        checkpoints / "SA101_trial_1.npz", **{f"actor/dense_{k}/kernel": kernel for k, kernel in enumerate(kernels)}
+    )
     x = rng.random((4, 5)).astype(np.float32)
     outputs, _ = exported(checkpoints, checkpoints.parent / "models", x=x)
     hidden = np.maximum(np.maximum(x @ kernels[0], 0) @ kernels[1], 0)

@@ -17,7 +17,11 @@ def test_an_agent_of_a_session_is_compared_with_its_graph(checkpoints, capsys):
     recorded = manifest(checkpoints)
     assert recorded["parity"]["reference"] == "the trainer's own graph, tensor actor/Tanh:0"
     assert set(recorded["left_unread"]) == {"counter", "critic", "optimizer", "training only"}
-    assert {entry["name"].rsplit(".", 1)[-1] for entry in recorded["source"]["files"]} == {"index", "meta", "data-00000-of-00001"}
+    assert {entry["name"].rsplit(".", 1)[-1] for entry in recorded["source"]["files"]} == {
+        "index",
+        "meta",
+        "data-00000-of-00001",
+    }
     assert "optimizer" in capsys.readouterr().out
 
 
@@ -40,7 +44,9 @@ def switched(x):
 
 EXTRACTED = {
     "an unknown activation": {},
-    "an inactive dropout": {"before_mean": lambda x: v1.nn.dropout(x, keep_prob=v1.placeholder(tf.float32, (), "keep_prob"))},
+    "an inactive dropout": {
+        "before_mean": lambda x: v1.nn.dropout(x, keep_prob=v1.placeholder(tf.float32, (), "keep_prob"))
+    },
     "a training branch": {"before_mean": switched},
 }
 
@@ -67,7 +73,8 @@ SAME_BYTES_DAILY = ("tf1", "keras 3 .keras", "keras 3 tf.saved_model.save")
 
 
 @pytest.mark.parametrize(
-    "how", [*SAME_BYTES_DAILY, *(pytest.param(how, marks=pytest.mark.slow) for how in WHOLE if how not in SAME_BYTES_DAILY)]
+    "how",
+    [*SAME_BYTES_DAILY, *(pytest.param(how, marks=pytest.mark.slow) for how in WHOLE if how not in SAME_BYTES_DAILY)],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_an_extracted_graph_always_has_the_same_bytes(how, checkpoints, tmp_path):

@@ -13,7 +13,9 @@ from tests.export.writers import X, dense, keras3
 v1 = tf.compat.v1
 
 
-def trained(folder, build, name="SA101_trial_1", shape=(None, 9), feed=None, placeholder="observation", dtype=tf.float32):
+def trained(
+    folder, build, name="SA101_trial_1", shape=(None, 9), feed=None, placeholder="observation", dtype=tf.float32
+):
     """A TF1 training graph around `build(observation) -> mean`, with sampling and a loss. Returns the means for X."""
     with tf.Graph().as_default(), v1.Session() as session:
         v1.set_random_seed(1)
@@ -46,7 +48,8 @@ MEANS = {
     "a clip": lambda x: tf.clip_by_value(last(x), -0.2, 0.2),
     "a sine": lambda x: tf.sin(last(x)),
     "a scale after the tanh": lambda x: 2 * tf.tanh(last(x)),
-    "a scale that is a variable": lambda x: 3 * tf.tanh(last(x)) * v1.get_variable("action_scale", initializer=[1.0, 2.0]),
+    "a scale that is a variable": lambda x: 3 * tf.tanh(last(x)) * v1.get_variable("action_scale", initializer=[1.0,
+    2.0]),
     "a clipped observation": lambda x: tf.tanh(last(tf.clip_by_value(x, -0.5, 0.5))),
     "a clip far out": lambda x: tf.tanh(last(tf.clip_by_value(x, -5.0, 5.0)) / 50),
     "relu6": lambda x: tf.tanh(dense(body(x, tf.nn.relu6), 2, "dense_2", None)),
@@ -254,7 +257,8 @@ def switched(folder, name, at_inference):
 
 
 @pytest.mark.parametrize(
-    ("name", "at_inference"), [("is_training", False), ("isTraining", False), ("is_eval", True), ("deterministic", True)]
+    ("name", "at_inference"),
+    [("is_training", False), ("isTraining", False), ("is_eval", True), ("deterministic", True)],
 )
 def test_switches_have_their_values_at_inference(name, at_inference, checkpoints):
     expected = switched(checkpoints, name, at_inference)
@@ -308,8 +312,16 @@ OWN = {"SA101/actor/dense": (9, 16), "SA101/actor/dense_1": (16, 2)}
             "SA101/trunk/dense/kernel [9, 9] is not part of SA101/actor, but may be a layer",
         ),
         ({"actor_critic/dense": (9, 9), "actor/dense": (9, 2)}, {}, "actor_critic/dense/kernel [9, 9]"),
-        ({"actor/embed": (9, 16), "actor/value_mix": (16, 16), "actor/out": (16, 2)}, {}, "actor/value_mix/kernel [16, 16]"),
-        ({"actor/dense": (9, 16), "actor/dense_1": (16, 2)}, {"actor/temperature": np.float32(2)}, "actor/temperature []"),
+        (
+            {"actor/embed": (9, 16), "actor/value_mix": (16, 16), "actor/out": (16, 2)},
+            {},
+            "actor/value_mix/kernel [16, 16]",
+        ),
+        (
+            {"actor/dense": (9, 16), "actor/dense_1": (16, 2)},
+            {"actor/temperature": np.float32(2)},
+            "actor/temperature []",
+        ),
     ],
 )
 def test_variables_that_may_belong_to_the_actor_are_named(checkpoints, capsys, sizes, others, part):

@@ -111,7 +111,9 @@ class Heads(tf.Module):
         self.actor = writers.sequential(keras3)
         self.critic = writers.sequential(keras3, head="linear", outputs=1)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 9], tf.float32, "observation"), tf.TensorSpec([], tf.bool, "training")])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 9], tf.float32, "observation"), tf.TensorSpec([], tf.bool, "training")]
+    )
     def act(self, observation, training):
         mean = self.actor(observation)
         noise = tf.random.normal(tf.shape(mean))
@@ -144,7 +146,9 @@ def distributed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distributed")
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, str(Path(__file__).with_name("write_distributed.py")), str(folder)]
-    done = subprocess.run(command, cwd=root, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=root, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return folder
 

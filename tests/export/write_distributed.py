@@ -1,4 +1,5 @@
-"""Trains under MirroredStrategy on two logical devices and writes what it trained in every format; a process of its own.
+"""Trains under MirroredStrategy on two logical devices and writes what it trained in every format; a process of its
+own.
 
 Devices are set before TensorFlow starts, so no test can do this in the suite's own process.
 """

@@ -1,4 +1,5 @@
-"""Training output of many ages, each written by its real writer: TF1 sessions and Savers, Keras 2 and 3, tf.train.Checkpoint.
+"""Training output of many ages, each written by its real writer: TF1 sessions and Savers, Keras 2 and 3,
+tf.train.Checkpoint.
 
 Every writer takes a folder to write into and returns the actor's own actions for X.
 """
@@ -62,8 +63,11 @@ def subclassed(keras):
     return randomise(model)
 
 
-def tf1_agents(folder, name, scopes, *, hidden=None, sharded=False, before_mean=None, wrap=lambda mean: mean, keep=False):
-    """PPO agents of one TF1 session: actor, critic, sampling, loss, slots, summaries and all. Returns actions by scope."""
+def tf1_agents(
+    folder, name, scopes, *, hidden=None, sharded=False, before_mean=None, wrap=lambda mean: mean, keep=False
+):
+    """PPO agents of one TF1 session: actor, critic, sampling, loss, slots, summaries and all. Returns actions by
+    scope."""
     hidden = hidden or tf.nn.relu
     with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={"CPU": 2})) as session:
         v1.set_random_seed(1)
@@ -132,7 +136,9 @@ class Agent(tf.Module):
         super().__init__()
         rng = np.random.default_rng(3)
         sizes = [9, 8, 2]
-        self.w = [tf.Variable(rng.standard_normal(s).astype(np.float32), name="kernel") for s in itertools.pairwise(sizes)]
+        self.w = [
+            tf.Variable(rng.standard_normal(s).astype(np.float32), name="kernel") for s in itertools.pairwise(sizes)
+        ]
         self.b = [tf.Variable(rng.standard_normal(n).astype(np.float32), name="bias") for n in sizes[1:]]
 
     @tf.function(input_signature=[tf.TensorSpec([None, 9], tf.float32)])

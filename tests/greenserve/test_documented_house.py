@@ -33,6 +33,8 @@ def test_every_file_named_exists():
     for package, text in ROWS.items():
         for name in re.findall(r"`(\w+)/?`", text):
             home = ROOT / package
-            assert (home / name).is_dir() or (home / f"{name}.py").is_file() or [*home.glob(f"*/{name}")], f"{package}: {name}"
+            assert (home / name).is_dir() or (home / f"{name}.py").is_file() or [*home.glob(f"*/{name}")], (
+                f"{package}: {name}"
+            )
     paths = re.findall(r"`([\w/]+/\w*\.py)`", PAGE)
     assert len(paths) > 10 and all((ROOT / path).is_file() for path in paths)

@@ -16,7 +16,8 @@ def strict(schema):
 
 
 def validator(schema):
-    """A validator by a strict schema of a custom resource, without the check of the schema itself, which takes seconds."""
+    """A validator by a strict schema of a custom resource, without the check of the schema itself, which takes
+    seconds."""
     made = strict(schema)
     made["properties"]["metadata"] = {"type": "object"}
     return jsonschema.validators.validator_for(made)(made)

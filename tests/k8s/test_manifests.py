@@ -147,7 +147,10 @@ def test_overlays_have_what_a_city_needs(render):
         "NetworkPolicy", "Job", "CronJob", "ServiceMonitor", "PrometheusRule",
     }  # fmt: skip
     deployments = named(render("overlays/city"), "Deployment")
-    assert deployments.keys() == {"sumo", *(f"{name}-shard-{n}" for name in ("tf-serving", "controller") for n in (1, 2))}
+    assert deployments.keys() == {
+        "sumo",
+        *(f"{name}-shard-{n}" for name in ("tf-serving", "controller") for n in (1, 2)),
+    }
 
 
 def test_no_container_runs_as_root_or_can_write_its_image(rendered):
@@ -163,7 +166,9 @@ def test_no_container_runs_as_root_or_can_write_its_image(rendered):
 def test_only_the_exporter_can_write_models_and_city(rendered):
     for _, each in containers(rendered):
         for mount in each["volumeMounts"]:
-            may_write = mount["mountPath"] == "/tmp" or (each["name"] in ("export", "fleet") and mount["name"] == "models")
+            may_write = mount["mountPath"] == "/tmp" or (
+                each["name"] in ("export", "fleet") and mount["name"] == "models"
+            )
             assert may_write or mount["readOnly"] is True, (each["name"], mount)
 
 
@@ -215,7 +220,8 @@ def test_every_port_that_is_named_exists(rendered):
             names = ports_of(template)
             ports = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
             assert ports <= names.keys() | set(names.values())
-    egress = {port["port"] for policy in named(rendered, "NetworkPolicy").values() for rule in policy["spec"].get("egress", ())
+    egress = {port["port"] for policy in named(rendered,
+    "NetworkPolicy").values() for rule in policy["spec"].get("egress", ())
               for port in rule["ports"]}  # fmt: skip
     settings = environment(rendered, container(rendered, "guard"))
     addresses = [settings["SERVER"], settings["SUMO_ADDRESS"]]
@@ -246,7 +252,8 @@ def test_every_selector_matches_pods(rendered):
         peers = [*policy["spec"].get("ingress", ()), *policy["spec"].get("egress", ())]
         wanted.append(policy["spec"]["podSelector"]["matchLabels"])
         wanted += [
-            peer["podSelector"]["matchLabels"] for rule in peers for side in ("from", "to") for peer in rule.get(side, ())
+            peer["podSelector"]["matchLabels"] for rule in peers for side in ("from", "to") for peer in rule.get(side,
+            ())
             if "matchLabels" in peer.get("podSelector", ())
         ]  # fmt: skip
     for template in templates:
@@ -256,12 +263,16 @@ def test_every_selector_matches_pods(rendered):
     jobs = set(re.findall(r'job="([\w-]+)"', (K8S / "monitoring" / "rules.yaml").read_text()))
     for monitor in named(rendered, "ServiceMonitor").values():
         labels, endpoints = monitor["spec"]["selector"]["matchLabels"], monitor["spec"]["endpoints"]
-        services = [each for each in named(rendered, "Service").values() if labels.items() <= each["metadata"]["labels"].items()]
+        services = [
+            each for each in named(rendered, "Service").values() if labels.items() <= each["metadata"]["labels"].items()
+        ]
         for service in services:
             assert {each["port"] for each in endpoints} <= {port["name"] for port in service["spec"]["ports"]}
             jobs.discard(service["metadata"]["labels"][monitor["spec"]["jobLabel"]])
         assert services and all(each["path"] in ("/metrics", METRICS_PATH) for each in endpoints)
-    assert not jobs or not named(rendered, "ServiceMonitor"), f"no ServiceMonitor makes the label job {jobs} of an alert"
+    assert not jobs or not named(rendered, "ServiceMonitor"), (
+        f"no ServiceMonitor makes the label job {jobs} of an alert"
+    )
     for scaler in named(rendered, "HorizontalPodAutoscaler").values():
         deployment = named(rendered, "Deployment")[scaler["spec"]["scaleTargetRef"]["name"]]
         names = {each["name"] for each in deployment["spec"]["template"]["spec"]["containers"]}
@@ -278,7 +289,9 @@ def test_replicas_share_the_calls_of_one_client(rendered):
 @pytest.mark.parametrize("folder", ["base", "overlays/single", "overlays/kserve"])
 def test_controller_accepts_its_arguments(folder, render):
     documents = render(folder)
-    parsed = controller_config.parse(with_city(arguments(documents, container(documents, "controller")), GRID / "city.toml"))
+    parsed = controller_config.parse(
+        with_city(arguments(documents, container(documents, "controller")), GRID / "city.toml")
+    )
     assert parsed.attach == ("127.0.0.1", 8814) and not parsed.guard and parsed.http == ("0.0.0.0", 9108)
     assert parsed.server == "tf-serving:8500" and parsed.version == "stable" and len(parsed.infer_tls) == 8
     assert parsed.server.partition(":")[0] in named(documents, "Service")
@@ -371,7 +384,9 @@ def mounted_files(documents):
         if each["image"].startswith("tensorflow/"):
             (volume,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "config"]
             sources = [
-                source["configMap"] for source in volume.get("projected", {}).get("sources", [volume]) if "configMap" in source
+                source["configMap"]
+                for source in volume.get("projected", {}).get("sources", [volume])
+                if "configMap" in source
             ]
             parts = [maps[source["name"]]["data"] for source in sources]
             assert len({name for part in parts for name in part}) == sum(map(len, parts)), "a file is in two maps"
@@ -399,7 +414,9 @@ def test_server_is_started_with_flags_that_it_has(rendered, shared):
     for pod, each in containers(rendered):
         if each["image"].startswith("tensorflow/"):
             start = "exec /usr/bin/tensorflow_model_server $(cat /config/flags)"
-            secrets = [source for volume in pod["spec"]["volumes"] for source in volume.get("projected", {}).get("sources", ())]
+            secrets = [
+                source for volume in pod["spec"]["volumes"] for source in volume.get("projected", {}).get("sources", ())
+            ]
             tls = " --ssl_config_file=/config/ssl.config" if any("secret" in source for source in secrets) else ""
             assert each["command"] == ["/bin/sh", "-c", start + tls]
     files = mounted_files(rendered)
@@ -419,7 +436,10 @@ def test_secret_with_the_servers_key_is_mounted_beside_its_other_files(render):
         (config,) = [volume["projected"]["sources"] for volume in pod["volumes"] if volume["name"] == "config"]
         (secret,) = [source["secret"] for source in config if "secret" in source]
         assert secret["items"] == [{"key": "ssl.config", "path": "ssl.config"}]
-        assert f"secret generic {secret['name']} --from-file=ssl.config" in (K8S / "mtls" / "kustomization.yaml").read_text()
+        assert (
+            f"secret generic {secret['name']} --from-file=ssl.config"
+            in (K8S / "mtls" / "kustomization.yaml").read_text()
+        )
         (server,) = pod["containers"]
         assert server["readinessProbe"]["tcpSocket"] == {"port": "grpc"} and "grpc" not in server["startupProbe"]
 
@@ -443,10 +463,14 @@ def test_liveness_of_the_guard_does_not_touch_its_traci_port(rendered):
 
 
 def test_controllers_reach_and_are_reached_by_labelled_peers_only(rendered):
-    policies = [each["spec"] for name, each in named(rendered, "NetworkPolicy").items() if name.startswith("controller")]
+    policies = [
+        each["spec"] for name, each in named(rendered, "NetworkPolicy").items() if name.startswith("controller")
+    ]
     assert policies
     for policy in policies:
-        assert all(rule.get("from") and all("namespaceSelector" in peer for peer in rule["from"]) for rule in policy["ingress"])
+        assert all(
+            rule.get("from") and all("namespaceSelector" in peer for peer in rule["from"]) for rule in policy["ingress"]
+        )
         peers = [peer for rule in policy["egress"] for peer in rule.get("to", [{}])]
         assert all(peer.get("podSelector") for peer in peers)
         labels = [each for peer in peers for each in peer["podSelector"].get("matchExpressions", ())]
@@ -518,7 +542,9 @@ def test_shell_pod_can_write_both_volumes(render):
 
     pod = yaml.safe_load((K8S / "shell.yaml").read_text())
     kubernetes_validate.validate(pod, KUBERNETES, strict=True)
-    claims = {volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"] if "emptyDir" not in volume}
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"] if "emptyDir" not in volume
+    }
     assert claims == set(named(render("base"), "PersistentVolumeClaim"))
     (each,) = pod["spec"]["containers"]
     (exporter,) = pods(render("overlays/single"))["Job", "export"]["spec"]["containers"]
@@ -542,7 +568,9 @@ def test_controllers_image_has_the_record_and_no_tensorflow():
     assert "ARG EXTRAS=controller\n" in text and '".[record,${EXTRAS}]"' in text
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert not [
-        name for name in extras["controller"] + extras["record"] + extras["sumo"] if "tensorflow" in name or "keras" in name
+        name
+        for name in extras["controller"] + extras["record"] + extras["sumo"]
+        if "tensorflow" in name or "keras" in name
     ]
 
 

@@ -1,4 +1,5 @@
-"""Alerts, dashboard and scrape configuration: valid, true to the metrics of the code, and tried on a real Prometheus."""
+"""Alerts, dashboard and scrape configuration: valid, true to the metrics of the code, and tried on a real
+Prometheus."""
 
 import json
 import re
@@ -115,7 +116,11 @@ def test_every_metric_in_the_docs_exists(samples):
 
 def test_metrics_of_the_controller_are_documented(samples):
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    names = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in samples if name.startswith(("controller_", "guard_"))}
+    names = {
+        re.sub(r"_(bucket|sum|count|created)$", "", name)
+        for name in samples
+        if name.startswith(("controller_", "guard_"))
+    }
     families = {name.removesuffix("_total") for name in names}
     assert {name for name in families if name not in text} == set()
 
@@ -183,7 +188,9 @@ def test_real_prometheus_scrapes_a_real_run(grid_server, grid_rest, tmp_path):
     config = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     http, guard_http, traci, own = (free_port() for _ in range(4))
-    for job, target in zip(config["scrape_configs"], (f"127.0.0.1:{http}", f"127.0.0.1:{guard_http}", grid_rest), strict=True):
+    for job, target in zip(
+        config["scrape_configs"], (f"127.0.0.1:{http}", f"127.0.0.1:{guard_http}", grid_rest), strict=True
+    ):
         job["static_configs"] = [{"targets": [target]}]
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
     shutil.copy(FOLDER / "rules.yaml", tmp_path)

@@ -80,7 +80,9 @@ def test_command_of_the_evaluation_is_accepted():
     assert args.ray == "auto" and args.seeds == 20 and args.gate in args.arms.split(",")[1:]
     paths = [path.as_posix() for path in (args.city, args.models_dir, args.out)]
     assert paths == ["/city/city.toml", "/models", "/rounds/evaluation"]
-    head = by_kind("evaluation.yaml")["RayJob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    head = by_kind("evaluation.yaml")["RayJob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"][
+        "containers"
+    ][0]
     assert {mount["mountPath"] for mount in head["volumeMounts"]} == {"/city", "/models", "/rounds"}
 
 

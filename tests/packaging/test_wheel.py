@@ -28,7 +28,9 @@ def distributions(tmp_path_factory):
     shutil.copytree(
         ROOT,
         source,
-        ignore=lambda folder, names: ignored(folder, names) - {"models"} if "embedded" in folder else ignored(folder, names),
+        ignore=lambda folder, names: (
+            ignored(folder, names) - {"models"} if "embedded" in folder else ignored(folder, names)
+        ),
     )
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
@@ -95,7 +97,9 @@ def test_tensorflow_servings_own_client_runs_beside_the_serving_extra(distributi
         try:
             address = server.stdout.readline().split()[2]
             client = [python, "-c", CLIENT, address]
-            output = subprocess.run(client, cwd=tmp_path, env=environment, text=True, check=True, capture_output=True).stdout
+            output = subprocess.run(
+                client, cwd=tmp_path, env=environment, text=True, check=True, capture_output=True
+            ).stdout
             assert output == "1\n"
         finally:
             server.terminate()
@@ -107,7 +111,16 @@ def greenserve(distributions, tmp_path_factory):
     """A function that runs the installed command outside of the source tree."""
     venv = tmp_path_factory.mktemp("bare") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--only-binary", ":all:"]
+    pip = [
+        str(venv / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "-qq",
+        "--disable-pip-version-check",
+        "--only-binary",
+        ":all:",
+    ]
     extras = f"{distributions[0]}[export,serving,controller,sumo]"
     subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), extras], check=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

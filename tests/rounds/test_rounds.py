@@ -55,7 +55,10 @@ def test_tls_that_are_better_by_chance_alone_are_rare():
     for _ in range(60):
         delays = rng.normal(10, 1, (5, 2, 16, 10))
         for before, new in delays:
-            arms = (outcomes([9] * 10, **{f"T{tl}": values.tolist() for tl, values in enumerate(arm)}) for arm in (before, new))
+            arms = (
+                outcomes([9] * 10, **{f"T{tl}": values.tolist() for tl, values in enumerate(arm)})
+                for arm in (before, new)
+            )
             wrong += bool(selection.better_tls(*arms, rounds=5))
             single += sum(selection.p_value(a, b) < 0.025 for a, b in zip(new, before, strict=True))
     assert wrong <= 4 and single > 90, "uncorrected, two TLs of a run"
@@ -107,7 +110,9 @@ class SampleCheckpoints(ThisProcess):
 
 def plan(out, rounds=1, seconds=450.0, seeds=3):
     city = config.load(GRID / "city.toml")
-    return RoundsConfig(city, GROUPS, rounds, TrainingTask(city, (), seconds=seconds), Settings(out, varies=False), seeds)
+    return RoundsConfig(
+        city, GROUPS, rounds, TrainingTask(city, (), seconds=seconds), Settings(out, varies=False), seeds
+    )
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +140,9 @@ def test_models_that_are_better_are_kept_under_the_rounds_number(first_round):
 
 def test_groups_learn_beside_the_models_of_the_round_before(first_round, tmp_path, monkeypatch):
     out, executor, kept, _ = first_round
-    assert [(job.task.target_tls, job.task.infer_tls) for job in executor.trainings] == [(group, ()) for group in GROUPS]
+    assert [(job.task.target_tls, job.task.infer_tls) for job in executor.trainings] == [
+        (group, ()) for group in GROUPS
+    ]
     shutil.copytree(out, tmp_path / "out")
     second = SampleCheckpoints()
 
@@ -250,7 +257,10 @@ def test_group_starts_from_a_policy(tmp_path):
 def test_groups_of_the_street_dialect_train_one_network_each(tmp_path):
     """Real training, from a city's network to the decision on its models."""
     city = tmp_path / "city.toml"
-    assert greenserve(["city", "init", "--sumocfg", str(GRID / "grid.sumocfg"), "--dialect", "street", "--out", str(city)]) == 0
+    assert (
+        greenserve(["city", "init", "--sumocfg", str(GRID / "grid.sumocfg"), "--dialect", "street", "--out", str(city)])
+        == 0
+    )
     groups, out = (("A0", "A1", "A2", "B0", "B1"), ("B2", "C0", "C1", "C2")), tmp_path / "out"
     flags = ["--rounds", "1", "--seeds", "2", "--episodes", "2", "--episodes-per-update", "1", "--evaluate-every", "1"]
     flags += ["--seconds", "300", "--held-out", "1", "--groups", ";".join(",".join(group) for group in groups)]
@@ -282,7 +292,10 @@ def test_city_without_vehicles_is_refused(tmp_path):
         (("--groups", EVERY, "--ray", "127.0.0.1:1"), "no Ray cluster answers there"),
         (("--groups", EVERY, "--ray", "auto", "--tasks", "2"), "leave one of them out"),
         (("--groups", EVERY, "--hidden-sizes", "x"), "--hidden-sizes 'x' must be integers"),
-        (("--groups", EVERY, "--start-from", "pretrained"), "--start-from is for TLs of dialect street, and SA101, SA102"),
+        (
+            ("--groups", EVERY, "--start-from", "pretrained"),
+            "--start-from is for TLs of dialect street, and SA101, SA102",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, tmp_path, capsys):

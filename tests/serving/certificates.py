@@ -27,5 +27,7 @@ def pair(name, authority=None, valid=datetime.timedelta(days=1)):
         .add_extension(x509.BasicConstraints(ca=authority is None, path_length=None), critical=True)
         .sign(authority[2] if authority else key, hashes.SHA256())
     )
-    key_pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     return key_pem, certificate.public_bytes(serialization.Encoding.PEM), key, certificate

@@ -18,7 +18,9 @@ class Fake:
             name: grpc.unary_unary_rpc_method_handler(lambda request, context: self.answer(request, context))
             for name in ("Predict", "GetModelMetadata")
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", handlers),))
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", handlers),)
+        )
         port = server.add_insecure_port(f"unix:{path}" if path else "127.0.0.1:0")
         self.address = f"unix:{path}" if path else f"127.0.0.1:{port}"
         server.start()

@@ -33,7 +33,10 @@ def write_examples(folder: Path) -> None:
 
     def signatures():
         examples = tf1.placeholder(tf.string, [None], "examples")
-        features = {"x": tf.io.FixedLenFeature([1], tf.float32), "offset": tf.io.FixedLenFeature([1], tf.float32, [0.0])}
+        features = {
+            "x": tf.io.FixedLenFeature([1], tf.float32),
+            "offset": tf.io.FixedLenFeature([1], tf.float32, [0.0]),
+        }
         parsed = tf.io.parse_example(examples, features)
         y = 2 * parsed["x"] + parsed["offset"]
         scores = tf.concat([y, -y], 1)
@@ -53,7 +56,8 @@ def write_examples(folder: Path) -> None:
 
 
 DTYPES = [
-    tf.float32, tf.float64, tf.int32, tf.uint8, tf.int16, tf.int8, tf.string, tf.complex64, tf.int64, tf.bool, tf.uint16,
+    tf.float32, tf.float64, tf.int32, tf.uint8, tf.int16, tf.int8, tf.string, tf.complex64, tf.int64, tf.bool,
+    tf.uint16,
     tf.complex128, tf.half, tf.uint32, tf.uint64, tf.bfloat16, tf.qint8, tf.quint8, tf.qint32, tf.qint16, tf.quint16,
     EXPERIMENTAL.float8_e5m2, EXPERIMENTAL.float8_e4m3fn, EXPERIMENTAL.int4, EXPERIMENTAL.uint4,
 ]  # fmt: skip
@@ -114,7 +118,9 @@ def write_defaults(folder: Path) -> None:
         signature_defs = {}
         for name in ("serving_default", "soft"):
             a, b = (
-                tf1.placeholder(tf.float32, [None], key) if name != "soft" else tf1.placeholder_with_default([n], [None])
+                tf1.placeholder(tf.float32, [None], key)
+                if name != "soft"
+                else tf1.placeholder_with_default([n], [None])
                 for key, n in (("a", 100.0), ("b", 1000.0))
             )
             signature_defs[name] = (PREDICT, {"a": a, "b": b}, {"y": 10 * a + b})

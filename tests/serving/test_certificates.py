@@ -43,7 +43,9 @@ def test_certificates_of_both_sides_are_replaced_without_a_restart(grid_models, 
     write_server(ssl_file, first)
     tls = ChangingTls(write_client(tmp_path, first))
     socket_path = tmp_path / "grpc"
-    config = ServerConfig(grid_models, port=0, poll_s=0, ssl=ssl_from_file(ssl_file), ssl_file=ssl_file, socket_path=socket_path)
+    config = ServerConfig(
+        grid_models, port=0, poll_s=0, ssl=ssl_from_file(ssl_file), ssl_file=ssl_file, socket_path=socket_path
+    )
     with running(config) as server, Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client:
         client.predict("SA103", X, timeout_s=10)
         assert not tls.has_changed()

@@ -37,7 +37,18 @@ def test_an_address_becomes_a_grpc_target(address, expected):
 
 @pytest.mark.parametrize(
     "address",
-    ["", "x", ":1", "host:", "host:port", "host:70000", "a:1,b:2", "127.0.0.1:1,[::1]:2", "127.0.0.1:1,", f"unix:/{'x' * 107}"],
+    [
+        "",
+        "x",
+        ":1",
+        "host:",
+        "host:port",
+        "host:70000",
+        "a:1,b:2",
+        "127.0.0.1:1,[::1]:2",
+        "127.0.0.1:1,",
+        f"unix:/{'x' * 107}",
+    ],
 )
 def test_an_invalid_address_is_a_value_error(address):
     with pytest.raises(ValueError, match="address"):
@@ -54,8 +65,14 @@ def scripted(response):
         return response(len(calls), context)
 
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    handlers = {"Predict": grpc.unary_unary_rpc_method_handler(predict, response_serializer=pb.PredictResponse.SerializeToString)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", handlers),))
+    handlers = {
+        "Predict": grpc.unary_unary_rpc_method_handler(
+            predict, response_serializer=pb.PredictResponse.SerializeToString
+        )
+    }
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", handlers),)
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -156,7 +173,9 @@ def test_a_fleet_answers_as_its_single_models(fleet_server):
     with Client(fleet_server) as client:
         fleet = client.fleet("city")
         assert len(fleet.observations) > 3
-        xs = {tl: rng.random(columns.stop - columns.start, dtype=np.float32) for tl, columns in fleet.observations.items()}
+        xs = {
+            tl: rng.random(columns.stop - columns.start, dtype=np.float32) for tl, columns in fleet.observations.items()
+        }
         actions = client.predict_fleet(fleet, xs, timeout_s=10)
         assert set(actions) == set(xs)
         for tl, x in xs.items():

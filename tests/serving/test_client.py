@@ -9,7 +9,15 @@ import pytest
 from protos import predict_pb2 as wire
 from serving.client import Client, Prediction
 from serving.contract import ContractError
-from serving.errors import BadRequest, DeadlineExceeded, InvalidResponse, ModelNotFound, Overloaded, ServingError, Unavailable
+from serving.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    InvalidResponse,
+    ModelNotFound,
+    Overloaded,
+    ServingError,
+    Unavailable,
+)
 from serving.tensors import to_proto
 from tests.end_to_end.programs import free_port
 from tests.serving.fake_server import answer

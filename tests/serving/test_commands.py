@@ -48,7 +48,11 @@ def test_status_lists_named_models_or_those_of_models_dir(grid_server, grid_mode
     [
         (["predict", "SA103", "--observation", "1,2"], 2, "--observation has 2 values; SA103 takes 17"),
         (["predict", "SA103", "--observation", "x"], 2, "'x' is not a number; pass numbers separated by commas"),
-        (["predict", "SA103", "--observation", "1;0;1"], 2, "'1;0;1' is not a number; pass numbers separated by commas"),
+        (
+            ["predict", "SA103", "--observation", "1;0;1"],
+            2,
+            "'1;0;1' is not a number; pass numbers separated by commas",
+        ),
         (["predict", "SA103", "--observation", "1,,1"], 2, "a number is missing at a comma; pass numbers"),
         (["predict", "SA103", "--observation", "none.npy"], 2, "pass numbers separated by commas"),
         (["predict", "SA103", "--observation", "none.npy", "--server", "127.0.0.1:1"], 2, "No such file"),
@@ -71,7 +75,11 @@ def test_status_lists_named_models_or_those_of_models_dir(grid_server, grid_mode
         (["status", "x", "--tls_ca", "none.pem"], 2, "none.pem: cannot be read"),
         (["status", "x", "--server", "nonsense"], 2, "must be HOST:PORT"),
         (["status", "x", "--city", "none.toml"], 2, "no such file"),
-        (["status", "x", "--server", "127.0.0.1:1", "--timeout_s", "2"], 1, "start one (greenserve serve) or pass --server"),
+        (
+            ["status", "x", "--server", "127.0.0.1:1", "--timeout_s", "2"],
+            1,
+            "start one (greenserve serve) or pass --server",
+        ),
     ],
 )
 def test_wrong_input_gives_one_error_line(argv, code, message, grid_server, capsys, tmp_path, monkeypatch):
@@ -98,7 +106,10 @@ def test_status_asks_the_given_server_about_the_models_of_city_toml(grid_server,
     monkeypatch.chdir(tmp_path)
     code, out, _ = run(capsys, "status", "--server", grid_server)
     assert code == 0
-    assert [line.split() for line in out.splitlines()[1:]] == [["SA103", "1", "AVAILABLE"], ["SA999", "-", "NOT", "SERVED"]]
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        ["SA103", "1", "AVAILABLE"],
+        ["SA999", "-", "NOT", "SERVED"],
+    ]
 
 
 def test_server_of_a_model_is_that_of_its_district(grid_server, grid_models, capsys, tmp_path, monkeypatch):

@@ -16,7 +16,15 @@ from tests.conftest import ROOT
 PAGE = (ROOT / "docs" / "reference" / "serving-api.md").read_text()
 PACKAGES = {"Health": "grpc.health.v1", "ServerReflection": "grpc.reflection.v1alpha"}
 OWN_FLAGS = {
-    *("city", "models_dir", "host", "max_queued_calls", "models_root", "enable_reload_config_request", "allow_any_operation"),
+    *(
+        "city",
+        "models_dir",
+        "host",
+        "max_queued_calls",
+        "models_root",
+        "enable_reload_config_request",
+        "allow_any_operation",
+    ),
     *("rest_api_max_body_bytes", "allow_rest_api_without_tls", "grpc_max_message_mb", "logs_root", "logs_max_mb"),
 }
 
@@ -67,14 +75,20 @@ def test_every_flag_is_documented_with_its_default():
     assert {name for name, row in rows.items() if row[1] == "default only"} == MISSING_FLAGS.keys()
     for name, (there, here, _) in rows.items():
         if name in MISSING_FLAGS:
-            assert float(there) == float(MISSING_FLAGS[name]) if there[0].isdigit() else there == (MISSING_FLAGS[name] or "none")
+            assert (
+                float(there) == float(MISSING_FLAGS[name])
+                if there[0].isdigit()
+                else there == (MISSING_FLAGS[name] or "none")
+            )
         elif ours[name] is not None:
             assert here == ("none" if ours[name] == "" else str(ours[name]).removesuffix(".0").lower()), name
 
 
 def test_flags_and_defaults_of_tensorflow_model_server_are_those_of_its_help(shared):
     text = (shared / "tfserving-2.20-help.txt").read_text()
-    flags = {name: default.strip('"') or "none" for name, default in re.findall(r"^\t--(\w+)=(\S*)", text, re.MULTILINE)}
+    flags = {
+        name: default.strip('"') or "none" for name, default in re.findall(r"^\t--(\w+)=(\S*)", text, re.MULTILINE)
+    }
     assert {row[0].removeprefix("--"): row[1] for row in table("Flags")} == flags
 
 

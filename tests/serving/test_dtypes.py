@@ -52,7 +52,9 @@ def test_scalars_and_empty_tensors_keep_their_shape(shape, stub):
 def test_missing_typed_values_repeat_the_last_or_are_zeros(stub):
     short = tf.make_tensor_proto(7, tf.int64, [2, 3])
     assert len(short.int64_val) == 1
-    assert np.array_equal(tf.make_ndarray(stub.Predict(request("int64", x=short), timeout=10).outputs["y"]), np.full((2, 3), 7))
+    assert np.array_equal(
+        tf.make_ndarray(stub.Predict(request("int64", x=short), timeout=10).outputs["y"]), np.full((2, 3), 7)
+    )
     short.ClearField("int64_val")
     assert not tf.make_ndarray(stub.Predict(request("int64", x=short), timeout=10).outputs["y"]).any()
 
@@ -74,7 +76,9 @@ def test_the_client_reads_bfloat16_as_float32_of_the_same_value(non_policy_serve
     sent = tf.make_tensor_proto(numbers.astype(tf.bfloat16.as_numpy_dtype), tf.bfloat16)
     response = stub.Predict(request("bfloat16", x=sent), timeout=10).outputs["y"]
     assert np.array_equal(to_array(response), numbers.astype(tf.bfloat16.as_numpy_dtype).astype(np.float32))
-    eight = stub.Predict(request("float8_e5m2", x=tensor_of(tf.dtypes.experimental.float8_e5m2)), timeout=10).outputs["y"]
+    eight = stub.Predict(request("float8_e5m2", x=tensor_of(tf.dtypes.experimental.float8_e5m2)), timeout=10).outputs[
+        "y"
+    ]
     with pytest.raises(TensorError, match="dtype 24 is not supported"):
         to_array(eight)
 

@@ -15,11 +15,14 @@ def lines(rest_port=0, root=None, **settings):
 
 
 @pytest.mark.parametrize(
-    ("host", "count"), [("0.0.0.0", 1), ("::", 1), ("model-server", 1), ("127.0.0.1", 0), ("[::1]", 0), ("localhost", 0)]
+    ("host", "count"),
+    [("0.0.0.0", 1), ("::", 1), ("model-server", 1), ("127.0.0.1", 0), ("[::1]", 0), ("localhost", 0)],
 )
 def test_address_beyond_loopback_without_tls_is_named_in_one_line(host, count):
     found = lines(host=host)
-    assert len(found) == count and all(f"listening on {host} without TLS" in line and "replace them" in line for line in found)
+    assert len(found) == count and all(
+        f"listening on {host} without TLS" in line and "replace them" in line for line in found
+    )
     assert not any("replace" in line for line in lines(host=host, reload_rpc=False))
 
 
@@ -55,7 +58,10 @@ def warned(caplog, **settings):
 def test_missing_folders_of_models_are_named_with_how_to_fix_it(tmp_path, caplog):
     models = {name: ModelConfig(name, tmp_path / "models" / name) for name in ("SA101", "SA102")}
     (line,) = warned(caplog, models=models, model_config_file=tmp_path / "models.config")
-    assert f"models.config: the folders of 2 of 2 models are missing: SA101 ({tmp_path / 'models' / 'SA101'}), SA102" in line
+    assert (
+        f"models.config: the folders of 2 of 2 models are missing: SA101 ({tmp_path / 'models' / 'SA101'}), SA102"
+        in line
+    )
     assert "--mounted-at" in line and "\n" not in line
 
 

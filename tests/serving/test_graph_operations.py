@@ -95,12 +95,16 @@ def test_only_what_the_output_depends_on_counts():
 
 def test_every_allowed_operation_exists():
     known = {name for name in ALLOWED if tf.raw_ops.__dict__.get(name) is not None}
-    assert ALLOWED - known <= {"Variable", "VariableV2", "Placeholder", "PlaceholderV2"} | (ALLOWED & {"StatefulPartitionedCall"})
+    assert ALLOWED - known <= {"Variable", "VariableV2", "Placeholder", "PlaceholderV2"} | (
+        ALLOWED & {"StatefulPartitionedCall"}
+    )
 
 
 def test_function_that_tensorflow_may_run_in_the_place_of_another_counts():
     graph = tf.function(in_a_called_function, autograph=False).get_concrete_function(SPEC).graph.as_graph_def()
-    harmless = tf.function(lambda x: tf.function(layers)(x), autograph=False).get_concrete_function(SPEC).graph.as_graph_def()
+    harmless = (
+        tf.function(lambda x: tf.function(layers)(x), autograph=False).get_concrete_function(SPEC).graph.as_graph_def()
+    )
     for function in (*graph.library.function, *harmless.library.function):
         function.attr["api_implements"].s = b"layer"
     harmless.library.function.extend(graph.library.function)

@@ -27,7 +27,9 @@ def version_of(channel):
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "SA103"
     to_proto(np.zeros((1, 17), np.float32), request.inputs["observation"])
-    return prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=10).model_spec.version.value
+    return (
+        prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=10).model_spec.version.value
+    )
 
 
 def test_the_server_listens_on_a_unix_socket_beside_the_port(grid_models, tmp_path):
@@ -47,7 +49,9 @@ def test_the_server_listens_on_a_unix_socket_beside_the_port(grid_models, tmp_pa
         ("x" * 108, "it is longer than 107 bytes"),
     ],
 )
-def test_a_socket_path_that_cannot_be_bound_gives_one_line_before_loading(path, reason, grid_models, tmp_path, monkeypatch):
+def test_a_socket_path_that_cannot_be_bound_gives_one_line_before_loading(
+    path, reason, grid_models, tmp_path, monkeypatch
+):
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder").mkdir()
     server = Server(ServerConfig(grid_models, port=0, socket_path=tmp_path / path))
@@ -138,7 +142,9 @@ def test_a_port_in_use_is_reported_before_anything_is_loaded(flag, grid_models, 
         ports = {"port": port} if flag == "--port" else {"port": 0, "rest": RestConfig(port)}
         server = Server(ServerConfig(grid_models, **ports))
         monkeypatch.setattr(server, "poll_once", lambda: pytest.fail("loaded before the check"))
-        with pytest.raises(InputError, match=f"cannot listen on 127.0.0.1:{port}: it is in use .*; choose another {flag}"):
+        with pytest.raises(
+            InputError, match=f"cannot listen on 127.0.0.1:{port}: it is in use .*; choose another {flag}"
+        ):
             server.start()
 
 
@@ -160,7 +166,9 @@ def test_client_verify_decides_whether_clients_need_a_certificate(verify, grid_m
     path = ssl_file(tmp_path / "ssl.config", key, certificate, authority[1], verify)
     with running(parse(["--models-dir", str(grid_models), "--port=0", f"--ssl_config_file={path}"])) as server:
         address = f"localhost:{server.port}"
-        with grpc.secure_channel(address, grpc.ssl_channel_credentials(authority[1], client_key, client_certificate)) as channel:
+        with grpc.secure_channel(
+            address, grpc.ssl_channel_credentials(authority[1], client_key, client_certificate)
+        ) as channel:
             assert version_of(channel) == 1
         with grpc.secure_channel(address, grpc.ssl_channel_credentials(authority[1])) as channel:
             if verify:
@@ -203,7 +211,12 @@ def test_grpc_channel_arguments_reach_the_server(grid_models, tmp_path, monkeypa
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
-    [((1024, 4096), (4096, 4096)), ((1024, 1 << 20), (1 << 16, 1 << 20)), ((1 << 18, 1 << 20), None), ((4096, 4096), None)],
+    [
+        ((1024, 4096), (4096, 4096)),
+        ((1024, 1 << 20), (1 << 16, 1 << 20)),
+        ((1 << 18, 1 << 20), None),
+        ((4096, 4096), None),
+    ],
 )
 def test_soft_limit_of_open_files_is_only_ever_raised(limits, expected, monkeypatch):
     from serving.embedded import __main__ as program

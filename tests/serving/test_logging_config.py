@@ -27,7 +27,9 @@ def test_logging_config_has_tensorflow_servings_text(tmp_path):
     (config,) = model_config.from_file(config_file(tmp_path, VALID)).values()
     assert (str(config.logging.filename_prefix), config.logging.sampling_rate) == ("SA103", 0.25)
     # the configuration of tensorflow/serving's issue 408
-    text = 'log_collector_config { type: "", filename_prefix: "/log/model-server" } sampling_config { sampling_rate: 1 }'
+    text = (
+        'log_collector_config { type: "", filename_prefix: "/log/model-server" } sampling_config { sampling_rate: 1 }'
+    )
     (config,) = model_config.from_file(config_file(tmp_path, text)).values()
     assert (str(config.logging.filename_prefix), config.logging.sampling_rate) == ("/log/model-server", 1.0)
 
@@ -41,7 +43,10 @@ def test_logging_config_has_tensorflow_servings_text(tmp_path):
         (VALID.replace("0.25", "-1"), "sampling_rate -1 must"),
         (VALID.replace("0.25", "nan"), "sampling_rate nan must"),
         (VALID.replace("0.25", "1 attributes: 1"), "attributes is not supported"),
-        (VALID.replace("0.25", '1 per_task_sampling_configs { dc: "x" }'), "per_task_sampling_configs is not supported"),
+        (
+            VALID.replace("0.25", '1 per_task_sampling_configs { dc: "x" }'),
+            "per_task_sampling_configs is not supported",
+        ),
         (VALID + " custom_logging_config { }", "custom_logging_config is not supported"),
         (VALID.replace("filename_prefix", 'type: "kafka" filename_prefix'), "type 'kafka' is not supported"),
     ],
@@ -69,7 +74,9 @@ def test_logging_config_needs_a_folder_for_the_logs(tmp_path):
 def test_logs_lie_apart_from_the_models(tmp_path, logs):
     (tmp_path / "models" / "M" / "logs").mkdir(parents=True)
     arguments = [f"--models-dir={tmp_path / 'models'}", "--port=0"]
-    with pytest.raises(InputError, match=r"--logs_root .*: shares folders with the models in .*models; pass a folder of its own"):
+    with pytest.raises(
+        InputError, match=r"--logs_root .*: shares folders with the models in .*models; pass a folder of its own"
+    ):
         parse([*arguments, f"--logs_root={tmp_path / logs}"])
     (tmp_path / "logs").mkdir()
     assert parse([*arguments, f"--logs_root={tmp_path / 'logs'}"]).logs_root == tmp_path / "logs"

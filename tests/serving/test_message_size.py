@@ -24,9 +24,13 @@ def test_outputs_over_2_gib_are_refused_before_they_are_converted():
     huge = np.broadcast_to(np.float32(1), (1 << 20, 1 << 10))
     signature = SimpleNamespace(inputs={}, outputs={"action": 1}, defaults={})
     definitions = SimpleNamespace(signature_def={"serving_default": wire.SignatureDef()})
-    servable = SimpleNamespace(signatures={"serving_default": signature}, definitions=definitions, run=lambda *_: [huge])
+    servable = SimpleNamespace(
+        signatures={"serving_default": signature}, definitions=definitions, run=lambda *_: [huge]
+    )
     models = SimpleNamespace(find=lambda spec: (1, servable))
-    with pytest.raises(StatusError, match="the outputs take 4294967296 bytes, more than the 2 GiB of a message") as refused:
+    with pytest.raises(
+        StatusError, match="the outputs take 4294967296 bytes, more than the 2 GiB of a message"
+    ) as refused:
         predict(models, lambda *_: None, wire.PredictRequest(model_spec=wire.ModelSpec(name="m")))
     assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -43,7 +47,11 @@ def test_response_that_cannot_be_encoded_is_one_line(error, caplog):
     respond = lambda request: SimpleNamespace(SerializeToString=fail)  # noqa: E731
     GrpcMethod("Predict", respond, wire.PredictRequest, None, lambda model: False)(b"", context)
     ((code, details),) = aborted
-    assert code is grpc.StatusCode.INVALID_ARGUMENT and "more than the 2 GiB of a message" in details and not caplog.records
+    assert (
+        code is grpc.StatusCode.INVALID_ARGUMENT
+        and "more than the 2 GiB of a message" in details
+        and not caplog.records
+    )
 
 
 def test_system_error_of_an_rpc_is_not_reported_as_a_large_response(caplog):

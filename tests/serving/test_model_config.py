@@ -143,7 +143,9 @@ def test_a_version_label_selects_a_version(models):
         assert (api.version("a", label="stable"), api.version("a", label="canary")) == (4, 3)
         code, details = api.reload(text(models, ("a", "first", both + ' version_labels { key: "stable" value: 1 }')))
         assert code == grpc.StatusCode.FAILED_PRECONDITION
-        assert details == "Request to assign label to version 1 of model a, which is not currently available for inference"
+        assert (
+            details == "Request to assign label to version 1 of model a, which is not currently available for inference"
+        )
         assert api.version("a", label="canary") == 3, "a refused config changes nothing"
 
 
@@ -157,7 +159,8 @@ def test_label_moves_only_to_a_version_that_is_loaded_before(models):
             (
                 "a",
                 "first",
-                f'model_version_policy {{ specific {{ {numbers} }} }} version_labels {{ key: "stable" value: {stable} }}',
+                f'model_version_policy {{ specific {{ {numbers} }} }} version_labels {{ key: "stable" value: {stable} '
+                "}",
             ),
         )
 
@@ -208,7 +211,8 @@ def test_a_reload_with_one_invalid_model_changes_nothing(models):
             assert api.version("a") == 4 and api.version("b") == grpc.StatusCode.NOT_FOUND
         assert api.reload("") == (
             grpc.StatusCode.INVALID_ARGUMENT,
-            "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently supported",
+            "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently "
+            "supported",
         )
         request = get_model_status_pb2.GetModelStatusRequest()
         request.model_spec.name = "c"
@@ -305,11 +309,15 @@ def test_a_changed_config_file_is_applied_and_an_invalid_one_is_not(models, tmp_
             "model name is a",
         ),
         (
-            "model_config_list { config { name: 'a' base_path: '/m' model_type: TENSORFLOW model_platform: 'tensorflow' } }",
+            "model_config_list { config { name: 'a' base_path: '/m' model_type: TENSORFLOW model_platform: "
+            "'tensorflow' } }",
             "Illegal setting both ModelServerConfig::model_type (deprecated) and ModelServerConfig::model_platform, "
             "model name is a",
         ),
-        ("model_config_list { config { name: 'a' base_path: '/m' model_type: OTHER } }", "model_type choice 2 not supported."),
+        (
+            "model_config_list { config { name: 'a' base_path: '/m' model_type: OTHER } }",
+            "model_type choice 2 not supported.",
+        ),
         (
             "model_config_list { config { name: 'a' base_path: '/m' model_platform: 'torch' } }",
             "Model a requests unsupported platform torch",
@@ -400,7 +408,8 @@ def test_flags_have_the_names_of_tensorflow_model_server(models, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     config = parse(
         ["--port=0", "--model_name=a", f"--model_base_path={models / 'first'}", "--file_system_poll_wait_seconds=0",
-         "--max_num_load_retries=3", "--load_retry_interval_micros=5000000", "--num_load_threads=4", "--grpc_max_threads=16",
+         "--max_num_load_retries=3", "--load_retry_interval_micros=5000000", "--num_load_threads=4",
+         "--grpc_max_threads=16",
          "--allow_version_labels_for_unavailable_models=false"]
     )  # fmt: skip
     assert config.models == {"a": ModelConfig("a", models / "first")} and config.poll_s == 0 and config.threads == 16
@@ -418,13 +427,17 @@ def test_every_flag_of_tensorflow_model_server_is_accepted_at_its_default(models
     assert len(flags) > 40 and MISSING_FLAGS.keys() < flags.keys()
     flags |= {"port": "0", "model_base_path": str(models / "first")}
     config = parse([f"--{name}={value}" for name, value in flags.items()])
-    assert config.models == {"default": ModelConfig("default", models / "first")} and config.loading.num_load_threads == 1
+    assert (
+        config.models == {"default": ModelConfig("default", models / "first")} and config.loading.num_load_threads == 1
+    )
 
 
 @pytest.mark.parametrize("name", sorted(MISSING_FLAGS))
 def test_flag_that_is_missing_here_is_refused_at_another_value(name):
     other = {"true": "false", "false": "true", "": "x", "serve": "serve,gpu"}.get(MISSING_FLAGS[name], "7")
-    with pytest.raises(InputError, match=rf"--{name}={other}: this server has tensorflow_model_server's --{name} at its default"):
+    with pytest.raises(
+        InputError, match=rf"--{name}={other}: this server has tensorflow_model_server's --{name} at its default"
+    ):
         parse([f"--{name}={other}", "--port=0", "--model_base_path=x"])
 
 
@@ -438,7 +451,12 @@ def test_config_file_comes_before_model_name_and_base_path(models, tmp_path):
         f'model_config_list {{ config {{ name: "a" base_path: "{models / "first"}" model_platform: "tensorflow" }} }}'
     )
     config = parse(
-        ["--port=0", "--model_name=model", "--model_base_path=/models/model", f"--model_config_file={tmp_path / 'models.config'}"]
+        [
+            "--port=0",
+            "--model_name=model",
+            "--model_base_path=/models/model",
+            f"--model_config_file={tmp_path / 'models.config'}",
+        ]
     )
     assert list(config.models) == ["a"]
 

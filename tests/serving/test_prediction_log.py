@@ -49,18 +49,24 @@ def request():
 
 def predict(server, message):
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        data = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")(message.SerializeToString(), timeout=20)
+        data = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")(
+            message.SerializeToString(), timeout=20
+        )
     return wire.PredictResponse.FromString(data)
 
 
 def reload(server, models, prefix=None):
     message = config_pb.ReloadConfigRequest()
-    entry = message.config.model_config_list.config.add(name=MODEL, base_path=str(models / MODEL), model_platform="tensorflow")
+    entry = message.config.model_config_list.config.add(
+        name=MODEL, base_path=str(models / MODEL), model_platform="tensorflow"
+    )
     if prefix is not None:
         entry.logging_config.log_collector_config.filename_prefix = str(prefix)
         entry.logging_config.sampling_config.sampling_rate = 1
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        channel.unary_unary("/tensorflow.serving.ModelService/HandleReloadConfigRequest")(message.SerializeToString(), timeout=20)
+        channel.unary_unary("/tensorflow.serving.ModelService/HandleReloadConfigRequest")(
+            message.SerializeToString(), timeout=20
+        )
 
 
 @pytest.fixture
@@ -89,8 +95,12 @@ def test_requests_and_responses_are_logged_as_tensorflow_servings_messages(model
     (path,) = (path for path in root.rglob("*") if path.is_file())
     assert path.parent == root / "tl" and path.name.startswith("SA103-2") and path.suffix == ".tfrecord"
     (record,) = logged(path)  # a failed request is not logged
-    assert record.predict_log.request.SerializeToString(deterministic=True) == sent.SerializeToString(deterministic=True)
-    assert record.predict_log.response.SerializeToString(deterministic=True) == response.SerializeToString(deterministic=True)
+    assert record.predict_log.request.SerializeToString(deterministic=True) == sent.SerializeToString(
+        deterministic=True
+    )
+    assert record.predict_log.response.SerializeToString(deterministic=True) == response.SerializeToString(
+        deterministic=True
+    )
     metadata = record.log_metadata
     assert (metadata.model_spec.name, metadata.model_spec.version.value) == (MODEL, 1)
     assert metadata.model_spec.signature_name == "serving_default" and list(metadata.saved_model_tags) == ["serve"]
@@ -106,7 +116,9 @@ def test_rest_requests_are_logged_as_the_same_request_over_grpc(models, root):
             answered = json.load(answer)["predictions"]
         same = predict(server, request())
     by_rest, by_grpc = (record.predict_log for record in records(root))
-    assert by_rest.request.model_spec.version.value == 1 and by_rest.request.model_spec.signature_name == "serving_default"
+    assert (
+        by_rest.request.model_spec.version.value == 1 and by_rest.request.model_spec.signature_name == "serving_default"
+    )
     assert np.array_equal(to_array(by_rest.request.inputs["observation"]), OBSERVATION)
     assert by_rest.response.SerializeToString(deterministic=True) == same.SerializeToString(deterministic=True)
     assert by_grpc.response == by_rest.response and len(answered) == 1

@@ -69,7 +69,8 @@ def memory(x, weights, _path):
 @pytest.mark.parametrize(
     ("network", "operation"),
     [
-        (as_control_input, "WriteFile"), (in_a_branch, "WriteFile"), (in_a_function, "WriteFile"), (from_a_file, "ReadFile"),
+        (as_control_input, "WriteFile"), (in_a_branch, "WriteFile"), (in_a_function, "WriteFile"), (from_a_file,
+        "ReadFile"),
         (by_python, "PyFunc"), (memory, "AssignAddVariableOp"),
     ],
 )  # fmt: skip
@@ -109,7 +110,8 @@ def test_restore_operation_is_checked_too(tmp_path):
 
 
 def test_function_that_is_passed_to_a_function_is_checked(tmp_path):
-    """The attribute of a function in an attribute names another function, which TensorFlow puts in the place of a parameter."""
+    """The attribute of a function in an attribute names another function, which TensorFlow puts in the place of a
+    parameter."""
     write(tmp_path / "m", in_a_function, path=str(tmp_path / "target"))
     file = tmp_path / "m" / "saved_model.pb"
     model = saved_model_pb2.SavedModel.FromString(file.read_bytes())

@@ -45,7 +45,12 @@ def test_reload_request_names_folders_of_the_models_only(models, source):
     (models / "link").symlink_to(models.parent / "elsewhere" / "other")
     with running(ServerConfig(port=0, poll_s=3600, **settings)) as server:
         served = server.manager.served()
-        for path in (models.parent / "elsewhere" / "other", models / ".." / "elsewhere" / "other", models / "link", "/"):
+        for path in (
+            models.parent / "elsewhere" / "other",
+            models / ".." / "elsewhere" / "other",
+            models / "link",
+            "/",
+        ):
             code, details = reload(server, b=path)
             assert code is grpc.StatusCode.INVALID_ARGUMENT
             assert f"lies outside of {models}" in details and "--models_root" in details
@@ -56,7 +61,9 @@ def test_reload_request_names_folders_of_the_models_only(models, source):
 
 def test_root_of_several_models_is_the_folder_that_holds_them_all(tmp_path):
     paths = {"a": tmp_path / "north" / "a", "b": tmp_path / "south" / "b"}
-    assert models_root.common_folder({name: ModelConfig(name, path) for name, path in paths.items()}) == tmp_path.resolve()
+    assert (
+        models_root.common_folder({name: ModelConfig(name, path) for name, path in paths.items()}) == tmp_path.resolve()
+    )
 
 
 def test_server_that_started_without_models_accepts_no_folder_of_a_request(models):

@@ -94,7 +94,11 @@ def test_base64_may_have_white_space_and_leave_out_its_padding(text, call):
 def test_nan_and_infinity_survive_the_round_trip(call):
     body = b'{"signature_name": "float32", "instances": [NaN, Infinity, -Infinity]}'
     status, document = call("POST", DTYPES, body)
-    assert status == 200 and math.isnan(document["predictions"][0]) and document["predictions"][1:] == [math.inf, -math.inf]
+    assert (
+        status == 200
+        and math.isnan(document["predictions"][0])
+        and document["predictions"][1:] == [math.inf, -math.inf]
+    )
 
 
 def test_status_and_metadata_are_tensorflow_servings(call):
@@ -112,9 +116,11 @@ def test_status_and_metadata_are_tensorflow_servings(call):
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "message"),
     [
-        ("POST", "/v1/models/unknown:predict", {"instances": [1]}, 404, "Servable not found for request: Latest(unknown)"),
+        ("POST", "/v1/models/unknown:predict", {"instances": [1]}, 404,
+        "Servable not found for request: Latest(unknown)"),
         ("POST", "/v1/models/dtypes/versions/9:predict", {"instances": [1]}, 404, "Specific(dtypes, 9)"),
-        ("POST", "/v1/models/dtypes/labels/gold:predict", {"instances": [1]}, 400, "Unrecognized servable version label: gold"),
+        ("POST", "/v1/models/dtypes/labels/gold:predict", {"instances": [1]}, 400,
+        "Unrecognized servable version label: gold"),
         ("POST", DTYPES, {"instances": [1]}, 400, 'Serving signature name: "serving_default" not found'),
         ("POST", DTYPES, b"", 400, "JSON Parse error: The document is empty"),
         ("POST", DTYPES, b"{", 400, "JSON Parse error"),
@@ -133,14 +139,18 @@ def test_status_and_metadata_are_tensorflow_servings(call):
         ("POST", DTYPES, {"signature_name": "int32", "instances": [2**31]}, 400, "is not of expected type: int32"),
         ("POST", DTYPES, {"signature_name": "uint8", "instances": [300]}, 400, "tensor parsing error"),
         ("POST", DTYPES, {"signature_name": "float32", "instances": [True]}, 400, "is not of expected type: float"),
-        ("POST", DTYPES, {"signature_name": "float32", "instances": [[1], [1, 2]]}, 400, "Expecting tensor size: 1 but got: 2"),
+        ("POST", DTYPES, {"signature_name": "float32", "instances": [[1], [1, 2]]}, 400,
+        "Expecting tensor size: 1 but got: 2"),
         ("POST", DTYPES, {"signature_name": "float32", "instances": [[1, [2]]]}, 400, "unexpected level"),
         ("POST", DTYPES, {"signature_name": "string", "instances": [{"b64": "?"}]}, 400, "Unable to base64 decode"),
-        ("POST", DTYPES, {"signature_name": "string", "instances": [{"b64": "YWJj===="}]}, 400, "Unable to base64 decode"),
+        ("POST", DTYPES, {"signature_name": "string", "instances": [{"b64": "YWJj===="}]}, 400,
+        "Unable to base64 decode"),
         ("POST", DTYPES, b'{"signature_name": "string", "instances": ["\\ud800"]}', 400, "surrogate"),
-        ("POST", DTYPES, {"signature_name": "float16", "inputs": [1]}, 501, "Conversion of JSON Value: 1 to type: half"),
+        ("POST", DTYPES, {"signature_name": "float16", "inputs": [1]}, 501,
+        "Conversion of JSON Value: 1 to type: half"),
         ("POST", DTYPES, {"signature_name": "complex64", "inputs": [1]}, 501, "complex64"),
-        ("POST", DTYPES, {"signature_name": "complex64", "inputs": [{}]}, 400, "Type: Object is not of expected type: complex64"),
+        ("POST", DTYPES, {"signature_name": "complex64", "inputs": [{}]}, 400,
+        "Type: Object is not of expected type: complex64"),
         ("GET", "/v1/models/unknown", None, 404, "Could not find any versions of model unknown"),
         ("GET", "/v1/models", None, 400, "Missing model name in request."),
         ("GET", "/v1/models/versions/3", None, 400, "Missing model name in request."),
@@ -174,7 +184,18 @@ def test_no_request_body_causes_a_server_error(call, body):
     st.sampled_from(["GET", "POST", "PUT"]),
     st.lists(
         st.sampled_from(
-            [b"dtypes", b"examples", b"/versions/", b"/labels/", b"/metadata", b":predict", b"1", b"9" * 5000, b"%2F", b"%FF"]
+            [
+                b"dtypes",
+                b"examples",
+                b"/versions/",
+                b"/labels/",
+                b"/metadata",
+                b":predict",
+                b"1",
+                b"9" * 5000,
+                b"%2F",
+                b"%FF",
+            ]
         )
         | st.sampled_from([b"%0A", b"?", b"http://x", b"*"])
         | st.binary(min_size=1, max_size=3).filter(
@@ -199,16 +220,26 @@ def test_metrics_are_served_at_the_monitoring_configs_path(call):
     call("POST", "/v1/models/made-up:predict", {"instances": [1]})
     status, text = call("GET", "/monitoring/prometheus/metrics")
     assert status == 200
-    counts = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
+    counts = {
+        line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")
+    }
     assert counts[':tensorflow:serving:request_count{model_name="dtypes",status="OK"}'] >= 1
     assert counts[':tensorflow:serving:request_count{model_name="",status="NOT_FOUND"}'] >= 1
     latency = {'model_name="dtypes"', 'API="predict"', 'entrypoint="REST"'}
     run = {'model_name="dtypes"', 'API="Predict"', 'runtime="TF1"'}
     for name, labels in (("request_latency", latency), ("runtime_latency", run)):
-        samples = {key: count for key, count in counts.items() if f":{name}_" in key and all(label in key for label in labels)}
+        samples = {
+            key: count for key, count in counts.items() if f":{name}_" in key and all(label in key for label in labels)
+        }
         bounds = [key.partition('le="')[2].partition('"')[0] for key in samples if "_bucket" in key]
-        assert (bounds[:6], len(bounds), bounds[-1]) == (["10", "18", "32.4", "58.32", "104.976", "188.957"], 34, "+Inf")
-        count, total = (next(value for key, value in samples.items() if f"_{part}{{" in key) for part in ("count", "sum"))
+        assert (bounds[:6], len(bounds), bounds[-1]) == (
+            ["10", "18", "32.4", "58.32", "104.976", "188.957"],
+            34,
+            "+Inf",
+        )
+        count, total = (
+            next(value for key, value in samples.items() if f"_{part}{{" in key) for part in ("count", "sum")
+        )
         assert total > 0 and count == max(value for key, value in samples.items() if "_bucket" in key) >= 1
     assert counts['serving_model_loads_total{model_name="dtypes",status="success"}'] == 1
     assert counts['serving_model_versions{state="AVAILABLE"}'] == 2
@@ -218,7 +249,9 @@ def test_metrics_are_served_at_the_monitoring_configs_path(call):
 
 
 def test_only_requests_that_succeed_count_in_the_latency(non_policy_models):
-    with running(ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=RestConfig(0))) as server:
+    with running(
+        ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=RestConfig(0))
+    ) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
         for path in ("/v1/models/dtypes", "/v1/models/dtypes/versions/9"):
             connection.request("GET", path)
@@ -233,12 +266,17 @@ def test_a_label_names_a_version_in_a_path(non_policy_models, tmp_path, monkeypa
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models.config").write_text(
-        f'model_config_list {{ config {{ name: "d" base_path: "{non_policy_models / "dtypes"}" model_platform: "tensorflow" '
+        f'model_config_list {{ config {{ name: "d" base_path: "{non_policy_models / "dtypes"}" model_platform: '
+        '"tensorflow" '
         'version_labels { key: "stable" value: 1 } } }'
     )
-    config = parse(["--model_config_file=models.config", "--port=0", "--rest_api_port=1", "--rest_api_timeout_in_ms=5000"])
+    config = parse(
+        ["--model_config_file=models.config", "--port=0", "--rest_api_port=1", "--rest_api_timeout_in_ms=5000"]
+    )
     assert config.rest == RestConfig(1, 8, 5.0, None)
-    with running(ServerConfig(models=config.models, port=0, poll_s=0, rest=RestConfig(0), allow_any_operation=True)) as server:
+    with running(
+        ServerConfig(models=config.models, port=0, poll_s=0, rest=RestConfig(0), allow_any_operation=True)
+    ) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
         body = json.dumps({"signature_name": "float32", "instances": [2.0]})
         connection.request("POST", "/v1/models/d/labels/stable:predict", body)
@@ -286,7 +324,9 @@ def test_metadata_has_every_field(call, non_policy_server):
     status, document = call("GET", "/v1/models/dtypes/metadata")
     signatures = document["metadata"]["signature_def"]["signature_def"]
     assert status == 200
-    assert all(signature.keys() == {"inputs", "outputs", "method_name", "defaults"} for signature in signatures.values())
+    assert all(
+        signature.keys() == {"inputs", "outputs", "method_name", "defaults"} for signature in signatures.values()
+    )
     assert signatures["bfloat16"]["inputs"]["x"]["dtype"] == "DT_BFLOAT16"
     assert signatures["sum"]["defaults"] == {}
     definitions = wire.SignatureDefMap()
@@ -322,7 +362,9 @@ def test_body_in_gzip(non_policy_server):
     connection.close()
 
 
-@pytest.mark.parametrize(("origin", "status"), [({"Origin": "https://example.org"}, 200), ({}, 400), ({"Origin": "x"}, 400)])
+@pytest.mark.parametrize(
+    ("origin", "status"), [({"Origin": "https://example.org"}, 200), ({}, 400), ({"Origin": "x"}, 400)]
+)
 def test_options_is_answered_without_a_body(origin, status, non_policy_server):
     connection = http.client.HTTPConnection("127.0.0.1", non_policy_server.rest_port, timeout=10)
     connection.request("OPTIONS", DTYPES, headers=origin)
@@ -373,7 +415,9 @@ def test_request_beyond_the_timeout_is_answered_504(non_policy_models, monkeypat
         try:
             for sent in (b"{}", b"{"):  # computed for too long; a body that does not arrive
                 with socket.create_connection(("127.0.0.1", server.rest_port), timeout=10) as connection:
-                    connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%s" % (DTYPES.encode(), sent))
+                    connection.sendall(
+                        b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%s" % (DTYPES.encode(), sent)
+                    )
                     response = http.client.HTTPResponse(connection)
                     response.begin()
                     error = json.loads(response.read())["error"]
@@ -383,7 +427,9 @@ def test_request_beyond_the_timeout_is_answered_504(non_policy_models, monkeypat
 
 
 def test_client_that_goes_in_the_middle_of_its_body_is_counted_and_not_logged(non_policy_models, caplog):
-    with running(ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=RestConfig(0))) as server:
+    with running(
+        ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=RestConfig(0))
+    ) as server:
         with socket.create_connection(("127.0.0.1", server.rest_port), timeout=10) as connection:
             connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{" % DTYPES.encode())
         limit = time.monotonic() + 20

@@ -160,7 +160,11 @@ def test_long_text_is_parsed_in_blocks_as_one_piece():
     text = json.dumps({"instances": numbers}).encode()
     assert json_document.parse(text, lambda: checks.append(1)) == {"instances": numbers}
     assert len(checks) == len(text) // request_body.BLOCK_BYTES + 2
-    for broken, error in ((text[:-2], "Missing a comma"), (text + b" x", None), (text.replace(b"5", b"\xff", 1), "Invalid")):
+    for broken, error in (
+        (text[:-2], "Missing a comma"),
+        (text + b" x", None),
+        (text.replace(b"5", b"\xff", 1), "Invalid"),
+    ):
         if error is None:
             assert json_document.parse(broken) == {"instances": numbers}
         else:

@@ -44,7 +44,11 @@ def same(value, expected):
     if isinstance(value, list):
         return isinstance(expected, list) and len(value) == len(expected) and all(map(same, value, expected))
     if isinstance(value, dict):
-        return isinstance(expected, dict) and value.keys() == expected.keys() and all(same(value[k], expected[k]) for k in value)
+        return (
+            isinstance(expected, dict)
+            and value.keys() == expected.keys()
+            and all(same(value[k], expected[k]) for k in value)
+        )
     return type(value) is type(expected) and value == expected and str(value) == str(expected)
 
 
@@ -54,7 +58,9 @@ def test_statuses_are_tensorflow_servings(answers):
 
 
 def test_numbers_are_tensorflow_servings(answers):
-    assert [(v, body) for v, status, body in answers if status == 200 and not same(body, json.loads(v["response"]))] == []
+    assert [
+        (v, body) for v, status, body in answers if status == 200 and not same(body, json.loads(v["response"]))
+    ] == []
 
 
 def test_error_texts_are_tensorflow_servings_apart_from_the_parsers(answers):
@@ -69,8 +75,8 @@ def test_error_texts_are_tensorflow_servings_apart_from_the_parsers(answers):
         both_by_parser = error.startswith("JSON Parse error: ") and expected.startswith("JSON Parse error: ")
         if error != expected and not both_by_parser:
             differing.append((vector["body"], error, expected))
-    # TensorFlow Serving's parser is one unit in the last place beside two numbers that it quotes, and half of a surrogate
-    # pair cannot be a Python string: our parser refuses it
+    # TensorFlow Serving's parser is one unit in the last place beside two numbers that it quotes, and half of a
+    # surrogate pair cannot be a Python string: our parser refuses it
     beside = {'{"instances": [0.30000000000000004]}', '{"instances": [18446744073709551616]}'}
     assert [each for each in differing if each[0] not in beside and "\\ude00" not in each[0]] == []
     assert all("surrogate pair" in error for body, error, _ in differing if body not in beside)

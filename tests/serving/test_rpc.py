@@ -49,7 +49,10 @@ class BlockedPredict:
 def test_calls_beyond_max_queued_calls_are_refused_at_once(grid_models, monkeypatch):
     with running(ServerConfig(grid_models, port=0, poll_s=0, threads=1, max_queued_calls=2)) as server:
         predict = BlockedPredict(server, monkeypatch)
-        with Client(f"127.0.0.1:{server.port}", retries=0, max_in_flight=9) as client, futures.ThreadPoolExecutor(9) as pool:
+        with (
+            Client(f"127.0.0.1:{server.port}", retries=0, max_in_flight=9) as client,
+            futures.ThreadPoolExecutor(9) as pool,
+        ):
             calls = [pool.submit(client.predict, "SA103", X, timeout_s=30) for _ in range(9)]
             refused = 0
             for call in futures.as_completed(calls, timeout=25):
@@ -103,7 +106,11 @@ def test_reflection_lists_tensorflow_servings_services_and_messages(non_policy_s
     with grpc.insecure_channel(f"127.0.0.1:{non_policy_server.port}") as channel:
         database = ProtoReflectionDescriptorDatabase(channel)
         services = set(database.get_services())
-        assert {"tensorflow.serving.PredictionService", "tensorflow.serving.ModelService", "grpc.health.v1.Health"} <= services
+        assert {
+            "tensorflow.serving.PredictionService",
+            "tensorflow.serving.ModelService",
+            "grpc.health.v1.Health",
+        } <= services
         pool = descriptor_pool.DescriptorPool(database)
         predict = pool.FindServiceByName("tensorflow.serving.PredictionService").methods_by_name["Predict"]
         assert predict.input_type.full_name == "tensorflow.serving.PredictRequest"
@@ -148,7 +155,9 @@ def test_loads_and_unloads_are_logged_and_failed_requests_are_not(grid_models, t
             (tmp_path / "m" / "SA103" / "3" / "saved_model.pb").write_bytes(b"x y")
             server.poll_once()
             assert (
-                server.metrics.registry.get_sample_value("serving_model_loads_total", {"model_name": "SA103", "status": "fail"})
+                server.metrics.registry.get_sample_value(
+                    "serving_model_loads_total", {"model_name": "SA103", "status": "fail"}
+                )
                 == 1
             )
     finally:
@@ -174,9 +183,9 @@ def test_an_event_gives_one_line_for_any_value(text):
 
 def test_the_server_does_not_import_tensorflow(grid_models):
     code = (
-        "import sys; from pathlib import Path; from serving.embedded.config import ServerConfig; "
-        "from serving.embedded.server import Server; s = Server(ServerConfig(Path(sys.argv[1]), port=0, poll_s=0)); s.start(); "
-        "print('tensorflow' in sys.modules, len(s.manager.served())); s.stop()"
+        "import sys; from pathlib import Path; from serving.embedded.config import ServerConfig; from "
+        "serving.embedded.server import Server; s = Server(ServerConfig(Path(sys.argv[1]), port=0, poll_s=0)); "
+        "s.start(); print('tensorflow' in sys.modules, len(s.manager.served())); s.stop()"
     )
     done = subprocess.run([sys.executable, "-c", code, str(grid_models)], capture_output=True, text=True, timeout=60)
     assert done.stdout.split()[0] == "False" and int(done.stdout.split()[1]) > 3, done.stderr
@@ -278,7 +287,9 @@ def test_long_details_are_truncated_as_in_tensorflow_serving(grid_models):
         with pytest.raises(grpc.RpcError) as refused:
             channel.unary_unary(PREDICT)(request.SerializeToString(), timeout=10)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert refused.value.details().endswith("x...TRUNCATED") and len(refused.value.details()) == 1024 + len("...TRUNCATED")
+    assert refused.value.details().endswith("x...TRUNCATED") and len(refused.value.details()) == 1024 + len(
+        "...TRUNCATED"
+    )
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,9 @@ def test_an_older_version_is_served_while_the_newest_fails_to_load(models):
         assert version_of(client) == 2
 
 
-@pytest.mark.parametrize("name", ["variables/variables.data-00000-of-00001", "variables/variables.index", "saved_model.pb"])
+@pytest.mark.parametrize(
+    "name", ["variables/variables.data-00000-of-00001", "variables/variables.index", "saved_model.pb"]
+)
 def test_a_half_copied_version_is_served_when_it_is_complete(models, name):
     half = models / MODEL / "5"
     shutil.copytree(models / MODEL / "1", half)
@@ -208,11 +210,18 @@ def test_wrong_flags_give_one_error_line_and_exit_code_2(models, capsys, tmp_pat
             (["--model_config_file", str(tmp_path / "none.config"), *city], "none.config: cannot be read"),
             (
                 ["--enable_profiler=false", *city],
-                "--enable_profiler=false: this server has tensorflow_model_server's --enable_profiler at its default only, true;",
+                "--enable_profiler=false: this server has tensorflow_model_server's --enable_profiler at its default "
+                "only, true;",
             ),
             (["--rest_api_port", "70000", *city], "--rest_api_port 70000 must lie between"),
-            (["--models-dir", str(models), "--port=0", "--rest_api_port", port, *city], "choose another --rest_api_port"),
-            (["--models-dir", str(models), "--port=9000", "--rest_api_port=9000", *city], "cannot be the same as --port"),
+            (
+                ["--models-dir", str(models), "--port=0", "--rest_api_port", port, *city],
+                "choose another --rest_api_port",
+            ),
+            (
+                ["--models-dir", str(models), "--port=9000", "--rest_api_port=9000", *city],
+                "cannot be the same as --port",
+            ),
             (
                 ["--models-dir", str(models), "--monitoring_config_file", "x", *city],
                 "--monitoring_config_file needs --rest_api_port",

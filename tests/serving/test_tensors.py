@@ -52,7 +52,11 @@ def test_a_tensor_without_typed_values_is_zeros():
 
 
 def test_a_tiny_message_cannot_take_a_large_array():
-    for message in (shaped(2**26, dtype=1), shaped(2**26, dtype=9, int64_val=[7]), shaped(2**17, dtype=2, double_val=[1, 2])):
+    for message in (
+        shaped(2**26, dtype=1),
+        shaped(2**26, dtype=9, int64_val=[7]),
+        shaped(2**17, dtype=2, double_val=[1, 2]),
+    ):
         with pytest.raises(TensorError, match="values are too few for shape"):
             to_array(message)
     assert to_array(shaped(2**16, dtype=1, float_val=[3])).sum() == 3 * 2**16
@@ -72,7 +76,8 @@ def shaped(*sizes, **fields):
         shaped(-1, dtype=1), shaped(2**40, dtype=1), shaped(2**20, 2**20, 2**30, dtype=1),
         shaped(1, dtype=1, tensor_content=b"abc"), shaped(1, dtype=1, float_val=[1, 2]), shaped(1, dtype=99),
         shaped(1, dtype=0), shaped(2, dtype=7, string_val=[b"a"]), shaped(1, dtype=4, int_val=[300]),
-        wire.Tensor(dtype=1, tensor_shape=wire.TensorShape(unknown_rank=True)), shaped(*[1] * 40, dtype=1, float_val=[1]),
+        wire.Tensor(dtype=1, tensor_shape=wire.TensorShape(unknown_rank=True)), shaped(*[1] * 40, dtype=1,
+        float_val=[1]),
     ],
 )  # fmt: skip
 def test_an_invalid_tensor_is_refused(message):

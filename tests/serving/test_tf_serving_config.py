@@ -53,7 +53,9 @@ def test_newest_versions_are_pinned_and_labelled_stable(exported, tmp_path, caps
     assert serve(["config", "--models-dir", str(exported), "--out", str(tmp_path), "--mounted-at", "/m/"]) == 0
     found = models(tmp_path)
     assert found["SA104"].base_path == "/m/SA104" and found["SA104"].model_platform == "tensorflow"
-    assert list(found["SA104"].model_version_policy.specific.versions) == [2] and found["SA104"].version_labels == {"stable": 2}
+    assert list(found["SA104"].model_version_policy.specific.versions) == [2] and found["SA104"].version_labels == {
+        "stable": 2
+    }
     assert capsys.readouterr().out == f"{tmp_path}: 3 models\n"
     monitoring = text_format.Parse((tmp_path / "monitoring.config").read_text(), wire.MonitoringConfig())
     assert monitoring.prometheus_config.enable and monitoring.prometheus_config.path == "/monitoring/prometheus/metrics"
@@ -84,7 +86,9 @@ def test_label_moves_after_its_version_was_loaded_beside_the_one_before(exported
         capsys.readouterr()
         assert main([*flags, *more]) == 0
         entry = models(tmp_path)["SA104"]
-        assert tuple(entry.model_version_policy.specific.versions) == expected and entry.version_labels == {"stable": label}
+        assert tuple(entry.model_version_policy.specific.versions) == expected and entry.version_labels == {
+            "stable": label
+        }
         assert message in capsys.readouterr().out
 
 
@@ -144,7 +148,9 @@ def test_file_that_a_server_refuses_is_replaced_by_one_that_loads_first(exported
         (out / "models.config").write_text(text.replace(entry, entry.replace(": 1", ": 2", 2)))
         assert models(out)["SA104"].version_labels == {"stable": 2}
         assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
-        assert "SA104: stable 1 -> 2\n" in capsys.readouterr().out and models(out)["SA104"].version_labels == {"stable": 2}
+        assert "SA104: stable 1 -> 2\n" in capsys.readouterr().out and models(out)["SA104"].version_labels == {
+            "stable": 2
+        }
 
 
 def test_shards_of_a_city_with_a_fleet_serve_their_own_tls(exported, tmp_path):
@@ -214,7 +220,9 @@ def wait(server, old_errors=()):
 
 def test_wait_ends_with_the_error_of_a_version_that_failed_to_load(monkeypatch, capsys):
     monkeypatch.setattr(loaded_versions, "STATUS_INTERVAL_S", 0.0)
-    with pytest.raises(loaded_versions.NotLoaded, match=r"a/2: there:8500 could not load it \(bad graph\); no label was moved"):
+    with pytest.raises(
+        loaded_versions.NotLoaded, match=r"a/2: there:8500 could not load it \(bad graph\); no label was moved"
+    ):
         wait(Server([(1, "AVAILABLE")], [(1, "AVAILABLE"), (2, "LOADING")], [(2, "END", "bad graph")]))
     assert "waiting until there:8500 has loaded a/2 (not listed yet); 0 s of at most 300 s\n" in capsys.readouterr().err
 
@@ -274,7 +282,9 @@ def test_full_volume_leaves_the_files_as_they_were(exported, tmp_path):
 
 def test_latest_leaves_the_choice_of_versions_to_the_server(exported, tmp_path):
     assert main(["--models-dir", str(exported), "--out", str(tmp_path), "--latest"]) == 0
-    assert all(not entry.HasField("model_version_policy") and not entry.version_labels for entry in models(tmp_path).values())
+    assert all(
+        not entry.HasField("model_version_policy") and not entry.version_labels for entry in models(tmp_path).values()
+    )
 
 
 def test_each_district_has_its_own_files(exported, tmp_path):
@@ -299,7 +309,9 @@ def test_certificates_become_an_ssl_config_that_only_the_server_may_read(exporte
         (tmp_path / name).write_text(f"-----BEGIN {name.upper()}-----\n")
     flags = ["--tls-certificate", str(tmp_path / "certificate"), "--tls-key", str(tmp_path / "key")]
     out = tmp_path / "out"
-    assert main(["--models-dir", str(exported), "--out", str(out), *flags, "--tls-client-ca", str(tmp_path / "ca")]) == 0
+    assert (
+        main(["--models-dir", str(exported), "--out", str(out), *flags, "--tls-client-ca", str(tmp_path / "ca")]) == 0
+    )
     ssl = text_format.Parse((out / "ssl.config").read_text(), wire.SSLConfig())
     assert (ssl.server_key, ssl.custom_ca, ssl.client_verify) == ("-----BEGIN KEY-----\n", "-----BEGIN CA-----\n", True)
     assert (out / "ssl.config").stat().st_mode & 0o777 == 0o600
@@ -315,7 +327,10 @@ def test_every_flag_is_one_of_tensorflow_model_server_2_20(exported, tmp_path, s
 
 def test_embedded_server_takes_the_same_files(exported, tmp_path):
     out = tmp_path / "out"
-    assert main(["--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported), "--config-at", str(out)]) == 0
+    assert (
+        main(["--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported), "--config-at", str(out)])
+        == 0
+    )
     server = embedded_flags.parse((out / "flags").read_text().splitlines())
     assert server.models.keys() == {"SA104", "SA105", "city"} and server.models["SA104"].labels == {"stable": 2}
     assert model_config.from_file(out / "models.config").keys() == server.models.keys()

@@ -26,7 +26,9 @@ def test_an_older_version_is_the_fallback_if_the_newest_fails_to_load():
     assert next_servable_action({2: A, 3: A, 4: A}, {}, {4: A}) == ServableAction(Operation.LOAD, 3)
     assert next_servable_action({2: A, 3: A, 4: A}, {}, {3: A, 4: A}) == ServableAction(Operation.LOAD, 2)
     assert next_servable_action({2: A, 3: A, 4: A}, {3: A}, {4: A}) is None, "one fallback is enough"
-    assert next_servable_action({2: A, 3: A, 4: B}, {3: A}, {4: A}) == ServableAction(Operation.LOAD, 4), "the newest has changed"
+    assert next_servable_action({2: A, 3: A, 4: B}, {3: A}, {4: A}) == ServableAction(Operation.LOAD, 4), (
+        "the newest has changed"
+    )
     assert next_servable_action({2: A, 3: A, 4: B}, {3: A, 4: B}, {}) == ServableAction(Operation.UNLOAD, 3)
 
 

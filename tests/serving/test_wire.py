@@ -94,7 +94,9 @@ def test_every_field_has_tensorflow_servings_number_name_and_type(ours, theirs):
             assert there is not None, f"{mine.full_name}.{field.name}"
             assert there.name == field.name, f"{mine.full_name}.{field.name}"
             assert field.is_repeated == there.is_repeated
-            assert field.type == there.type or (field.type, there.type) in SAME_ON_THE_WIRE, f"{mine.full_name}.{field.name}"
+            assert field.type == there.type or (field.type, there.type) in SAME_ON_THE_WIRE, (
+                f"{mine.full_name}.{field.name}"
+            )
             if field.message_type and field.message_type.file.package == "greenserve.wire":
                 compare(field.message_type, there.message_type)
 

@@ -14,7 +14,10 @@ from signals.safety.signal_safety import SignalSafety
 
 GREENS = ["GgGr", "rrrG"]
 PLAN = FallbackPlan(
-    Program("0", "static", 0, tuple(Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3)))), False
+    Program(
+        "0", "static", 0, tuple(Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3)))
+    ),
+    False,
 )
 HOLD_S = 10
 

@@ -18,11 +18,14 @@ def vehicle_readings(vehicles):
 
 
 def approach(upstream, exits=()):
-    """An approach from (row, distance, share, length, limit) and (row, share, length, limit); its lane is the first one."""
+    """An approach from (row, distance, share, length, limit) and (row, share, length, limit); its lane is the first
+    one."""
     return pb.Approach(
         lane_id=f"lane{upstream[0][0]}",
         upstream=[
-            pb.ReadLane(lane_id=f"lane{row}", distance_m=distance_m, share=share, length_m=length_m, limit_mps=limit_mps)
+            pb.ReadLane(
+                lane_id=f"lane{row}", distance_m=distance_m, share=share, length_m=length_m, limit_mps=limit_mps
+            )
             for row, distance_m, share, length_m, limit_mps in upstream
         ],
         exits=[
@@ -52,7 +55,9 @@ def one_by_one(approach, vehicles, red_s):
                 continue
             distance_m = max(distance_m, 0.0)
             count += lane.share
-            f["vehicles_near" if distance_m < 50 else "vehicles_middle" if distance_m < 150 else "vehicles_far"] += lane.share
+            f["vehicles_near" if distance_m < 50 else "vehicles_middle" if distance_m < 150 else "vehicles_far"] += (
+                lane.share
+            )
             if mps < 0.3:
                 f["halting"] += lane.share
             else:
@@ -86,7 +91,8 @@ number = st.floats(0, 1)
 
 @st.composite
 def streets(draw, max_approaches=5):
-    """(approaches, vehicles (row, position, speed, waiting), red times) on lanes with a length and a speed limit each."""
+    """(approaches, vehicles (row, position, speed, waiting), red times) on lanes with a length and a speed limit
+    each."""
     length_m = draw(st.lists(st.sampled_from([0.9, 7.5, 40.0, 120.5, 400.0]), min_size=LANES, max_size=LANES))
     limit_mps = draw(st.lists(st.sampled_from([2.78, 8.33, 13.89, 27.78]), min_size=LANES, max_size=LANES))
     share = st.sampled_from([0.11, 0.25, 0.3, 1 / 3, 0.5, 1.0])
@@ -138,7 +144,10 @@ def test_vehicles_on_lanes_of_others_do_not_count():
 
 
 def test_without_approaches_there_are_no_rows():
-    assert ApproachFeatures([], {"lane0": 0}).compute(vehicle_readings([(0, 1, 1, 1)]), np.zeros(0)).shape == (0, len(FEATURES))
+    assert ApproachFeatures([], {"lane0": 0}).compute(vehicle_readings([(0, 1, 1, 1)]), np.zeros(0)).shape == (
+        0,
+        len(FEATURES),
+    )
 
 
 def test_a_vehicle_counts_for_each_lane_that_it_may_reach():
@@ -165,7 +174,9 @@ def test_a_vehicle_past_its_stop_line_is_at_it():
 
 def test_an_exit_is_blocked_by_a_slow_vehicle_at_its_beginning():
     through = approach([(0, 0, 1, 100, 10)], [(1, 0.25, 100, 10), (2, 0.75, 50, 10)])
-    blocked = [features([through], [(2, at_m, mps, 0)])["exit_blocked"] for at_m, mps in ((24, 1.9), (26, 1.9), (24, 2.1))]
+    blocked = [
+        features([through], [(2, at_m, mps, 0)])["exit_blocked"] for at_m, mps in ((24, 1.9), (26, 1.9), (24, 2.1))
+    ]
     assert blocked == [0.75, 0, 0]
 
 

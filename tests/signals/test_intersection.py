@@ -129,7 +129,9 @@ def test_max_red_service_does_not_delay_the_plan_for_ever(crossing):
     contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=3))
     safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=4), greens)
     observer, sequencer = SumoRlObserver(np.arange(4), 4, 2), GreenPhaseSequencer(greens, 5, 3, 5)
-    x = Intersection(contract, observer, sequencer, [safety], [FallbackSchedule(PLAN)], Controller(hold_s=30, recovery_answers=2))
+    x = Intersection(
+        contract, observer, sequencer, [safety], [FallbackSchedule(PLAN)], Controller(hold_s=30, recovery_answers=2)
+    )
     x.start(0, ["GrGr"])
     sent = play(x, 100, lambda now: Answer(np.array([0])) if now < 20 else TimeoutError("late"))
     assert sum(state in greens[1:] for _, state in states(sent)) > 4, "links beyond max red are served again and again"
@@ -156,7 +158,9 @@ def test_tl_in_transition_asks_its_policy_with_the_others(crossing):
 
 def test_yellow_keeps_its_duration_when_modes_alternate(crossing):
     x = one_signal(crossing, 0, SafetyTimes(7, 5))
-    sent = play(x, 30, lambda now: TimeoutError("late") if now >= 10 and x.mode is ControlMode.POLICY else Answer(np.array([1])))
+    sent = play(
+        x, 30, lambda now: TimeoutError("late") if now >= 10 and x.mode is ControlMode.POLICY else Answer(np.array([1]))
+    )
     assert states(sent)[1:4] == [(10, "yyyr"), (14, "yyyr"), (17, "rrrr")]
 
 
@@ -283,7 +287,9 @@ def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing)
     contract = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
     sequencer = PlanSequencer("offset", [cycle_plan(phases, 0, 4, 60)], 2, 2, 2)
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
-    x = Intersection(contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [FallbackSchedule(PLAN)], Controller())
+    x = Intersection(
+        contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [FallbackSchedule(PLAN)], Controller()
+    )
     x.start(0, ["GgGr"])
     x.apply_answer(Answer(np.array([0.0])), 0, None)
     x.apply_answer(TimeoutError("late"), 72, None)
@@ -324,7 +330,14 @@ def two_signals():
     phases = [Phase(s, 10, 10, 10) for s in ("Gr", "yr", "rG", "ry")]
     networks = [
         SignalNetwork(
-            name, ((("a", "b"),), (("c", "d"),)), ("a", "c"), (Program("p", "static", 0, tuple(phases)),), "p", foes, none, none
+            name,
+            ((("a", "b"),), (("c", "d"),)),
+            ("a", "c"),
+            (Program("p", "static", 0, tuple(phases)),),
+            "p",
+            foes,
+            none,
+            none,
         )
         for name in "AB"
     ]
@@ -349,7 +362,10 @@ def two_signals():
 def test_each_signal_of_a_group_follows_its_own_number():
     x = two_signals()
     sent = play(
-        x, 20, lambda now: Answer(np.array([1.0, -1.0])) if now == 15 else Answer(np.array([-1.0, -1.0])), shown=("Gr", "rG")
+        x,
+        20,
+        lambda now: Answer(np.array([1.0, -1.0])) if now == 15 else Answer(np.array([-1.0, -1.0])),
+        shown=("Gr", "rG"),
     )
     assert [(now, s.signal, s.state) for now, s in sent] == [
         (0, "A", "Gr"), (0, "B", "rG"), (15, "A", "yr"), (18, "A", "rG"),

@@ -44,14 +44,18 @@ def test_policies_of_sumo_rl_take_the_first_program_and_all_its_greens(signal):
 def test_named_program_takes_precedence(signal):
     (chosen,) = of_tl(replace(SETTINGS, program="day"), [signal], takes_first=True)
     assert chosen.program is REAL
-    with pytest.raises(InputError, match=r"SA101: signal X has no program 'x', which \[tl.SA101\] names; it has '0', 'day'; set"):
+    with pytest.raises(
+        InputError, match=r"SA101: signal X has no program 'x', which \[tl.SA101\] names; it has '0', 'day'; set"
+    ):
         of_tl(replace(SETTINGS, program="x"), [signal])
 
 
 def test_program_of_the_training_must_be_the_named_one(signal):
     (chosen,) = of_tl(SETTINGS, [signal], trained_programs={"X": "0"})
     assert chosen.program is GUESS
-    with pytest.raises(InputError, match=r"trained on program '0' of signal X, but \[tl.SA101\] has program = 'day'; remove"):
+    with pytest.raises(
+        InputError, match=r"trained on program '0' of signal X, but \[tl.SA101\] has program = 'day'; remove"
+    ):
         of_tl(replace(SETTINGS, program="day"), [signal], trained_programs={"X": "0"})
     with pytest.raises(
         InputError, match=r"no program 'x', which the policy was trained on; it has '0', 'day'; add it to the netw"

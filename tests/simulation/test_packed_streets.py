@@ -47,8 +47,16 @@ def network_bytes(street):
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("street.net.xml", "../street.net.xml", "names .*/street.net.xml, which other machines do not have; copy it into"),
-        ("programs.add.xml", "missing.add.xml", r"missing.add.xml cannot be read: No such file or directory; fix its path"),
+        (
+            "street.net.xml",
+            "../street.net.xml",
+            "names .*/street.net.xml, which other machines do not have; copy it into",
+        ),
+        (
+            "programs.add.xml",
+            "missing.add.xml",
+            r"missing.add.xml cannot be read: No such file or directory; fix its path",
+        ),
     ],
 )
 def test_files_that_cannot_be_packed_are_one_line(street, old, new, reason):

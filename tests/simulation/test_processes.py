@@ -48,7 +48,9 @@ def test_terminated_process_ends_what_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr("simulation.executors.processes.TERMINATE_TIMEOUT_S", 60)
     with pytest.raises(InputError), Processes(2) as processes:
         try:
-            dict(processes.run(process_jobs.fail_while_another_runs, [str(tmp_path / "first"), str(tmp_path / "second")]))
+            dict(
+                processes.run(process_jobs.fail_while_another_runs, [str(tmp_path / "first"), str(tmp_path / "second")])
+            )
         finally:
             begin_s = time.monotonic()
     assert time.monotonic() - begin_s < 30, "it ends by itself"
@@ -58,7 +60,11 @@ def test_terminated_process_ends_what_it_started(tmp_path, monkeypatch):
 def test_process_that_swallows_its_termination_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("simulation.executors.processes.TERMINATE_TIMEOUT_S", 0.5)
     with pytest.raises(InputError), Processes(2) as processes:
-        dict(processes.run(process_jobs.fail_while_another_ignores_its_end, [str(tmp_path / "first"), str(tmp_path / "second")]))
+        dict(
+            processes.run(
+                process_jobs.fail_while_another_ignores_its_end, [str(tmp_path / "first"), str(tmp_path / "second")]
+            )
+        )
 
 
 def test_job_whose_process_dies_again_and_again_ends_the_run():
@@ -84,7 +90,10 @@ def test_processes_end_with_a_parent_that_is_killed():
     process.wait(10)
     process.stdout.close()
     end_s = time.monotonic() + 30
-    while Path(f"/proc/{child}/stat").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().rpartition(")")[2][:3]:
+    while (
+        Path(f"/proc/{child}/stat").exists()
+        and "Z" not in Path(f"/proc/{child}/stat").read_text().rpartition(")")[2][:3]
+    ):
         assert time.monotonic() < end_s, "the process still runs"
         time.sleep(0.05)
 

@@ -23,7 +23,18 @@ pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 CITY = ("--city", str(GRID / "city.toml"))
-SHORT = ("--episodes", "1", "--seconds", "120", "--evaluate-every", "1", "--held-out", "1", "--episodes-per-update", "1")
+SHORT = (
+    "--episodes",
+    "1",
+    "--seconds",
+    "120",
+    "--evaluate-every",
+    "1",
+    "--held-out",
+    "1",
+    "--episodes-per-update",
+    "1",
+)
 START_ATTEMPTS = 3
 """Ray gives a node, and each of its servers, some 30 s to start, which a machine under load may miss."""
 
@@ -108,7 +119,9 @@ def test_a_training_on_many_streets_is_the_same_on_a_cluster(cluster, tmp_path, 
     monkeypatch.setattr(gate, "has_gridlock", lambda by_name, name: False)
     initialise = StreetsSettings.__init__
     monkeypatch.setattr(
-        StreetsSettings, "__init__", lambda self, *args, **values: initialise(self, *args, **{"cloning_episodes": 2} | values)
+        StreetsSettings,
+        "__init__",
+        lambda self, *args, **values: initialise(self, *args, **{"cloning_episodes": 2} | values),
     )
     found = gate.streets
     monkeypatch.setattr(gate, "streets", lambda folder, count: found(tmp_path / "gate_streets", count))
@@ -121,7 +134,9 @@ def test_a_training_on_many_streets_is_the_same_on_a_cluster(cluster, tmp_path, 
 
 
 def results(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")}
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")
+    }
 
 
 def test_cluster_of_another_version_is_refused(cluster, monkeypatch):

@@ -17,7 +17,16 @@ from tests.networks import netgenerate
 def line(tmp_path_factory):
     """Two signals, A0 and B0, with a road of two directions between them and others that end."""
     net = tmp_path_factory.mktemp("line") / "line.net.xml"
-    options = ("--grid", "--grid.x-number", "2", "--grid.y-number", "1", "--grid.attach-length", "100", "--no-turnarounds")
+    options = (
+        "--grid",
+        "--grid.x-number",
+        "2",
+        "--grid.y-number",
+        "1",
+        "--grid.attach-length",
+        "100",
+        "--no-turnarounds",
+    )
     return network.read(netgenerate(net, *options))
 
 

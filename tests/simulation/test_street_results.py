@@ -14,7 +14,11 @@ def simulated(street_folder, seconds, scratch):
     street = network.of_city(city)
     scratch.mkdir()
     return simulate(
-        city, street, RandomTraffic(street.net_file, 50, 200.0, seconds), control_of(city, street, None, "max-pressure"), scratch
+        city,
+        street,
+        RandomTraffic(street.net_file, 50, 200.0, seconds),
+        control_of(city, street, None, "max-pressure"),
+        scratch,
     )
 
 

@@ -1,4 +1,5 @@
-"""Many streets as cities: times drawn by a street's name, the max red that `city init` writes, and streets that are left out."""
+"""Many streets as cities: times drawn by a street's name, the max red that `city init` writes, and streets that are
+left out."""
 
 import shutil
 import xml.etree.ElementTree as ET
@@ -53,7 +54,9 @@ def test_a_street_whose_programs_have_one_green_or_none_is_left_out(street, tmp_
     usable, (reason,) = of_folder(tmp_path, "--streets")
     assert usable == [tmp_path / "good"] and "poor" in reason and "\n" not in reason
     shutil.rmtree(tmp_path / "good")
-    with pytest.raises(InputError, match=r"--streets .*: none of its folders has a street\.sumocfg with a signal to control"):
+    with pytest.raises(
+        InputError, match=r"--streets .*: none of its folders has a street\.sumocfg with a signal to control"
+    ):
         of_folder(tmp_path, "--streets")
 
 

@@ -1,4 +1,5 @@
-"""Episodes in the real SUMO: rewards by their formulas, varied demand, served TLs beside those that learn, worker processes."""
+"""Episodes in the real SUMO: rewards by their formulas, varied demand, served TLs beside those that learn, worker
+processes."""
 
 import functools
 import gzip
@@ -63,7 +64,9 @@ def test_episode_is_repeated_by_its_seeds(task):
     arrays = initial_arrays(simulation)
     first, again, other = (simulation.run(arrays, Demand(7), (1, k), explore=True) for k in (1, 1, 2))
     same(first, again)
-    assert any(not np.array_equal(first.transitions[tl].action, other.transitions[tl].action) for tl in first.transitions)
+    assert any(
+        not np.array_equal(first.transitions[tl].action, other.transitions[tl].action) for tl in first.transitions
+    )
     assert first.transitions.keys() == set(TARGETS) and first.trips.total > 0
     assert simulation.run(arrays, Demand(7), (1,), explore=False).transitions == {}
 
@@ -83,13 +86,17 @@ def test_reward_of_a_decision_is_that_of_the_time_until_the_next(task, monkeypat
 
 def test_only_tls_that_decide_are_asked(task, monkeypatch):
     """In dialect street, a TL that is changing its green is due every 5 s, and does not decide."""
-    city = replace(task.city, tls={name: config.TL((signal,), "street", name) for name, signal in (("A", "A0"), ("B", "B0"))})
+    city = replace(
+        task.city, tls={name: config.TL((signal,), "street", name) for name, signal in (("A", "A0"), ("B", "B0"))}
+    )
     simulation = EpisodeSimulator(replace(task, city=city, target_tls=("A", "B")))
     asked: list[int] = []
     due: dict[float, int] = {}
     sample, observe = networks.StreetActorCritic.sample, TargetSimulation.observe
     monkeypatch.setattr(
-        networks.StreetActorCritic, "sample", lambda self, rows, x, rng: asked.append(len(rows)) or sample(self, rows, x, rng)
+        networks.StreetActorCritic,
+        "sample",
+        lambda self, rows, x, rng: asked.append(len(rows)) or sample(self, rows, x, rng),
     )
 
     def observed(self):
@@ -153,7 +160,9 @@ def test_decision_at_any_interval_has_the_reward_of_its_own_time(task, monkeypat
 def test_served_tls_answer_beside_those_that_learn(task, grid_models, monkeypatch):
     closed, opened = [], []
     channel = client_module.open_channel
-    monkeypatch.setattr(client_module, "open_channel", lambda *arguments: opened.append(channel(*arguments)) or opened[-1])
+    monkeypatch.setattr(
+        client_module, "open_channel", lambda *arguments: opened.append(channel(*arguments)) or opened[-1]
+    )
     close = client_module.Client.close
     monkeypatch.setattr(client_module.Client, "close", lambda self: closed.append(self._channel) or close(self))
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
@@ -170,7 +179,9 @@ def test_served_tls_answer_beside_those_that_learn(task, grid_models, monkeypatc
 
 def test_episode_in_which_a_served_tl_has_no_answer_fails(task, grid_models):
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
-        simulation = EpisodeSimulator(replace(task, seconds=20.0, infer_tls=("SA104",), server=f"127.0.0.1:{server.port}"))
+        simulation = EpisodeSimulator(
+            replace(task, seconds=20.0, infer_tls=("SA104",), server=f"127.0.0.1:{server.port}")
+        )
     with pytest.raises(SimulationFailed, match="SA104 had no valid answer from its policy"):
         simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
 
@@ -255,7 +266,9 @@ def test_reward_is_its_formula(name, loop_and_connection):
                     max(0, sum(1 - api.vehicle.getSpeed(v) / limit for v in api.lane.getLastStepVehicleIDs(lane)))
                     for lane, limit in upstream[c.tl].items()
                 )
-                lost += sum(f"{api.vehicle.getRoute(v)[0]}_0" in upstream[c.tl] for v in api.simulation.getPendingVehicles())
+                lost += sum(
+                    f"{api.vehicle.getRoute(v)[0]}_0" in upstream[c.tl] for v in api.simulation.getPendingVehicles()
+                )
                 sums[c.tl] -= lost / (20 * signals)
         if k % 3:
             continue  # three samples a decision
@@ -269,7 +282,9 @@ def test_reward_is_its_formula(name, loop_and_connection):
 
 def test_lane_belongs_to_the_nearest_signal_downstream(grid_street, grid_city):
     everyone = upstream_lanes(grid_street, {tl: item.signals for tl, item in grid_city.tls.items()})
-    assert len({lane for lanes in everyone.values() for lane in lanes}) == sum(map(len, everyone.values())), "none has two"
+    assert len({lane for lanes in everyone.values() for lane in lanes}) == sum(map(len, everyone.values())), (
+        "none has two"
+    )
     for tl, item in grid_city.tls.items():
         assert {lane for signal in item.signals for lane in grid_street.signals[signal].lanes} <= everyone[tl].keys()
         assert all(limit == 13.89 for limit in everyone[tl].values())
@@ -290,7 +305,9 @@ def test_resampled_demand_is_a_bootstrap_sample_of_the_vehicles(tmp_path):
     vehicles = "".join(f'<vehicle id="v{k}" depart="{k}"><route edges="a b"/></vehicle>' for k in range(1000))
     flow = '<flow id="f" begin="0" end="9" number="3" from="a" to="b"/>'
     (tmp_path / "a.rou.xml").write_text(f'<routes><vType id="car"/>{vehicles}{flow}</routes>')
-    (tmp_path / "a.sumocfg").write_text('<configuration><input><route-files value="a.rou.xml"/></input></configuration>')
+    (tmp_path / "a.sumocfg").write_text(
+        '<configuration><input><route-files value="a.rou.xml"/></input></configuration>'
+    )
 
     def sample(seed):
         name = Demand(seed, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]
@@ -339,7 +356,9 @@ def test_sample_of_few_vehicles_is_never_empty(tmp_path, vehicles):
 
 
 def test_text_of_the_routes_is_not_kept_in_memory(tmp_path):
-    rows = "".join(f'<vehicle id="vehicle {k}" depart="{k}"><route edges="a b c d e f"/></vehicle>\n' for k in range(5000))
+    rows = "".join(
+        f'<vehicle id="vehicle {k}" depart="{k}"><route edges="a b c d e f"/></vehicle>\n' for k in range(5000)
+    )
     (tmp_path / "a.rou.xml").write_text(f"<routes>{rows}</routes>")
     (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
     tracemalloc.start()
@@ -350,7 +369,9 @@ def test_text_of_the_routes_is_not_kept_in_memory(tmp_path):
 
 
 def test_vehicles_beside_persons_are_not_resampled(tmp_path):
-    (tmp_path / "a.rou.xml").write_text('<routes><vehicle id="bus"/><person id="p"><ride lines="bus"/></person></routes>')
+    (tmp_path / "a.rou.xml").write_text(
+        '<routes><vehicle id="bus"/><person id="p"><ride lines="bus"/></person></routes>'
+    )
     (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
     options = Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path / "none")
     assert "--route-files" not in options
@@ -364,7 +385,9 @@ def test_route_files_are_found_by_all_their_names(option, tmp_path, monkeypatch)
     (tmp_path / "a.rou.xml").write_text('<routes><include href="types.xml"/><vehicle id="v" depart="1"/></routes>')
     (tmp_path / "a.sumocfg").write_text(f"<configuration>{option}</configuration>")
     name = Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]
-    assert ET.parse(name).getroot().find("include").get("href") == str(tmp_path / "types.xml"), "the copy lies elsewhere"
+    assert ET.parse(name).getroot().find("include").get("href") == str(tmp_path / "types.xml"), (
+        "the copy lies elsewhere"
+    )
 
 
 @pytest.mark.parametrize("text", [None, "<routes>", "nonsense"])
@@ -385,7 +408,9 @@ def test_sharp_actors_take_their_best_action(task):
     rows = np.zeros(len(episode.x), int)
     np.testing.assert_array_equal(episode.action, ActorCritics(layout, arrays[0]).greedy_actions(rows, episode.x))
     explored = simulation.run(arrays, Demand(7), (1, 1), explore=True).transitions["SA101"]
-    assert (explored.action != ActorCritics(layout, arrays[0]).greedy_actions(np.zeros(len(explored.x), int), explored.x)).any()
+    assert (
+        explored.action != ActorCritics(layout, arrays[0]).greedy_actions(np.zeros(len(explored.x), int), explored.x)
+    ).any()
 
 
 def test_scale_multiplies_that_of_the_configuration(tmp_path):
@@ -408,5 +433,7 @@ def test_begin_after_the_end_is_an_error_of_the_input(task):
 def test_scaled_demand_has_more_or_fewer_vehicles(task):
     simulation = EpisodeSimulator(task)
     arrays = initial_arrays(simulation)
-    few, many = (simulation.run(arrays, Demand(7, scale, 30.0), (1,), explore=False).trips.total for scale in (0.8, 1.2))
+    few, many = (
+        simulation.run(arrays, Demand(7, scale, 30.0), (1,), explore=False).trips.total for scale in (0.8, 1.2)
+    )
     assert many > 1.2 * few

@@ -16,7 +16,9 @@ from training.transitions import Batch, RewardScale, Transitions, make_batch
 
 def learner(*contracts, **settings):
     (layout,) = layouts(contracts, False, (16,))
-    return Learner(ActorCritics(layout, ActorCritics.initial_arrays(layout, np.random.default_rng(1))), PpoConfig(**settings))
+    return Learner(
+        ActorCritics(layout, ActorCritics.initial_arrays(layout, np.random.default_rng(1))), PpoConfig(**settings)
+    )
 
 
 def rounds(own, reward_of, count, size=64):
@@ -27,7 +29,9 @@ def rounds(own, reward_of, count, size=64):
         batches = []
         for row in range(networks.layout.row_count):
             x = np.zeros((size, max(networks.layout.observation_sizes)), np.float32)
-            x[:, : networks.layout.observation_sizes[row]] = rng.integers(0, 2, (size, networks.layout.observation_sizes[row]))
+            x[:, : networks.layout.observation_sizes[row]] = rng.integers(
+                0, 2, (size, networks.layout.observation_sizes[row])
+            )
             rows = np.full(size, row)
             action, log_p = networks.sample(rows, x, rng)
             reward = np.array([reward_of(row, *pair) for pair in zip(x, action, strict=True)], np.float32)
@@ -41,7 +45,9 @@ def test_every_row_learns_the_better_action_of_its_own_observations():
     rounds(own, lambda row, x, action: float(action[0] == (x[0] if row == 0 else x[0] + x[1])), 80, 128)
     networks = own.networks
     assert [networks.greedy_actions(np.array([0]), np.array([[x, 0]], np.float32))[0, 0] for x in (0, 1)] == [0, 1]
-    second = [networks.greedy_actions(np.array([1]), np.array([pair], np.float32))[0, 0] for pair in ((0, 0), (0, 1), (1, 1))]
+    second = [
+        networks.greedy_actions(np.array([1]), np.array([pair], np.float32))[0, 0] for pair in ((0, 0), (0, 1), (1, 1))
+    ]
     assert second == [0, 1, 2]
     value = networks.critic(np.array([0]), np.array([[0, 0]], np.float32))
     assert value == pytest.approx(1, abs=0.2), "the critic has learned what it earns"
@@ -51,7 +57,9 @@ def test_continuous_actions_move_to_the_better_number():
     own = learner(contract("A", 1, 2, "gro", "sappo"), learning_rate=3e-3)
     wanted = np.array([0.6, -0.4])
     rounds(own, lambda row, x, action: -float(((np.clip(action, -1, 1) - wanted) ** 2).sum()), 60, 128)
-    assert own.networks.greedy_actions(np.array([0]), np.zeros((1, 1), np.float32))[0] == pytest.approx(wanted, abs=0.15)
+    assert own.networks.greedy_actions(np.array([0]), np.zeros((1, 1), np.float32))[0] == pytest.approx(
+        wanted, abs=0.15
+    )
     assert (own.networks.arrays[-1] < -0.7).all(), "it explores less than at first"
 
 
@@ -69,7 +77,9 @@ def test_row_without_decisions_keeps_its_weights_also_after_it_has_learned():
     before = [array.copy() for array in own.networks.arrays]
     x = np.ones((8, 1), np.float32)
     action, log_p = own.networks.sample(np.zeros(8, int), x, np.random.default_rng(1))
-    batch = Batch(x, action, log_p, np.linspace(-1, 1, 8, dtype=np.float32), np.ones(8, np.float32), np.zeros(8, np.float32))
+    batch = Batch(
+        x, action, log_p, np.linspace(-1, 1, 8, dtype=np.float32), np.ones(8, np.float32), np.zeros(8, np.float32)
+    )
     own.learn([batch, None], np.random.default_rng(1), 0)
     assert any(not np.array_equal(old[0], new[0]) for old, new in zip(before, own.networks.arrays, strict=True))
     for old, new in zip(before, own.networks.arrays, strict=True):
@@ -160,7 +170,9 @@ def test_reward_scale_is_an_exponential_average_over_updates():
     scale, empty = RewardScale(gamma=0.0), np.zeros((3, 1), np.float32)
 
     def update(reward):
-        return scale.update([Transitions(empty, empty, empty[:, 0], empty[:, 0], np.array(reward, np.float32), empty[:, 0])])
+        return scale.update(
+            [Transitions(empty, empty, empty[:, 0], empty[:, 0], np.array(reward, np.float32), empty[:, 0])]
+        )
 
     update([-1, 1, 0])
     assert scale.variance == 1.0, "the first update counts whole"
@@ -250,14 +262,25 @@ def decisions(own, count, seed=3):
 
 
 def test_weights_are_those_of_the_release_without_statistics():
-    """Sums of the arrays' absolute values after three updates with the defaults, before statistics and target_kl were added."""
+    """Sums of the arrays' absolute values after three updates with the defaults, before statistics and target_kl were
+    added."""
     own = learner(contract("A", 2, 3), contract("B", 3, 2))
     rounds(own, lambda row, x, action: float(action[0] == x[0]), 3)
     expected = [22.080065, 0.30161877, 1.0997038, 0.078555397, 22.963067, 0.34909847, 6.184751, 0.032657273, 4.1999999]
     np.testing.assert_allclose([np.abs(array).sum() for array in own.networks.arrays], expected, rtol=1e-5)
     own = learner(contract("A", 2, 2, "gro", "sappo"))
     rounds(own, lambda row, x, action: -float(abs(action).sum()), 3)
-    expected = [8.4163106, 0.13199494, 0.31216268, 0.025770846, 8.9768208, 0.18983165, 3.1613475, 0.016412001, 1.4322833]
+    expected = [
+        8.4163106,
+        0.13199494,
+        0.31216268,
+        0.025770846,
+        8.9768208,
+        0.18983165,
+        3.1613475,
+        0.016412001,
+        1.4322833,
+    ]
     np.testing.assert_allclose([np.abs(array).sum() for array in own.networks.arrays], expected, rtol=1e-5)
 
 
@@ -274,7 +297,9 @@ def test_target_kl_ends_the_update_of_a_row_alone():
     """The first row's advantages drive its policy away from the old one; the second row's policy does not change."""
     results = []
     for target in (None, 0.001):
-        own = learner(contract("A", 2, 3), contract("B", 3, 2), target_kl=target, epochs=20, learning_rate=1e-2, entropy=0.0)
+        own = learner(
+            contract("A", 2, 3), contract("B", 3, 2), target_kl=target, epochs=20, learning_rate=1e-2, entropy=0.0
+        )
         first, second = decisions(own, 64)
         second.advantage[:] = 0
         statistics = own.learn([first, second], np.random.default_rng(1), 0)
@@ -291,7 +316,9 @@ def test_target_kl_ends_the_update_of_a_row_alone():
 def test_statistics_of_an_update_are_means_over_its_decisions(kind):
     """Two rows with unequal numbers of decisions, one step each: recomputed with NumPy."""
     dialects = ("A", 2, 3), ("B", 3, 2)
-    own = learner(*(contract(*sizes, kind, "sumo-rl" if kind == "categorical" else "sappo") for sizes in dialects), epochs=1)
+    own = learner(
+        *(contract(*sizes, kind, "sumo-rl" if kind == "categorical" else "sappo") for sizes in dialects), epochs=1
+    )
     first, second = decisions(own, 64)
     second = Batch(*(getattr(second, name)[:16] for name in second.__dataclass_fields__))
     parts = []
@@ -328,7 +355,9 @@ def test_explained_variance_is_1_of_a_perfect_critic_and_0_of_a_constant_one():
     assert explained_variance([(-target, target)]) == pytest.approx(-3)
     assert np.isnan(explained_variance([(target, np.ones(3, np.float32))]))
     # a network of small targets does not count more than its variance
-    assert explained_variance([(target, target), (np.zeros(3, np.float32), 0.01 * target)]) == pytest.approx(1, abs=1e-3)
+    assert explained_variance([(target, target), (np.zeros(3, np.float32), 0.01 * target)]) == pytest.approx(
+        1, abs=1e-3
+    )
 
 
 def test_statistics_of_several_networks_count_by_their_decisions():

@@ -1,4 +1,5 @@
-"""Settings of PPO: as flags and in [training], what they change, what is recorded, what is refused, and the statistics."""
+"""Settings of PPO: as flags and in [training], what they change, what is recorded, what is refused, and the
+statistics."""
 
 import csv
 import json
@@ -22,12 +23,14 @@ pytestmark = pytest.mark.slow
 STREETS = ("--seconds", "100", "--episodes", "2", "--episodes-per-update", "1")
 TRAINING = (*STREETS, "--held-out", "1", "--evaluate-every", "2")
 OTHER = {
-    "learning_rate": 0.01, "learning_rate_schedule": "constant", "gamma": 0.5, "gae_lambda": 0.1, "clip": 0.001, "entropy": 0.5,
+    "learning_rate": 0.01, "learning_rate_schedule": "constant", "gamma": 0.5, "gae_lambda": 0.1, "clip": 0.001,
+    "entropy": 0.5,
     "epochs": 3, "minibatch": 4, "final_sharpness": 30.0, "target_kl": 1e-6, "hidden_sizes": (8, 16),
 }  # fmt: skip
 """A value of each setting that is not its default."""
 DEFAULTS = {
-    "learning_rate": 0.001, "learning_rate_schedule": "linear", "gamma": 0.97, "gae_lambda": 0.95, "clip": 0.2, "entropy": 0.01,
+    "learning_rate": 0.001, "learning_rate_schedule": "linear", "gamma": 0.97, "gae_lambda": 0.95, "clip": 0.2,
+    "entropy": 0.01,
     "epochs": 8, "minibatch": 128, "final_sharpness": 10.0, "hidden_sizes": (64, 64),
 }  # fmt: skip
 
@@ -52,7 +55,8 @@ def city_with(folder, settings, dialect="sumo-rl"):
     folder.mkdir(parents=True, exist_ok=True)
     lines = "\n".join(as_line(key, value) for key, value in settings.items())
     (folder / "city.toml").write_text(
-        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[training]\n{lines}\n[tl.SA101]\nsignals = ["A0"]\n{TLS[dialect]}\n'
+        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[training]\n{lines}\n[tl.SA101]\nsignals = '
+        f'["A0"]\n{TLS[dialect]}\n'
     )
     return folder / "city.toml"
 
@@ -105,7 +109,10 @@ def test_setting_of_the_city_changes_the_weights_and_is_recorded(key, unset, tmp
     assert recorded in ([OTHER[key], OTHER[key]], list(OTHER[key]) if key == "hidden_sizes" else None)
     capsys.readouterr()
     city_with(tmp_path, {})
-    assert main(["train", "--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / "out"), *TRAINING, "--resume"]) == 2
+    assert (
+        main(["train", "--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / "out"), *TRAINING, "--resume"])
+        == 2
+    )
     error = capsys.readouterr().err
     assert f"the training to resume had another {name}; pass the same flags" in error and error.count("\n") == 1
 
@@ -226,7 +233,10 @@ def test_settings_of_many_streets_are_recorded_in_the_policy(tmp_path, capsys):
     flags = ("train", "--streets", str(tmp_path / "folder"), *STREETS, "--out", str(tmp_path / "out"))
     assert main([*flags, "--hidden-sizes", "8,8"]) == 2
     error = capsys.readouterr().err
-    assert error == "error: --hidden-sizes does not apply: the networks of the dialect street have fixed sizes; leave it out\n"
+    assert (
+        error
+        == "error: --hidden-sizes does not apply: the networks of the dialect street have fixed sizes; leave it out\n"
+    )
     assert main([*flags, *others]) == 0, capsys.readouterr().err
     (identity,) = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"]
     assert all(identity[f"--{key.replace('_', '-')}"] == OTHER[key] for key in OTHER if key != "hidden_sizes")

@@ -17,7 +17,13 @@ from export.actors.phase_competition import (
 from export.checkpoints import phase_networks
 from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations
-from training.phase_competition.networks import CRITIC_SHAPES, Heuristic, StreetActorCritic, StreetLayout, initial_arrays
+from training.phase_competition.networks import (
+    CRITIC_SHAPES,
+    Heuristic,
+    StreetActorCritic,
+    StreetLayout,
+    initial_arrays,
+)
 from training.phase_competition.street_learning import load, save
 
 SIZES = {"A": (2, 5), "B": (4, 12), "C": (8, 20)}
@@ -95,13 +101,19 @@ def test_greens_are_sampled_with_the_probabilities_among_those_that_the_rules_of
         rows, actions = np.arange(len(allowed)), found[tl][:, 0].astype(int)
         assert allowed[rows, actions].all()
         y = log_softmax(
-            scores([array[0] for array in arrays[: len(SHAPES)]], own, *phase_competition.inputs(own, current, green_s, features))
+            scores(
+                [array[0] for array in arrays[: len(SHAPES)]],
+                own,
+                *phase_competition.inputs(own, current, green_s, features),
+            )
         )
         expected = log_softmax(np.where(allowed, y, -np.inf))
         np.testing.assert_allclose(found[tl][:, 1], expected[rows, actions], rtol=1e-3, atol=1e-3)
         # a lane that waits alone, at a green that does not serve it
         serves = junction.protected + junction.permissive > 0
-        late = (features[..., FEATURES.index("longest_red")] >= MAX_RED_S) & (features[..., FEATURES.index("halting")] > 0)
+        late = (features[..., FEATURES.index("longest_red")] >= MAX_RED_S) & (
+            features[..., FEATURES.index("halting")] > 0
+        )
         for k in np.flatnonzero(late.sum(1) == 1):
             lane = late[k].argmax()
             if serves[:, lane].any() and not serves[current[k].argmax(), lane]:

@@ -72,7 +72,16 @@ def trained(tmp_path_factory):
 
 def test_checkpoints_of_every_format_are_exported(trained, tmp_path, capsys):
     assert {"PPO-_SA101_trial_3.index", "SA107-3.index"} <= {path.name for path in trained.rglob("*")}
-    flags = ("--model-path", str(trained), "--tl", ",".join(FORMATS), "--model-number", "3", "--models-dir", str(tmp_path))
+    flags = (
+        "--model-path",
+        str(trained),
+        "--tl",
+        ",".join(FORMATS),
+        "--model-number",
+        "3",
+        "--models-dir",
+        str(tmp_path),
+    )
     assert export([*CITY, *flags]) == 0, capsys.readouterr().err
     assert {path.parent.name for path in tmp_path.glob("*/3")} == FORMATS.keys()
     change_s = {tl: from_saved_model(tmp_path / tl / "3").origin.change_s for tl in FORMATS}
@@ -80,7 +89,8 @@ def test_checkpoints_of_every_format_are_exported(trained, tmp_path, capsys):
 
 
 def test_contract_has_the_change_times_that_the_training_had(tmp_path, capsys):
-    """With a yellow of 2 s in city.toml, and the street's floors of 3 s and a red clearance: check asks for no other training."""
+    """With a yellow of 2 s in city.toml, and the street's floors of 3 s and a red clearance: check asks for no other
+    training."""
     city = tmp_path / "city.toml"
     city.write_text(
         f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[training]\nmodel_path = "out"\n'
@@ -101,7 +111,11 @@ def test_contract_has_the_change_times_that_the_training_had(tmp_path, capsys):
 
 def test_curve_has_a_row_per_update(trained):
     lines = (trained / "trial_3_curve.csv").read_text().splitlines()
-    assert lines[0].split(",")[:2] == ["episode", "delay_s"] and [line.split(",")[0] for line in lines[1:]] == ["1", "2", "3"]
+    assert lines[0].split(",")[:2] == ["episode", "delay_s"] and [line.split(",")[0] for line in lines[1:]] == [
+        "1",
+        "2",
+        "3",
+    ]
     assert list((trained / "tensorboard" / "trial_3").glob("events*"))
 
 
@@ -219,7 +233,17 @@ def test_resumed_training_in_another_city_is_refused(interrupted, tmp_path, caps
     shutil.copytree(GRID, city, ignore=shutil.ignore_patterns("checkpoints", "models", "__pycache__"))
     flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in SHORT]
     shutil.copytree(interrupted, tmp_path / "copy")
-    resume = [*flags, *FORMAT_FLAGS, "--episodes", "3", "--model-number", "3", "--out", str(tmp_path / "copy"), "--resume"]
+    resume = [
+        *flags,
+        *FORMAT_FLAGS,
+        "--episodes",
+        "3",
+        "--model-number",
+        "3",
+        "--out",
+        str(tmp_path / "copy"),
+        "--resume",
+    ]
     with (city / "demand.rou.xml").open("a") as file:
         file.write("<!-- another morning -->")
     assert main(resume) == 2
@@ -287,8 +311,8 @@ def test_second_training_of_a_model_number_in_a_folder_is_refused(tmp_path, caps
     with run_lock.held(lock_file(tmp_path, 3), ""):
         assert train(tmp_path, 3) == 2
         assert capsys.readouterr().err == (
-            f"error: {tmp_path}: another training of model number 3 runs in this folder; wait for its end, or pass another "
-            "--model-number or --out\n"
+            f"error: {tmp_path}: another training of model number 3 runs in this folder; wait for its end, or pass "
+            "another --model-number or --out\n"
         )
     assert not list(tmp_path.iterdir())
 
@@ -325,7 +349,10 @@ def damage_identity(path):
     [
         (".trial_3.progress.npz", damage_with_numpy),
         (".trial_3.progress.npz", damage_identity),
-        (".trial_3.progress.npz", lambda path: path.write_bytes(path.read_bytes().replace(b"PK\x01\x02", b"PK\x01\x03", 1))),
+        (
+            ".trial_3.progress.npz",
+            lambda path: path.write_bytes(path.read_bytes().replace(b"PK\x01\x02", b"PK\x01\x03", 1)),
+        ),
         ("trial_3_curve.csv", lambda path: path.write_bytes(b"\xff\xfe\x00")),
     ],
 )
@@ -459,7 +486,9 @@ def test_disk_that_is_full_leaves_the_last_whole_checkpoint(trained, tmp_path):
     )
     command = [sys.executable, "-c", script, str(GRID / "city.toml"), str(tmp_path / "out")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert "the checkpoint of SA107 cannot be written" in done.stdout and done.stdout.count("\n") == 1, done.stderr[-2000:]
+    assert "the checkpoint of SA107 cannot be written" in done.stdout and done.stdout.count("\n") == 1, done.stderr[
+        -2000:
+    ]
     assert {path: path.read_bytes() for path in sorted((tmp_path / "out" / "SA107").iterdir())} == before
     assert not list((tmp_path / "out").glob("*.partial"))
 
@@ -475,7 +504,9 @@ def test_target_tls_and_infer_tls_flags_are_accepted(grid_models, tmp_path, caps
         "--infer-model-path",
         str(grid_models),
     )
-    assert main([*CITY, *flags, "--seconds", "100", "--episodes", "1", "--out", str(tmp_path)]) == 0, capsys.readouterr().err
+    assert main([*CITY, *flags, "--seconds", "100", "--episodes", "1", "--out", str(tmp_path)]) == 0, (
+        capsys.readouterr().err
+    )
     assert "SA101: " in capsys.readouterr().out
 
 
@@ -486,7 +517,10 @@ def test_target_tls_and_infer_tls_flags_are_accepted(grid_models, tmp_path, caps
         (("--target-tl", "SA101", "--infer-tl", "SA101"), "SA101 cannot be --target-tl and --infer-tl at once"),
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-number", "77"), "SA104/77; SA104 has 1"),
         (("--infer-model-number", "3"), "--infer-model-number needs --infer-tl"),
-        (("--target-tl", "SA101", "--infer-tl", "SA104", "--server", "x:1", "--infer-model-path", "m"), "both name the models"),
+        (
+            ("--target-tl", "SA101", "--infer-tl", "SA104", "--server", "x:1", "--infer-model-path", "m"),
+            "both name the models",
+        ),
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--server", "127.0.0.1:1"), "no model server answers"),
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--server", "foo"), "--server"),
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-path", "nowhere"), "there is no model in"),
@@ -503,7 +537,10 @@ def test_target_tls_and_infer_tls_flags_are_accepted(grid_models, tmp_path, caps
 )
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, grid_models, tmp_path, capsys):
     models = ("--infer-model-path", str(grid_models)) if "77" in flags else ()
-    assert main([*CITY, *models, *flags, *(() if "--seconds" in flags else ("--seconds", "50")), "--out", str(tmp_path)]) == 2
+    assert (
+        main([*CITY, *models, *flags, *(() if "--seconds" in flags else ("--seconds", "50")), "--out", str(tmp_path)])
+        == 2
+    )
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and error.count("\n") == 1
 
@@ -521,7 +558,9 @@ def test_wrong_input_is_one_line_and_exit_code_2(flags, message, grid_models, tm
 def test_city_without_end_or_demand_is_refused(end, message, tmp_path, capsys):
     network = f'<input><net-file value="{GRID / "grid.net.xml"}"/></input>'
     (tmp_path / "a.sumocfg").write_text(f"<configuration>{network}<time>{end}</time></configuration>")
-    (tmp_path / "city.toml").write_text('[network]\nsumocfg = "a.sumocfg"\n[tl.SA101]\nsignals = ["A0"]\ndialect = "sumo-rl"\n')
+    (tmp_path / "city.toml").write_text(
+        '[network]\nsumocfg = "a.sumocfg"\n[tl.SA101]\nsignals = ["A0"]\ndialect = "sumo-rl"\n'
+    )
     assert main(["--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / "out"), "--episodes", "1"]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("error: ") == 1
@@ -530,10 +569,14 @@ def test_city_without_end_or_demand_is_refused(end, message, tmp_path, capsys):
 def test_state_that_cannot_be_read_is_refused(tmp_path, capsys):
     (tmp_path / ".trial_3.progress.npz").write_bytes(b"garbage")
     assert train(tmp_path, 3, "--resume") == 2
-    assert "is not the state of this training (it is damaged, or not a .npz file); pass another" in capsys.readouterr().err
+    assert (
+        "is not the state of this training (it is damaged, or not a .npz file); pass another" in capsys.readouterr().err
+    )
 
 
 def test_state_that_is_a_folder_is_not_called_damaged(tmp_path, capsys):
     (tmp_path / ".trial_3.progress.npz").mkdir()
     assert train(tmp_path, 3, "--resume") == 2
-    assert ".trial_3.progress.npz: cannot be read: Is a directory; fix its path or permissions" in capsys.readouterr().err
+    assert (
+        ".trial_3.progress.npz: cannot be read: Is a directory; fix its path or permissions" in capsys.readouterr().err
+    )

@@ -1,8 +1,8 @@
 """What the shared networks learn from: decisions of TLs of many streets, with advantages over unequal times.
 
-A decision lasts until the next one at which the green may change: 5 s if the green is kept, more if it changes. So rewards
-and values are discounted by time (a semi-Markov decision process: Sutton, Precup and Singh 1999), and generalised advantage
-estimates (Schulman et al. 2016) with them.
+A decision lasts until the next one at which the green may change: 5 s if the green is kept, more if it changes. So
+rewards and values are discounted by time (a semi-Markov decision process: Sutton, Precup and Singh 1999), and
+generalised advantage estimates (Schulman et al. 2016) with them.
 """
 
 from collections.abc import Sequence
@@ -41,8 +41,8 @@ class StreetBatch:
     green_x: Float32s
     """[N, P, GREEN_INPUTS]"""
     allowed: NDArray[np.bool_]
-    """[N, P], the greens among which each decision was made (`greens_in_training`). Not for cloning: the heuristic ignores the
-    rules."""
+    """[N, P], the greens among which each decision was made (`greens_in_training`). Not for cloning: the heuristic
+    ignores the rules."""
     action: NDArray[np.int32]
     log_p: Float32s
     advantage: Float32s
@@ -138,9 +138,9 @@ def _advantages(tl: Transitions, gamma: float, gae_lambda: float) -> tuple[NDArr
 def _scaled(advantage: NDArray[np.float64], spread: NDArray[np.float64], episode: NDArray[np.intp]) -> Float32s:
     """Advantages of unit scale.
 
-    In an episode, a decision at a congested junction counts for more than one at a quiet junction, but by the square root only.
-    Divides by the root mean square of each episode's advantages, so that one on a quiet street counts as much as one on a
-    congested street.
+    In an episode, a decision at a congested junction counts for more than one at a quiet junction, but by the square
+    root only. Divides by the root mean square of each episode's advantages, so that one on a quiet street counts as
+    much as one on a congested street.
 
     Args:
         advantage: [N].

@@ -1,4 +1,5 @@
-"""`greenserve train --streets` and `--select`: one policy for any junction, of one network or of the best of several."""
+"""`greenserve train --streets` and `--select`: one policy for any junction, of one network or of the best of
+several."""
 
 import argparse
 import sys
@@ -20,7 +21,8 @@ from training.progress import network_seeds
 from training.statistics import NotFinite
 
 CITY_FLAGS = (
-    "city", "target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared", "start_from",
+    "city", "target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared",
+    "start_from",
     "strict", "same_demand", "checkpoint", *flags.EVALUATIONS,
 )  # fmt: skip
 """Flags of a training in a city."""
@@ -83,7 +85,9 @@ def select(args: argparse.Namespace) -> int:
         raise InputError("--select names no file; pass .policy files of greenserve train, separated by commas")
     for path in paths:
         if not path.is_file():
-            raise InputError(f"--select {path}: no such file; pass .policy files of greenserve train, separated by commas")
+            raise InputError(
+                f"--select {path}: no such file; pass .policy files of greenserve train, separated by commas"
+            )
     names = names_of(paths)
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"--select names {repeated} twice; remove one")
@@ -100,7 +104,9 @@ def _train_networks(parts: Sequence[StreetsSettings]) -> list[Network]:
 
     Raises InputError, SimulationFailed, NotFinite if none has been trained.
     """
-    has_begun = any(part.progress_file.exists() or (part.shared_updates and part.shared_progress_file.exists()) for part in parts)
+    has_begun = any(
+        part.progress_file.exists() or (part.shared_updates and part.shared_progress_file.exists()) for part in parts
+    )
     # if anything has been saved, networks without a saved state start anew
     resumed = [replace(part, resume=part.resume and (part.progress_file.exists() or not has_begun)) for part in parts]
     # all of them before the first training, which takes long
@@ -129,7 +135,9 @@ def _selection(args: argparse.Namespace, networks: int) -> Selection:
     """The selection among a number of networks. Raises InputError."""
     keep = min(DEFAULT_KEEP, networks) if args.keep is None else args.keep
     if keep > networks:
-        raise InputError(f"--keep {keep} is more than there are networks, {networks}; pass a smaller --keep or more networks")
+        raise InputError(
+            f"--keep {keep} is more than there are networks, {networks}; pass a smaller --keep or more networks"
+        )
     settings = SelectionSettings(
         args.out,
         args.model_number,

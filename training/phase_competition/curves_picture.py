@@ -34,7 +34,11 @@ COLOURS = (BLUE, ORANGE, GREEN, RED, PINK, LIGHT_BLUE, BLACK)
 DASHES = ("", "6 3", "2 2")
 """Of the first, second and third seven networks: lines that differ without colours."""
 COLUMNS = {
-    "delay_s": ("Mean delay", "s per vehicle, mean over an update's episodes; demand follows the policy's ability", "Delay (s)"),
+    "delay_s": (
+        "Mean delay",
+        "s per vehicle, mean over an update's episodes; demand follows the policy's ability",
+        "Delay (s)",
+    ),
     "vehicles_per_lane_h": ("Demand", "mean over an update's episodes", "Vehicles per hour and lane"),
 }
 """Columns of a curve, with the title, subtitle and axis of their panels."""
@@ -95,7 +99,9 @@ def _curves(curves: Mapping[str, Curve], column: str) -> Canvas:
     canvas = Canvas(
         title,
         subtitle,
-        number_axis("Update", max((max(curve["update"], default=0.0) for curve in curves.values()), default=0.0), min_step=1.0),
+        number_axis(
+            "Update", max((max(curve["update"], default=0.0) for curve in curves.values()), default=0.0), min_step=1.0
+        ),
         number_axis(unit, max((max(curve[column], default=0.0) for curve in curves.values()), default=0.0)),
         legend=[Entry(name, *style[:1], dash=style[1]) for name, style in zip(curves, styles, strict=True)],
     )
@@ -119,7 +125,9 @@ def _gate(outcome: Outcome) -> Canvas:
     }
     highest = max((ratio for own in ratios.values() for _, ratio, _ in own), default=1.0)
     names = list(ratios)
-    x = Axis(-0.5, len(names) - 0.5, "Network (seed)", tuple((k, name.removeprefix("seed ")) for k, name in enumerate(names)))
+    x = Axis(
+        -0.5, len(names) - 0.5, "Network (seed)", tuple((k, name.removeprefix("seed ")) for k, name in enumerate(names))
+    )
     canvas = Canvas(
         f"Delay at the gate, relative to {REFERENCE}",
         f"{len(outcome.results)} simulations of held-out streets; {gate.EXTRA_S:g} s are added to both delays",
@@ -156,17 +164,19 @@ def _gate(outcome: Outcome) -> Canvas:
 def _sentences(curves: Mapping[str, Curve], outcome: Outcome | None) -> list[str]:
     """What the picture shows as sentences, for screen readers."""
     lines = [
-        f"{name}: mean delay {curve['delay_s'][0]:.1f} s at {curve['vehicles_per_lane_h'][0]:.0f} vehicles per hour and lane in "
-        f"the first update, {curve['delay_s'][-1]:.1f} s at {curve['vehicles_per_lane_h'][-1]:.0f} in the last of "
-        f"{len(curve['update'])}."
+        f"{name}: mean delay {curve['delay_s'][0]:.1f} s at {curve['vehicles_per_lane_h'][0]:.0f} vehicles per hour "
+        f"and lane in the first update, {curve['delay_s'][-1]:.1f} s at {curve['vehicles_per_lane_h'][-1]:.0f} in the "
+        f"last of {len(curve['update'])}."
         for name, curve in curves.items()
         if curve["update"]
     ]
     if outcome is not None:
-        lines.append(f"At the gate, {REFERENCE}: {gate.mean_delay_s(outcome.results, REFERENCE):.1f} s in the geometric mean.")
+        lines.append(
+            f"At the gate, {REFERENCE}: {gate.mean_delay_s(outcome.results, REFERENCE):.1f} s in the geometric mean."
+        )
         lines += [
-            f"{verdict.name} ({outcome.state(verdict)}): {verdict.mean_delay_s:.1f} s, {verdict.worst_ratio:.2f} times as slow "
-            f"at worst, {len(verdict.gridlocks)} gridlocks that {REFERENCE} does not have."
+            f"{verdict.name} ({outcome.state(verdict)}): {verdict.mean_delay_s:.1f} s, {verdict.worst_ratio:.2f} times "
+            f"as slow at worst, {len(verdict.gridlocks)} gridlocks that {REFERENCE} does not have."
             for verdict in outcome.verdicts
         ]
     return lines

@@ -1,9 +1,9 @@
 """The gate of trained networks: greedy on held-out streets, beside max-pressure as the reference.
 
-Some trainings gridlock a street that max-pressure copes with, or are slow on a kind of junction, and their mean delay does
-not show it. The gate's streets are no training's. Each of the oddities that real networks have is on a part of them, and
-demand goes from a few vehicles to saturation. Each street is simulated with SEEDS demands. A network is dropped for one bad
-simulation:
+Some trainings gridlock a street that max-pressure copes with, or are slow on a kind of junction, and their mean delay
+does not show it. The gate's streets are no training's. Each of the oddities that real networks have is on a part of
+them, and demand goes from a few vehicles to saturation. Each street is simulated with SEEDS demands. A network is
+dropped for one bad simulation:
 
 - a gridlock where the reference has none,
 - more than MAX_RATIO times the reference's delay,
@@ -103,17 +103,20 @@ class Verdict:
             reasons.append(f"gridlock where {REFERENCE} has none, on {', '.join(self.gridlocks)}")
         if self.worst_ratio > MAX_RATIO:
             reasons.append(
-                f"{self.worst_ratio:.2f} times as slow as {REFERENCE} on {self.worst_street}, more than {MAX_RATIO:g} times"
+                f"{self.worst_ratio:.2f} times as slow as {REFERENCE} on {self.worst_street}, more than {MAX_RATIO:g} "
+                "times"
             )
         if self.mean_ratio > MAX_MEAN_RATIO:
             reasons.append(
-                f"geometric mean delay {self.mean_ratio:.2f} times the best network's, more than {MAX_MEAN_RATIO:g} times"
+                f"geometric mean delay {self.mean_ratio:.2f} times the best network's, more than {MAX_MEAN_RATIO:g} "
+                "times"
             )
         return "; ".join(reasons)
 
 
 def streets(folder: Path, count: int) -> list[GateStreet]:
-    """SEEDS simulations of each street; generate the streets, or find an earlier run's. Raises InputError, ProgramFailed."""
+    """SEEDS simulations of each street; generate the streets, or find an earlier run's. Raises InputError,
+    ProgramFailed."""
     synthetic(folder, range(FIRST_SEED, FIRST_SEED + count))  # at least these are looked at below
     part = count // ODDITY_PART
     found: list[tuple[int, Path, set[Oddity]]] = []
@@ -154,8 +157,8 @@ class GateSimulation:
     def __call__(self, job: tuple[GateStreet, str, Street, Path | bytes | None]) -> StreetResult | str:
         """Simulate a street; return the reason if SUMO ends it early. Raises InputError.
 
-        `job`: the street, the name of a network, the street's files, and the network's file or the file's content (None for
-        the reference).
+        `job`: the street, the name of a network, the street's files, and the network's file or the file's content (None
+        for the reference).
         """
         gate_street, _, files, policy = job
         with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch, unpacked(files) as folder:
@@ -188,7 +191,9 @@ def judge(results: Results, names: Sequence[str]) -> list[Verdict]:
     for name in names:
         ratios = {street: ratio(by_name[name], by_name[REFERENCE]) for street, by_name in used.items()}
         worst = max(ratios, key=lambda street: ratios[street])
-        gridlocks = [s for s, by_name in used.items() if has_gridlock(by_name, name) and not has_gridlock(by_name, REFERENCE)]
+        gridlocks = [
+            s for s, by_name in used.items() if has_gridlock(by_name, name) and not has_gridlock(by_name, REFERENCE)
+        ]
         mean_ratio = means_s[name] / min(means_s.values())
         verdicts.append(Verdict(name, means_s[name], mean_ratio, ratios[worst], worst, tuple(gridlocks)))
     return verdicts

@@ -98,7 +98,8 @@ class StreetLearner:
             variable.assign(variable * factor)
 
     def _ppo_step(
-        self, junctions: dict[str, tf.Tensor], junction: tf.Tensor, lane_x: tf.Tensor, green_x: tf.Tensor, action: tf.Tensor,
+        self, junctions: dict[str, tf.Tensor], junction: tf.Tensor, lane_x: tf.Tensor, green_x: tf.Tensor,
+        action: tf.Tensor,
         allowed: tf.Tensor, log_p_old: tf.Tensor, advantage: tf.Tensor, target: tf.Tensor,
     ) -> tf.Tensor:  # fmt: skip
         own = {name: tf.gather(array, junction) for name, array in junctions.items()}
@@ -127,7 +128,12 @@ class StreetLearner:
         return self._ppo.max_kl is not None and not kl <= np.float32(self._ppo.max_kl)
 
     def _log_p(
-        self, actors: Sequence[tf.Variable], junction: graph.Junction, lane_x: tf.Tensor, green_x: tf.Tensor, allowed: tf.Tensor
+        self,
+        actors: Sequence[tf.Variable],
+        junction: graph.Junction,
+        lane_x: tf.Tensor,
+        green_x: tf.Tensor,
+        allowed: tf.Tensor,
     ) -> tf.Tensor:
         """Log-probabilities [N, P] of the product of the networks' policies, among the greens that are allowed."""
         total = 0.0
@@ -137,7 +143,12 @@ class StreetLearner:
         return tf.nn.log_softmax(tf.where(allowed, total, graph.PADDING_SCORE))
 
     def _cloning_step(
-        self, junctions: dict[str, tf.Tensor], junction: tf.Tensor, lane_x: tf.Tensor, green_x: tf.Tensor, action: tf.Tensor
+        self,
+        junctions: dict[str, tf.Tensor],
+        junction: tf.Tensor,
+        lane_x: tf.Tensor,
+        green_x: tf.Tensor,
+        action: tf.Tensor,
     ) -> tf.Tensor:
         own = {name: tf.gather(array, junction) for name, array in junctions.items()}
         actor = self._variables[:ACTOR]

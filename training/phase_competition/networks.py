@@ -85,7 +85,8 @@ class StreetNetworks(ABC):
         return np.array([self._row[tl] for tl in tls], np.intp)
 
     def inputs_of(self, observations: Sequence[Float32s], rows: NDArray[np.intp]) -> Float32s:
-        """Observations as one array [n, P + 1 + L features], padded to the most greens and lanes, without the min_green bit."""
+        """Observations as one array [n, P + 1 + L features], padded to the most greens and lanes, without the min_green
+        bit."""
         x = np.zeros((len(observations), self._greens + 1 + self._lanes * len(FEATURES)), np.float32)
         for k, (observation, row) in enumerate(zip(observations, rows.tolist(), strict=True)):
             target, source = self._columns[row]
@@ -116,7 +117,8 @@ class StreetActorCritic(StreetNetworks):
 
         Args:
             layout: the street's TLs.
-            arrays: the actors' arrays, then the critics', [networks, *shape]. The policy is the product of the networks'.
+            arrays: the actors' arrays, then the critics', [networks, *shape]. The policy is the product of the
+                networks'.
             sharpness: factor of the scores; the larger it is, the more often the actor takes its best action.
         """
         super().__init__(layout)
@@ -164,8 +166,8 @@ class StreetActorCritic(StreetNetworks):
 class Heuristic(StreetNetworks):
     """The green with the most vehicles within 150 m on its lanes; the actor is cloned from it at first.
 
-    A lane counts by the share of its links that the green shows G, by half of that for g, and less as its exits are full.
-    The current green counts for some vehicles more, because a change costs time.
+    A lane counts by the share of its links that the green shows G, by half of that for g, and less as its exits are
+    full. The current green counts for some vehicles more, because a change costs time.
     """
 
     KEPT_VEHICLES, EXIT_VEHICLES = 3.0, 5.0
@@ -178,7 +180,9 @@ class Heuristic(StreetNetworks):
         current, _, features = self._split(x)
         near, middle, exits = (FEATURES.index(name) for name in ("vehicles_near", "vehicles_middle", "exit_occupancy"))
         waiting = features[..., near] + features[..., middle] - self.EXIT_VEHICLES * features[..., exits]
-        score = ((junction.protected + 0.5 * junction.permissive) @ waiting[..., None])[..., 0] + self.KEPT_VEHICLES * current
+        score = ((junction.protected + 0.5 * junction.permissive) @ waiting[..., None])[
+            ..., 0
+        ] + self.KEPT_VEHICLES * current
         return np.asarray(np.where(junction.green_mask > 0, score, -np.inf).argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:

@@ -99,8 +99,8 @@ class Selection:
             for path in (settings.policy_file, settings.table_file, self._progress.path):
                 if path.exists():
                     raise InputError(
-                        f"{path}: already exists, with model number {settings.number}; pass another --model-number or --out, "
-                        "or --resume to continue"
+                        f"{path}: already exists, with model number {settings.number}; pass another --model-number or "
+                        "--out, or --resume to continue"
                     )
         self._saved: dict[str, dict[str, list[float]]] = {}
         """By simulation of a street, by digest of a policy's weights."""
@@ -129,8 +129,9 @@ class Selection:
         if len(kept) < settings.keep:
             whole_files.write(settings.table_file, gate.table(streets, results))
             self._report(
-                f"{len(kept)} of {len(networks)} networks pass the gate, fewer than --keep {settings.keep}, so no policy is "
-                f"written; the networks and {settings.table_file} are kept: with --resume, pass a smaller --keep or more networks"
+                f"{len(kept)} of {len(networks)} networks pass the gate, fewer than --keep {settings.keep}, so no "
+                f"policy is written; the networks and {settings.table_file} are kept: with --resume, pass a smaller "
+                "--keep or more networks"
             )
             return Outcome(results, tuple(verdicts), ())
         chosen = [network for network in networks if network.name in {verdict.name for verdict in kept}]
@@ -146,7 +147,11 @@ class Selection:
         return Outcome(results, tuple(judged), tuple(network.name for network in chosen))
 
     def _product_at_the_gate(
-        self, chosen: Sequence[Network], streets: Sequence[GateStreet], results: gate.Results, networks: Sequence[Network]
+        self,
+        chosen: Sequence[Network],
+        streets: Sequence[GateStreet],
+        results: gate.Results,
+        networks: Sequence[Network],
     ) -> tuple[gate.Results, Verdict]:
         draft = self.settings.out / f".{PRODUCT}.{os.getpid()}.draft"
         try:
@@ -159,11 +164,18 @@ class Selection:
         *_, own = gate.judge(together, [*(network.name for network in chosen), PRODUCT])
         return together, own
 
-    def _simulate(self, streets: Sequence[GateStreet], networks: Sequence[Network]) -> dict[str, dict[str, StreetResult]]:
+    def _simulate(
+        self, streets: Sequence[GateStreet], networks: Sequence[Network]
+    ) -> dict[str, dict[str, StreetResult]]:
         """The results by simulation and network; simulations that SUMO has ended early are left out. Saves each."""
         settings = self.settings
         keys = {network.name: _digest(network.path) for network in networks} | {REFERENCE: REFERENCE}
-        jobs = [(street, name) for street in streets for name, key in keys.items() if key not in self._saved.get(street.name, {})]
+        jobs = [
+            (street, name)
+            for street in streets
+            for name, key in keys.items()
+            if key not in self._saved.get(street.name, {})
+        ]
         simulate, failed = gate.GateSimulation(settings.seconds), set()
         with (
             executor(settings.workers, settings.ray) as runner,
@@ -171,9 +183,13 @@ class Selection:
         ):
             if jobs and bar.disable:
                 self._report(f"gate: {len(jobs)} simulations of {len({street.folder for street in streets})} streets")
-            policies: dict[str, Path | bytes | None] = {network.name: network.path for network in networks} | {REFERENCE: None}
+            policies: dict[str, Path | bytes | None] = {network.name: network.path for network in networks} | {
+                REFERENCE: None
+            }
             if runner.moves_files:
-                policies = {name: path.read_bytes() if isinstance(path, Path) else path for name, path in policies.items()}
+                policies = {
+                    name: path.read_bytes() if isinstance(path, Path) else path for name, path in policies.items()
+                }
             simulations = [(street, name, for_jobs(runner, street.folder), policies[name]) for street, name in jobs]
             for k, outcome in runner.run(simulate, simulations):
                 street, name = jobs[k]
@@ -187,16 +203,18 @@ class Selection:
                 self._save(streets)
         used = [street.name for street in streets if street.name not in failed]
         if not used:
-            raise SimulationFailed("SUMO has ended the simulations of every street of the gate early; look at the reasons above")
+            raise SimulationFailed(
+                "SUMO has ended the simulations of every street of the gate early; look at the reasons above"
+            )
         return {name: {own: _result(self._saved[name][key]) for own, key in keys.items()} for name in used}
 
     def _print(self, verdicts: Iterable[Verdict]) -> None:
         for verdict in verdicts:
             state = "fails" if verdict.failure else "passes"
             print(
-                f"{verdict.name} {state} the gate: {verdict.mean_delay_s:.1f} s in the geometric mean, {verdict.mean_ratio:.2f} "
-                f"times the best network's; {verdict.worst_ratio:.2f} times as slow as {REFERENCE} at worst "
-                f"({verdict.worst_street}); {len(verdict.gridlocks)} gridlocks",
+                f"{verdict.name} {state} the gate: {verdict.mean_delay_s:.1f} s in the geometric mean, "
+                f"{verdict.mean_ratio:.2f} times the best network's; {verdict.worst_ratio:.2f} times as slow as "
+                f"{REFERENCE} at worst ({verdict.worst_street}); {len(verdict.gridlocks)} gridlocks",
                 flush=True,
             )
             if verdict.failure:
@@ -250,13 +268,13 @@ class Selection:
         identity, saved = self._identity(streets), json.loads(values["identity"])
         if identity["greenserve"] != saved.get("greenserve"):
             raise InputError(
-                f"{self._progress.path}: the gate to resume was begun by another version of greenserve; remove this file (the "
-                "networks are kept)"
+                f"{self._progress.path}: the gate to resume was begun by another version of greenserve; remove this "
+                "file (the networks are kept)"
             )
         if differing := [name for name in identity if identity[name] != saved.get(name)]:
             raise InputError(
-                f"{self._progress.path}: the gate to resume had another {', '.join(differing)}; pass the same flags, or another "
-                "--model-number without --resume"
+                f"{self._progress.path}: the gate to resume had another {', '.join(differing)}; pass the same flags, "
+                "or another --model-number without --resume"
             )
         self._saved = json.loads(values["results"])
 

@@ -100,7 +100,10 @@ def save(path: Path, arrays: Sequence[Float32s], sharpness: float, description: 
     """Write a policy, with the sharpness in the actors' last layers. Raises InputError."""
     arrays = list(arrays)
     arrays[ACTOR - 2 : ACTOR] = [np.float32(sharpness) * array for array in arrays[ACTOR - 2 : ACTOR]]
-    actors, critics = dict(zip(SHAPES, arrays[:ACTOR], strict=True)), dict(zip(CRITIC_SHAPES, arrays[ACTOR:], strict=True))
+    actors, critics = (
+        dict(zip(SHAPES, arrays[:ACTOR], strict=True)),
+        dict(zip(CRITIC_SHAPES, arrays[ACTOR:], strict=True)),
+    )
     phase_networks.save(path, actors, critics, description)
 
 

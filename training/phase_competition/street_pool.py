@@ -36,7 +36,13 @@ class StreetSimulator:
         self._simulators: OrderedDict[Path, EpisodeSimulator] = OrderedDict()
 
     def run(
-        self, street: Street, arrays: Sequence[Float32s], vehicles_per_lane_h: float, seed: int, explore: bool, sharpness: float
+        self,
+        street: Street,
+        arrays: Sequence[Float32s],
+        vehicles_per_lane_h: float,
+        seed: int,
+        explore: bool,
+        sharpness: float,
     ) -> StreetEpisode | str:
         """Simulate an episode on a street; the reason if SUMO ends it early. Raises InputError.
 

@@ -25,7 +25,15 @@ from training.phase_competition.networks import initial_arrays
 from training.phase_competition.street_learning import policy_file, save
 from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
 from training.ppo_config import StreetPpo
-from training.progress import AGAIN, ANEW, Progress, network_progress_file, networks_folder, progress_file, shared_progress_file
+from training.progress import (
+    AGAIN,
+    ANEW,
+    Progress,
+    network_progress_file,
+    networks_folder,
+    progress_file,
+    shared_progress_file,
+)
 from training.statistics import FPS, Rollouts, cell, combined, summary
 from training.tensorboard_log import TensorBoardLog
 from training.transitions import Float32s
@@ -78,7 +86,9 @@ class StreetsSettings:
     @property
     def policy_file(self) -> Path:
         return (
-            policy_file(networks_folder(self.out, self.number), self.seed) if self.is_part else policy_file(self.out, self.number)
+            policy_file(networks_folder(self.out, self.number), self.seed)
+            if self.is_part
+            else policy_file(self.out, self.number)
         )
 
     @property
@@ -116,7 +126,8 @@ class StreetsSettings:
         return shared | {
             "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
             "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
-            "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy, "light": self.light, "greenserve": VERSION,
+            "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy, "light": self.light,
+            "greenserve": VERSION,
             "sumo": version("eclipse-sumo"),
         }  # fmt: skip
 
@@ -125,19 +136,20 @@ class StreetsSettings:
         return self.shared_seed if update < self.shared_updates else self.seed
 
     def check_files(self) -> None:
-        """Raise InputError if there is nothing to resume, or the training would replace results of this model number."""
+        """Raise InputError if there is nothing to resume, or the training would replace results of this model
+        number."""
         if self.resume:
             saved_state(self, self.progress())
             return
         if self.progress_file.exists():
             raise InputError(
-                f"{self.progress_file}: already exists, with model number {self.number}; pass another --model-number or --out, "
-                "or --resume to continue a training"
+                f"{self.progress_file}: already exists, with model number {self.number}; pass another --model-number "
+                "or --out, or --resume to continue a training"
             )
         if self.policy_file.exists():
             raise InputError(
-                f"{self.policy_file}: already exists, and there is no saved state to resume its training from; remove it, or "
-                "pass another --model-number or --out"
+                f"{self.policy_file}: already exists, and there is no saved state to resume its training from; remove "
+                "it, or pass another --model-number or --out"
             )
         if self.shared_updates and self.shared_progress_file.exists():
             # made by another network, or before an interruption
@@ -148,7 +160,8 @@ class StreetsTrainer:
     """Trains the shared networks."""
 
     def __init__(self, settings: StreetsSettings, report: Callable[[str], None]) -> None:
-        """Prepare the networks, or read the state to resume from. Raises InputError. `report`: called with lines of progress."""
+        """Prepare the networks, or read the state to resume from. Raises InputError. `report`: called with lines of
+        progress."""
         self._settings, self._report = settings, report
         self._executor = executor(settings.workers, settings.ray)
         make = functools.partial(StreetSimulator, settings.seconds, settings.reward)
@@ -234,7 +247,8 @@ class StreetsTrainer:
     def _episodes(
         self, rng: np.random.Generator, count: int, arrays: Sequence[Float32s], sharpness: float = 1.0
     ) -> tuple[list[StreetEpisode], list[float]]:
-        """Simulate episodes on random streets, and adapt the streets' rates; return them, and the demand of all by lane and hour.
+        """Simulate episodes on random streets, and adapt the streets' rates; return them, and the demand of all by lane
+        and hour.
 
         Raises SimulationFailed if SUMO ends all of them early.
         """
@@ -245,7 +259,9 @@ class StreetsTrainer:
             kind = rng.random()
             is_usual = kind >= settings.heavy + settings.light
             is_heavy = kind < settings.heavy
-            bounds = (MIN_FACTOR, MAX_FACTOR) if is_usual else (MIN_HEAVY, MAX_HEAVY) if is_heavy else (MIN_LIGHT, MAX_LIGHT)
+            bounds = (
+                (MIN_FACTOR, MAX_FACTOR) if is_usual else (MIN_HEAVY, MAX_HEAVY) if is_heavy else (MIN_LIGHT, MAX_LIGHT)
+            )
             factor = float(rng.uniform(*bounds))
             seed = int(rng.integers(1, 1 << 30))
             rate = self._rates[k] * factor
@@ -291,7 +307,8 @@ class StreetsTrainer:
 
 
 def saved_state(settings: StreetsSettings, progress: Progress) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """(values, arrays) that a training has saved. Raises InputError if there are none, or they are of other settings."""
+    """(values, arrays) that a training has saved. Raises InputError if there are none, or they are of other
+    settings."""
     loaded = progress.load()
     if loaded is None:
         raise InputError(f"{progress.path}: no such file, so no training to resume; leave out --resume")
@@ -323,7 +340,8 @@ def _flag(name: str, own: Any, saved: Any) -> str:
 
 
 def _rate_factor(delay_s: float, factor: float) -> float:
-    """How a street's demand follows the policy's ability: less of it in congestion, more of it while the policy copes."""
+    """How a street's demand follows the policy's ability: less of it in congestion, more of it while the policy
+    copes."""
     if delay_s > 80:
         return 0.75
     if delay_s > 45:

@@ -1,4 +1,5 @@
-"""What is read from SUMO for the page alone, and when: only while there is a watcher, and within a share of the wall time.
+"""What is read from SUMO for the page alone, and when: only while there is a watcher, and within a share of the wall
+time.
 
 These are the vehicles in view, and the states of uncontrolled signals in view.
 """
@@ -74,8 +75,8 @@ class Collector:
     def collect(self, source: StreetSource, now: float) -> bool:
         """Read what is in view if that is due; return whether it was read. Called by the decision loop's thread.
 
-        A rejection ends the reading and not the run. Raises SumoConnectionLost, WaitAborted, and CommandRejected if SUMO has
-        rejected an earlier request of the run.
+        A rejection ends the reading and not the run. Raises SumoConnectionLost, WaitAborted, and CommandRejected if
+        SUMO has rejected an earlier request of the run.
         """
         view = self._feed.wanted_view
         if view is None or not self._names or self._is_rejected or (now, view) == self._read:

@@ -45,8 +45,8 @@ class Controls(Protocol):
         """is_paused, speed, step_until_s, lateness_s, late_steps and lost_s of PaceState."""
 
     def tl(self, tl: str) -> dict[str, Any]:
-        """mode, since_s, set_by, until_s, model, version, pinned_version, reason, decided_s, and export if it is known: see
-        Exports.of. Raises KeyError.
+        """mode, since_s, set_by, until_s, model, version, pinned_version, reason, decided_s, and export if it is known:
+        see Exports.of. Raises KeyError.
         """
 
     def alarms(self) -> list[dict[str, Any]]:
@@ -132,13 +132,19 @@ def _set_modes(command: Mapping[str, Any], author: str, tls: Any) -> SetModes:
     except ValueError:
         raise InputError(f"mode must be one of {', '.join(OperatorMode)}") from None
     wanted = command.get("tls")
-    if not isinstance(wanted, list) or not 0 < len(wanted) <= MAX_COMMAND_TLS or not all(isinstance(tl, str) for tl in wanted):
+    if (
+        not isinstance(wanted, list)
+        or not 0 < len(wanted) <= MAX_COMMAND_TLS
+        or not all(isinstance(tl, str) for tl in wanted)
+    ):
         raise InputError("tls must be a list of TLs")
     known = set(tls)
     for tl in wanted:
         if tl not in known:
             close = difflib.get_close_matches(tl, tls, n=3)
-            raise UnknownTl(f"{author_of(tl)} is not a TL of this controller" + (f"; did you mean {close[0]}?" if close else ""))
+            raise UnknownTl(
+                f"{author_of(tl)} is not a TL of this controller" + (f"; did you mean {close[0]}?" if close else "")
+            )
     for_s = _number(command, "for_s", 0, MAX_FOR_S) if "for_s" in command else 0.0
     return SetModes(tuple(wanted), mode, author, for_s)
 
@@ -152,6 +158,10 @@ def _text(command: Mapping[str, Any], key: str) -> str:
 
 def _number(command: Mapping[str, Any], key: str, low: float, high: float) -> float:
     value = command.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and low <= value <= high):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not (math.isfinite(value) and low <= value <= high)
+    ):
         raise InputError(f"{key} must be a number from {low:g} to {high:g}")
     return float(value)

@@ -1,8 +1,9 @@
-"""Where the model that answers for a TL comes from: the origin in its contract, and its export manifest if that can be read.
+"""Where the model that answers for a TL comes from: the origin in its contract, and its export manifest if that can be
+read.
 
-The controller talks to the model server alone, which serves the contract and not the manifest. The manifest is a file in the
-version's folder, which this machine has if the models were exported here or lie on a shared disk. It is shown only if it is
-of the same export as the served contract.
+The controller talks to the model server alone, which serves the contract and not the manifest. The manifest is a file
+in the version's folder, which this machine has if the models were exported here or lie on a shared disk. It is shown
+only if it is of the same export as the served contract.
 """
 
 import json
@@ -38,7 +39,9 @@ class Contracts(Protocol):
 class Exports:
     """Looks up the models of one run. Used by one thread."""
 
-    def __init__(self, contracts: Contracts | None, models_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, contracts: Contracts | None, models_dir: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Prepare a look-up.
 
         Args:

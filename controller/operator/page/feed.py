@@ -1,7 +1,7 @@
 """The newest step and a short history for the page: a subscriber of the decision event.
 
-`add` is called by the thread of the decision loop, everything else by the page's. What is read from both is replaced as a
-whole and never changed.
+`add` is called by the thread of the decision loop, everything else by the page's. What is read from both is replaced as
+a whole and never changed.
 """
 
 from collections import deque
@@ -19,7 +19,8 @@ from signals.observation import Floats
 HISTORY_S = 600.0
 """Simulated time for which steps are kept."""
 MAX_KEPT = 60_000
-"""Decisions and shown states that are kept, of all TLs together: a city of 1,000 signals has about one minute of them."""
+"""Decisions and shown states that are kept, of all TLs together: a city of 1,000 signals has about one minute of
+them."""
 MAX_TIMES = 256
 """Steps of which latencies are shown."""
 

@@ -1,16 +1,18 @@
 """Frames of the live page: little-endian bytes that a browser reads as typed arrays without a parser.
 
-    header   16 bytes: u8 type (1), u8 flags (bit 0: the states are all in view, not only the changed ones), u16 version (1),
+    header   16 bytes: u8 type (1), u8 flags (bit 0: the states are all in view, not only the changed ones), u16 version
+        (1),
              u32 sequence number (counts steps), f64 simulated second
     sections until the end: u8 kind, 3 zero bytes, u32 size of the content, content, zero bytes up to a multiple of 8
 
     kind      content, each array without a gap after the one before
-    VEHICLES  f32 x0, f32 y0, f32 step, u32 n; u16 x[n], u16 y[n] (x0 + step * x, in m), u8 angle[n] (1/256 turn, 0 is north,
+    VEHICLES  f32 x0, f32 y0, f32 step, u32 n; u16 x[n], u16 y[n] (x0 + step * x, in m), u8 angle[n] (1/256 turn, 0 is
+    north,
               clockwise), u8 speed[n] (1/4 m/s, at most 255)
     STATES    u32 n, u32 m; u16 signal[n], u8 size[n], u8 states[m] (SUMO's characters, one signal after the other)
     MODES     u8 mode by TL: the value of its ControlMode
-    QUEUES    u32 n, u32 0; u32 row[n] (lane of the readings), u8 vehicles[n] (at most 255). Lanes without a queue are left out
-    PANEL     UTF-8 JSON: the TL's and the city's panel, as far as they changed
+    QUEUES    u32 n, u32 0; u32 row[n] (lane of the readings), u8 vehicles[n] (at most 255). Lanes without a queue are
+    left out PANEL     UTF-8 JSON: the TL's and the city's panel, as far as they changed
 
 Signals, TLs and lanes are indices into the lists of /city.json. A reader skips kinds that it does not know.
 """
@@ -87,7 +89,10 @@ def vehicles_section(vehicles: Vehicles, view: View) -> bytes:
     x0, y0, x1, y1 = view
     rows = (vehicles.x >= x0) & (vehicles.x <= x1) & (vehicles.y >= y0) & (vehicles.y <= y1)
     step = max(x1 - x0, y1 - y0, 1e-3) / 65535
-    x, y = (np.rint((axis[rows] - low) / step).clip(0, 65535).astype("<u2") for axis, low in ((vehicles.x, x0), (vehicles.y, y0)))
+    x, y = (
+        np.rint((axis[rows] - low) / step).clip(0, 65535).astype("<u2")
+        for axis, low in ((vehicles.x, x0), (vehicles.y, y0))
+    )
     angle = (np.rint(vehicles.angle_deg[rows] * (256 / 360)).astype(np.int64) & 255).astype(np.uint8)
     speed = np.rint(vehicles.speed_mps[rows] * SPEED_STEPS_PER_MPS).clip(0, 255).astype(np.uint8)
     parts = (axis.tobytes() for axis in (x, y, angle, speed))
@@ -182,7 +187,9 @@ def _decode_states(content: bytes) -> dict[int, str]:
         raise ValueError(f"states of {int(sizes.sum())} characters in {size}")
     ends = np.cumsum(sizes, dtype=np.int64)
     raw = text.tobytes()
-    return {int(k): raw[end - length : end].decode("ascii") for k, length, end in zip(signals, sizes, ends, strict=True)}
+    return {
+        int(k): raw[end - length : end].decode("ascii") for k, length, end in zip(signals, sizes, ends, strict=True)
+    }
 
 
 def _decode_queues(content: bytes) -> dict[int, int]:

@@ -106,4 +106,6 @@ def _write(path: Path, token: str) -> None:
         path.touch(mode=0o600, exist_ok=False)
         path.write_text(token, encoding="ascii")
     except OSError as error:
-        log.warning("%s: cannot be written (%s); pages that are open need the new address after a restart", path, error.strerror)
+        log.warning(
+            "%s: cannot be written (%s); pages that are open need the new address after a restart", path, error.strerror
+        )

@@ -1,9 +1,9 @@
 """Who may ask the page: names of this machine alone (DNS rebinding), its own origin (CSRF), commands with a token.
 
-- Any page that a browser shows may send requests to 127.0.0.1. A page whose name was pointed there has that name in `Host`,
-  so requests with another host are refused; other pages have another `Origin`.
-- The token is in the fragment of the printed address, which browsers send to no server. Commands carry it in a header, which
-  another site's form cannot set.
+- Any page that a browser shows may send requests to 127.0.0.1. A page whose name was pointed there has that name in
+  `Host`, so requests with another host are refused; other pages have another `Origin`.
+- The token is in the fragment of the printed address, which browsers send to no server. Commands carry it in a header,
+  which another site's form cannot set.
 - The answers forbid to be framed (clickjacking) and to run any script that is not a file of the page.
 """
 
@@ -51,8 +51,8 @@ class Gate:
     def refusal(self, headers: Mapping[str, str], needs_origin: bool) -> str:
         """Why a request is refused, or "".
 
-        `needs_origin`: for a WebSocket or a command, for which every browser sends its page's origin. A program that sends
-        none is no browser, so that no other site can be behind it.
+        `needs_origin`: for a WebSocket or a command, for which every browser sends its page's origin. A program that
+        sends none is no browser, so that no other site can be behind it.
         """
         host = headers.get("Host", "").lower()
         if host not in self._hosts:

@@ -4,8 +4,8 @@ GET  /            the page; /static/... its files
 GET  /city.json   what never changes (street_data), gzip
 GET  /live        WebSocket. The browser sends a request for each frame, a JSON text:
                   {"view": [min x, min y, max x, max y], "tl": name or null, "fresh": true after a reconnect}
-                  A further request before the frame replaces the one before. The server sends one frame (frames) for it as
-                  soon as there is something new, or after IDLE_INTERVAL_S.
+                  A further request before the frame replaces the one before. The server sends one frame (frames) for it
+                  as soon as there is something new, or after IDLE_INTERVAL_S.
 POST /command     {"action": ..., "author": ..., ...} with the token: see controls.parse_command
 """
 
@@ -132,7 +132,8 @@ class PageServer:
         if any(watcher.request is not None for watcher in self._watchers):
             await asyncio.sleep(LAST_FRAME_S)
         closing = [
-            watcher.connection.close(code=WSCloseCode.GOING_AWAY, message=b"the run has ended") for watcher in self._watchers
+            watcher.connection.close(code=WSCloseCode.GOING_AWAY, message=b"the run has ended")
+            for watcher in self._watchers
         ]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), STOP_TIMEOUT_S)
@@ -161,7 +162,9 @@ class PageServer:
 
     async def _command(self, request: web.Request) -> web.Response:
         if not self._site.gate.has_token(request.headers):
-            return _error(401, "commands need the token of the address that the controller has printed; open that address")
+            return _error(
+                401, "commands need the token of the address that the controller has printed; open that address"
+            )
         if request.content_type != "application/json":
             return _error(415, "a command must be application/json")
         try:

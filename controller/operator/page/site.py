@@ -1,4 +1,5 @@
-"""What every page serves, live or of a record: its files, what never changes, and the refusal of other sites' requests."""
+"""What every page serves, live or of a record: its files, what never changes, and the refusal of other sites'
+requests."""
 
 import logging
 import socket

@@ -115,7 +115,8 @@ def _following(
     signal_of_road: Mapping[str, str],
     length_m: Mapping[str, float],
 ) -> tuple[_Approach, tuple[str, ...]] | None:
-    """The nearest approach of another signal in nearly the same direction, and the roads to it; None if there is none."""
+    """The nearest approach of another signal in nearly the same direction, and the roads to it; None if there is
+    none."""
     first = approach.onto[0]
     queue: list[tuple[float, tuple[str, ...]]] = [(length_m[first], (first,))]
     reached = {first}

@@ -4,11 +4,11 @@
     |<- Yellow_Red, a point at 0.5 m
     |  |<----- Presence, 6 m long, from 1 m on ----->|       ...             |<- a point, 5 s before the stop line
 
-Each incoming vehicle lane has its own loops. Advance loops count arrivals, presence loops (a vehicle that waits stands on
-them) show occupancy, and loops at the stop line what enters the junction. Lanes inside junctions and crossings have none. A
-short lane has a shorter presence loop, and its advance loops on the lanes behind it if these lead nowhere else; it has none
-if they would stand in a short queue. SUMO's params in the file say to which signal, function and stop line a loop belongs.
-https://sumo.dlr.de/docs/Simulation/Output/Induction_Loops_Detectors_%28E1%29.html
+Each incoming vehicle lane has its own loops. Advance loops count arrivals, presence loops (a vehicle that waits stands
+on them) show occupancy, and loops at the stop line what enters the junction. Lanes inside junctions and crossings have
+none. A short lane has a shorter presence loop, and its advance loops on the lanes behind it if these lead nowhere else;
+it has none if they would stand in a short queue. SUMO's params in the file say to which signal, function and stop line
+a loop belongs. https://sumo.dlr.de/docs/Simulation/Output/Induction_Loops_Detectors_%28E1%29.html
 """
 
 from collections.abc import Container, Iterable
@@ -119,13 +119,17 @@ def _at_stop_line(signal: str, lane: str, length_m: float) -> list[Loop]:
 
 
 def _loop(signal: str, lane: str, function: str, position_m: float, length_m: float, stop_lane: str) -> Loop:
-    return Loop(f"{function.lower()}:{lane}", signal, function, stop_lane, lane, round(position_m, 2), round(length_m, 2))
+    return Loop(
+        f"{function.lower()}:{lane}", signal, function, stop_lane, lane, round(position_m, 2), round(length_m, 2)
+    )
 
 
 def write(path: Path, loops: Iterable[Loop]) -> None:
     """Write an additional file of SUMO. Raises InputError."""
     with whole_files.replacing(path) as draft, draft.open("w", encoding="utf-8") as file:
-        file.write("<!-- Induction loops, made by greenserve detectors. docs/atspm.md explains them. -->\n<additional>\n")
+        file.write(
+            "<!-- Induction loops, made by greenserve detectors. docs/atspm.md explains them. -->\n<additional>\n"
+        )
         for loop in loops:
             # NUL: SUMO writes no file; a client reads the loops
             file.write(
@@ -150,7 +154,9 @@ def read(path: Path) -> list[Loop]:
             continue
         try:
             detector = element.attrib["id"], params[SIGNAL_KEY], _known(params[FUNCTION_KEY]), params[LANE_KEY]
-            loops.append(Loop(*detector, element.attrib["lane"], float(element.attrib["pos"]), float(element.get("length", "0"))))
+            loops.append(
+                Loop(*detector, element.attrib["lane"], float(element.attrib["pos"]), float(element.get("length", "0")))
+            )
         except (KeyError, ValueError) as error:
             raise InputError(
                 f"{path}: inductionLoop {element.get('id')} is malformed ({error}); "
@@ -169,11 +175,13 @@ def _known(function: str) -> str:
 def track(connection: SumoConnection, signals: Container[str], sumo_step_s: float) -> tuple[Detector, ...]:
     """Read the vehicles on the signals' detectors that SUMO has loaded, after each of its steps from now on.
 
-    Returns the detectors in the order of the connection's loops; without any, nothing is read. Raises InputError for a detector
-    without a known function.
+    Returns the detectors in the order of the connection's loops; without any, nothing is read. Raises InputError for a
+    detector without a known function.
     """
     found = []
-    for loop, (signal, function, stop_lane) in sorted(connection.loop_parameters((SIGNAL_KEY, FUNCTION_KEY, LANE_KEY)).items()):
+    for loop, (signal, function, stop_lane) in sorted(
+        connection.loop_parameters((SIGNAL_KEY, FUNCTION_KEY, LANE_KEY)).items()
+    ):
         if signal not in signals:
             continue
         try:

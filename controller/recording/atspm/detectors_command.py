@@ -19,7 +19,9 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.record
         street = network.of_city(city)
         loops = detectors.place(street)
         if not loops:
-            raise InputError(f"{street.net_file}: has no signal with a vehicle lane; name another network in {city.path}")
+            raise InputError(
+                f"{street.net_file}: has no signal with a vehicle lane; name another network in {city.path}"
+            )
         if not args.out.parent.is_dir():
             raise InputError(f"{args.out}: there is no folder {args.out.parent}; create it, or pass another --out")
         detectors.write(args.out, loops)
@@ -39,13 +41,22 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.record
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
-        prog=prog, description="Write an additional file with advance and stop-bar induction loops for a city's signals."
+        prog=prog,
+        description="Write an additional file with advance and stop-bar induction loops for a city's signals.",
     )
     parser.add_argument(
-        "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
+        "--city",
+        type=Path,
+        metavar="FILE",
+        default=Path("city.toml"),
+        help="the city's description (default: ./city.toml)",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", default=Path("detectors.add.xml"), help="file to write (default: ./detectors.add.xml)"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        default=Path("detectors.add.xml"),
+        help="file to write (default: ./detectors.add.xml)",
     )
     return parser
 

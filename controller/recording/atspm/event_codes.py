@@ -1,7 +1,8 @@
 """Codes of signal events, and what their parameters mean.
 
-Source of the codes: "Indiana Traffic Signal Hi Resolution Data Logger Enumerations" (Purdue University, pooled fund study
-TPF-5(377), 2019), https://docs.lib.purdue.edu/jtrpdata/4/. Values of patterns and of the flash status: NTCIP 1202.
+Source of the codes: "Indiana Traffic Signal Hi Resolution Data Logger Enumerations" (Purdue University, pooled fund
+study TPF-5(377), 2019), https://docs.lib.purdue.edu/jtrpdata/4/. Values of patterns and of the flash status: NTCIP
+1202.
 """
 
 from enum import IntEnum

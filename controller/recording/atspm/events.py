@@ -1,8 +1,8 @@
 """Events of signals, as signal controllers log them, from a timeline.
 
-What a simulation does not have is not made up: no detector faults, no preemption, and a gap-out only where an actuated program
-is known to have ended a green before its maximum (`green_ends`). An interval that begins before the timeline has no begin
-event, and one that outlasts it no end event.
+What a simulation does not have is not made up: no detector faults, no preemption, and a gap-out only where an actuated
+program is known to have ended a green before its maximum (`green_ends`). An interval that begins before the timeline
+has no begin event, and one that outlasts it no end event.
 """
 
 from bisect import bisect_left
@@ -67,7 +67,8 @@ def signal_events(
         timeline: what was shown, and why.
         phases: by signal, for all signals of the timeline.
         loops: the detectors.
-        programs: by signal, its programs; without them no cycle length and no cause of the end of a program's green is known.
+        programs: by signal, its programs; without them no cycle length and no cause of the end of a program's green is
+            known.
     """
     loop_of = {loop.id: loop for loop in loops}
     number_of = detectors.numbers(loops)
@@ -179,7 +180,8 @@ def _vehicle_phase(phase: int, colours: Colours, causes: Mapping[int, str], ends
 
 
 def _walks(phase: int, colours: Colours) -> Iterator[Event]:
-    """Walk, change interval and don't walk. Most SUMO programs show crossings no yellow: then the change interval is empty."""
+    """Walk, change interval and don't walk. Most SUMO programs show crossings no yellow: then the change interval is
+    empty."""
     is_walking = is_changing = False
     for time_ms, colour in colours:
         if is_walking and colour != GREEN:
@@ -194,7 +196,8 @@ def _walks(phase: int, colours: Colours) -> Iterator[Event]:
 
 
 def _calls(phase: int, colours: Colours, presence: Sequence[Detection]) -> Iterator[Event]:
-    """Vehicle calls: registered when a presence loop is occupied without green, dropped by green, or when all loops are free."""
+    """Vehicle calls: registered when a presence loop is occupied without green, dropped by green, or when all loops are
+    free."""
     # at the same moment the colour counts first, as readers sort the events
     changes: list[tuple[int, int, str | Detection]] = [(time_ms, 0, colour) for time_ms, colour in colours]
     changes += [(_ms(detection.time_s), 1, detection) for detection in presence]
@@ -226,7 +229,8 @@ def _detector(detection: Detection, number: int) -> Event:
 
 
 def _patterns(signal: SignalTimeline, programs: Sequence[Program]) -> Iterator[Event]:
-    """Pattern, cycle length and offset. A pattern is a program's place among the signal's programs, in order of their ids."""
+    """Pattern, cycle length and offset. A pattern is a program's place among the signal's programs, in order of their
+    ids."""
     by_id = {program.id: program for program in programs}
     unknown = {change.program for change in signal.programs if change.program is not None} - {*by_id, OFF_PROGRAM}
     number_of = {name: k for k, name in enumerate((*sorted(by_id.keys() - {OFF_PROGRAM}), *sorted(unknown)), 1)}

@@ -6,7 +6,8 @@
     notes.txt       what is not known, and which rules of readers do not hold, by device
     device-N.xml    the events of a device as MAXTIME writes them, which UDOT's ATSPM 5 imports
 
-Devices are numbered: a column with both numbers and names of signals would be read as numbers by some tools, as text by others.
+Devices are numbered: a column with both numbers and names of signals would be read as numbers by some tools, as text by
+others.
 """
 
 import csv

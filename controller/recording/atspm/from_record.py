@@ -1,13 +1,15 @@
-"""A timeline and readings from a record: what its signals showed, what controlled them, and what was read of their lanes.
+"""A timeline and readings from a record: what its signals showed, what controlled them, and what was read of their
+lanes.
 
 shown states      from the steps; a hole of the record is control mode lost
-control modes     from the TLs' steps and operators' commands; fallback if max-pressure or greedy drove in the place of policies
-programs          while signals were handed to them; none while the controller set the states
-causes            max-out for a green that the safety rules ended at its maximum
-queues            halting vehicles, whenever the TL was due
-volumes           counted vehicles, else the flow of single vehicles on their lanes after Edie: the way that they drive in a time,
+control modes     from the TLs' steps and operators' commands; fallback if max-pressure or greedy drove in the place of
+policies programs          while signals were handed to them; none while the controller set the states causes
+max-out for a green that the safety rules ended at its maximum queues            halting vehicles, whenever the TL was
+due volumes           counted vehicles, else the flow of single vehicles on their lanes after Edie: the way that they
+drive in a time,
                   divided by the lane's length (dialect street, driver greedy)
-detectors         occupied while a vehicle is on them: from entries and exits, of runs in which SUMO had loaded detectors; free
+detectors         occupied while a vehicle is on them: from entries and exits, of runs in which SUMO had loaded
+detectors; free
                   after a hole of the record, until a vehicle enters
 
 Edie, "Discussion of traffic stream measurements and definitions", 1963.
@@ -97,7 +99,8 @@ def read(
         to_s: end of the time, in simulated seconds; None: the record's end.
         vehicles_s: time from the begin of which single vehicles are kept.
 
-    Raises InputError if the record's network or the phase numbers cannot be read, or no signal is recorded in that time.
+    Raises InputError if the record's network or the phase numbers cannot be read, or no signal is recorded in that
+    time.
     """
     steps, zero = collect(reader, city, zero, tls, from_s, to_s, vehicles_s)
     return steps.recorded(zero, reader.missing)
@@ -115,7 +118,8 @@ def collect(
 ) -> "tuple[StepCollector, datetime]":
     """The steps of a record, and the local date and time of second 0. Arguments and errors are those of `read`.
 
-    `spool`: keeps states and detections in a file, for a record that does not fit into memory; readings of lanes are left out.
+    `spool`: keeps states and detections in a file, for a record that does not fit into memory; readings of lanes are
+    left out.
     """
     path = reader.files[0].path
     with RecordReader(path) as file:
@@ -145,8 +149,8 @@ class OutOfOrder(ValueError):
 
 
 def programs_of(run: RunStart, signal: str) -> tuple[Program, ...]:
-    """The programs that a signal had in SUMO. Only the network's files say whether an actuated one is coordinated; one that they
-    do not define counts as such, so that no gap-out is made up."""
+    """The programs that a signal had in SUMO. Only the network's files say whether an actuated one is coordinated; one
+    that they do not define counts as such, so that no gap-out is made up."""
     coordinated = {program.id: program.is_coordinated for program in run.street.signals[signal].programs}
     running = run.start.signals[signal].programs.values()
     return tuple(replace(program, is_coordinated=coordinated.get(program.id, True)) for program in running)
@@ -196,12 +200,16 @@ class _Signal:
         self.green_ends.append(GreenEnd(time_s, cause))
 
     def timeline(self) -> SignalTimeline:
-        return SignalTimeline(self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), tuple(self.green_ends))
+        return SignalTimeline(
+            self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), tuple(self.green_ends)
+        )
 
 
 def _recorded_phases(path: Path, run: RunStart) -> dict[str, PhaseNumbers]:
     """The phases of every signal, with the recorded numbers. Raises InputError."""
-    signals = {contract.tl: [run.street.signals[signal] for signal in contract.signal_ids] for contract in run.contracts}
+    signals = {
+        contract.tl: [run.street.signals[signal] for signal in contract.signal_ids] for contract in run.contracts
+    }
     try:
         return phase_numbers.of_tls(run.street, signals, run.phases, str(path))
     except InputError as error:
@@ -284,7 +292,9 @@ class StepCollector:
         own = tuple(self.signals[name].timeline() for name in names)
         return Timeline(self.begin_s, self.end_s, zero, own, tuple(self._occupancy.detections(names)))
 
-    def recorded(self, zero: datetime, missing: Iterable[str] = (), signals: Iterable[str] | None = None) -> RecordedSignals:
+    def recorded(
+        self, zero: datetime, missing: Iterable[str] = (), signals: Iterable[str] | None = None
+    ) -> RecordedSignals:
         """The signals of the steps so far.
 
         Args:
@@ -328,7 +338,9 @@ class StepCollector:
         self.end_s = max(self.end_s, shown.end_s if self._to_s is None else min(shown.end_s, self._to_s))
         for signal in self.signals.values():
             # a signal has a few states, each of which is shown many times
-            state = sys.intern(shown.states[signal.number_of_states]) if signal.number_of_states < len(shown.states) else ""
+            state = (
+                sys.intern(shown.states[signal.number_of_states]) if signal.number_of_states < len(shown.states) else ""
+            )
             before = signal.states.newest
             if state and (before is None or (before.state != state and before.begin_s < shown.begin_s)):
                 signal.states.append(ShownState(shown.begin_s, state))
@@ -411,6 +423,8 @@ class StepCollector:
     def _vehicles_of(self, signal: _Signal, step: record.Step) -> Iterator[VehicleReading]:
         rows = set(self._lanes.vehicle_rows_of([signal.tl])[1].tolist())
         readings = step.readings
-        for row, position_m, speed_mps in zip(readings.vehicle_lane, readings.position_m, readings.speed_mps, strict=False):
+        for row, position_m, speed_mps in zip(
+            readings.vehicle_lane, readings.position_m, readings.speed_mps, strict=False
+        ):
             if row in rows:
                 yield VehicleReading(step.at_s, self._lanes.lanes[row], position_m, speed_mps)

@@ -17,7 +17,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from city.network import Program
-from controller.recording.atspm.timeline import FORCE_OFF, GAP_OUT, HOLD, LOST, MAX_OUT, OFF, POLICY, ShownState, SignalTimeline
+from controller.recording.atspm.timeline import (
+    FORCE_OFF,
+    GAP_OUT,
+    HOLD,
+    LOST,
+    MAX_OUT,
+    OFF,
+    POLICY,
+    ShownState,
+    SignalTimeline,
+)
 
 STATIC, ACTUATED = "static", "actuated"
 TOLERANCE_S = 1e-3

@@ -1,10 +1,10 @@
 """Phase numbers of a signal's movements, after NEMA's eight phases, from the directions of its approaches.
 
     through 2, 4, 6, 8    the approaches, clockwise by the side from which they come; 2 and 6 are the main street
-    left 1, 3, 5, 7       opposite the through movement that they cross: 1 crosses 2, 3 crosses 4, 5 crosses 6, 7 crosses 8
-    right                 with the through movement of its approach
-    crossing              with the through movement beside which it leads, on that movement's right-hand side
-    9 to 16               a fifth approach and further ones: through 10, 12, 14, 16, their left turns 9, 11, 13, 15
+    left 1, 3, 5, 7       opposite the through movement that they cross: 1 crosses 2, 3 crosses 4, 5 crosses 6, 7
+    crosses 8 right                 with the through movement of its approach crossing              with the through
+    movement beside which it leads, on that movement's right-hand side 9 to 16               a fifth approach and
+    further ones: through 10, 12, 14, 16, their left turns 9, 11, 13, 15
 
 The main street has the most lanes, then the fastest ones; of its two directions, phase 2 goes north or east.
 https://ops.fhwa.dot.gov/publications/fhwahop08024/chapter4.htm describes the numbering.
@@ -74,7 +74,9 @@ class _Approach:
 def of_city(city: City, street: StreetNetwork) -> dict[str, PhaseNumbers]:
     """The phases of every signal of a network, with the numbers of city.toml. Raises InputError."""
     signals = {
-        name: signals_of(city, tl, street) if tl.phases else [street.signals[id] for id in tl.signals if id in street.signals]
+        name: signals_of(city, tl, street)
+        if tl.phases
+        else [street.signals[id] for id in tl.signals if id in street.signals]
         for name, tl in city.tls.items()
     }
     stated = {name: tl.phases for name, tl in city.tls.items()}
@@ -105,7 +107,9 @@ def of_tls(
             owners = [signal for signal, names in names_of.items() if name in names]
             if not owners:
                 known = ", ".join(sorted({name for names in names_of.values() for name in names}))
-                raise InputError(f"{where}: [tl.{tl}] phases: {name} is not a movement of its signals; write one of {known}")
+                raise InputError(
+                    f"{where}: [tl.{tl}] phases: {name} is not a movement of its signals; write one of {known}"
+                )
             for signal in owners:
                 of_signal.setdefault(signal, {})[name] = number
     return {
@@ -126,7 +130,8 @@ def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}, where: 
         where: where they are written, at the beginning of an error line.
 
     Raises:
-        InputError: there are more approaches than phases, or two approaches have the same number and it is not stated for both.
+        InputError: there are more approaches than phases, or two approaches have the same number and it is not stated
+            for both.
     """
     approaches = _approaches(signal)
     through = _through_numbers(approaches, stated, where)
@@ -212,7 +217,8 @@ def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int],
     numbers.update((road, number) for road, number in stated.items() if road in numbers)
     if too_many := [road for road, number in numbers.items() if number > MAX_PHASE]:
         raise InputError(
-            f"{where}: the signal has {len(approaches)} approaches, more than there are phases: give {too_many[0]} the phase of "
+            f"{where}: the signal has {len(approaches)} approaches, more than there are phases: give {too_many[0]} the "
+            "phase of "
             f'another approach, both by name, such as {{ "{first.road}" = 2, "{too_many[0]}" = 2 }}'
         )
     return numbers
@@ -221,7 +227,9 @@ def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int],
 def _main_street(approach: _Approach, approaches: Sequence[_Approach]) -> tuple[int, float, int, str]:
     """Sort key of approaches: lanes and speed of their street with its opposite direction, then the direction."""
     opposite = [
-        other for other in approaches if abs((other.heading_deg - approach.heading_deg) % 360.0 - 180.0) <= MAX_OPPOSITE_DEG
+        other
+        for other in approaches
+        if abs((other.heading_deg - approach.heading_deg) % 360.0 - 180.0) <= MAX_OPPOSITE_DEG
     ]
     lanes = approach.lanes + max((other.lanes for other in opposite), default=0)
     speed_mps = max(approach.speed_mps, max((other.speed_mps for other in opposite), default=0.0))
@@ -240,7 +248,8 @@ def _kinds(signal: SignalNetwork) -> dict[str, set[str]]:
 
 
 def _kind(movement: Movement, kinds: set[str]) -> str:
-    """Which of through, left and right a vehicle movement is; a turn back is a left turn, or goes straight on without one."""
+    """Which of through, left and right a vehicle movement is; a turn back is a left turn, or goes straight on without
+    one."""
     kind = _TURNS.get(movement.turn)
     if kind is None:
         return LEFT if LEFT in kinds else THROUGH
@@ -281,7 +290,9 @@ def _crossing_number(
     if not approaches:
         return SLOTS[0]
     for heading in (crossing.heading_deg - 90.0, crossing.heading_deg + 90.0):
-        nearest = min(approaches, key=lambda approach: (round(_angle(approach.heading_deg, heading)), through[approach.road]))
+        nearest = min(
+            approaches, key=lambda approach: (round(_angle(approach.heading_deg, heading)), through[approach.road])
+        )
         if _angle(nearest.heading_deg, heading) <= MAX_BESIDE_DEG:
             return through[nearest.road]
     return through[min(approaches, key=lambda approach: _angle(approach.heading_deg, crossing.heading_deg)).road]

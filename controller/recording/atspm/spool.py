@@ -44,13 +44,17 @@ class Spool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._file.close()
 
 
 def _unusable(error: OSError) -> InputError:
     folder = tempfile.gettempdir()
-    return InputError(f"{folder}: a temporary file cannot be used: {error.strerror or error}; make room there, or set TMPDIR")
+    return InputError(
+        f"{folder}: a temporary file cannot be used: {error.strerror or error}; make room there, or set TMPDIR"
+    )
 
 
 class Series(Generic[T]):

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-POLICY, HOLD, FALLBACK, RECOVERING, FIXED, OFF, LOST = "policy", "hold", "fallback", "recovering", "fixed", "off", "lost"
+POLICY, HOLD, FALLBACK, RECOVERING, FIXED, OFF, LOST = (
+    "policy",
+    "hold",
+    "fallback",
+    "recovering",
+    "fixed",
+    "off",
+    "lost",
+)
 MODES = (POLICY, HOLD, FALLBACK, RECOVERING, FIXED, OFF, LOST)
 FORCE_OFF, MAX_OUT, GAP_OUT = "force-off", "max-out", "gap-out"
 CAUSES = (FORCE_OFF, MAX_OUT, GAP_OUT)
@@ -49,7 +57,8 @@ class GreenEnd:
 
     time_s: float
     cause: str
-    """One of CAUSES: a maximum green ended them (max-out), a plan or policy did (force-off), or a detector's gap (gap-out)."""
+    """One of CAUSES: a maximum green ended them (max-out), a plan or policy did (force-off), or a detector's gap
+    (gap-out)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,8 @@ class Timeline:
     """Local date and time of simulated second 0."""
     signals: tuple[SignalTimeline, ...]
     detections: tuple[Detection, ...] = ()
-    """In order of time for each detector. A detector that is not of `greenserve detectors` is left out of the events."""
+    """In order of time for each detector. A detector that is not of `greenserve detectors` is left out of the
+    events."""
 
     def __post_init__(self) -> None:
         if not self.begin_s <= self.end_s:

@@ -1,8 +1,8 @@
 """Rules of readers about the events of a signal: if one does not hold, a note names it and the reason.
 
-The package `atspm` of Oregon DOT marks a yellow or a red clearance of more than 10 s invalid, and leaves a cycle without
-yellow out of split failures (its queries timeline.sql and split_failures.sql). A signal without any event for two minutes by
-day looks as if its connection were lost.
+The package `atspm` of Oregon DOT marks a yellow or a red clearance of more than 10 s invalid, and leaves a cycle
+without yellow out of split failures (its queries timeline.sql and split_failures.sql). A signal without any event for
+two minutes by day looks as if its connection were lost.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,11 @@ def notes(timeline: Timeline, signal: SignalTimeline, events: Sequence[Event]) -
         signal: the signal.
         events: in order of time.
     """
-    return [*_long_clearances(timeline, events), *_without_yellow(timeline, events), *_silences(timeline, signal, events)]
+    return [
+        *_long_clearances(timeline, events),
+        *_without_yellow(timeline, events),
+        *_silences(timeline, signal, events),
+    ]
 
 
 def _long_clearances(timeline: Timeline, events: Sequence[Event]) -> list[str]:
@@ -53,8 +57,8 @@ def _long_clearances(timeline: Timeline, events: Sequence[Event]) -> list[str]:
         if over:
             since, duration_s = over[0]
             lines.append(
-                f"phase {phase}: a {name} of {duration_s:g} s at {timeline.time(since):%Y-%m-%d %H:%M:%S} ({len(over)} in all): "
-                f"readers take one of more than {MAX_CLEARANCE_S:g} s for bad data"
+                f"phase {phase}: a {name} of {duration_s:g} s at {timeline.time(since):%Y-%m-%d %H:%M:%S} ({len(over)} "
+                f"in all): readers take one of more than {MAX_CLEARANCE_S:g} s for bad data"
             )
     return lines
 

@@ -140,7 +140,9 @@ class ModelManager:
         with self._lock:
             # refuse empty folders before anything changes: the model may be served from another folder now
             empty = {
-                name: [f"{{name: {name}}} has no version to serve"] for name, config in configs.items() if not _aspired(config)
+                name: [f"{{name: {name}}} has no version to serve"]
+                for name, config in configs.items()
+                if not _aspired(config)
             }
             if empty:
                 raise _unavailable(empty)
@@ -148,7 +150,11 @@ class ModelManager:
             if label_error := self._label_error(configs, before):
                 raise failed_precondition(label_error)
             self.apply({**before, **configs}, now_s, at_once=True)
-            failed = {name: self._load_errors(name) for name, config in configs.items() if not self._is_served_from(name, config)}
+            failed = {
+                name: self._load_errors(name)
+                for name, config in configs.items()
+                if not self._is_served_from(name, config)
+            }
             if failed:
                 self.apply(before, now_s, at_once=True)
                 raise _unavailable(failed)
@@ -157,7 +163,8 @@ class ModelManager:
     def _is_served_from(self, name: str, config: ModelConfig) -> bool:
         """Whether a version in the configured folder is loaded; one in the model's previous folder does not count."""
         return any(
-            version_files.is_in(fingerprint, config.base_path) for fingerprint in self._models[name].loaded_fingerprints.values()
+            version_files.is_in(fingerprint, config.base_path)
+            for fingerprint in self._models[name].loaded_fingerprints.values()
         )
 
     def _load_errors(self, name: str) -> list[str]:
@@ -213,7 +220,9 @@ class ModelManager:
                 self._set_state(model, version, wire.ModelVersionStatus.START)
         while not self._stopping.is_set():
             failed = {
-                version: failure.fingerprint for version, failure in model.failed.items() if not self._may_retry(failure, now_s)
+                version: failure.fingerprint
+                for version, failure in model.failed.items()
+                if not self._may_retry(failure, now_s)
             }
             action = next_servable_action(fingerprints, model.loaded_fingerprints, failed, model.config.policy)
             if action is None:

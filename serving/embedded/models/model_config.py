@@ -69,8 +69,12 @@ def from_proto(models: pb.ModelConfigList) -> dict[str, ModelConfig]:
             raise invalid_argument(
                 f"Expected model {entry.name} to have an absolute path or URI; got base_path()={entry.base_path}"
             )
-        logging = logging_config.from_proto(entry.name, entry.logging_config) if entry.HasField("logging_config") else None
-        configs[entry.name] = ModelConfig(entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels), logging)
+        logging = (
+            logging_config.from_proto(entry.name, entry.logging_config) if entry.HasField("logging_config") else None
+        )
+        configs[entry.name] = ModelConfig(
+            entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels), logging
+        )
     return configs
 
 
@@ -80,7 +84,11 @@ def logging_configs(configs: Mapping[str, ModelConfig]) -> dict[str, LoggingConf
 
 
 def _check_platform(entry: pb.ModelConfig) -> None:
-    fields = "ModelServerConfig::model_type (deprecated)", "ModelServerConfig::model_platform", f"model name is {entry.name}"
+    fields = (
+        "ModelServerConfig::model_type (deprecated)",
+        "ModelServerConfig::model_platform",
+        f"model name is {entry.name}",
+    )
     if entry.model_type and entry.model_platform:
         raise invalid_argument("Illegal setting both {} and {}, {}".format(*fields))
     if not entry.model_type and not entry.model_platform:

@@ -1,4 +1,5 @@
-"""The folder in which the models of reload requests must lie: any client that reaches the port chooses their base paths."""
+"""The folder in which the models of reload requests must lie: any client that reaches the port chooses their base
+paths."""
 
 import os
 from collections.abc import Mapping
@@ -21,11 +22,18 @@ def check(configs: Mapping[str, ModelConfig], root: Path | None) -> None:
     """
     for name, config in configs.items():
         try:
-            is_inside = root is not None and Path(os.path.realpath(config.base_path)).is_relative_to(os.path.realpath(root))
+            is_inside = root is not None and Path(os.path.realpath(config.base_path)).is_relative_to(
+                os.path.realpath(root)
+            )
         except ValueError as error:
             raise invalid_argument(f"model {name}: {str(config.base_path)!r} cannot be read: {error}") from None
         if not is_inside:
-            where = f"outside of {root}" if root is not None else "in no permitted folder: the server started without models"
+            where = (
+                f"outside of {root}"
+                if root is not None
+                else "in no permitted folder: the server started without models"
+            )
             raise invalid_argument(
-                f"model {name}: {str(config.base_path)!r} lies {where}; move the model, or start the server with --models_root"
+                f"model {name}: {str(config.base_path)!r} lies {where}; move the model, or start the server with "
+                "--models_root"
             )

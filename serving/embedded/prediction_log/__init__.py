@@ -1,1 +1,2 @@
-"""Logs of Predict requests, as TensorFlow Serving's `logging_config` asks for them: PredictionLog records in TFRecord files."""
+"""Logs of Predict requests, as TensorFlow Serving's `logging_config` asks for them: PredictionLog records in TFRecord
+files."""

@@ -11,7 +11,8 @@ from serving.embedded.status import invalid_argument
 COLLECTOR_TYPES = ("", "tfrecord")
 """Accepted types of log_collector_config. TensorFlow Serving's open source has none."""
 MAX_NAME_BYTES = 200
-"""Maximum length of the last part of a prefix: a file's name is longer by time, number and suffix, and has 255 at most."""
+"""Maximum length of the last part of a prefix: a file's name is longer by time, number and suffix, and has 255 at
+most."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,17 @@ def from_proto(model: str, config: pb.LoggingConfig) -> LoggingConfig:
         raise invalid_argument(
             f"{where}: log collector type {collector.type!r} is not supported; leave type out, for TFRecord files"
         )
-    for message, name in ((config, "custom_logging_config"), (sampling, "per_task_sampling_configs"), (sampling, "attributes")):
+    for message, name in (
+        (config, "custom_logging_config"),
+        (sampling, "per_task_sampling_configs"),
+        (sampling, "attributes"),
+    ):
         if name in (field.name for field, _ in message.ListFields()):
             raise invalid_argument(f"{where}: {name} is not supported; leave it out")
     if not collector.filename_prefix:
-        raise invalid_argument(f"{where}: filename_prefix of log_collector_config is missing; add it, such as {model!r}")
+        raise invalid_argument(
+            f"{where}: filename_prefix of log_collector_config is missing; add it, such as {model!r}"
+        )
     if not config.HasField("sampling_config"):
         raise invalid_argument(
             f"{where}: sampling_config is missing; add sampling_config {{ sampling_rate: 1 }} to log every request"
@@ -57,7 +64,8 @@ def check(configs: Mapping[str, LoggingConfig], root: Path | None) -> None:
         where = f"model {model}: logging_config"
         if root is None:
             raise invalid_argument(
-                f"{where} needs a folder for the logs; start the server with --logs_root DIR, or leave logging_config out"
+                f"{where} needs a folder for the logs; start the server with --logs_root DIR, or leave logging_config "
+                "out"
             )
         path = root / config.filename_prefix
         try:
@@ -73,4 +81,6 @@ def check(configs: Mapping[str, LoggingConfig], root: Path | None) -> None:
                 "correct it, or start the server with another --logs_root"
             )
         if len(os.fsencode(path.name)) > MAX_NAME_BYTES:
-            raise invalid_argument(f"{where}: the file name of filename_prefix is longer than {MAX_NAME_BYTES} bytes; shorten it")
+            raise invalid_argument(
+                f"{where}: the file name of filename_prefix is longer than {MAX_NAME_BYTES} bytes; shorten it"
+            )

@@ -3,9 +3,9 @@
     request's thread | run the model | add: copy to a record's bytes, queue | respond
     writer           |               each second: checksums, append to files
 
-`add` never waits and never fails. A full queue drops logs; files that cannot be written lose those of that second. Both are
-counted, and the first is named in one line. What is written goes to the kernel at once, without fsync: a killed server
-loses a second at most, a power failure what the kernel has not written yet.
+`add` never waits and never fails. A full queue drops logs; files that cannot be written lose those of that second. Both
+are counted, and the first is named in one line. What is written goes to the kernel at once, without fsync: a killed
+server loses a second at most, a power failure what the kernel has not written yet.
 """
 
 import random
@@ -181,7 +181,9 @@ class PredictionLog:
         self._wake.set()
         self._writer.join(CLOSE_TIMEOUT_S)
         if self._writer.is_alive():
-            log.error("the last prediction logs are missing: %s did not take them within %g s", self._root, CLOSE_TIMEOUT_S)
+            log.error(
+                "the last prediction logs are missing: %s did not take them within %g s", self._root, CLOSE_TIMEOUT_S
+            )
 
 
 def _encoded(records: Sequence[bytes]) -> Iterator[bytes]:

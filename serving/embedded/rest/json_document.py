@@ -85,7 +85,9 @@ def type_of(value: Any) -> str:
     """RapidJSON's name of a value's type."""
     if isinstance(value, bool):
         return str(value)
-    return {type(None): "Null", JsonObject: "Object", list: "Array", str: "String", int: "Number", float: "Number"}[type(value)]
+    return {type(None): "Null", JsonObject: "Object", list: "Array", str: "String", int: "Number", float: "Number"}[
+        type(value)
+    ]
 
 
 def quote(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""Convert the REST API's Predict requests to arrays, with the formats and error texts of tensorflow/serving's json_tensor.cc."""
+"""Convert the REST API's Predict requests to arrays, with the formats and error texts of tensorflow/serving's
+json_tensor.cc."""
 
 import base64
 import binascii
@@ -54,7 +55,9 @@ def input_arrays(
     if "instances" in document:
         instances = document["instances"]
         if "inputs" in document:
-            raise _error(document, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist ")
+            raise _error(
+                document, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist "
+            )
         if not isinstance(instances, list):
             raise _error(document, "Expecting 'instances' to be an list/array")
         if not instances:
@@ -66,7 +69,8 @@ def input_arrays(
     if not _has_keys(value):
         if len(inputs) > 1:
             raise invalid_argument(
-                "inputs is a plain value/list, but expecting an object as multiple input tensors required as per tensorinfo_map"
+                "inputs is a plain value/list, but expecting an object as multiple input tensors required as per "
+                "tensorinfo_map"
             )
         value = {next(iter(inputs)): value}
     if missing := [key for key in inputs if key not in value]:
@@ -78,7 +82,8 @@ def _from_rows(instances: list[Any], inputs: Mapping[str, int], check: Check) ->
     are_objects = _has_keys(instances[0])
     if not are_objects and len(inputs) > 1:
         raise invalid_argument(
-            "instances is a plain list, but expecting list of objects as multiple input tensors required as per tensorinfo_map"
+            "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
+            "tensorinfo_map"
         )
     if are_objects and not all(_has_keys(row) and row.keys() == inputs.keys() for row in instances):
         _check_rows(instances, inputs, check)
@@ -111,7 +116,8 @@ def _check_rows(instances: list[Any], inputs: Mapping[str, int], check: Check) -
             except StatusError as error:
                 key_text = f" key: {key}" if are_objects else ""
                 raise invalid_argument(
-                    f"Failed to process element: {number}{key_text} of 'instances' list. Error: {error.code.name}: {error}"
+                    f"Failed to process element: {number}{key_text} of 'instances' list. Error: {error.code.name}: "
+                    f"{error}"
                 ) from None
         if are_objects and row.keys() != inputs.keys():
             raise invalid_argument(

@@ -1,4 +1,5 @@
-"""JSON responses of the REST API, with the keys and values of tensorflow/serving's json_tensor.cc and http_rest_api_util.cc."""
+"""JSON responses of the REST API, with the keys and values of tensorflow/serving's json_tensor.cc and
+http_rest_api_util.cc."""
 
 import base64
 import json
@@ -39,7 +40,9 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
         if array.ndim == 0:
             raise invalid_argument(f"Tensor name: {key} has no shape information ")
         if batch_size is not None and batch_size != array.shape[0]:
-            raise invalid_argument(f"Tensor name: {key} has inconsistent batch size: {array.shape[0]} expecting: {batch_size}")
+            raise invalid_argument(
+                f"Tensor name: {key} has inconsistent batch size: {array.shape[0]} expecting: {batch_size}"
+            )
         batch_size = array.shape[0]
     if len(values) == 1:
         predictions = next(iter(values.values()))
@@ -100,7 +103,8 @@ def _values(key: str, array: NDArray[Any], dtype: int) -> Any:
 
 
 def _decimals(array: NDArray[Any], max_digits: int) -> NDArray[np.float64]:
-    """Round to the decimals that TensorFlow Serving writes: 6 digits if they represent the value exactly, else `max_digits`.
+    """Round to the decimals that TensorFlow Serving writes: 6 digits if they represent the value exactly, else
+    `max_digits`.
 
     So the float32 nearest to 0.1 becomes 0.1, not 0.10000000149011612.
     """

@@ -6,7 +6,8 @@ import zlib
 from serving.embedded.status import cancelled, invalid_argument, unavailable
 
 MAX_BODY_BYTES = 1 << 21
-"""Default of the maximum size of a body, also after gzip is unpacked: a fleet of 1,000 TLs with 40 lanes needs 0.5 MB."""
+"""Default of the maximum size of a body, also after gzip is unpacked: a fleet of 1,000 TLs with 40 lanes needs 0.5
+MB."""
 BODIES_IN_FLIGHT = 8
 """Bodies of maximum size that fit in memory at once; a request that exceeds this is answered 503."""
 BLOCK_BYTES = 1 << 16

@@ -107,8 +107,8 @@ class RestServer:
         self._budget = Budget(max_body_bytes)
         self._pool = ThreadPoolExecutor(threads, "rest")
         self._converting = threading.Lock()
-        """Held by the one request that is parsed or formatted: several threads would not be faster, because Python runs one at
-        a time, and the threads of gRPC would wait for each of them."""
+        """Held by the one request that is parsed or formatted: several threads would not be faster, because Python runs
+        one at a time, and the threads of gRPC would wait for each of them."""
         self._loop = asyncio.new_event_loop()
         application = web.Application()
         application.router.add_route("*", r"/{path:[\s\S]*}", self._respond)
@@ -173,9 +173,14 @@ class RestServer:
             status, text = error.code, json_response.from_error(str(error))
         except TimeoutError:
             status = grpc.StatusCode.DEADLINE_EXCEEDED
-            text = json_response.from_error(f"the request took longer than --rest_api_timeout_in_ms {1000 * self._timeout_s:.0f}")
+            text = json_response.from_error(
+                f"the request took longer than --rest_api_timeout_in_ms {1000 * self._timeout_s:.0f}"
+            )
         except web.RequestPayloadError as error:
-            status, text = grpc.StatusCode.INVALID_ARGUMENT, json_response.from_error(f"the body cannot be read: {error}")
+            status, text = (
+                grpc.StatusCode.INVALID_ARGUMENT,
+                json_response.from_error(f"the body cannot be read: {error}"),
+            )
         except ConnectionError:
             status = grpc.StatusCode.CANCELLED  # the client closed the connection before the end of the body
         except asyncio.CancelledError:
@@ -253,7 +258,9 @@ class RestServer:
             if signature is None:
                 raise invalid_argument(f'Serving signature name: "{name}" not found in signature def')
             if not signature.inputs:
-                raise invalid_argument(f"Failed to get input map for signature: {document.get('signature_name') or 'DEFAULT'}")
+                raise invalid_argument(
+                    f"Failed to get input map for signature: {document.get('signature_name') or 'DEFAULT'}"
+                )
             arrays, layout = json_request.input_arrays(document, signature.inputs, body.check_client)
             del document  # many times the size of the arrays
         outputs = list(signature.outputs)
@@ -265,7 +272,9 @@ class RestServer:
             text = json_response.from_tensors(results, signature.outputs, layout)
             if (config := self._prediction_log.sample(spec.name)) is not None:
                 spec.signature_name = name
-                response = response_message(wire.ModelSpec(name=spec.name, signature_name=name), version, signature, results)
+                response = response_message(
+                    wire.ModelSpec(name=spec.name, signature_name=name), version, signature, results
+                )
                 self._prediction_log.add(config, _request(spec, signature, arrays), response)
             return text
 
@@ -295,4 +304,6 @@ def _route(http_method: str, path: str) -> _Route:
     if match is None or api not in ("", "predict", "classify", "regress"):
         raise invalid_argument(f"Malformed request: {http_method} {path}")
     is_metadata = http_method == "GET" and match["metadata"] == "metadata"
-    return _Route(unquote(match["model"] or ""), match["version"] or "", unquote(match["label"] or ""), api, is_metadata)
+    return _Route(
+        unquote(match["model"] or ""), match["version"] or "", unquote(match["label"] or ""), api, is_metadata
+    )

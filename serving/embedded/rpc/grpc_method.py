@@ -70,7 +70,9 @@ class GrpcMethod:
                 self._metrics.count_latency(label, self.name, "GRPC", time.perf_counter() - begin)
         if code is not grpc.StatusCode.OK:
             # details are a header of limited size; truncated as in tensorflow/serving's grpc_status_util.cc
-            context.abort(code, details if len(details) <= MAX_DETAILS_CHARS else details[:MAX_DETAILS_CHARS] + "...TRUNCATED")
+            context.abort(
+                code, details if len(details) <= MAX_DETAILS_CHARS else details[:MAX_DETAILS_CHARS] + "...TRUNCATED"
+            )
         return response
 
 

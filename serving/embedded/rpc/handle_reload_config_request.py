@@ -20,7 +20,8 @@ def handle_reload_config_request(
     """
     if request.config.WhichOneof("config") != "model_config_list":
         raise invalid_argument(
-            "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently supported"
+            "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently "
+            "supported"
         )
     before = metrics.totals(request.metric_names)
     reconfigure(model_config.from_proto(request.config.model_config_list))

@@ -107,9 +107,9 @@ def _input_arrays(
         if key not in tensors:
             if key not in signature.defaults:
                 raise invalid_argument(
-                    f"Signature input alias: {key}(feed name: {definition.inputs[key].name}) not found in request and no default "
-                    f"value provided. Inputs expected to be in the request {{{_join(tensors)}}}, or default input alias set: "
-                    f"{_join(signature.defaults)}"
+                    f"Signature input alias: {key}(feed name: {definition.inputs[key].name}) not found in request and "
+                    f"no default value provided. Inputs expected to be in the request {{{_join(tensors)}}}, or default "
+                    f"input alias set: {_join(signature.defaults)}"
                 )
             arrays[key] = signature.defaults[key]
             continue

@@ -19,7 +19,10 @@ LATENCY_US = tuple(10 * 1.8**k for k in range(33))
 """Bucket bounds of the latency histograms, in microseconds."""
 _PREFIX = ":tensorflow:serving:"
 _LATENCIES = {
-    "request_latency": (("model_name", "API", "entrypoint"), "Duration of requests inside the server, in microseconds."),
+    "request_latency": (
+        ("model_name", "API", "entrypoint"),
+        "Duration of requests inside the server, in microseconds.",
+    ),
     "runtime_latency": (("model_name", "API", "runtime"), "Duration of TensorFlow's part of them, in microseconds."),
 }
 """Name -> (labels, help)."""
@@ -49,7 +52,9 @@ class ServerMetrics:
         self._lock = threading.Lock()
         self._requests: dict[tuple[str, str], int] = defaultdict(int)
         """(model, status) -> count."""
-        self._latencies: dict[str, dict[tuple[str, ...], _Latency]] = {name: defaultdict(_Latency) for name in _LATENCIES}
+        self._latencies: dict[str, dict[tuple[str, ...], _Latency]] = {
+            name: defaultdict(_Latency) for name in _LATENCIES
+        }
         self._loads: dict[tuple[str, str], int] = defaultdict(int)
         self._load_s: dict[str, float] = {}
         self._logged = dict.fromkeys(("written", "dropped", "failed"), 0)
@@ -129,7 +134,9 @@ class ServerMetrics:
                 bounds = (*(f"{bound:g}" for bound in LATENCY_US), "+Inf")
                 family.add_metric(labels, list(zip(bounds, itertools.accumulate(buckets), strict=True)), sum_us)
             yield family
-        attempts = CounterMetricFamily("serving_model_loads", "Attempts to load a version.", labels=("model_name", "status"))
+        attempts = CounterMetricFamily(
+            "serving_model_loads", "Attempts to load a version.", labels=("model_name", "status")
+        )
         for (model, outcome), count in loads.items():
             attempts.add_metric((model, outcome), count)
         yield attempts
@@ -145,6 +152,8 @@ class ServerMetrics:
         for state, count in self.states().items():
             states.add_metric((state,), count)
         yield states
-        build = GaugeMetricFamily("serving_build_info", "Versions of the server and of TensorFlow.", labels=tuple(self.build))
+        build = GaugeMetricFamily(
+            "serving_build_info", "Versions of the server and of TensorFlow.", labels=tuple(self.build)
+        )
         build.add_metric(tuple(self.build.values()), 1)
         yield build

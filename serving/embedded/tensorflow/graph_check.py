@@ -34,7 +34,9 @@ def check(path: Path) -> bool:
         model = tf.SavedModel.FromString(file.read_bytes())
     except (DecodeError, OSError) as error:
         raise LoadError(f"{file}: cannot be read as a SavedModel: {error}") from None
-    return any([_check(meta_graph) for meta_graph in model.meta_graphs if set(meta_graph.meta_info_def.tags) == {"serve"}])
+    return any(
+        [_check(meta_graph) for meta_graph in model.meta_graphs if set(meta_graph.meta_info_def.tags) == {"serve"}]
+    )
 
 
 def _check_size(path: Path, file: Path) -> None:

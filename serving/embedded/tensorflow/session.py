@@ -67,7 +67,9 @@ class Session:
             self.definitions = wire.SignatureDefMap()
             for name, definition in tensorflow_pb2.MetaGraphDef.FromString(tf.content(buffer)).signature_def.items():
                 self.definitions.signature_def[name].CopyFrom(definition)
-            self.signatures = {name: _signature(definition) for name, definition in self.definitions.signature_def.items()}
+            self.signatures = {
+                name: _signature(definition) for name, definition in self.definitions.signature_def.items()
+            }
         except BaseException as error:
             _free(tf, session, graph)
             if isinstance(error, TensorFlowError | TensorError | UnicodeEncodeError):
@@ -79,8 +81,8 @@ class Session:
             tf.DeleteSessionOptions(options)
         self._session, self._graph = session, graph
         self._all_outputs: dict[str, _RunArguments] = {}
-        """Signature -> arguments that fetch all outputs in the signature's order. Other lists of outputs are not cached,
-        because clients choose them without bound."""
+        """Signature -> arguments that fetch all outputs in the signature's order. Other lists of outputs are not
+        cached, because clients choose them without bound."""
         # not at exit: the process frees the session anyway, and another thread may still run it
         weakref.finalize(self, _free, tf, session, graph).atexit = False
 

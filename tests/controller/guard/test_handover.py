@@ -23,7 +23,9 @@ class OneSignal:
     def __init__(self, signal, times):
         self.safeties = [SignalSafety(signal, times, [])]
         off = FallbackPlan(OFF_PROGRAM, is_synchronised=False)
-        self.plans = [FallbackSchedule(FallbackPlan(signal.plan, True), 20.0, (ProgramSwitch(3600.0, "off"),), {"off": off})]
+        self.plans = [
+            FallbackSchedule(FallbackPlan(signal.plan, True), 20.0, (ProgramSwitch(3600.0, "off"),), {"off": off})
+        ]
 
 
 @pytest.mark.parametrize("name", sorted(SIGNALS))

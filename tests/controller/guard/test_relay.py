@@ -38,7 +38,8 @@ class Sumo:
 
 @contextlib.contextmanager
 def relay(watchdog_s=60.0, stopped=lambda: False, clock=None, answers=True, wrap=lambda listener: listener):
-    """Yield (relay, controller, fake SUMO, SUMO's end at the relay, SUMO's own end); `made.address`: of its listener."""
+    """Yield (relay, controller, fake SUMO, SUMO's end at the relay, SUMO's own end); `made.address`: of its
+    listener."""
     ours, controller = socket.socketpair()
     upstream, end = socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -124,7 +125,11 @@ def test_silent_controller_is_cut_off_unless_it_waits_for_sumo():
 
 
 def test_malformed_message_ends_the_controllers_connection_only():
-    for malformed in (struct.pack("!i", -5), wire.message([]), wire.message([wire.command(wire.HANDOVER, b"not JSON")])):
+    for malformed in (
+        struct.pack("!i", -5),
+        wire.message([]),
+        wire.message([wire.command(wire.HANDOVER, b"not JSON")]),
+    ):
         with relay() as (made, controller, sumo, _, _):
             controller.sendall(STEP + malformed)
             assert made.test_end() == [End.LOST] and made.error

@@ -19,7 +19,12 @@ from tests.conftest import ROOT
 from tests.controller.decision_events import decision, event
 
 TLS = [f"SA{100 + k}" for k in range(1, 11)]
-POLICY, FALLBACK, RECOVERING, FIXED = ControlMode.POLICY, ControlMode.FALLBACK, ControlMode.RECOVERING, ControlMode.FIXED
+POLICY, FALLBACK, RECOVERING, FIXED = (
+    ControlMode.POLICY,
+    ControlMode.FALLBACK,
+    ControlMode.RECOVERING,
+    ControlMode.FIXED,
+)
 
 
 def made():
@@ -37,7 +42,9 @@ def monitor_alarm(at_s, signal="A0", rule=MonitorRule.CONFLICT):
 def test_a_flood_of_one_kind_is_one_alarm_with_a_count():
     alarms = made()
     for second in range(50):
-        alarms.add(event(second, alarms=[Alarm(f"A{k}", MonitorRule.CONFLICT, second, "both green") for k in range(40)]))
+        alarms.add(
+            event(second, alarms=[Alarm(f"A{k}", MonitorRule.CONFLICT, second, "both green") for k in range(40)])
+        )
     (alarm,) = alarms.current()
     assert (alarm.id, alarm.severity, alarm.count) == ("GreenserveMonitorAlarm/conflict", "critical", 2000)
     assert (alarm.since_s, alarm.last_s, alarm.since_unix_s) == (0, 49, 1e9)
@@ -123,7 +130,9 @@ def test_policies_that_are_overridden_in_most_decisions_are_an_alarm_of_the_next
 def test_answers_after_the_deadline_in_many_steps_are_an_alarm():
     alarms = made()
     for k in range(61):
-        alarms.add(event(5 * k, [decision("SA101", "DeadlineExceeded: late" if k % 10 == 0 else ""), decision("SA102")]))
+        alarms.add(
+            event(5 * k, [decision("SA101", "DeadlineExceeded: late" if k % 10 == 0 else ""), decision("SA102")])
+        )
     assert ids(alarms) == ["GreenserveDeadlineMisses"] and "7 of 61" in alarms.current()[0].text
 
 

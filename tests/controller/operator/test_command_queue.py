@@ -55,7 +55,10 @@ def test_the_last_of_two_operators_counts_and_both_see_it():
     assert submit(operated, SetModes(("SA101",), FIXED, "ann"), SetModes(("SA101",), HOLD, "bob")) == []
     assert operated.loop.modes() == {"SA101": "hold", "SA102": "policy", "SA103": "policy"}
     assert operated.queue.modes["SA101"].author == "bob"
-    assert [(c.number, c.author, c.value) for c in operated.state.commands()] == [(1, "ann", "fixed"), (2, "bob", "hold")]
+    assert [(c.number, c.author, c.value) for c in operated.state.commands()] == [
+        (1, "ann", "fixed"),
+        (2, "bob", "hold"),
+    ]
 
 
 def test_a_repeated_command_changes_and_records_nothing():
@@ -215,7 +218,9 @@ def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
         expected = {wanted[tl].value} if wanted[tl] is not POLICY else {"policy", "recovering"}
         assert modes[tl] in expected
         assert (operated.queue.modes[tl].until_s if tl in operated.queue.modes else math.inf) == until[tl]
-    assert {tl: pin.version for tl, pin in operated.queue.pinned.items()} == {tl: v for tl, v in pinned.items() if v is not None}
+    assert {tl: pin.version for tl, pin in operated.queue.pinned.items()} == {
+        tl: v for tl, v in pinned.items() if v is not None
+    }
     assert {tl: v for tl, v in operated.pins.pinned.items() if v is not None} == {
         tl: v for tl, v in pinned.items() if v is not None
     }
@@ -232,7 +237,10 @@ def test_modes_and_pins_survive_a_restart_and_are_named(tmp_path, caplog):
     operated = OperatedRun(path, Pins())
     operated.loop.now = 100.0
     submit(
-        operated, SetModes(("SA101", "SA102"), FIXED, "ann", 60.0), SetModes(("SA102",), HOLD, "bob"), PinModel("SA103", 7, "bob")
+        operated,
+        SetModes(("SA101", "SA102"), FIXED, "ann", 60.0),
+        SetModes(("SA102",), HOLD, "bob"),
+        PinModel("SA103", 7, "bob"),
     )
     operated.saved.close()
     again = restarted(path, 130.0, pins=Pins())
@@ -284,7 +292,9 @@ def test_tls_that_a_run_does_not_control_keep_their_modes(tmp_path):
     submit(other, SetModes(("SA102",), HOLD, "bob"))
     other.saved.close()
     again = restarted(path, pins=Pins())
-    assert again.loop.modes() == {"SA101": "fixed", "SA102": "hold", "SA103": "policy"} and again.pins.pinned == {"SA103": 2}
+    assert again.loop.modes() == {"SA101": "fixed", "SA102": "hold", "SA103": "policy"} and again.pins.pinned == {
+        "SA103": 2
+    }
 
 
 def test_a_pin_that_the_server_refuses_is_left_out_with_a_warning(tmp_path, caplog):
@@ -343,7 +353,9 @@ def test_files_are_told_apart_by_city_and_sumo(tmp_path, monkeypatch):
     settings = [(c, s, o) for c in cities for s in (None, ("h", 1), ("h", 2)) for o in (None, 1)]
     paths = {saved_modes.path_of(*each) for each in settings}
     assert len(paths) == len(settings) and {path.parent for path in paths} == {next(iter(paths)).parent}
-    assert saved_modes.path_of(tmp_path / "x" / ".." / "a.toml", None, None) == saved_modes.path_of(cities[0], None, None)
+    assert saved_modes.path_of(tmp_path / "x" / ".." / "a.toml", None, None) == saved_modes.path_of(
+        cities[0], None, None
+    )
 
 
 def test_a_full_disk_is_one_warning_and_the_run_goes_on(tmp_path, caplog):

@@ -41,19 +41,49 @@ def test_list_tls_shows_mode_author_model_and_reason():
 @pytest.mark.parametrize(
     ("method", "request_", "code", "message"),
     [
-        ("SetMode", pb.SetModeRequest(tls=["SA1O1"], mode="fixed"), InputError, r"SA1O1 is not a TL .* did you mean .*SA101"),
-        ("SetMode", pb.SetModeRequest(tls=["signal_SA101"], mode="fixed"), InputError, r"is a signal, which belongs to TL SA101"),
-        ("SetMode", pb.SetModeRequest(tls=["zz\x1b"], mode="fixed"), InputError, r"^zz\ufffd is not a TL .*its TLs are SA101"),
+        (
+            "SetMode",
+            pb.SetModeRequest(tls=["SA1O1"], mode="fixed"),
+            InputError,
+            r"SA1O1 is not a TL .* did you mean .*SA101",
+        ),
+        (
+            "SetMode",
+            pb.SetModeRequest(tls=["signal_SA101"], mode="fixed"),
+            InputError,
+            r"is a signal, which belongs to TL SA101",
+        ),
+        (
+            "SetMode",
+            pb.SetModeRequest(tls=["zz\x1b"], mode="fixed"),
+            InputError,
+            r"^zz\ufffd is not a TL .*its TLs are SA101",
+        ),
         ("SetMode", pb.SetModeRequest(mode="fixed"), InputError, r"no TL is named"),
-        ("SetMode", pb.SetModeRequest(tls=["all"], mode="off"), InputError, r"mode 'off' must be one of policy, hold, fixed"),
+        (
+            "SetMode",
+            pb.SetModeRequest(tls=["all"], mode="off"),
+            InputError,
+            r"mode 'off' must be one of policy, hold, fixed",
+        ),
         (
             "SetMode",
             pb.SetModeRequest(tls=["all"], mode="hold", for_seconds=float("nan")),
             InputError,
             r"for_seconds nan must lie",
         ),
-        ("SetMode", pb.SetModeRequest(tls=["all"], mode="hold", for_seconds=-1), InputError, r"for_seconds -1 must lie"),
-        ("SetMode", pb.SetModeRequest(tls=["all"], mode="policy", for_seconds=1), InputError, r"for the modes hold and fixed"),
+        (
+            "SetMode",
+            pb.SetModeRequest(tls=["all"], mode="hold", for_seconds=-1),
+            InputError,
+            r"for_seconds -1 must lie",
+        ),
+        (
+            "SetMode",
+            pb.SetModeRequest(tls=["all"], mode="policy", for_seconds=1),
+            InputError,
+            r"for the modes hold and fixed",
+        ),
         ("PinModel", pb.PinModelRequest(tl="all", version="3"), InputError, r"all is not a TL"),
         ("PinModel", pb.PinModelRequest(tl="SA101", version="newest"), InputError, r"'newest' must be a model number"),
         ("PinModel", pb.PinModelRequest(tl="SA101", version="0"), InputError, r"version '0' must be a model number"),
@@ -88,7 +118,10 @@ def test_malformed_bytes_are_an_invalid_argument(method):
         with pytest.raises(grpc.RpcError) as raised:
             answer = stub(b"\x0a\xff\xff", timeout=5)
             list(answer)
-        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT and "greenserve.control.v1" in raised.value.details()
+        assert (
+            raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            and "greenserve.control.v1" in raised.value.details()
+        )
     assert operated.state.commands() == []
 
 
@@ -309,14 +342,18 @@ def test_health_is_served_beside_the_api():
     operated = OperatedRun()
     with operated.served() as address, grpc.insecure_channel(address) as channel:
         for service in ("", SERVICE):
-            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=5
+            )
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_a_port_in_use_is_one_line(capfd):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=rf"127.0.0.1:{port} \(Address already in use\); choose another --control-address"):
+        with pytest.raises(
+            InputError, match=rf"127.0.0.1:{port} \(Address already in use\); choose another --control-address"
+        ):
             ControlServer(("127.0.0.1", port), None)
     assert capfd.readouterr().err == ""
 

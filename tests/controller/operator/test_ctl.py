@@ -40,7 +40,9 @@ def test_a_table_and_json_show_the_same(operated, address, capsys):
     assert ctl(address, "set", "fixed", "SA102,SA103", "--for", "30m", "--author", "ann") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "second 10, runs as fast as possible, policy served"
-    assert [line.split()[:6] for line in lines[2:]] == [[tl, "fixed", "0", "ann", "until", "1800"] for tl in ("SA102", "SA103")]
+    assert [line.split()[:6] for line in lines[2:]] == [
+        [tl, "fixed", "0", "ann", "until", "1800"] for tl in ("SA102", "SA103")
+    ]
     state = printed(capsys, address, "tls")
     assert [(tl["tl"], tl["mode"], tl["until_s"]) for tl in state["tls"]] == [
         ("SA101", "policy", 0.0), ("SA102", "fixed", 1800.0), ("SA103", "fixed", 1800.0),
@@ -74,7 +76,9 @@ def test_alarms_say_what_to_do(operated, address, capsys):
 
 
 def test_an_alarm_that_is_named_has_the_whole_runbook(operated, address, capsys):
-    operated.alarms.add(event(10, [decision("SA101", "Unavailable: x")], alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "y")]))
+    operated.alarms.add(
+        event(10, [decision("SA101", "Unavailable: x")], alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "y")])
+    )
     for name in ("GreenserveMonitorAlarm/conflict", "GreenserveMonitorAlarm"):
         assert ctl(address, "alarms", name) == 0
         text = capsys.readouterr().out
@@ -83,7 +87,10 @@ def test_an_alarm_that_is_named_has_the_whole_runbook(operated, address, capsys)
     assert [alarm["name"] for alarm in printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"]] == [
         "GreenserveServerDown"
     ]
-    assert "Its TLs hold their states" in printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"][0]["instructions"]
+    assert (
+        "Its TLs hold their states"
+        in printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"][0]["instructions"]
+    )
     assert ctl(address, "alarms", "GreenserveOverrides") == 2
     listed = "GreenserveMonitorAlarm/conflict, GreenserveServerDown"
     message = f"GreenserveOverrides: no listed alarm has this id or name; pass one of {listed}"
@@ -173,7 +180,9 @@ def test_wrong_input_is_one_line(address, capsys, arguments, code, message):
 def test_without_a_controller_it_is_one_line_and_exit_code_2(capsys):
     assert ctl("127.0.0.1:9", "tls", "--timeout-s", "2") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: no controller answers at 127.0.0.1:9 (") and "start one with --control-address" in line
+    assert (
+        line.startswith("error: no controller answers at 127.0.0.1:9 (") and "start one with --control-address" in line
+    )
 
 
 def test_the_address_is_that_of_city_toml(operated, address, capsys, tmp_path):
@@ -184,7 +193,10 @@ def test_the_address_is_that_of_city_toml(operated, address, capsys, tmp_path):
 
 def test_address_without_a_port_names_the_flag(capsys):
     assert main(["tls", "--address", "localhost"], "greenserve ctl") == 2
-    assert "--address 'localhost' must be HOST:PORT with a port below 65536, such as 127.0.0.1:9110" in capsys.readouterr().err
+    assert (
+        "--address 'localhost' must be HOST:PORT with a port below 65536, such as 127.0.0.1:9110"
+        in capsys.readouterr().err
+    )
 
 
 def test_listed_tls_may_be_separated_by_commas(address, capsys):

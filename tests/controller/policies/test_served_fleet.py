@@ -50,7 +50,9 @@ class City:
     def count_calls(self, ask):
         before = {model: self.calls(model) for model in ("city", *TLS)}
         answers = ask()
-        return answers, {model: self.calls(model) - count for model, count in before.items() if self.calls(model) > count}
+        return answers, {
+            model: self.calls(model) - count for model, count in before.items() if self.calls(model) > count
+        }
 
 
 @pytest.fixture
@@ -266,7 +268,9 @@ def test_version_replaced_under_its_number_is_not_followed(city, caplog):
 def replace_action(monkeypatch, change):
     """Let the fleet's answers carry another action."""
     split = Fleet.split
-    monkeypatch.setattr(Fleet, "split", lambda self, action, observations: split(self, change(np.array(action)), observations))
+    monkeypatch.setattr(
+        Fleet, "split", lambda self, action, observations: split(self, change(np.array(action)), observations)
+    )
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
@@ -470,7 +474,9 @@ def test_a_pinned_version_that_is_unloaded_is_not_answered_by_the_fleet(city):
 
 
 def test_a_version_that_the_server_lacks_is_refused_in_words(city):
-    with pytest.raises(InputError, match=r"serves no version 7 of SA103 .*it serves version 1; pass a served one, or latest"):
+    with pytest.raises(
+        InputError, match=r"serves no version 7 of SA103 .*it serves version 1; pass a served one, or latest"
+    ):
         city.policies.check_pin("SA103", 7)
     assert city.policies.pins == {}
 

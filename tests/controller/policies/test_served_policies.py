@@ -14,7 +14,9 @@ from serving.errors import DeadlineExceeded, InvalidResponse, ModelNotFound, Una
 from tests.serving.fake_server import answer
 
 X = np.zeros(17, np.float32)
-KC = policy_pb2.PolicyContract(tl="a", action=policy_pb2.Action(kind="kc", size=1), origin=policy_pb2.Origin(model_number=1))
+KC = policy_pb2.PolicyContract(
+    tl="a", action=policy_pb2.Action(kind="kc", size=1), origin=policy_pb2.Origin(model_number=1)
+)
 
 
 @pytest.fixture
@@ -132,7 +134,9 @@ def test_contracts_are_requested_again_after_an_outage(lost, caplog):
     assert "b: the server now answers with version 1, with another contract; its actions are ignored" in caplog.text
     serves["c"] = KC
     answers = policies.ask(dict.fromkeys("abc", X))
-    assert requested[1:] == [{"c": 1}] and answers["c"].action.tolist() == [[0.5]] and isinstance(answers["b"], Exception)
+    assert (
+        requested[1:] == [{"c": 1}] and answers["c"].action.tolist() == [[0.5]] and isinstance(answers["b"], Exception)
+    )
 
 
 def test_any_failure_becomes_an_exception_in_the_answers():
@@ -214,7 +218,8 @@ def test_hanging_model_does_not_cause_a_new_connection():
 
 
 class Versions:
-    """A server with version 1 of the start, 2 with the same contract and 3 with another one; 1 is the newest and labelled."""
+    """A server with version 1 of the start, 2 with the same contract and 3 with another one; 1 is the newest and
+    labelled."""
 
     address = "there"
 

@@ -116,5 +116,7 @@ def test_fleet_answers_where_its_tls_own_models_were_never_served(city):
 
 def test_label_that_no_version_has_is_refused(city):
     city.configure("--latest")
-    with pytest.raises(InputError, match=r"model SA101 labelled stable: .*; label a version of it \(greenserve serve config\)"):
+    with pytest.raises(
+        InputError, match=r"model SA101 labelled stable: .*; label a version of it \(greenserve serve config\)"
+    ):
         city.ask("stable")

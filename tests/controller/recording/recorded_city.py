@@ -1,7 +1,7 @@
 """A run of the sample city, in the real SUMO, and files of its record.
 
-Detectors of every signal, TLs of three dialects, signals with two programs each, missing answers (hold, fallback, recovery),
-overrides, a fleet's answer and a version that changes.
+Detectors of every signal, TLs of three dialects, signals with two programs each, missing answers (hold, fallback,
+recovery), overrides, a fleet's answer and a version that changes.
 """
 
 import contextlib
@@ -128,7 +128,9 @@ def record_city(
         run = RunStart(street, tuple(contracts), start, safety, city.controller, detectors=found)
         policies, messages = Policies(contracts), Messages(run)
         subscribers = [messages, *watch(run)]
-        loop = loop_from(start, connection, street, contracts, policies, safety, city.controller, subscribers, driver=None)
+        loop = loop_from(
+            start, connection, street, contracts, policies, safety, city.controller, subscribers, driver=None
+        )
         take_over(connection, street, start)
         while loop.now < seconds:
             policies.now = loop.now

@@ -29,7 +29,8 @@ class ProjectingPolicies:
     """Actions that follow from the observation in a fixed, otherwise senseless way."""
 
     def __init__(self, contracts: Sequence, fails: Callable[[str, int], object] = lambda tl, request: None) -> None:
-        """`fails`: for a TL and the number of its request, an exception or action in the place of the answer, or None."""
+        """`fails`: for a TL and the number of its request, an exception or action in the place of the answer, or
+        None."""
         self._contracts = {each.tl: each for each in contracts}
         self._weights = {tl: _weights(each) for tl, each in self._contracts.items()}
         self._fails = fails

@@ -96,7 +96,8 @@ def test_show_has_a_sentence_for_each_decision_of_a_tl_and_a_time(whole, recorde
     decided = [line for line in lines if " saw " in line]
     assert [line[:15] for line in decided] == [f"00:01:{second} SA101:" for second in (40, 45, 50, 55)]
     assert re.fullmatch(
-        r"00:01:40 SA101: saw current green \d \(\w+\), queues .* \d+%.*; (chose|kept) green \d \(\w+\) with probability 0\.\d+ "
+        r"00:01:40 SA101: saw current green \d \(\w+\), queues .* \d+%.*; (chose|kept) green \d \(\w+\) with "
+        r"probability 0\.\d+ "
         r"\(green \d: 0\.\d+\) by SA101 version 7.*; permitted .*",
         decided[0],
     )
@@ -132,7 +133,9 @@ def test_show_has_operators_commands_with_their_author(recorded_city, tmp_path, 
     (step, tl_steps, publish_ns), *_ = recorded_city.steps
     step = record.Step.FromString(step.SerializeToString())
     for tl in ("SA101", "SA102"):
-        step.commands.add(tl=tl, wanted="fixed", author="ada\x1b[2J", mode_before=record.TlStep.POLICY, mode=record.TlStep.FIXED)
+        step.commands.add(
+            tl=tl, wanted="fixed", author="ada\x1b[2J", mode_before=record.TlStep.POLICY, mode=record.TlStep.FIXED
+        )
     step.actions.add(action="pin", target="SA101", value="3", author="ada")
     step.actions.add(action="pin", target="SA102", value="3", author="ada")
     step.actions.add(action="speed", value="2", author="bo")
@@ -174,7 +177,9 @@ def test_csv_tables_have_the_documented_columns_and_all_rows(whole, recorded_cit
     page = (ROOT / "docs" / "record-files.md").read_text()
     for name, columns in TABLES.items():
         (block,) = re.findall(rf"^### {name}\n(.*?)(?=^##|\Z)", page, re.M | re.S)
-        documented = [column for row in re.findall(r"^\| (`.*?`) \|", block, re.M) for column in re.findall(r"`(\w+)`", row)]
+        documented = [
+            column for row in re.findall(r"^\| (`.*?`) \|", block, re.M) for column in re.findall(r"`(\w+)`", row)
+        ]
         assert documented == list(columns)
     made = decisions(recorded_city)
     assert len(tables["decisions"]) == len(made)
@@ -210,7 +215,9 @@ def test_hole_ends_an_interval_of_shown_states(recorded_city, tmp_path, run):
     missing = [(each.begin_s, each.end_s) for step, _, _ in recorded_city.steps[7:9] for each in step.shown]
     with (tmp_path / "shown.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            assert not any(float(row["begin_s"]) < end_s and begin_s < float(row["end_s"]) for begin_s, end_s in missing)
+            assert not any(
+                float(row["begin_s"]) < end_s and begin_s < float(row["end_s"]) for begin_s, end_s in missing
+            )
 
 
 def test_parquet_tables_are_those_of_csv(whole, tmp_path, run):
@@ -220,7 +227,8 @@ def test_parquet_tables_are_those_of_csv(whole, tmp_path, run):
     for name, columns in TABLES.items():
         table = parquet.read_table(tmp_path / f"{name}.parquet")
         assert dict(zip(table.column_names, map(str, table.schema.types), strict=True)) == {
-            column: kind.replace("float64", "double").replace("list<", "list<element: ") for column, kind in columns.items()
+            column: kind.replace("float64", "double").replace("list<", "list<element: ")
+            for column, kind in columns.items()
         }
         with (tmp_path / f"{name}.csv").open(newline="") as file:
             rows = list(csv.reader(file))[1:]
@@ -261,7 +269,10 @@ def test_repaired_file_is_whole_for_mcaps_own_reader(killed, run):
         reader = make_reader(file, validate_crcs=True)
         statistics = reader.get_summary().statistics
         steps = [message.sequence for _, _, message in reader.iter_messages(topics=["/step"])]
-        assert [each.name for each in reader.iter_attachments()] == ["network/0-grid.net.xml", "network/1-fixed_time.add.xml"]
+        assert [each.name for each in reader.iter_attachments()] == [
+            "network/0-grid.net.xml",
+            "network/1-fixed_time.add.xml",
+        ]
     assert steps == list(range(15)) and statistics.channel_count == 10 and statistics.schema_count == 3
 
 
@@ -307,7 +318,9 @@ def test_repair_keeps_one_channel_if_a_file_repeats_it(recorded_city, tmp_path, 
     whole = recorded_city.write(tmp_path / "whole.mcap", 0, 20)
     again = RecordBuilder()
     Channel(id=1, topic="/city", message_encoding="protobuf", metadata={}, schema_id=1).write(again)
-    path = mcap_bytes.with_record_after_city(whole, tmp_path / "again.mcap", again.end() + mcap_bytes.record(Opcode.CHUNK, b""))
+    path = mcap_bytes.with_record_after_city(
+        whole, tmp_path / "again.mcap", again.end() + mcap_bytes.record(Opcode.CHUNK, b"")
+    )
     run("repair", path)
     with (tmp_path / "again.repaired.mcap").open("rb") as file:
         assert make_reader(file).get_summary().statistics.channel_count == 10
@@ -342,7 +355,9 @@ def test_file_without_a_city_cannot_be_repaired(tmp_path, run):
     assert "cannot be read as a record: cut off after byte 8" in run("repair", tmp_path / "x.mcap", code=2)
 
 
-@pytest.mark.parametrize("argv", [["info", "x.mcap"], ["show", "x.mcap"], ["repair", "x.mcap"], ["export", "x", "--csv", "y"]])
+@pytest.mark.parametrize(
+    "argv", [["info", "x.mcap"], ["show", "x.mcap"], ["repair", "x.mcap"], ["export", "x", "--csv", "y"]]
+)
 def test_missing_extra_is_one_line(argv, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcap", None)
     assert run(*argv, code=2) == "error: records need the package mcap; install greenserve[record]"

@@ -17,7 +17,9 @@ def main(arguments):
 def recorded(tl):
     """[n, O], the recorded observations of a TL."""
     steps = RecordedRun([path("sample-city")]).steps()
-    return np.array([s.tls[tl].decision.observation for s in steps if tl in s.tls and s.tls[tl].HasField("decision")], np.float32)
+    return np.array(
+        [s.tls[tl].decision.observation for s in steps if tl in s.tls and s.tls[tl].HasField("decision")], np.float32
+    )
 
 
 def test_warm_up_records_are_those_of_tensorflow_serving(tmp_path):

@@ -1,4 +1,5 @@
-"""The reader of records: whole files as MCAP's own reader has them, and files that are cut off, damaged or of others."""
+"""The reader of records: whole files as MCAP's own reader has them, and files that are cut off, damaged or of
+others."""
 
 import os
 import struct
@@ -154,7 +155,10 @@ def test_damage_anywhere_in_a_file_without_an_index_loses_the_steps_under_it_alo
     with RecordReader(written(folder / "noise.mcap", content[:begin] + noise + content[end:])) as reader:
         steps = list(reader.steps())
     under = {
-        number for k, chunk in enumerate(chunks[1:]) if chunk.begin < end and begin < chunk.end for number in (2 * k, 2 * k + 1)
+        number
+        for k, chunk in enumerate(chunks[1:])
+        if chunk.begin < end and begin < chunk.end
+        for number in (2 * k, 2 * k + 1)
     }
     assert {s.step.number for s in steps} >= set(range(STEPS)) - under
     assert all((s.step, s.tls, s.publish_ns) == recorded_city.steps[s.step.number] for s in steps)
@@ -202,7 +206,9 @@ def test_steps_before_a_second_are_not_read_if_there_is_an_index(whole, recorded
 def test_zeros_inside_a_file_lose_the_chunks_under_them_alone(whole, tmp_path):
     data = whole.read_bytes()
     zeroed, after = mcap_bytes.chunks(data)[3:5]
-    steps, missing = read(written(tmp_path / "zeros.mcap", data[: zeroed.begin] + bytes(200) + data[zeroed.begin + 200 :]))
+    steps, missing = read(
+        written(tmp_path / "zeros.mcap", data[: zeroed.begin] + bytes(200) + data[zeroed.begin + 200 :])
+    )
     assert [s.step.number for s in steps] == [0, 1, 2, 3, *range(6, STEPS)]
     lost = f"bytes {zeroed.begin:,} to {after.begin:,} are damaged (not a valid record)"
     assert missing == f"{lost}; steps 4 to 5 are missing"
@@ -269,7 +275,9 @@ def test_file_that_is_not_a_record_is_an_input_error(tmp_path, content, reason):
 
 
 def test_missing_file_is_an_input_error(tmp_path):
-    with pytest.raises(InputError, match=r"none\.mcap: cannot be read: No such file or directory; name a file that greenserve"):
+    with pytest.raises(
+        InputError, match=r"none\.mcap: cannot be read: No such file or directory; name a file that greenserve"
+    ):
         RecordReader(tmp_path / "none.mcap")
 
 
@@ -387,7 +395,9 @@ def test_chunk_that_unpacks_to_another_size_than_it_says_is_skipped_unread(whole
 
 
 def test_record_beyond_the_limit_is_skipped(whole, tmp_path, monkeypatch):
-    path = mcap_bytes.with_record_after_city(whole, tmp_path / "large.mcap", mcap_bytes.record(Opcode.METADATA, bytes(1 << 20)))
+    path = mcap_bytes.with_record_after_city(
+        whole, tmp_path / "large.mcap", mcap_bytes.record(Opcode.METADATA, bytes(1 << 20))
+    )
     monkeypatch.setattr(mcap_stream, "MAX_RECORD_BYTES", 1 << 19)
     steps, missing = read(path)
     assert len(steps) == STEPS and "are not read: more than the limit of 524,288 bytes" in missing
@@ -397,7 +407,9 @@ def attachment(name, data, crc=None):
     text = name.encode()
     content = struct.pack("<QQ", 0, 0) + struct.pack("<I", len(text)) + text + struct.pack("<I", 0)
     content += struct.pack("<Q", len(data)) + data
-    return mcap_bytes.record(Opcode.ATTACHMENT, content + struct.pack("<I", zlib.crc32(content) if crc is None else crc))
+    return mcap_bytes.record(
+        Opcode.ATTACHMENT, content + struct.pack("<I", zlib.crc32(content) if crc is None else crc)
+    )
 
 
 def test_attachments_are_kept_up_to_a_limit_and_without_damaged_ones(whole, tmp_path, monkeypatch):

@@ -30,7 +30,9 @@ def test_names_sort_by_time_and_number():
     assert all(NAME.fullmatch(each) for each in names)
 
 
-@pytest.mark.parametrize(("needed", "remaining"), [(0, [0, 1, 2, 3]), (1, [1, 2, 3]), (10_000, [1, 2, 3]), (10_001, [2, 3])])
+@pytest.mark.parametrize(
+    ("needed", "remaining"), [(0, [0, 1, 2, 3]), (1, [1, 2, 3]), (10_000, [1, 2, 3]), (10_001, [2, 3])]
+)
 def test_oldest_files_are_deleted_until_there_is_room(tmp_path, needed, remaining):
     for number in range(4):
         write(tmp_path / name(number), 10_000)

@@ -50,7 +50,9 @@ def flushed_each_step(monkeypatch):
 def record(folder, run, events, metrics, wall_clock_ns=lambda: NOON_NS, waits=False, **settings):
     """Record events; the clock is that of the first one. `waits`: each until it is flushed, with flushed_each_step."""
     folder = folder if isinstance(folder, RecordFolder) else RecordFolder(folder, 20 * GB)
-    recorder = Recorder(folder, run, metrics, clock=lambda: events[0].monotonic_s, wall_clock_ns=wall_clock_ns, **settings)
+    recorder = Recorder(
+        folder, run, metrics, clock=lambda: events[0].monotonic_s, wall_clock_ns=wall_clock_ns, **settings
+    )
     for k, event in enumerate(events):
         recorder.add(event)
         if waits:
@@ -149,7 +151,12 @@ def test_file_with_a_large_index_is_followed_by_another(controlled, metrics, tmp
 def test_file_begins_at_each_full_hour(controlled, metrics, tmp_path):
     # 31 steps, one every 5 minutes, from 15:58 on; the first one of an hour ends the file
     paths = record(tmp_path, controlled.run, controlled.paced(300.0)[:31], metrics, lambda: NOON_NS - 120 * NS)
-    assert [path.name[:16] for path in paths] == ["20260921T155800Z", "20260921T160800Z", "20260921T170800Z", "20260921T180800Z"]
+    assert [path.name[:16] for path in paths] == [
+        "20260921T155800Z",
+        "20260921T160800Z",
+        "20260921T170800Z",
+        "20260921T180800Z",
+    ]
     assert [len(read(path)[1]) for path in paths] == [2, 12, 12, 5]
 
 
@@ -178,7 +185,10 @@ def test_state_that_cannot_be_saved_ends_the_record(controlled, metrics, tmp_pat
 
 
 def test_new_file_waits_for_a_step_after_which_the_state_is_known(controlled, metrics, tmp_path):
-    events = [replace(event, save_state=event.save_state if k > 14 else None) for k, event in enumerate(controlled.paced(300.0))]
+    events = [
+        replace(event, save_state=event.save_state if k > 14 else None)
+        for k, event in enumerate(controlled.paced(300.0))
+    ]
     paths = record(tmp_path, controlled.run, events[:20], metrics)
     assert [len(read(path)[1]) for path in paths] == [16, 4]
 
@@ -291,7 +301,9 @@ class BlockingStream:
 
 
 @pytest.mark.parametrize("limit", ["MAX_QUEUED_STEPS", "MAX_QUEUED_BYTES"])
-def test_slow_disk_makes_a_hole_and_delays_nothing(controlled, metrics, tmp_path, caplog, monkeypatch, limit, flushed_each_step):
+def test_slow_disk_makes_a_hole_and_delays_nothing(
+    controlled, metrics, tmp_path, caplog, monkeypatch, limit, flushed_each_step
+):
     size = 5 if limit == "MAX_QUEUED_STEPS" else 5 * recording._memory(controlled.events[1])
     monkeypatch.setattr(recording, limit, size)
     disk = SlowDisk(tmp_path)
@@ -317,7 +329,9 @@ def test_slow_disk_makes_a_hole_and_delays_nothing(controlled, metrics, tmp_path
     assert numbers[:5] == [0, 1, 2, 3, 4] and numbers[-5:] == [20, 21, 22, 23, 24]
     assert value(metrics.stopped) == 0
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warnings) == 2 and "is too slow" in warnings[0] and warnings[1].startswith(f"{dropped} steps are missing")
+    assert (
+        len(warnings) == 2 and "is too slow" in warnings[0] and warnings[1].startswith(f"{dropped} steps are missing")
+    )
 
 
 def test_disk_that_blocks_for_10_s_loses_no_step(controlled, metrics, tmp_path, caplog, flushed_each_step):
@@ -361,7 +375,9 @@ def test_folder_of_a_file_system_that_cannot_sync_folders_is_recorded_into(contr
     assert value(metrics.stopped) == 0
 
 
-def test_end_of_a_run_does_not_wait_for_a_hanging_disk(controlled, metrics, tmp_path, caplog, monkeypatch, flushed_each_step):
+def test_end_of_a_run_does_not_wait_for_a_hanging_disk(
+    controlled, metrics, tmp_path, caplog, monkeypatch, flushed_each_step
+):
     monkeypatch.setattr(recording, "CLOSE_TIMEOUT_S", 0.2)
     disk = SlowDisk(tmp_path)
     recorder = Recorder(disk, controlled.run, metrics)
@@ -418,7 +434,9 @@ def test_invalid_action_and_text_are_recorded(controlled, metrics, tmp_path, act
     _, (step,), _ = read(path)
     first, second = (step.tls[each.tl].decision for each in decisions)
     assert first.failure == "InvalidAction: ?" and not first.error
-    assert len(first.action) == (2 if action is not None and action.dtype.kind == "f" else 0 if action is not None else 1)
+    assert len(first.action) == (
+        2 if action is not None and action.dtype.kind == "f" else 0 if action is not None else 1
+    )
     assert (second.error, second.error_text) == ("RuntimeError", "?")
 
 

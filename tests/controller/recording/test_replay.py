@@ -100,7 +100,8 @@ def set_to_red(api, now):
 def operated(loop):
     """An operator who takes TLs of both dialects and gives them back, also twice in a second and at the begin."""
     for at_s, tl, wanted in (
-        (0, "SA104", "hold"), (25, "SA101", "fixed"), (25, "SA103", "hold"), (31, "SA102", "fixed"), (31, "SA102", "hold"),
+        (0, "SA104", "hold"), (25, "SA101", "fixed"), (25, "SA103", "hold"), (31, "SA102", "fixed"), (31, "SA102",
+        "hold"),
         (60, "SA104", "policy"), (75, "SA103", "fixed"), (90, "SA101", "policy"), (120, "SA102", "policy"),
     ):  # fmt: skip
         if loop.now == at_s:
@@ -211,7 +212,9 @@ def test_changed_safety_is_named_by_the_permitted_state(sample, monkeypatch):
 
 def test_decision_at_another_moment_ends_the_replay_there(sample, monkeypatch):
     decided = green_phases.GreenPhaseSequencer.next_decision_s
-    monkeypatch.setattr(green_phases.GreenPhaseSequencer, "next_decision_s", lambda self, now: min(decided(self, now), now + 3))
+    monkeypatch.setattr(
+        green_phases.GreenPhaseSequencer, "next_decision_s", lambda self, now: min(decided(self, now), now + 3)
+    )
     replay = replayed(sample)
     assert replay.not_recorded is not None
     assert "due" in {field for _, field in replay.differences.counts}
@@ -470,7 +473,10 @@ def test_attachments_are_never_written_under_their_names(sample, tmp_path):
         city.network_files[:] = names
 
     plain = rewrite(
-        sample, tmp_path / "run.mcap", city=renamed, attachments=lambda files: dict(zip(names, files.values(), strict=True))
+        sample,
+        tmp_path / "run.mcap",
+        city=renamed,
+        attachments=lambda files: dict(zip(names, files.values(), strict=True)),
     )
     assert replayed(plain).differences.first is None
     assert not [each for each in tmp_path.parent.rglob("outside*")]
@@ -478,7 +484,9 @@ def test_attachments_are_never_written_under_their_names(sample, tmp_path):
 
 def test_missing_and_damaged_attachments_are_refused(sample, tmp_path):
     assert "lacks its attachment network/0-grid.net.xml" in refused(sample, tmp_path, attachments=lambda files: {})
-    message = refused(sample, tmp_path, attachments=lambda files: {name: content[:100] for name, content in files.items()})
+    message = refused(
+        sample, tmp_path, attachments=lambda files: {name: content[:100] for name, content in files.items()}
+    )
     assert "its attachment network/0-grid.net.xml is damaged" in message
 
 

@@ -81,7 +81,9 @@ def test_export_writes_files_for_atspm_tools(path, run, tmp_path):
     assert "4" not in {row["EventId"] for row in rows}
     with (folder / "detectors.csv").open(newline="") as file:
         table = {(row["DeviceId"], row["Parameter"]): row["Function"] for row in csv.DictReader(file)}
-    assert {function: list(table.values()).count(function) for function in table.values()} == dict.fromkeys(FUNCTIONS, 72)
+    assert {function: list(table.values()).count(function) for function in table.values()} == dict.fromkeys(
+        FUNCTIONS, 72
+    )
     detected = {(row["DeviceId"], row["Parameter"]) for row in rows if row["EventId"] in ("81", "82")}
     assert detected <= table.keys() and len(detected) > 150
     assert {"43", "44"} <= {row["EventId"] for row in rows}

@@ -84,7 +84,9 @@ def test_folder_with_several_runs_asks_which(recorded_city, tmp_path):
     both = rf"aa1 {begun}, ab2 {begun}"
     with pytest.raises(InputError, match=rf"has files of the runs {both}; pass --run with one of them"):
         open_run(tmp_path)
-    with pytest.raises(InputError, match=rf"has files of the runs {both}; several of them begin with a: pass more of the id"):
+    with pytest.raises(
+        InputError, match=rf"has files of the runs {both}; several of them begin with a: pass more of the id"
+    ):
         open_run(tmp_path, "a")
     with pytest.raises(InputError, match=rf"has files of the runs {both}; none of them begins with c"):
         open_run(tmp_path, "c")
@@ -94,7 +96,9 @@ def test_folder_with_several_runs_asks_which(recorded_city, tmp_path):
 def test_two_files_with_the_same_place_in_a_run_are_refused(recorded_city, tmp_path):
     for name in ("x", "y"):
         recorded_city.write(tmp_path / f"{name}.mcap", 0, 3)
-    with pytest.raises(InputError, match=re.escape("x.mcap and y.mcap are both file 0 of run 5f2c9a; move one of them away")):
+    with pytest.raises(
+        InputError, match=re.escape("x.mcap and y.mcap are both file 0 of run 5f2c9a; move one of them away")
+    ):
         open_run(tmp_path)
 
 

@@ -25,12 +25,20 @@ def contract(kind="categorical", lanes=("n", "e"), signals=("A0",), **observatio
 
 
 def step(mode=T.POLICY, states=(), **decision):
-    values = {"observation": [1, 0, 1, 0.25, 0], "phases": [0], "min_green_passed": True, "model": "SA101", "version": 7}
+    values = {
+        "observation": [1, 0, 1, 0.25, 0],
+        "phases": [0],
+        "min_green_passed": True,
+        "model": "SA101",
+        "version": 7,
+    }
     return T(at_s=29405, mode=mode, decision=record.Decision(**{**values, **decision}), states=states)
 
 
 def states(*permitted, at_s=29405, requested=None, **more):
-    return record.States(at_s=at_s, requested=permitted if requested is None else requested, permitted=permitted, **more)
+    return record.States(
+        at_s=at_s, requested=permitted if requested is None else requested, permitted=permitted, **more
+    )
 
 
 SEEN = "08:10:05 SA101: saw current green 0 (Gr), queues n 25%; "
@@ -40,7 +48,10 @@ SEEN = "08:10:05 SA101: saw current green 0 (Gr), queues n 25%; "
     ("tl_step", "text"),
     [
         (step(action=[0]), "kept green 0 (Gr) by SA101 version 7"),
-        (step(action=[1], scores=[0.1, 0.9]), "chose green 1 (rG) with probability 0.9 (green 0: 0.1) by SA101 version 7"),
+        (
+            step(action=[1], scores=[0.1, 0.9]),
+            "chose green 1 (rG) with probability 0.9 (green 0: 0.1) by SA101 version 7",
+        ),
         (
             step(action=[1], states=[states("yr"), states("rG", at_s=29409)]),
             "chose green 1 (rG) by SA101 version 7; permitted yr, rG at 08:10:09",
@@ -62,13 +73,20 @@ SEEN = "08:10:05 SA101: saw current green 0 (Gr), queues n 25%; "
             step(
                 action=[1],
                 states=[
-                    states("Gr", requested=["yr"], overrides=[record.Override(signal="A0", reason=T.MIN_GREEN, requested="yr")])
+                    states(
+                        "Gr",
+                        requested=["yr"],
+                        overrides=[record.Override(signal="A0", reason=T.MIN_GREEN, requested="yr")],
+                    )
                 ],
             ),
-            "chose green 1 (rG) by SA101 version 7; permitted Gr; not yr: a green has not reached its min green (min_green)",
+            "chose green 1 (rG) by SA101 version 7; permitted Gr; not yr: a green has not reached its min green "
+            "(min_green)",
         ),
         (
-            step(action=[0], states=[states("Gr", requested=[], commands=[record.Command(signal="A0", program="day")])]),
+            step(
+                action=[0], states=[states("Gr", requested=[], commands=[record.Command(signal="A0", program="day")])]
+            ),
             "kept green 0 (Gr) by SA101 version 7; A0 handed to its program day",
         ),
     ],
@@ -159,7 +177,9 @@ STATES = st.builds(
 
 @given(
     kind=st.sampled_from(["categorical", "kc", "gr", ""]),
-    tl_step=st.builds(T, at_s=st.floats(), mode=st.integers(0, 9), decision=DECISIONS, states=st.lists(STATES, max_size=3)),
+    tl_step=st.builds(
+        T, at_s=st.floats(), mode=st.integers(0, 9), decision=DECISIONS, states=st.lists(STATES, max_size=3)
+    ),
 )
 def test_any_message_makes_a_line_of_text(kind, tl_step):
     text = sentence(contract(kind=kind), tl_step)

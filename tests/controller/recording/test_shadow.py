@@ -35,7 +35,9 @@ def shadowed(file, answers, tls=None, clock=None):
     made = []
 
     def policies(recorded, steps):
-        made.append(ShadowPolicies(recorded, steps, Scripted(answers), contracts, **({"clock": clock} if clock else {})))
+        made.append(
+            ShadowPolicies(recorded, steps, Scripted(answers), contracts, **({"clock": clock} if clock else {}))
+        )
         return made[0]
 
     replay = Replay(run, None, policies)
@@ -81,7 +83,9 @@ def test_same_choices_are_not_counted_as_others():
     for step in RecordedRun([path("sample-city")]).steps():
         for tl, each in step.tls.items():
             if each.HasField("decision") and not each.decision.error:
-                by_observation[tl, np.array(each.decision.observation, np.float32).tobytes()] = np.array(each.decision.action)
+                by_observation[tl, np.array(each.decision.observation, np.float32).tobytes()] = np.array(
+                    each.decision.action
+                )
     shadow = shadowed(path("sample-city"), lambda tl, o: Answer(by_observation.get((tl, o.tobytes()), np.array([0.0]))))
     assert sum(each.decisions for each in shadow.by_tl.values()) > 300
     assert sum(each.otherwise for each in shadow.by_tl.values()) == 0
@@ -147,7 +151,9 @@ def test_other_decisions_of_served_models_are_in_the_table(served, grid_server, 
                 each.decision.action[0] = 0
         return step
 
-    others = {tl: sum(decision.action[0] != 0 for decision in recorded_decisions(served, tl)) for tl in ("SA102", "SA104")}
+    others = {
+        tl: sum(decision.action[0] != 0 for decision in recorded_decisions(served, tl)) for tl in ("SA102", "SA104")
+    }
     assert sum(others.values()) > 5
     changed = rewrite(served, tmp_path / "run.mcap", first_green)
     assert main([str(changed), "--server", grid_server, "--tl", "SA102,SA104"]) == 3
@@ -158,7 +164,9 @@ def test_other_decisions_of_served_models_are_in_the_table(served, grid_server, 
 def test_server_without_the_model_or_with_another_contract_is_one_line(served, grid_server, tmp_path, capsys):
     assert main([str(served), "--server", grid_server, "--model-number", "99"]) == 2
     assert "serves no model SA101 version 99" in capsys.readouterr().err
-    changed = rewrite(served, tmp_path / "run.mcap", city=lambda city: setattr(city.contracts[0].timing, "yellow_s", 4.5))
+    changed = rewrite(
+        served, tmp_path / "run.mcap", city=lambda city: setattr(city.contracts[0].timing, "yellow_s", 4.5)
+    )
     assert main([str(changed), "--server", grid_server]) == 2
     error = capsys.readouterr().err
     assert "model SA101 has another contract than the record: timing.yellow_s is 3.0, recorded 4.5" in error

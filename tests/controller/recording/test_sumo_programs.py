@@ -27,7 +27,8 @@ def some_are_released(tl, request):
 
 
 def city_with_evenings(folder, schedules=()):
-    """The sample city from second 60 on, with a second program of three signals. `schedules`: (signal, (second, program)...)."""
+    """The sample city from second 60 on, with a second program of three signals. `schedules`: (signal, (second,
+    program)...)."""
     for name in ("grid.net.xml", "demand.rou.xml", "fixed_time.add.xml", "city.toml", "grid.sumocfg"):
         shutil.copy(GRID / name, folder / name)
     more = ET.Element("additional")
@@ -36,7 +37,9 @@ def city_with_evenings(folder, schedules=()):
             program.set("programID", "evening")
             program.set("offset", "7")
             for phase in program:
-                phase.set("duration", str(float(phase.get("duration")) + (6 if float(phase.get("duration")) > 5 else 0)))
+                phase.set(
+                    "duration", str(float(phase.get("duration")) + (6 if float(phase.get("duration")) > 5 else 0))
+                )
             more.append(program)
     for signal, *switches in schedules:
         waut = ET.SubElement(more, "WAUT", id=f"of-{signal}", refTime="0", startProg="adapted")
@@ -134,7 +137,11 @@ def test_written_programs_have_ids_of_their_own(tmp_path, used):
     more = tmp_path / "more.add.xml"
     more.write_text(more.read_text().replace('"evening"', f'"{used[0]}"') if used else more.read_text())
     recorded(tmp_path, city)
-    programs = [each.get("programID") for each in ET.parse(tmp_path / "lights.add.xml").iter("tlLogic") if each.get("id") == "A0"]
+    programs = [
+        each.get("programID")
+        for each in ET.parse(tmp_path / "lights.add.xml").iter("tlLogic")
+        if each.get("id") == "A0"
+    ]
     assert programs == (["recorded-1", "recorded-plan"] if used else ["recorded", "recorded-plan"])
 
 

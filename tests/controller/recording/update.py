@@ -1,7 +1,8 @@
-"""`python -m tests.controller.recording.update`: decide the committed records again, write them anew, print what changed.
+"""`python -m tests.controller.recording.update`: decide the committed records again, write them anew, print what
+changed.
 
-The readings and answers stay; observations, states, modes and alarms are those of this code. With --simulate the runs are
-simulated again under SUMO, which a change of the decisions' moments or of the record's format needs.
+The readings and answers stay; observations, states, modes and alarms are those of this code. With --simulate the runs
+are simulated again under SUMO, which a change of the decisions' moments or of the record's format needs.
 """
 
 import argparse
@@ -33,7 +34,10 @@ def street_city() -> City:
     return replace(city, tls=tls, controller=replace(city.controller, fallback="max-pressure"))
 
 
-RECORDS: dict[str, tuple[Callable[[], City], float]] = {"sample-city": (sample_city, 300.0), "street": (street_city, 150.0)}
+RECORDS: dict[str, tuple[Callable[[], City], float]] = {
+    "sample-city": (sample_city, 300.0),
+    "street": (street_city, 150.0),
+}
 """By name: its city, and the second at which control ends."""
 
 
@@ -55,7 +59,9 @@ def decide_again(file: Path) -> Replay:
         writer.finish()
     if replay.not_recorded is not None:
         draft.unlink()
-        raise SystemExit(f"{file.name}: {replay.differences.first}: the record has no readings there; run again with --simulate")
+        raise SystemExit(
+            f"{file.name}: {replay.differences.first}: the record has no readings there; run again with --simulate"
+        )
     if replay.differences.first is None:
         draft.unlink()
     else:

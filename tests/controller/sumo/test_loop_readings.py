@@ -26,7 +26,18 @@ def options(loops, tmp_path_factory):
     other = detectors.Loop("other", "C2", detectors.ADVANCE, loops[0].stop_lane, loops[0].lane, 5.0, 0.0)
     detectors.write(path, [*loops, other])
     files = f"{GRID / 'fixed_time.add.xml'},{path}"
-    return ["-c", str(GRID / "grid.sumocfg"), "-a", files, "--seed", "3", "--no-step-log", "true", "--no-warnings", "true"]
+    return [
+        "-c",
+        str(GRID / "grid.sumocfg"),
+        "-a",
+        files,
+        "--seed",
+        "3",
+        "--no-step-log",
+        "true",
+        "--no-warnings",
+        "true",
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -156,7 +156,10 @@ def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(monkeypatch, capl
         messages = MessageStream(ours, StderrReader(None), Interrupts(), clock=clock)
         assert list(messages.answers(1)) == [b"answer"]
     lines = [record.getMessage() for record in caplog.records]
-    assert [line.partition(":")[0] for line in lines] == ["SUMO has been silent for 30 s", "SUMO has been silent for 60 s"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "SUMO has been silent for 30 s",
+        "SUMO has been silent for 60 s",
+    ]
     assert "half-open" in lines[0]
 
 

@@ -191,7 +191,9 @@ def test_states_are_requested_after_numbers_and_sent_before_commands(ends, cross
     connection.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
     connection.read(("TL",))
-    assert sumo.recv(1 << 16).endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")])), "requested without waiting"
+    assert sumo.recv(1 << 16).endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")])), (
+        "requested without waiting"
+    )
     connection.set([all_red])
     assert sumo.recv(1 << 16) == wire.message([wire.set_string(wire.SET_TL, wire.STATE, "X", "rrrr")])
     sumo.sendall(wire.message([state_answer([("X", "Gr")])]))
@@ -282,7 +284,9 @@ def test_answers_stay_in_order_after_a_rejection(ends):
         connection.switch_program("X", "0")
 
 
-@pytest.mark.parametrize("answer", [b"\0\0\0\3", wire.message([b"nonsense"]) + STEPPED, STEPPED + wire.message([b"more"])])
+@pytest.mark.parametrize(
+    "answer", [b"\0\0\0\3", wire.message([b"nonsense"]) + STEPPED, STEPPED + wire.message([b"more"])]
+)
 def test_malformed_answer_ends_the_connection(ends, answer):
     connection, sumo = ends
     connection.advance(5.0)

@@ -21,10 +21,16 @@ def test_lanes_have_the_vehicles_and_speeds_that_sumo_has(busy):
     domain = busy.api.lane
     lanes = tuple(lane for lane in domain.getIDList() if not lane.startswith(":"))
     traffic = busy.traffic(lanes)
-    assert traffic.counts.tolist() == [domain.getLastStepVehicleNumber(lane) for lane in lanes] and traffic.counts.sum() > 10
+    assert (
+        traffic.counts.tolist() == [domain.getLastStepVehicleNumber(lane) for lane in lanes]
+        and traffic.counts.sum() > 10
+    )
     assert traffic.speeds_mps.tolist() == pytest.approx([domain.getLastStepMeanSpeed(lane) for lane in lanes])
     some = busy.traffic(lanes[:3])
-    assert some.counts.tolist() == traffic.counts[:3].tolist() and some.speeds_mps.tolist() == traffic.speeds_mps[:3].tolist()
+    assert (
+        some.counts.tolist() == traffic.counts[:3].tolist()
+        and some.speeds_mps.tolist() == traffic.speeds_mps[:3].tolist()
+    )
     none = busy.traffic(())
     assert len(none.counts) == len(none.speeds_mps) == 0
     # nothing is left of the request: the next steps and readings are as before

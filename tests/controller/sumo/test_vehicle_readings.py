@@ -15,8 +15,12 @@ OPTIONS += ["--time-to-teleport", "20"]
 END_S = 120
 PERIOD_S = {"A0": 3, "B1": 5, "C2": 7, "B2": 60}
 """By TL, how often it is due; C2 has no vehicle lanes."""
-LONG_IDS = [*(f"{'long' * 36} {k} ü€{k}" for k in range(4)), *("v" * size for size in (238, 239, 240, 247, 248, 249, 250, 300))]
-"""150 characters, with spaces; and around the sizes from which the lengths in answers (239) and commands (249) are longer."""
+LONG_IDS = [
+    *(f"{'long' * 36} {k} ü€{k}" for k in range(4)),
+    *("v" * size for size in (238, 239, 240, 247, 248, 249, 250, 300)),
+]
+"""150 characters, with spaces; and around the sizes from which the lengths in answers (239) and commands (249) are
+longer."""
 
 
 def over_socket():
@@ -63,13 +67,18 @@ def requested(api, lanes):
 
 def read_vehicles(connection):
     row, *values = connection.readings.by_vehicle
-    return [(connection.lanes[k], *of_vehicle) for k, *of_vehicle in zip(row, *(array.tolist() for array in values), strict=True)]
+    return [
+        (connection.lanes[k], *of_vehicle)
+        for k, *of_vehicle in zip(row, *(array.tolist() for array in values), strict=True)
+    ]
 
 
 def test_vehicles_equal_those_that_sumo_reports_one_by_one(connection):
     counted, by_vehicle = tracked(connection)
     api, seen = connection.api, []
-    assert connection.lanes == tuple(sorted({lane for of in (counted, by_vehicle) for own in of.values() for lane in own}))
+    assert connection.lanes == tuple(
+        sorted({lane for of in (counted, by_vehicle) for own in of.values() for lane in own})
+    )
     assert {len(vehicle) for vehicle in LONG_IDS[:4]} == {150}
     lane = by_vehicle["A0"][0]
     edge = lane.rpartition("_")[0]

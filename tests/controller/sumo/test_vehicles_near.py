@@ -18,7 +18,11 @@ JUNCTION = "B1"
 
 def answer(vehicles, junction=JUNCTION, count=None):
     """A context subscription's answer as SUMO packs it, and that to its end. `vehicles`: (id, x, y, angle, speed)."""
-    body = struct.pack("!B", 0x99) + sized(junction) + struct.pack("!BBi", 0xA4, 3, len(vehicles) if count is None else count)
+    body = (
+        struct.pack("!B", 0x99)
+        + sized(junction)
+        + struct.pack("!BBi", 0xA4, 3, len(vehicles) if count is None else count)
+    )
     for name, x, y, angle, speed in vehicles:
         body += sized(name) + struct.pack("!BBBdd", 0x42, 0, 1, x, y)
         body += struct.pack("!BBBd", 0x43, 0, 0x0B, angle) + struct.pack("!BBBd", 0x40, 0, 0x0B, speed)

@@ -44,12 +44,16 @@ def test_constants_equal_tracis():
         "TYPE_INT": "TYPE_INTEGER", "TYPE_DOUBLE": "TYPE_DOUBLE", "TYPE_STRING": "TYPE_STRING",
         "TYPE_STRING_LIST": "TYPE_STRINGLIST",
     }  # fmt: skip
-    assert {ours: getattr(wire, ours) for ours in pairs} == {ours: getattr(tc, theirs) for ours, theirs in pairs.items()}
+    assert {ours: getattr(wire, ours) for ours in pairs} == {
+        ours: getattr(tc, theirs) for ours, theirs in pairs.items()
+    }
 
 
 @given(
     st.lists(
-        st.tuples(st.text(max_size=300), st.integers(-(2**31), 2**31 - 1), st.floats(allow_nan=False)), min_size=1, max_size=8
+        st.tuples(st.text(max_size=300), st.integers(-(2**31), 2**31 - 1), st.floats(allow_nan=False)),
+        min_size=1,
+        max_size=8,
     )
 )
 def test_any_lanes_and_numbers_are_decoded(rows):
@@ -132,7 +136,9 @@ def test_long_commands_use_the_long_length():
     assert np.frombuffer(whole[-8:], ">f8")[0] == 7.5
 
 
-STATES = st.lists(st.tuples(st.text(max_size=270), st.text("rygG", max_size=260)), max_size=6, unique_by=lambda pair: pair[0])
+STATES = st.lists(
+    st.tuples(st.text(max_size=270), st.text("rygG", max_size=260)), max_size=6, unique_by=lambda pair: pair[0]
+)
 
 
 @given(STATES, st.data())
@@ -148,7 +154,9 @@ def test_changed_or_truncated_states_raise_or_only_change_a_state(at, new, cut):
     answer = bytearray(state_answer(pairs))
     answer[at % len(answer)] = new
     try:
-        states, _ = wire.StateGetters({name: len(state) for name, state in pairs}).decode(bytes(answer[: len(answer) - cut]))
+        states, _ = wire.StateGetters({name: len(state) for name, state in pairs}).decode(
+            bytes(answer[: len(answer) - cut])
+        )
     except (MalformedMessage, CommandRejected):
         return
     assert [len(state) for state in states] == [4, 5] and cut == 0
@@ -201,7 +209,9 @@ def test_changed_or_truncated_vehicles_raise_only_our_errors(at, new, cut):
     answer = bytearray(vehicle_answer(VEHICLES))
     answer[at % len(answer)] = new
     try:
-        values, known = wire.VehicleGetters([sized(name) for name, _ in VEHICLES]).decode(bytes(answer[: len(answer) - cut]))
+        values, known = wire.VehicleGetters([sized(name) for name, _ in VEHICLES]).decode(
+            bytes(answer[: len(answer) - cut])
+        )
     except (MalformedMessage, CommandRejected):
         return
     assert values.shape == (3, known.sum()) and len(known) == 3 and cut == 0

@@ -81,7 +81,13 @@ def test_systemd_is_told_ready_watchdog_and_stopping(monkeypatch):
     health.begin_stopping()
     clock[0] += 10
     health.beat()
-    assert [state.partition("\n")[0] for state in told] == ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "STOPPING=1", "WATCHDOG=1"]
+    assert [state.partition("\n")[0] for state in told] == [
+        "READY=1",
+        "WATCHDOG=1",
+        "WATCHDOG=1",
+        "STOPPING=1",
+        "WATCHDOG=1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -150,14 +156,18 @@ def test_metrics_are_openmetrics_for_a_scraper_that_asks_for_it(served):
     _, _, metrics, url = served
     metrics.decisions.inc(3)
     metrics.report_model_numbers(lambda: {"SA101": 7})
-    request = urllib.request.Request(f"{url}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    request = urllib.request.Request(
+        f"{url}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+    )
     with urllib.request.urlopen(request, timeout=5) as answer:
         assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
         text = answer.read().decode()
     assert text.endswith("# EOF\n")
     samples = {sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples}
     assert samples["controller_decisions_total"].value == 3
-    assert samples["controller_model_number"].labels == {"tl": "SA101"} and samples["controller_model_number"].value == 7
+    assert (
+        samples["controller_model_number"].labels == {"tl": "SA101"} and samples["controller_model_number"].value == 7
+    )
 
 
 def test_other_paths_are_not_found(served):

@@ -65,14 +65,24 @@ def test_outage_writes_one_line_per_kind_of_mode_change(run_log, metrics, caplog
 def test_tls_are_counted_by_mode(run_log, metrics):
     run_log.add(event(60.0, [decision(tl, "late", ControlMode.POLICY, ControlMode.HOLD) for tl in TLS[:2]]))
     run_log.add(event(75.0, [decision(TLS[1], "late", ControlMode.HOLD, ControlMode.FALLBACK)]))
-    count = {each: metrics.registry.get_sample_value("controller_tls", {"mode": each.name.lower()}) for each in ControlMode}
-    assert count == dict.fromkeys(ControlMode, 0) | {ControlMode.POLICY: 28, ControlMode.HOLD: 1, ControlMode.FALLBACK: 1}
+    count = {
+        each: metrics.registry.get_sample_value("controller_tls", {"mode": each.name.lower()}) for each in ControlMode
+    }
+    assert count == dict.fromkeys(ControlMode, 0) | {
+        ControlMode.POLICY: 28,
+        ControlMode.HOLD: 1,
+        ControlMode.FALLBACK: 1,
+    }
 
 
 def test_unexpected_states_are_counted_by_signal(run_log, metrics):
-    unexpected = [Alarm(signal, MonitorRule.UNEXPECTED_STATE, 5.0, "shows another state") for signal in ("A0", "A0", "B1")]
+    unexpected = [
+        Alarm(signal, MonitorRule.UNEXPECTED_STATE, 5.0, "shows another state") for signal in ("A0", "A0", "B1")
+    ]
     run_log.add(event(5.0, alarms=[*unexpected, Alarm("A0", MonitorRule.CONFLICT, 5.0, "foes")]))
-    counts = {s: metrics.registry.get_sample_value("controller_unexpected_states_total", {"signal": s}) for s in ("A0", "B1")}
+    counts = {
+        s: metrics.registry.get_sample_value("controller_unexpected_states_total", {"signal": s}) for s in ("A0", "B1")
+    }
     assert counts == {"A0": 2, "B1": 1}
 
 
@@ -120,7 +130,8 @@ def test_each_decision_step_is_one_sentence_at_debug_level(run_log, metrics, cap
     assert value("controller_deadline_misses_total") == value("controller_decision_steps_total") == 1
     assert value("controller_decisions_total") == 2
     stages = {
-        stage: value("controller_stage_seconds_sum", {"stage": stage}) for stage in ("sumo", "observe", "inference", "apply")
+        stage: value("controller_stage_seconds_sum", {"stage": stage})
+        for stage in ("sumo", "observe", "inference", "apply")
     }
     assert stages == {"sumo": 0.004, "observe": 0.0002, "inference": 0.0015, "apply": 0.0003}
     caplog.clear()

@@ -7,7 +7,9 @@ from signals.green_phases import GreenPhaseSequencer
 from tests.signals.dialects.fixed_cycle import PHASES
 
 
-@pytest.mark.parametrize("sequencer", [GreenPhaseSequencer(["GGrr", "rrGG"], 5, 2, 5), KeepChangeSequencer([PHASES], 5, 0.2)])
+@pytest.mark.parametrize(
+    "sequencer", [GreenPhaseSequencer(["GGrr", "rrGG"], 5, 2, 5), KeepChangeSequencer([PHASES], 5, 0.2)]
+)
 @pytest.mark.parametrize(
     ("now", "following"), [(100.3, 105.3), (102.3, 105.3), (103.3, 110.3), (105.5, 110.3), (1e6 + 0.3, 1e6 + 5.3)]
 )

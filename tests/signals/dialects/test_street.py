@@ -62,7 +62,9 @@ def test_contract_lists_every_feature_by_lane(name, request):
         expected = [("phase", "")] * len(greens) + [("min_green", ""), ("green_time", "")]
         expected += [(kind, lane) for lane in lanes for kind in FEATURES]
         assert [(feature.kind, feature.lane_id) for feature in built.observation.features] == expected
-        assert built.observation.size == len(expected) and {f.signal_id for f in built.observation.features} == {signal.id}
+        assert built.observation.size == len(expected) and {f.signal_id for f in built.observation.features} == {
+            signal.id
+        }
         assert (built.action.size, list(built.action.choices), len(signal.change_s)) == (
             len(greens),
             [len(greens)],
@@ -82,11 +84,17 @@ def test_approaches_have_the_links_and_exits_of_the_network(name, request):
             assert sum(lane.share for lane in approach.exits) == pytest.approx(1)
             assert (approach.upstream[0].lane_id, approach.upstream[0].distance_m) == (approach.lane_id, 0)
             for lane in (*approach.upstream, *approach.exits):
-                assert lane.length_m == ours.lane_length_m[lane.lane_id] and lane.limit_mps > 0 and 0 < lane.share <= 1 + 1e-9
+                assert (
+                    lane.length_m == ours.lane_length_m[lane.lane_id]
+                    and lane.limit_mps > 0
+                    and 0 < lane.share <= 1 + 1e-9
+                )
 
 
 def test_times_of_city_toml_are_those_of_the_contract(grid):
-    timing = contracts_of(grid, delta_time_s=7, yellow_s=4.0, all_red_s=1.0, min_green_s=8.0, max_green_s=60.0)[0].timing
+    timing = contracts_of(grid, delta_time_s=7, yellow_s=4.0, all_red_s=1.0, min_green_s=8.0, max_green_s=60.0)[
+        0
+    ].timing
     assert timing == pb.Timing(decision_interval_s=7, yellow_s=4, all_red_s=1, min_green_s=8, max_green_s=60)
     default = contracts_of(grid)[0].timing
     assert default == pb.Timing(decision_interval_s=5, yellow_s=3, min_green_s=5)
@@ -140,7 +148,11 @@ def test_damaged_contract_is_refused_in_one_line(built, name):
 
 
 def test_group_of_signals_and_settings_of_other_dialects_are_refused():
-    for tl in (TL(("A", "B"), "street", "T"), TL(("A",), "street", "T", state="d"), TL(("A",), "street", "T", action="p")):
+    for tl in (
+        TL(("A", "B"), "street", "T"),
+        TL(("A",), "street", "T", state="d"),
+        TL(("A",), "street", "T", action="p"),
+    ):
         with pytest.raises(InputError, match=r"city\.toml: \[tl\.T\] .*(one signal, not 2|not of street)"):
             check_city_settings(City(Path("city.toml"), tls={"T": tl}))
 
@@ -182,7 +194,9 @@ def readings_of(lanes, vehicles):
 
 
 def lane_rows(contracts):
-    return {lane: k for k, lane in enumerate(dict.fromkeys(lane for c in contracts for lane in DIALECT.vehicle_lanes(c)))}
+    return {
+        lane: k for k, lane in enumerate(dict.fromkeys(lane for c in contracts for lane in DIALECT.vehicle_lanes(c)))
+    }
 
 
 def test_observation_is_one_hot_min_green_green_time_and_lane_features(built):
@@ -197,7 +211,9 @@ def test_observation_is_one_hot_min_green_green_time_and_lane_features(built):
     assert x[: len(greens) + 2].tolist() == [float(k == 1) for k in range(len(greens))] + [1, 12.5]
     features = x[len(greens) + 2 :].reshape(-1, len(FEATURES))
     red_s = [
-        max(min(since for green, since in zip(greens, since_s, strict=True) if green[k] in "Gg") for k in approach.links)
+        max(
+            min(since for green, since in zip(greens, since_s, strict=True) if green[k] in "Gg") for k in approach.links
+        )
         for approach in built.signals[0].approaches
     ]
     expected = ApproachFeatures(built.signals[0].approaches, rows).compute(readings.by_vehicle, np.array(red_s))
@@ -210,7 +226,9 @@ def test_red_of_a_lane_is_that_of_its_link_that_has_waited_longest(data, links, 
     states = data.draw(st.lists(st.text("Ggry", min_size=links, max_size=links), min_size=greens, max_size=greens))
     since_s = data.draw(st.lists(st.floats(0, 4000), min_size=greens, max_size=greens))
     lanes = data.draw(st.lists(st.lists(st.integers(0, links - 1), max_size=4), max_size=4))
-    signal = pb.Signal(id="T", greens=states, approaches=[pb.Approach(lane_id=str(k), links=own) for k, own in enumerate(lanes)])
+    signal = pb.Signal(
+        id="T", greens=states, approaches=[pb.Approach(lane_id=str(k), links=own) for k, own in enumerate(lanes)]
+    )
     found = StreetObserver(signal, {}).longest_red_s(since_s)
     for own, red_s in zip(lanes, found, strict=True):
         served = [[since for green, since in zip(states, since_s, strict=True) if green[k] in "Gg"] for k in own]
@@ -238,7 +256,9 @@ def test_batch_of_many_tls_equals_each_alone(seed, vehicles, grid):
     states = []
     for greens in (c.action.size for c in contracts):
         since_s = tuple(rng.uniform(0, 200, greens))
-        states.append(PhaseState((int(rng.integers(greens)),), bool(rng.integers(2)), float(rng.uniform(0, 99)), since_s))
+        states.append(
+            PhaseState((int(rng.integers(greens)),), bool(rng.integers(2)), float(rng.uniform(0, 99)), since_s)
+        )
     observers = {c.tl: DIALECT.observer(c, rows, np.ones(len(rows))) for c in contracts}
     together = ObservationBatch(observers).observe(readings, shares, states)
     assert list(together) == [c.tl for c in contracts]

@@ -80,7 +80,13 @@ def test_next_change_is_the_end_of_yellow_then_of_all_red():
     sequencer = GreenPhaseSequencer(["GGrr", "rrGG"], 5, 3, 5, 2)
     sequencer.enter(0, ["GGrr"])
     sequencer.apply_action(20, (1,))
-    assert [sequencer.requested_states(now)[0] for now in (20, 22.5, 23, 24.5, 25)] == ["yyrr", "yyrr", "rrrr", "rrrr", "rrGG"]
+    assert [sequencer.requested_states(now)[0] for now in (20, 22.5, 23, 24.5, 25)] == [
+        "yyrr",
+        "yyrr",
+        "rrrr",
+        "rrrr",
+        "rrGG",
+    ]
     sequencer.note_shown(25)
     sequencer.apply_action(40, (0,))
     assert (sequencer.next_change_s(40), sequencer.next_change_s(43), sequencer.next_change_s(45)) == (43, 45, math.inf)

@@ -47,7 +47,9 @@ def install(tmp_path, monkeypatch):
             info = tmp_path / f"dist{number}-1.0.dist-info"
             info.mkdir()
             (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dist{number}\nVersion: 1.0\n")
-            (info / "entry_points.txt").write_text(f"[greenserve.dialects]\n{name.split('__')[0].replace('_', '-')} = {value}\n")
+            (info / "entry_points.txt").write_text(
+                f"[greenserve.dialects]\n{name.split('__')[0].replace('_', '-')} = {value}\n"
+            )
         monkeypatch.syspath_prepend(tmp_path)
 
     return install
@@ -87,7 +89,9 @@ def test_installed_dialects_are_not_imported_unless_they_are_named(install, mark
     assert "evil" in dialects.names() and "categorical" in dialects.action_kinds() and not marked.exists()
 
 
-@pytest.mark.parametrize("name", ["evil_module:Evil", "evil_module", "os:abort", "signals.dialects.sumo_rl:SumoRl", "../x"])
+@pytest.mark.parametrize(
+    "name", ["evil_module:Evil", "evil_module", "os:abort", "signals.dialects.sumo_rl:SumoRl", "../x"]
+)
 def test_module_that_a_contract_names_is_not_imported(name, marked, load_city, grid_street):
     city = load_city(TOY)
     foreign = contract.build(city, city.tls["SA101"], grid_street)
@@ -116,7 +120,10 @@ def test_check_imports_no_module_that_a_contract_names(marked, load_city, grid_m
 @pytest.mark.parametrize(
     ("dialect", "message"),
     [
-        ("nowhere:Class", r"\[tl.SA101\] dialect 'nowhere:Class' cannot be imported: ModuleNotFoundError.*set PYTHONPATH"),
+        (
+            "nowhere:Class",
+            r"\[tl.SA101\] dialect 'nowhere:Class' cannot be imported: ModuleNotFoundError.*set PYTHONPATH",
+        ),
         (f"{TOY}s", "cannot be imported: AttributeError"),
         (
             "evil_module:Evil",
@@ -136,7 +143,9 @@ def test_class_that_is_not_a_dialect_is_refused_in_one_line(load_city, marked, d
 
 def test_names_that_two_distributions_declare_are_refused(load_city, install):
     install(toy_counts=TOY, toy_counts__2="elsewhere:Toy")
-    with pytest.raises(InputError, match=r"is declared by several distributions, as elsewhere:Toy and as tests.*uninstall one"):
+    with pytest.raises(
+        InputError, match=r"is declared by several distributions, as elsewhere:Toy and as tests.*uninstall one"
+    ):
         dialects.check_city_settings(load_city("toy-counts"))
 
 

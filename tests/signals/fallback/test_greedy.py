@@ -22,7 +22,9 @@ def chosen(signal, length_m=LENGTH_M, lanes_behind=None, **vehicles):
     position_m = np.array([position for positions in vehicles.values() for position in positions], float)
     zeros = np.zeros(len(row))
     counts = np.bincount(row, minlength=5).astype(float)
-    made.decide(20, Readings(np.array([counts, counts]), counts, counts, VehicleReadings(row, position_m, zeros, zeros)))
+    made.decide(
+        20, Readings(np.array([counts, counts]), counts, counts, VehicleReadings(row, position_m, zeros, zeros))
+    )
     return made.requested_states(23)[0]
 
 

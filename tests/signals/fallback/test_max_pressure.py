@@ -123,7 +123,9 @@ def test_max_pressure_instead_of_a_policy_never_enters_fallback(crossing):
     assert x.mode is ControlMode.POLICY and x.control_name == "MAX-PRESSURE"
     states = [(now, command.state) for now, command in sent if isinstance(command, PermittedState)]
     assert states[0] == (0, "GgGr") and (10, "yyyr") in states and "rrrG" in [state for _, state in states]
-    assert any(isinstance(command, PermittedRelease) for _, command in sent), "its own program runs again after the release"
+    assert any(isinstance(command, PermittedRelease) for _, command in sent), (
+        "its own program runs again after the release"
+    )
 
 
 def intersection(crossing, hold_s=10, driven=False):
@@ -134,7 +136,9 @@ def intersection(crossing, hold_s=10, driven=False):
     driver = pressure if driven else None
     plans = [FallbackSchedule(PLAN)]
     config = Controller(hold_s=hold_s)
-    x = Intersection(tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure, driver)
+    x = Intersection(
+        tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure, driver
+    )
     x.start(0, ["GgGr"])
     return x
 
@@ -164,7 +168,9 @@ def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
     monitor = SignalMonitor(crossing, Limits(3, 5, 0))
     ends = [*(now for now, _ in shown[1:]), 160]
     assert [
-        alarm for (begin, state), end in zip(shown, ends, strict=True) for alarm in monitor.check_shown(state, begin, end)
+        alarm
+        for (begin, state), end in zip(shown, ends, strict=True)
+        for alarm in monitor.check_shown(state, begin, end)
     ] == []
 
 
@@ -181,7 +187,9 @@ def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_
     times = SafetyTimes(3, 5)
     assert isinstance(_scored_greens(MaxPressure, made, grid_street, read, times), MaxPressure)
     signal = grid_street.signals[made.signal_ids[1]]
-    red = replace(signal.plan, phases=tuple(replace(phase, state="r" * len(phase.state)) for phase in signal.plan.phases))
+    red = replace(
+        signal.plan, phases=tuple(replace(phase, state="r" * len(phase.state)) for phase in signal.plan.phases)
+    )
     street = replace(grid_street, signals={**grid_street.signals, signal.id: replace(signal, programs=(red,))})
     assert _scored_greens(MaxPressure, made, street, read, times) is None
 

@@ -15,8 +15,10 @@ EQUIVALENT_MUTANTS = {
     "conflicts.ConflictRules.violation: len(self._violations) > MAX_CACHED_STATES -> "
     "len(self._violations) >= MAX_CACHED_STATES": _CACHE,
     "monitor: MAX_CACHED_STATES = 10000 -> MAX_CACHED_STATES = 10001": _CACHE,
-    "monitor.SignalMonitor._between: len(self._changes) > MAX_CACHED_STATES -> len(self._changes) >= MAX_CACHED_STATES": _CACHE,
-    "monitor.SignalMonitor._check_state: len(self._faults) > MAX_CACHED_STATES -> len(self._faults) >= MAX_CACHED_STATES": _CACHE,
+    "monitor.SignalMonitor._between: len(self._changes) > MAX_CACHED_STATES -> len(self._changes) >= "
+    "MAX_CACHED_STATES": _CACHE,
+    "monitor.SignalMonitor._check_state: len(self._faults) > MAX_CACHED_STATES -> len(self._faults) >= "
+    "MAX_CACHED_STATES": _CACHE,
     "signal_safety: MAX_CACHED_TRANSITIONS = 64 -> MAX_CACHED_TRANSITIONS = 65": _CACHE,
     "signal_safety.SignalSafety._transition: len(self._transitions) > MAX_CACHED_TRANSITIONS -> "
     "len(self._transitions) >= MAX_CACHED_TRANSITIONS": _CACHE,
@@ -33,12 +35,12 @@ EQUIVALENT_MUTANTS = {
     "safety_times.yellow_s_at: kmh <= bound + 0.5 -> kmh < bound + 0.5": _SPEED,
     "monitor.SignalMonitor.__init__: max(self._yellow_s, default=0.0) -> max(self._yellow_s, default=1.0)": _NO_LINKS,
     "monitor.SignalMonitor.__init__: max(self._clear_s, default=0.0) -> max(self._clear_s, default=1.0)": _NO_LINKS,
-    "monitor.SignalMonitor.check_shown: max(self._waited_s, default=0.0) -> max(self._waited_s, default=1.0)": _NO_LINKS,
+    "monitor.SignalMonitor.check_shown: max(self._waited_s, default=0.0) -> max(self._waited_s, "
+    "default=1.0)": _NO_LINKS,
     "monitor.SignalMonitor.__init__: self._monitored_from_s = math.inf -> pass": _OVERWRITTEN,
     "monitor.SignalMonitor.__init__: self._monitored_from_s = math.inf -> self._monitored_from_s = 0.0": _OVERWRITTEN,
-    "monitor.SignalMonitor.follow_program: (state, [None] * self._links, math.inf) -> (state, [None] * self._links, 0.0)": (
-        _OVERWRITTEN
-    ),
+    "monitor.SignalMonitor.follow_program: (state, [None] * self._links, math.inf) -> (state, [None] * self._links, "
+    "0.0)": (_OVERWRITTEN),
     "monitor.SignalMonitor.__init__: self._max_waited_s = 0.0 -> self._max_waited_s = 1.0": _PREFILTER,
     "monitor.SignalMonitor.check_shown: end_s - self._monitored_from_s + self._max_waited_s > self._max_red_s -> "
     "end_s - self._monitored_from_s + self._max_waited_s >= self._max_red_s": _PREFILTER,
@@ -56,11 +58,11 @@ EQUIVALENT_MUTANTS = {
     ),
     "monitor.SignalMonitor._faults_of: i < j -> i <= j": "no link is its own foe",
     "service_bounds.ServiceBounds.__init__: min(times.max_green_s, times.max_red_s) < math.inf -> "
-    "min(times.max_green_s, times.max_red_s) <= math.inf": "without bounds, the minimum of infinite times is infinite as well",
+    "min(times.max_green_s, times.max_red_s) <= math.inf": "without bounds, the minimum of infinite times is infinite "
+    "as well",
     "signal_safety.SignalSafety.__init__: self._target_state = self._state -> pass": "permit sets it before it is read",
-    "signal_safety.SignalSafety._show: settled_s > self._ages_matter_until_s -> settled_s >= self._ages_matter_until_s": (
-        "assigns the value that it has"
-    ),
+    "signal_safety.SignalSafety._show: settled_s > self._ages_matter_until_s -> settled_s >= "
+    "self._ages_matter_until_s": ("assigns the value that it has"),
     "signal_safety.SignalSafety._settle: max(self._settled_s, default=-math.inf) -> "
     "max(self._settled_s, default=math.inf)": _NO_LINKS,
     "signal_safety.SignalSafety._settle: -math.inf -> -0.0": _NO_LINKS,
@@ -70,7 +72,6 @@ EQUIVALENT_MUTANTS = {
     "signal_safety.SignalSafety._transition: young and self._crossings -> young or self._crossings": (
         "computes what the cache holds: no crossing is being cleared once no link is young"
     ),
-    "signal_safety.SignalSafety._walking_s: until_red_s + self.clearance_s[j] > 0 -> until_red_s + self.clearance_s[j] >= 0": (
-        "0 s never exceed the time in which vehicles clear"
-    ),
+    "signal_safety.SignalSafety._walking_s: until_red_s + self.clearance_s[j] > 0 -> until_red_s + self.clearance_s[j] "
+    ">= 0": ("0 s never exceed the time in which vehicles clear"),
 }

@@ -53,7 +53,8 @@ class Mutant:
     number: int
     """Of equal changes in one function, in the order of the source, from 1."""
     compile: Callable[[], CodeType]
-    """Compile the changed module. The syntax tree is changed in place, so at most one mutant is compiled in a process."""
+    """Compile the changed module. The syntax tree is changed in place, so at most one mutant is compiled in a
+    process."""
 
     @property
     def key(self) -> str:
@@ -154,7 +155,9 @@ def _replacements(node: ast.AST) -> Iterator[ast.AST]:
                 if isinstance(op, ast.And):
                     yield ast.BoolOp(ast.Or(), [_bool_op(op, values[:k]), _bool_op(op, values[k:])])
                 else:
-                    yield _bool_op(op, [*values[: k - 1], ast.BoolOp(ast.And(), values[k - 1 : k + 1]), *values[k + 1 :]])
+                    yield _bool_op(
+                        op, [*values[: k - 1], ast.BoolOp(ast.And(), values[k - 1 : k + 1]), *values[k + 1 :]]
+                    )
         case ast.UnaryOp(operand=operand):
             yield operand
         case ast.Constant(value=bool(value)):

@@ -36,7 +36,18 @@ DESCRIPTION = "Mutation tests of signals/safety: every operator and bound is cha
 ROOT = Path(__file__).resolve().parents[3]
 SAFETY = ROOT / "signals" / "safety"
 TESTS = ("tests/signals/safety", "tests/signals/test_intersection.py")
-OPTIONS = ("-x", "-q", "--tb=no", "--assert=plain", "-m", "not slow", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin")
+OPTIONS = (
+    "-x",
+    "-q",
+    "--tb=no",
+    "--assert=plain",
+    "-m",
+    "not slow",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "_hypothesis_pytestplugin",
+)
 PROFILE = "mutations"
 SURVIVED, TEST_FAILED, IMPORT_FAILED, RUNNER_FAILED = 0, 1, 2, 70
 """Exit codes of a mutant's process: three of pytest's, and one for an exception outside pytest."""

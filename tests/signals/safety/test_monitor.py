@@ -76,7 +76,9 @@ def test_own_program_is_not_checked(crossing):
 def test_release_and_take_over_are_checked(crossing):
     monitor = SignalMonitor(crossing, LIMITS)
     assert monitor.check_shown("GgGr", 0, 10) == []
-    assert [alarm.rule for alarm in monitor.follow_program("rrrG", 10)] == [MonitorRule.YELLOW] * 3 + [MonitorRule.CLEARANCE] * 3
+    assert [alarm.rule for alarm in monitor.follow_program("rrrG", 10)] == [MonitorRule.YELLOW] * 3 + [
+        MonitorRule.CLEARANCE
+    ] * 3
     assert [alarm.rule for alarm in monitor.check_shown("rrrr", 15, 20)] == [
         MonitorRule.YELLOW
     ]  # of link 3, which the program showed green
@@ -111,7 +113,9 @@ def test_max_red_is_reported_once_until_the_link_is_served(crossing):
     served = [(400, "yyyr"), (403, "rrrr"), (404, "rrrG"), (410, "rrry"), (413, "rrrr"), (414, "GgGr")]
     assert not [alarm for t, state in served for alarm in monitor.check_shown(state, t, t + 1)]
     again = [alarm for t in range(415, 800) for alarm in monitor.check_shown("GgGr", t, t + 1)]
-    assert [alarm.rule for alarm in again] == [MonitorRule.MAX_RED_EXCEEDED], "a link that was served may exceed max red again"
+    assert [alarm.rule for alarm in again] == [MonitorRule.MAX_RED_EXCEEDED], (
+        "a link that was served may exceed max red again"
+    )
 
 
 def test_max_red_is_reported_if_control_alternates_with_the_program(crossing):
@@ -140,7 +144,10 @@ def test_fast_approach_needs_a_longer_yellow(crossing):
         fast = _with(crossing, approach_mps=(kmh / 3.6,) * 4)
         for seconds in (yellow_s - 1, yellow_s):
             shown = [(0, "GgGr"), (10, "yyyr"), (10 + seconds, "rrrr")]
-            assert (MonitorRule.YELLOW in {rule for rule, _ in broken_rules(fast, shown)}) == (seconds < yellow_s), (kmh, seconds)
+            assert (MonitorRule.YELLOW in {rule for rule, _ in broken_rules(fast, shown)}) == (seconds < yellow_s), (
+                kmh,
+                seconds,
+            )
         safety = SignalSafety(fast, SafetyTimes(3, 5))
         assert safety.yellow_s == [yellow_s] * 4
 
@@ -203,7 +210,11 @@ def test_states_under_adversarial_requests_break_no_rule(kind, street, times_as_
     count = 0
     for k in itertools.count():
         signal = signals[k % len(signals)]
-        all_red_s, max_red_s, step_s = rng.choice([0, 1, 2]), rng.choice([45, 90, 180]), rng.choice([1.0, 1.0, 0.5, 0.1])
+        all_red_s, max_red_s, step_s = (
+            rng.choice([0, 1, 2]),
+            rng.choice([45, 90, 180]),
+            rng.choice([1.0, 1.0, 0.5, 0.1]),
+        )
         times = SafetyTimes(3, rng.choice([4, 7]), all_red_s, max_red_s=max_red_s)
         phases = [phase.state for phase in signal.plan.phases]
         greens = [phases[i] for i in signal.plan.greens]
@@ -229,7 +240,12 @@ def test_every_phase_of_the_programs_is_free_of_conflicts(shared):
             for program in signal.programs:
                 for phase in program.phases:
                     phases += 1
-                    assert rules.violation(phase.state) is None, (path.name, signal.id, phase.state, rules.conflicts(phase.state))
+                    assert rules.violation(phase.state) is None, (
+                        path.name,
+                        signal.id,
+                        phase.state,
+                        rules.conflicts(phase.state),
+                    )
                     monitor = SignalMonitor(signal, LIMITS)
                     assert monitor.check_shown(phase.state, 0, 1) == []
     assert phases > 100 and len(paths) == 4
@@ -293,7 +309,9 @@ def test_pedestrians_walk_at_1_2_m_s(crossing):
         assert [rule for rule, _ in broken] == [MonitorRule.CLEARANCE] * (seconds < 10)
 
 
-@pytest.mark.parametrize(("crossing_m", "approach_mps", "is_crossing"), [(0.5, 0.0, True), (12.0, 0.5, False), (0.0, 0.0, False)])
+@pytest.mark.parametrize(
+    ("crossing_m", "approach_mps", "is_crossing"), [(0.5, 0.0, True), (12.0, 0.5, False), (0.0, 0.0, False)]
+)
 def test_only_a_link_of_pedestrians_alone_goes_from_green_to_red(crossing, crossing_m, approach_mps, is_crossing):
     signal = _with(crossing, crossing_m=(0, 0, 0, crossing_m), approach_mps=(0, 0, 0, approach_mps))
     assert (broken_rules(signal, [(0, "rrrG"), (10, "rrrr")]) == []) is is_crossing

@@ -24,7 +24,8 @@ CHANGES = [
     "rules: BOUND_S: float = 2.0 -> BOUND_S: float = 2.2",
     "rules._is_due: not other -> other",
     "rules._is_due: if not other: continue -> if not other: break",
-    "rules._is_due: age >= BOUND_S and 'y' in state or any(others) -> (age >= BOUND_S and 'y' in state) and any(others)",
+    "rules._is_due: age >= BOUND_S and 'y' in state or any(others) -> (age >= BOUND_S and 'y' in state) and "
+    "any(others)",
     "rules._is_due: age >= BOUND_S and 'y' in state -> age >= BOUND_S or 'y' in state",
     "rules._is_due: age >= BOUND_S -> age > BOUND_S",
     "rules._is_due: age >= BOUND_S -> age < BOUND_S",

@@ -1,4 +1,5 @@
-"""A signal that is permitted again only when something may change shows the same as one that is permitted every second."""
+"""A signal that is permitted again only when something may change shows the same as one that is permitted every
+second."""
 
 import math
 
@@ -47,13 +48,18 @@ def calls_needed(signal, greens, times, requests):
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(SOME_TIMES, st.lists(st.tuples(st.sampled_from([*GREENS, "rrrr", "GGGG", "ygyr", "GgG", "Grrr"]), st.integers(1, 40))))
+@given(
+    SOME_TIMES,
+    st.lists(st.tuples(st.sampled_from([*GREENS, "rrrr", "GGGG", "ygyr", "GgG", "Grrr"]), st.integers(1, 40))),
+)
 def test_with_requests_of_any_kind(crossing, times, requests):
     calls_needed(crossing, GREENS, times, requests)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(SOME_TIMES, st.lists(st.tuples(st.sampled_from(["GGrrr", "rrGrr", "rrrGr", "rrrrG", "rrrrr"]), st.integers(1, 40))))
+@given(
+    SOME_TIMES, st.lists(st.tuples(st.sampled_from(["GGrrr", "rrGrr", "rrrGr", "rrrrG", "rrrrr"]), st.integers(1, 40)))
+)
 def test_with_pedestrians(crossing, times, requests):
     foes = np.pad(crossing.foes, (0, 1))
     foes[4, :3] = foes[:3, 4] = True
@@ -64,7 +70,9 @@ def test_with_pedestrians(crossing, times, requests):
 def test_at_real_junctions(data, times):
     signal = SIGNALS[data.draw(st.sampled_from(sorted(SIGNALS)))]
     greens = [signal.plan.phases[i].state for i in signal.plan.greens]
-    calls_needed(signal, greens, times, data.draw(st.lists(st.tuples(st.sampled_from(greens), st.integers(1, 60)), max_size=12)))
+    calls_needed(
+        signal, greens, times, data.draw(st.lists(st.tuples(st.sampled_from(greens), st.integers(1, 60)), max_size=12))
+    )
 
 
 def test_a_change_of_greens_takes_few_calls(crossing):
@@ -93,9 +101,14 @@ def test_a_cached_transition_is_the_one_that_would_be_computed(data, times):
     phases = [phase.state for phase in signal.plan.phases]
     safety, now = SignalSafety(signal, times, [phases[i] for i in signal.plan.greens]), 0.0
     safety.start_from(phases[0], now)
-    for requested, seconds in data.draw(st.lists(st.tuples(st.sampled_from(phases), st.sampled_from([0.1, 0.5, 1.0, 5.0])))):
+    for requested, seconds in data.draw(
+        st.lists(st.tuples(st.sampled_from(phases), st.sampled_from([0.1, 0.5, 1.0, 5.0])))
+    ):
         for _ in range(3):
             safety.permit(requested, now)
             now = round(now + seconds, 3)
-            cached, computed = safety._transition(requested, now), safety._compute_transition(requested, safety._young(now), now)
+            cached, computed = (
+                safety._transition(requested, now),
+                safety._compute_transition(requested, safety._young(now), now),
+            )
             assert (cached.following.state, *cached[1:]) == (computed.following.state, *computed[1:])

@@ -14,7 +14,9 @@ CONTRACT = pb.PolicyContract(timing=pb.Timing(yellow_s=2, min_green_s=5, all_red
 
 def test_street_floors_are_the_stricter_of_both():
     city = Safety(min_yellow_s=3, min_green_s=4, all_red_s=0.5, max_green_s=60, max_red_s=90, walking_speed_mps=1.1)
-    assert times_for(CONTRACT, city, False) == SafetyTimes(3, 5, 1, 50, 90, 1.1, yellow_by_speed=True, red_by_path=False)
+    assert times_for(CONTRACT, city, False) == SafetyTimes(
+        3, 5, 1, 50, 90, 1.1, yellow_by_speed=True, red_by_path=False
+    )
 
 
 def test_red_clearance_is_by_path_if_the_city_sets_no_all_red():

@@ -71,7 +71,11 @@ def test_monitor_goes_on_from_a_saved_state(crossing, shown, saved_after):
     for k, (duration_s, state, is_own_program) in enumerate(shown):
 
         def check(monitor, now=now, duration_s=duration_s, state=state, is_own_program=is_own_program):
-            return monitor.follow_program(state, now) if is_own_program else monitor.check_shown(state, now, now + duration_s)
+            return (
+                monitor.follow_program(state, now)
+                if is_own_program
+                else monitor.check_shown(state, now, now + duration_s)
+            )
 
         alarms = check(first)
         if second is not first:
@@ -91,7 +95,10 @@ COMMANDS = st.one_of(st.none(), st.sampled_from(OperatorMode))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(ANSWERS, COMMANDS, st.sampled_from(["sent", "GgGr", "rrrG", "rrrr"])), max_size=40), st.integers(0, 39))
+@given(
+    st.lists(st.tuples(ANSWERS, COMMANDS, st.sampled_from(["sent", "GgGr", "rrrG", "rrrr"])), max_size=40),
+    st.integers(0, 39),
+)
 def test_tl_goes_on_from_a_saved_state(crossing, steps, saved_after):
     """Missing, valid and invalid answers, operators' commands, and states that another client or the program shows."""
     first = second = one_signal(crossing, times=TIMES, hold_s=4)
@@ -105,10 +112,14 @@ def test_tl_goes_on_from_a_saved_state(crossing, steps, saved_after):
                 x.set_mode(wanted, now)
             failure = ""
             if x.next_decision_s <= now:
-                failure = x.apply_answer(TimeoutError("late") if answer is None else Answer(np.array([answer])), now, (state,))
+                failure = x.apply_answer(
+                    TimeoutError("late") if answer is None else Answer(np.array([answer])), now, (state,)
+                )
             commands, overrides = x.commands(now)
             x.confirm_sent(("X",) if k % 7 == 6 else ())
-            sent = [(type(each).__name__, getattr(each, "state", None), getattr(each, "phase", None)) for each in commands]
+            sent = [
+                (type(each).__name__, getattr(each, "state", None), getattr(each, "phase", None)) for each in commands
+            ]
             return corrected, failure, sent, overrides, x.requested, x.mode_state, x.next_due_s(now), x.phase_state(now)
 
         result = play(first)

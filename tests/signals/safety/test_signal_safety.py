@@ -31,7 +31,8 @@ def adopted(crossing, times=TIMES, shown="GgGr", greens=("GgGr", "rrrG")):
 def walked(crossing, foes, *crossings):
     """A signal of five links, of which some are pedestrian crossings of 9.6 m, without right of way."""
     return replace(
-        crossing, links=(*crossing.links, ()), foes=foes, yields=np.zeros((5, 5), bool), permissive=np.zeros((5, 5), bool),
+        crossing, links=(*crossing.links, ()), foes=foes, yields=np.zeros((5, 5), bool), permissive=np.zeros((5, 5),
+        bool),
         approach_mps=tuple(0.0 if i in crossings else 10.0 for i in range(5)),
         crossing_m=tuple(9.6 if i in crossings else 0.0 for i in range(5)), path_m=(), slowest_mps=(),
     )  # fmt: skip
@@ -131,13 +132,17 @@ class TestByExample:
                 assert max(red_s) <= 90 + (1 + len(greens)) * signal_safety.clearing_s, (requested, t, shown)
 
     def test_max_red_is_served_beside_an_expired_green_if_need_be(self, crossing):
-        signal_safety = SignalSafety(crossing, SafetyTimes(3, 5, max_green_s=20, max_red_s=30), ["GgGr", "Ggrr", "Grrr"])
+        signal_safety = SignalSafety(
+            crossing, SafetyTimes(3, 5, max_green_s=20, max_red_s=30), ["GgGr", "Ggrr", "Grrr"]
+        )
         signal_safety.start_from("Ggrr", 0)
         shown = [signal_safety.permit("Ggrr", t)[0].state for t in range(60)]
         assert shown[29] == "Ggrr" and shown[30] == "GgGr"
 
     def test_max_red_service_prefers_a_phase_that_ends_an_expired_green(self, crossing):
-        signal_safety = SignalSafety(crossing, SafetyTimes(3, 5, max_green_s=30, max_red_s=30), ["GgGr", "GrGr", "Ggrr"])
+        signal_safety = SignalSafety(
+            crossing, SafetyTimes(3, 5, max_green_s=30, max_red_s=30), ["GgGr", "GrGr", "Ggrr"]
+        )
         signal_safety.start_from("Ggrr", 0)
         shown = [signal_safety.permit("Ggrr", t)[0].state for t in range(60)]
         assert shown[29] == "Ggrr" and shown[30] == "Gyrr" and shown[33] == "GrGr"
@@ -161,7 +166,11 @@ class TestByExample:
                 for state in shown:
                     for i, j in zip(*np.triu(signal.foes).nonzero(), strict=True):
                         beside = state[i] in "gG" and state[j] in "gG"
-                        assert not beside or any(x[i] in "gG" and x[j] in "gG" for x in states), (signal.id, requested, state)
+                        assert not beside or any(x[i] in "gG" and x[j] in "gG" for x in states), (
+                            signal.id,
+                            requested,
+                            state,
+                        )
                 assert is_green(requested) <= (shown[-1] == requested)
 
     def test_links_that_yield_to_parts_of_each_other_may_only_both_show_g(self, crossing):
@@ -373,7 +382,13 @@ class TestTransitions:
 
     def test_greens_of_foes_never_start_together(self, crossing):
         # requests with a conflict, which only the clearing of a junction does not check beforehand
-        for requested, started in (("rGGr", "rGrr"), ("GrrG", "Grrr"), ("rgrg", "rgrr"), ("grrg", "grrr"), ("rgGr", "rgGr")):
+        for requested, started in (
+            ("rGGr", "rGrr"),
+            ("GrrG", "Grrr"),
+            ("rgrg", "rgrr"),
+            ("grrg", "grrr"),
+            ("rgGr", "rgGr"),
+        ):
             safety = adopted(crossing, shown="rrrr", greens=())
             assert safety.permit(requested, 10, clearing=True)[0].state == started
 
@@ -406,7 +421,10 @@ class TestVehiclesBesidePedestrians:
         # 2.5 s, in the vehicles' yellow
         assert self.shown(self.signal(crossing, walking_m=3.0), "GrrGr", "rrrrG") == "yrrrr"
         # 4 s, in the vehicles' yellow of 3 s and all-red of 2 s
-        assert self.shown(self.signal(crossing, walking_m=4.8), "GrrGr", "rrrrG", SafetyTimes(3, 5, all_red_s=2)) == "yrrrr"
+        assert (
+            self.shown(self.signal(crossing, walking_m=4.8), "GrrGr", "rrrrG", SafetyTimes(3, 5, all_red_s=2))
+            == "yrrrr"
+        )
         # 0.5 s, and the vehicles have no yellow
         times = SafetyTimes(0, 5, yellow_by_speed=False)
         assert self.shown(self.signal(crossing, walking_m=0.6), "GrrGr", "rrrrG", times) == "Grrrr"
@@ -483,7 +501,9 @@ def test_no_sequence_of_requests_breaks_a_rule(crossroads, data):
             max_red_s=st.sampled_from([math.inf, 40.0]),
         )
     )
-    anything = st.one_of(st.sampled_from(phases), st.text("rygGsuO?", min_size=links, max_size=links), st.text(max_size=4))
+    anything = st.one_of(
+        st.sampled_from(phases), st.text("rygGsuO?", min_size=links, max_size=links), st.text(max_size=4)
+    )
     requests = data.draw(st.lists(st.tuples(anything, st.integers(1, 9)), min_size=5, max_size=40))
     signal_safety = SignalSafety(signal, times, greens)
     signal_safety.start_from(phases[0], 0)

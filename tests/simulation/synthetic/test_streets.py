@@ -24,7 +24,8 @@ from tests.networks import netgenerate
 SEEDS = range(12)
 MORE_SEEDS = range(12, 80)
 SEEDS_WITH_BLOCKED_TURNS = (15, 44)
-"""Streets on which turns would yield to each other, unless netconvert ignores vehicles that are still inside the junction."""
+"""Streets on which turns would yield to each other, unless netconvert ignores vehicles that are still inside the
+junction."""
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +63,16 @@ def assert_safe(street):
 def assert_runs_as_a_fixed_plan(signal, program):
     """Every link has green, and no green ends without yellow."""
     states = [phase.state for phase in program.phases]
-    assert all(any(state[k] in GREEN for state in states) for k, link in enumerate(signal.links) if link), (signal.id, states)
+    assert all(any(state[k] in GREEN for state in states) for k, link in enumerate(signal.links) if link), (
+        signal.id,
+        states,
+    )
     for state, following in zip(states, [*states[1:], states[0]], strict=True):
-        assert not any(a in GREEN and b == "r" for a, b in zip(state, following, strict=True)), (signal.id, state, following)
+        assert not any(a in GREEN and b == "r" for a, b in zip(state, following, strict=True)), (
+            signal.id,
+            state,
+            following,
+        )
     assert all(phase.duration_s >= 3 for phase in program.phases if "y" in phase.state)
     assert all(15 <= phase.duration_s <= 45 for phase in program.phases if network.is_green(phase.state))
 
@@ -88,7 +96,11 @@ def test_no_two_links_wait_for_each_other(folder):
             for program in signal.programs:
                 for state in {phase.state for phase in program.phases if program.id == PROGRAM_ID}:
                     green = np.array([c in GREEN for c in state])
-                    assert not (signal.yields & signal.yields.T & np.outer(green, green)).any(), (seed, signal.id, state)
+                    assert not (signal.yields & signal.yields.T & np.outer(green, green)).any(), (
+                        seed,
+                        signal.id,
+                        state,
+                    )
 
 
 def test_left_only_greens_serve_a_part_of_a_shared_lane(shared_lanes_junction):
@@ -115,7 +127,9 @@ def test_sumo_runs_a_street_with_demand(folder, seed):
         "--xml-validation",
         "never",
     ]
-    result = subprocess.run([*command, "--statistic-output", str(street / "statistics.xml")], capture_output=True, text=True)
+    result = subprocess.run(
+        [*command, "--statistic-output", str(street / "statistics.xml")], capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stderr
     assert "incompatible" not in result.stderr and "missing" not in result.stderr, result.stderr
     counted = ET.parse(street / "statistics.xml").getroot().find("vehicles")
@@ -273,6 +287,8 @@ def shared_lanes_junction(tmp_path_factory):
 def junction_of(tmp_path_factory, *options):
     """The only junction of a grid of one."""
     path = tmp_path_factory.mktemp("junction") / "a.net.xml"
-    net_file = netgenerate(path, "--grid", "--grid.number", "1", "--grid.attach-length", "150", "--no-turnarounds", *options)
+    net_file = netgenerate(
+        path, "--grid", "--grid.number", "1", "--grid.attach-length", "150", "--no-turnarounds", *options
+    )
     signal = network.read(net_file).signals["A0"]
     return signal_programs.Junction.of_layouts(signal, signal, junction_movements.read(net_file)["A0"])

@@ -50,7 +50,9 @@ def drawing(path):
 def paths(panel):
     """The marks and lines of a panel: the points of each, in px."""
     found = [element for element in panel.iter(f"{SVG}path") if element.get("class") == "data"]
-    return [[tuple(map(float, point)) for point in re.findall(r"[ML]([\d.]+),([\d.]+)", path.get("d"))] for path in found]
+    return [
+        [tuple(map(float, point)) for point in re.findall(r"[ML]([\d.]+),([\d.]+)", path.get("d"))] for path in found
+    ]
 
 
 def test_each_network_has_a_line_with_the_numbers_of_its_curve(curves, tmp_path):
@@ -61,7 +63,10 @@ def test_each_network_has_a_line_with_the_numbers_of_its_curve(curves, tmp_path)
         box = next(element for element in panel.iter(f"{SVG}rect") if element.get("class") == "axes")
         left, bottom = float(box.get("x")), float(box.get("y")) + float(box.get("height"))
         drawn = [
-            [(top * (bottom - y) / float(box.get("height")), 4 * (x - left) / float(box.get("width"))) for x, y in points]
+            [
+                (top * (bottom - y) / float(box.get("height")), 4 * (x - left) / float(box.get("width")))
+                for x, y in points
+            ]
             for points in paths(panel)
         ]
         assert drawn == [
@@ -86,7 +91,9 @@ def test_the_gate_shows_each_street_and_what_becomes_of_each_network(curves, tmp
     colours = [path.get("stroke") for path in panels[2].iter(f"{SVG}path") if path.get("class") == "data"]
     assert colours.count(curves_picture.RED) == 3, "the bound, the gridlock, and the street that is beyond the axis"
     description = root.find(f"{SVG}desc").text
-    assert "seed 5: mean delay 80.0 s at 180 vehicles per hour and lane in the first update, 20.0 s at 200" in description
+    assert (
+        "seed 5: mean delay 80.0 s at 180 vehicles per hour and lane in the first update, 20.0 s at 200" in description
+    )
     assert "seed 7 (dropped): 54.8 s, 8.70 times as slow at worst, 1 gridlocks" in description
     assert root.get("aria-labelledby").split() == [root.find(f"{SVG}{tag}").get("id") for tag in ("title", "desc")]
 

@@ -10,7 +10,8 @@ from training.phase_competition.gate import REFERENCE
 
 
 def results(**delays_s):
-    """Two streets where the reference has 20 and 30 s; by name the delays on both, with the arrivals if they are few."""
+    """Two streets where the reference has 20 and 30 s; by name the delays on both, with the arrivals if they are
+    few."""
     found = {}
     for street, reference_s in (("a", 20.0), ("b", 30.0)):
         found[street] = {REFERENCE: StreetResult(reference_s, 100, 110, 50.0)}
@@ -22,7 +23,9 @@ def results(**delays_s):
 
 
 def failure(found, name):
-    by_name = {verdict.name: verdict.failure for verdict in gate.judge(found, [n for n in found["a"] if n != REFERENCE])}
+    by_name = {
+        verdict.name: verdict.failure for verdict in gate.judge(found, [n for n in found["a"] if n != REFERENCE])
+    }
     return by_name[name]
 
 

@@ -77,14 +77,18 @@ def any_network_passes(monkeypatch):
 
 
 def write_parts(folder):
-    """The first network of the pretrained policy, one that differs a little from it, and one with its scores negated."""
+    """The first network of the pretrained policy, one that differs a little from it, and one with its scores
+    negated."""
     actors, critics = (
-        {name: array[:1] for name, array in arrays.items()} for arrays in phase_networks.load(pretrained.policy(), CRITIC_SHAPES)
+        {name: array[:1] for name, array in arrays.items()}
+        for arrays in phase_networks.load(pretrained.policy(), CRITIC_SHAPES)
     )
     for k, (name, factor) in enumerate((("good", 1.0), ("other", 1.02))):
         scaled = {array: np.float32(factor) * values for array, values in actors.items()}
         phase_networks.save(folder / f"{name}.policy", scaled, critics, {"training": [{"--seed": k}]})
-    bad = {name: array * (-1 if name.startswith("score") and name.endswith("2") else 1) for name, array in actors.items()}
+    bad = {
+        name: array * (-1 if name.startswith("score") and name.endswith("2") else 1) for name, array in actors.items()
+    }
     phase_networks.save(folder / "bad.policy", bad, critics, {})
 
 
@@ -103,7 +107,9 @@ def test_each_network_is_that_of_a_training_with_its_seed(streets, trained, tmp_
     product, _ = phase_networks.load(trained / "street_trial_1.policy")
     for name, array in alone.items():
         np.testing.assert_array_equal(product[name][1:], array)
-    curves = [folder / f"{name}_curve.csv" for folder, name in ((tmp_path / "alone", "trial_1"), (trained, "trial_1_seed_6"))]
+    curves = [
+        folder / f"{name}_curve.csv" for folder, name in ((tmp_path / "alone", "trial_1"), (trained, "trial_1_seed_6"))
+    ]
     assert curves[0].read_text() == curves[1].read_text()
 
 
@@ -129,7 +135,9 @@ def test_networks_share_their_first_updates(streets, trained, tmp_path, monkeypa
         (["--networks", "2", "--seed", "6", "--shared-updates", "1"], "--seed"),
     ],
 )
-def test_other_shared_updates_are_refused_before_anything_is_trained(flags, named, streets, tmp_path, monkeypatch, capsys):
+def test_other_shared_updates_are_refused_before_anything_is_trained(
+    flags, named, streets, tmp_path, monkeypatch, capsys
+):
     any_network_passes(monkeypatch)
     assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
     before = files(tmp_path / "out")
@@ -153,7 +161,9 @@ def test_a_network_without_a_saved_state_starts_from_the_shared_updates(streets,
     assert (networks / "street_trial_6.policy").read_bytes() == trained
 
 
-def test_a_training_interrupted_before_a_network_is_saved_resumes_from_the_shared_updates(streets, tmp_path, monkeypatch, capsys):
+def test_a_training_interrupted_before_a_network_is_saved_resumes_from_the_shared_updates(
+    streets, tmp_path, monkeypatch, capsys
+):
     any_network_passes(monkeypatch)
     monkeypatch.setattr(trainer, "SAVE_EVERY", 5)
     assert train(streets, "whole", *NETWORKS, "--shared-updates", "1") == 0
@@ -183,7 +193,9 @@ def test_shared_updates_that_diverge_end_all_trainings(streets, monkeypatch, cap
     assert "network 1 of 2" in output and "network 2 of 2" not in output
 
 
-def test_a_damaged_shared_state_is_refused_and_without_it_the_numbers_are_the_same(streets, tmp_path, monkeypatch, capsys):
+def test_a_damaged_shared_state_is_refused_and_without_it_the_numbers_are_the_same(
+    streets, tmp_path, monkeypatch, capsys
+):
     any_network_passes(monkeypatch)
     assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
     networks = tmp_path / "out" / ".trial_1_networks"
@@ -195,7 +207,9 @@ def test_a_damaged_shared_state_is_refused_and_without_it_the_numbers_are_the_sa
         shared.write_bytes(damaged)
         capsys.readouterr()
         assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 2
-        reason = "is not the state of this training (it is damaged, or not a .npz file); remove it and repeat the command"
+        reason = (
+            "is not the state of this training (it is damaged, or not a .npz file); remove it and repeat the command"
+        )
         assert f"{shared.name}: {reason}" in capsys.readouterr().err
         assert shared.read_bytes() == damaged
     shared.unlink()
@@ -204,7 +218,9 @@ def test_a_damaged_shared_state_is_refused_and_without_it_the_numbers_are_the_sa
 
 
 @pytest.mark.parametrize("damaged", [".trial_1.gate.npz", ".trial_1_networks/.trial_6.progress.npz"])
-def test_a_damaged_state_of_a_part_can_be_removed_and_the_rest_is_kept(damaged, streets, trained, tmp_path, monkeypatch, capsys):
+def test_a_damaged_state_of_a_part_can_be_removed_and_the_rest_is_kept(
+    damaged, streets, trained, tmp_path, monkeypatch, capsys
+):
     any_network_passes(monkeypatch)
     out = shutil.copytree(trained, tmp_path / "out")
     product = (out / "street_trial_1.policy").read_bytes()
@@ -224,7 +240,9 @@ def test_inspect_shows_what_a_product_consists_of(trained, capsys):
     assert main(["inspect", str(trained / "street_trial_1.policy")]) == 0
     *_, summary, first, second, gate, seed_5, seed_6, product = capsys.readouterr().out.splitlines()
     assert summary.startswith("a policy of 2 networks")
-    assert first == "network 1: seed 5, streets: 1, 2 updates of 1 episodes of 60.0 s" and second.startswith("network 2: seed 6")
+    assert first == "network 1: seed 5, streets: 1, 2 updates of 1 episodes of 60.0 s" and second.startswith(
+        "network 2: seed 6"
+    )
     assert gate == "gate: 4 simulations of 2 streets, 60.0 s each, from seed 2000000"
     assert [line.split(": ")[1] for line in (seed_5, seed_6, product)] == ["seed 5", "seed 6", "product"]
 
@@ -233,7 +251,9 @@ def test_an_export_takes_the_product_and_not_its_networks(trained):
     assert [found.path.name for found in find_candidates(trained)] == ["street_trial_1.policy"]
 
 
-def test_a_training_interrupted_in_its_second_network_resumes_to_the_same_files(streets, trained, tmp_path, monkeypatch, capsys):
+def test_a_training_interrupted_in_its_second_network_resumes_to_the_same_files(
+    streets, trained, tmp_path, monkeypatch, capsys
+):
     any_network_passes(monkeypatch)
     step, steps = StreetsTrainer._next_update, []
 
@@ -265,7 +285,10 @@ def test_existing_networks_have_the_same_results_with_two_workers(trained, tmp_p
     networks = ",".join(str(trained / ".trial_1_networks" / f"street_trial_{seed}.policy") for seed in (5, 6))
     assert main(["train", "--select", networks, "--seconds", "60", *GATE, "--out", "out", "--workers", "2"]) == 0
     values = [
-        [[row[name] for name in ("street", "delay_s", "duration_s", "finished", "total")] for row in csv.DictReader(path.open())]
+        [
+            [row[name] for name in ("street", "delay_s", "duration_s", "finished", "total")]
+            for row in csv.DictReader(path.open())
+        ]
         for path in (trained / "trial_1_gate.csv", tmp_path / "out" / "trial_1_gate.csv")
     ]
     assert values[0] == values[1] and len(values[0]) == 2 * 2 * 4
@@ -311,7 +334,10 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
     ]
     assert main(command) == 3
     output = capsys.readouterr()
-    assert "warning: bad.policy is dropped: " in output.err and "2 of 3 networks pass the gate, fewer than --keep 3" in output.err
+    assert (
+        "warning: bad.policy is dropped: " in output.err
+        and "2 of 3 networks pass the gate, fewer than --keep 3" in output.err
+    )
     assert not (tmp_path / "out" / "street_trial_1.policy").exists()
     rows = list(csv.DictReader((tmp_path / "out" / "trial_1_gate.csv").open()))
     assert {row["network"] for row in rows} == {"good.policy", "bad.policy", "other.policy", "max-pressure"}
@@ -347,9 +373,15 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
             ["--streets", "synthetic", "--networks", "2", "--episodes", "48", "--shared-updates", "2"],
             "--shared-updates 2 leaves none of the 2 updates to each network; pass fewer",
         ),
-        (["--streets", "synthetic", "--shared-updates", "2"], "--shared-updates is for several networks; pass --networks"),
+        (
+            ["--streets", "synthetic", "--shared-updates", "2"],
+            "--shared-updates is for several networks; pass --networks",
+        ),
         (["--networks", "2"], "--networks and --keep are for a training on many streets"),
-        (["--gate-streets", "5"], "--gate-streets is for a training on many streets; pass --streets synthetic, or leave it out"),
+        (
+            ["--gate-streets", "5"],
+            "--gate-streets is for a training on many streets; pass --streets synthetic, or leave it out",
+        ),
         (["--street-count", "5"], "--street-count is for --streets synthetic; leave it out"),
         (["--streets", "here", "--street-count", "5"], "--street-count is for --streets synthetic; leave it out"),
         (["--select", "missing.policy"], "--select missing.policy: no such file"),

@@ -138,7 +138,8 @@ def test_advantages_are_sums_discounted_by_time(count, seed):
 
 
 def restricted_decisions(layout, learner):
-    """200 decisions at which a late lane forbids the first of three greens (of the second junction), and their batch."""
+    """200 decisions at which a late lane forbids the first of three greens (of the second junction), and their
+    batch."""
     junctions, greens, lanes = layout.junctions, 4, 3
     x = np.zeros((200, greens + 1 + lanes * len(FEATURES)), np.float32)
     x[:, 0], features = 1, x[:, greens + 1 :].reshape(200, lanes, -1)
@@ -256,7 +257,8 @@ def one_batch():
 
 
 def test_weights_are_those_of_the_release_without_statistics():
-    """Sums of some arrays' absolute values after two updates with the defaults of then, before target_kl and masks were added."""
+    """Sums of some arrays' absolute values after two updates with the defaults of then, before target_kl and masks were
+    added."""
     own, rng = junction(3, 2), np.random.default_rng(0)
     data = batch.make_batch([((own,), (transitions(40, rng, 4 + 2 * len(FEATURES), 3),))], 0.97, 0.9)
     learner = StreetLearner(arrays(), StreetPpo(epochs=6, minibatch=1024))
@@ -270,7 +272,8 @@ def test_weights_are_those_of_the_release_without_statistics():
 @pytest.mark.parametrize(
     "setting",
     [
-        {"learning_rate": 1e-2}, {"learning_rate_schedule": "constant"}, {"clip": 0.001}, {"entropy": 0.5}, {"epochs": 2},
+        {"learning_rate": 1e-2}, {"learning_rate_schedule": "constant"}, {"clip": 0.001}, {"entropy": 0.5},
+        {"epochs": 2},
         {"minibatch": 20}, {"final_sharpness": 30.0}, {"target_kl": 1e-6},
     ],
 )  # fmt: skip

@@ -30,7 +30,13 @@ def streets(tmp_path_factory):
 
 
 def settings(streets, out, **changes):
-    values = {"updates": 2, "episodes_per_update": 2, "seconds": 100.0, "cloning_episodes": 2, "ppo": StreetPpo(epochs=1)}
+    values = {
+        "updates": 2,
+        "episodes_per_update": 2,
+        "seconds": 100.0,
+        "cloning_episodes": 2,
+        "ppo": StreetPpo(epochs=1),
+    }
     return StreetsSettings(out, tuple(streets), **values | changes)
 
 
@@ -145,8 +151,8 @@ def test_the_defaults_of_a_training_are_those_that_its_page_states(tmp_path, mon
     (used,) = prepared
     page = " ".join((Path(__file__).parents[3] / "docs" / "training.md").read_text().split())
     assert (
-        f"on {len(used.streets)} random streets (`--street-count`), in {used.updates} updates of {used.episodes_per_update} "
-        f"episodes of {used.seconds:,.0f} s"
+        f"on {len(used.streets)} random streets (`--street-count`), in {used.updates} updates of "
+        f"{used.episodes_per_update} episodes of {used.seconds:,.0f} s"
     ) in page
     assert f"{used.heavy:.0%} of the episodes are saturated".replace("%", " %") in page
     assert f"{used.light:.0%} have light traffic".replace("%", " %") in page
@@ -170,7 +176,10 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
         (["--streets", "synthetic", "--target-tl", "A"], "--target-tl is for a training in a city"),
         (["--streets", "synthetic", "--street-count", "0"], "--street-count 0 must lie between"),
         (["--streets", "synthetic", "--start-from", "x"], "--start-from is for a training in a city"),
-        (["--streets", "synthetic", "--city", "city.toml"], "--city is for a training in a city; leave it or --streets out"),
+        (
+            ["--streets", "synthetic", "--city", "city.toml"],
+            "--city is for a training in a city; leave it or --streets out",
+        ),
         (["--streets", "synthetic", "--strict"], "--strict is for a training in a city"),
         (["--streets", "synthetic", "--infer-model-number", "0"], "--infer-model-number is for a training in a city"),
         (["--streets", "synthetic", "--same-demand"], "--same-demand is for a training in a city"),
@@ -179,7 +188,10 @@ def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys
         (["--streets", "synthetic", "--patience", "0"], "--patience is for a training in a city"),
         (["--streets", "synthetic", "--checkpoint", "best"], "--checkpoint is for a training in a city"),
         (["--streets", "synthetic", "--evaluate-every", "0"], "--evaluate-every 0 must lie between"),
-        (["--ray", "auto"], "--ray is for a training on many streets; pass --streets synthetic, or use greenserve rounds"),
+        (
+            ["--ray", "auto"],
+            "--ray is for a training on many streets; pass --streets synthetic, or use greenserve rounds",
+        ),
         (["--streets", "synthetic", "--ray", "auto", "--workers", "2"], "--ray uses every CPU of its cluster"),
         (["--streets", "synthetic", "--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray cluster answers there"),
     ],
@@ -193,14 +205,17 @@ def test_wrong_flags_are_one_line(flags, text, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("shares", "bounds"), [((0, 0), (0.55, 1.1)), ((1, 0), (1.2, 1.7)), ((0, 1), (0.05, 0.5)), ((0.5, 0.5), (0.05, 1.7))]
+    ("shares", "bounds"),
+    [((0, 0), (0.55, 1.1)), ((1, 0), (1.2, 1.7)), ((0, 1), (0.05, 0.5)), ((0.5, 0.5), (0.05, 1.7))],
 )
 def test_only_usual_demands_adapt_the_rate_of_a_street(shares, bounds, streets, tmp_path, monkeypatch):
     heavy, light = shares
     moves = heavy + light == 0
     prepared = StreetsTrainer(settings(streets[:1], tmp_path, heavy=heavy, light=light), lambda line: None)
     trips = Trips(1, 1, 100.0, 0, 0, 0, {}, ())
-    monkeypatch.setattr(prepared._executor, "run", lambda simulate, jobs: enumerate(StreetEpisode((), (), trips) for _ in jobs))
+    monkeypatch.setattr(
+        prepared._executor, "run", lambda simulate, jobs: enumerate(StreetEpisode((), (), trips) for _ in jobs)
+    )
     prepared._episodes(np.random.default_rng(0), 1, [])
     assert (prepared._rates[0] < trainer.FIRST_VEHICLES_PER_LANE_H) is moves
     prepared._rates[0] = 100.0
@@ -229,7 +244,18 @@ def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, m
         f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{name}"]\ndialect = "street"\n'
     )
     street_learning.save(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
-    flags = ["--episodes", "1", "--episodes-per-update", "1", "--seconds", "120", "--held-out", "1", "--learning-rate", "0.9"]
+    flags = [
+        "--episodes",
+        "1",
+        "--episodes-per-update",
+        "1",
+        "--seconds",
+        "120",
+        "--held-out",
+        "1",
+        "--learning-rate",
+        "0.9",
+    ]
     assert main(["train", "--start-from", start, *flags]) == 0
     output = capsys.readouterr()
     start_s = float(re.search(r"before the first update: held-out ([\d.]+) s", output.err)[1])

@@ -1,6 +1,7 @@
 """Where the chunks of a file are, and when, without reading their content.
 
-A complete file has an index at its end. Of a file that was cut off, or is still written, the heads of its records are visited.
+A complete file has an index at its end. Of a file that was cut off, or is still written, the heads of its records are
+visited.
 """
 
 import os

@@ -154,5 +154,7 @@ class Chunks:
                 schemas[item.id] = item.name
             elif isinstance(item, Channel):
                 schema = schemas.get(item.schema_id)
-                if (item.topic == STEP and schema == _STEP_SCHEMA) or (item.topic.startswith(TL) and schema == _TL_SCHEMA):
+                if (item.topic == STEP and schema == _STEP_SCHEMA) or (
+                    item.topic.startswith(TL) and schema == _TL_SCHEMA
+                ):
                     topics[item.id] = item.topic

@@ -31,7 +31,8 @@ class LanePositions:
         """`lanes`: of the readings, in their order. `length_m`: by lane, as SUMO counts it."""
         points = {lane.id: lane.points for lane in shapes.lanes}
         self._lines = [
-            _Line(points[lane], length_m.get(lane, 0.0)) if len(points.get(lane, ())) >= MIN_POINTS else None for lane in lanes
+            _Line(points[lane], length_m.get(lane, 0.0)) if len(points.get(lane, ())) >= MIN_POINTS else None
+            for lane in lanes
         ]
 
     def at(self, vehicles: VehicleReadings) -> Vehicles:

@@ -57,7 +57,8 @@ class MomentPanels:
         Args:
             tl: its name.
             moment: the second that is shown.
-            since_s: the second up to which the browser has the panel, so that lists have what follows; None: it has none.
+            since_s: the second up to which the browser has the panel, so that lists have what follows; None: it has
+                none.
         """
         at_s = moment.at_s
         begin_s = self._timeline.history_s(at_s, HISTORY_S, MAX_HISTORY_BYTES)
@@ -73,19 +74,24 @@ class MomentPanels:
             "now": self._now(tl, moment, newest, tl_steps),
             "decision": _decision(newest) if newest is not None else {},
             "states": _states(tl_steps, at_s),
-            "export": {"manifest": None, "why": "a record has the contracts with which the run began, and no manifests"},
+            "export": {"manifest": None, "why": "a record has the contracts with which the run began, and no "
+            "manifests"},
             "band": self._band(tl, band_from_s, at_s),
             "queue": self._queue(tl, from_s, at_s),
             "overrides": _overrides(tl_steps, from_s, at_s),
             "sentences": [sentence(contract, step, self._driver) for step in new[-MAX_SENTENCES:]],
         }  # fmt: skip
 
-    def _now(self, tl: str, moment: Moment, newest: record.TlStep | None, tl_steps: Sequence[record.TlStep]) -> dict[str, Any]:
+    def _now(
+        self, tl: str, moment: Moment, newest: record.TlStep | None, tl_steps: Sequence[record.TlStep]
+    ) -> dict[str, Any]:
         history = self._overview.tl(tl, moment.at_s)
         reason = ""
         if newest is not None:
             overrides = _overrides([step for step in tl_steps if step.number >= newest.number], -1.0, moment.at_s)
-            reason = newest.decision.failure or (f"{overrides[-1]['signal']}: {overrides[-1]['reason']}" if overrides else "")
+            reason = newest.decision.failure or (
+                f"{overrides[-1]['signal']}: {overrides[-1]['reason']}" if overrides else ""
+            )
         return {
             "mode": ControlMode(moment.modes[self._index[tl]]).name.lower(),
             "since_s": history.since_s,
@@ -147,7 +153,13 @@ def _states(tl_steps: Sequence[record.TlStep], at_s: float) -> dict[str, Any]:
 def _overrides(tl_steps: Sequence[record.TlStep], from_s: float, at_s: float) -> list[dict[str, Any]]:
     """Those after from_s, up to at_s, in their order."""
     return [
-        {"at_s": states.at_s, "signal": o.signal, "requested": o.requested, "permitted": o.permitted, "reason": _why(o.reason)}
+        {
+            "at_s": states.at_s,
+            "signal": o.signal,
+            "requested": o.requested,
+            "permitted": o.permitted,
+            "reason": _why(o.reason),
+        }
         for step in tl_steps
         for states in step.states
         if from_s < states.at_s <= at_s

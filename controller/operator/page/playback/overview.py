@@ -96,7 +96,9 @@ class Overview:
             self._reader.missing.append(f"the overview ends at second {self.read_to_s:g}: {error}")
         except Exception as error:
             log.exception("the overview of the record")
-            self._reader.missing.append(f"the overview ends at second {self.read_to_s:g}: {type(error).__name__}: {error}")
+            self._reader.missing.append(
+                f"the overview ends at second {self.read_to_s:g}: {type(error).__name__}: {error}"
+            )
         with self._lock:
             self._losses, self.is_complete = list(self._reader.missing), True
 
@@ -137,7 +139,9 @@ class Overview:
             timed = bisect_right(self._timed_at_s, at_s)
             begin = max(timed - MAX_TIMES, 0)
             decisions = self._decisions[k] - self._decisions[first]
-            simulated_s, passed_s = (self._at_s[k - 1] - self._at_s[first], wall_s - self._wall_s[first]) if k else (0.0, 0.0)
+            simulated_s, passed_s = (
+                (self._at_s[k - 1] - self._at_s[first], wall_s - self._wall_s[first]) if k else (0.0, 0.0)
+            )
             return {
                 "read_to_s": self.read_to_s if self._at_s else None,
                 "is_read": self.is_complete or at_s <= self.read_to_s,

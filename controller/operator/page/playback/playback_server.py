@@ -4,7 +4,8 @@ GET  /, /static/..., /city.json   as the live page has them (site)
 GET  /overview.json               how far the record is read, what is missing, and where something happened
 GET  /live                        WebSocket. The browser sends the live page's requests with a second more:
                                   {"view": [...], "tl": name or null, "at": second, "fresh": true after a reconnect}
-                                  The server answers with one frame. A further request before the frame replaces the one before.
+                                  The server answers with one frame. A further request before the frame replaces the one
+                                  before.
 """
 
 import asyncio
@@ -55,7 +56,12 @@ class PlaybackServer:
     """Serves the page of one record."""
 
     def __init__(
-        self, listener: socket.socket, street: StreetData, moments: MomentReader, panels: MomentPanels, overview: Overview
+        self,
+        listener: socket.socket,
+        street: StreetData,
+        moments: MomentReader,
+        panels: MomentPanels,
+        overview: Overview,
     ) -> None:
         """Prepare the page.
 
@@ -94,7 +100,9 @@ class PlaybackServer:
     async def _live(self, request: web.Request) -> web.StreamResponse:
         if len(self._watchers) >= MAX_WATCHERS:
             return web.Response(status=503, text=f"{MAX_WATCHERS} watchers are connected; close one\n")
-        connection = web.WebSocketResponse(timeout=CLOSE_TIMEOUT_S, max_msg_size=MAX_REQUEST_BYTES, heartbeat=HEARTBEAT_S)
+        connection = web.WebSocketResponse(
+            timeout=CLOSE_TIMEOUT_S, max_msg_size=MAX_REQUEST_BYTES, heartbeat=HEARTBEAT_S
+        )
         if not connection.can_prepare(request).ok:
             return web.Response(status=426, text="this address is for the page's WebSocket\n")
         await connection.prepare(request)
@@ -120,7 +128,10 @@ class PlaybackServer:
         return connection
 
     async def _send_frames(
-        self, connection: web.WebSocketResponse, transport: asyncio.Transport | None, requests: "asyncio.Queue[MomentRequest]"
+        self,
+        connection: web.WebSocketResponse,
+        transport: asyncio.Transport | None,
+        requests: "asyncio.Queue[MomentRequest]",
     ) -> None:
         """Answer a browser's requests, one frame at a time, until its connection ends."""
         panel: Panel | None = None
@@ -131,7 +142,8 @@ class PlaybackServer:
             except Exception:
                 log.exception("second %g: a frame could not be made; the browser is disconnected", request.at_s)
                 await connection.close(
-                    code=WSCloseCode.INTERNAL_ERROR, message=b"a frame could not be made; see the output of greenserve replay"
+                    code=WSCloseCode.INTERNAL_ERROR,
+                    message=b"a frame could not be made; see the output of greenserve replay",
                 )
                 return
             try:
@@ -153,12 +165,16 @@ class PlaybackServer:
         panels: dict[str, Any] = {"city": {**self._panels.city(moment), "watchers": len(self._watchers)}}
         tl = wanted.tl if wanted.tl in self._tls else None
         if tl is not None:
-            is_next = panel is not None and panel.tl == tl and not wanted.is_fresh and 0 <= at_s - panel.at_s < HISTORY_S
+            is_next = (
+                panel is not None and panel.tl == tl and not wanted.is_fresh and 0 <= at_s - panel.at_s < HISTORY_S
+            )
             panels["tl"] = self._panels.tl(tl, moment, panel.at_s if panel is not None and is_next else None)
         sections = [
             frames.vehicles_section(moment.vehicles, wanted.view),
             # a record has no states of uncontrolled signals, which come last
-            frames.states_section({k: moment.shown[k] for k in self._street.signals_in(wanted.view) if k < len(moment.shown)}),
+            frames.states_section(
+                {k: moment.shown[k] for k in self._street.signals_in(wanted.view) if k < len(moment.shown)}
+            ),
             frames.modes_section(moment.modes),
             frames.queues_section(rows, moment.halting[rows]),
             frames.panel_section(panels),

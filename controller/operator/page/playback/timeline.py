@@ -40,7 +40,8 @@ class Timeline:
                 return
 
     def history_s(self, at_s: float, back_s: float, max_bytes: int) -> float:
-        """The second after which a history up to at_s begins: at most `back_s` seconds and `max_bytes` of chunks before it."""
+        """The second after which a history up to at_s begins: at most `back_s` seconds and `max_bytes` of chunks before
+        it."""
         return max(at_s - back_s, self.chunks.time_before(_ns(at_s), max_bytes) / NS - 0.001)
 
     def tl_steps(self, tl: str, from_s: float, to_s: float) -> list[record.TlStep]:

@@ -1,8 +1,8 @@
 """Approach delay: the time that a phase's vehicles halt, per vehicle and per hour.
 
-Readings count the vehicles that halt (slower than 0.1 m/s). Their number times the time until the next reading is stopped delay;
-UDOT's tool estimates the delay from arrivals instead, with a similar meaning. If less than one vehicle leaves in a bin, the delay
-per vehicle is that of one.
+Readings count the vehicles that halt (slower than 0.1 m/s). Their number times the time until the next reading is
+stopped delay; UDOT's tool estimates the delay from arrivals instead, with a similar meaning. If less than one vehicle
+leaves in a bin, the delay per vehicle is that of one.
 """
 
 from bisect import bisect_left

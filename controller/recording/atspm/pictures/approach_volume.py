@@ -25,7 +25,8 @@ Volumes = list[tuple[float, float]]
 
 
 def draw(view: SignalView, phase: int) -> str:
-    """The picture of an approach, with its through phase, and of the opposing one as SVG; a sentence if no volume is known."""
+    """The picture of an approach, with its through phase, and of the opposing one as SVG; a sentence if no volume is
+    known."""
     other = OPPOSING.get(phase)
     first, second = _volumes(view, phase), _volumes(view, other) if other is not None else []
     title = f"{TITLE}, phase {phase}" + (f" and {other}" if second else "")

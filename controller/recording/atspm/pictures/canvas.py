@@ -19,7 +19,15 @@ from xml.sax.saxutils import escape, quoteattr
 from city.printable import printable
 from controller.recording.atspm.timeline import Timeline
 
-BLUE, GREEN, ORANGE, YELLOW, PINK, LIGHT_BLUE, RED = "#0072B2", "#009E73", "#E69F00", "#D9C400", "#CC79A7", "#56B4E9", "#D55E00"
+BLUE, GREEN, ORANGE, YELLOW, PINK, LIGHT_BLUE, RED = (
+    "#0072B2",
+    "#009E73",
+    "#E69F00",
+    "#D9C400",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+)
 """The colours of UDOT's ATSPM 5, which colour-blind readers can distinguish; its yellow is too light for paper."""
 BLACK, GREY = "#222222", "#888888"
 WIDTH, HALF_WIDTH = 720, 352
@@ -207,14 +215,17 @@ class Canvas:
             dashes = f' stroke-dasharray="{dash}"' if dash else ""
             shade = f' opacity="{opacity:g}"' if opacity < 1 else ""
             self._parts.append(
-                f'<path class="data" d="{"".join(path)}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashes}{shade}/>'
+                f'<path class="data" d="{"".join(path)}" fill="none" stroke="{colour}" '
+                f'stroke-width="{width:g}"{dashes}{shade}/>'
             )
 
     def polygons(self, shapes: Iterable[Sequence[Point]], colour: str, opacity: float) -> None:
         """Fill polygons, cut at the axes."""
         paths = []
         for shape in shapes:
-            places = _clipped([self.px(point) for point in shape], self.left, self.top, self.plot_width, self.plot_height)
+            places = _clipped(
+                [self.px(point) for point in shape], self.left, self.top, self.plot_width, self.plot_height
+            )
             if places:
                 paths.append("M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in places) + "Z")
         if paths:
@@ -228,7 +239,8 @@ class Canvas:
     def svg(self) -> str:
         """The drawing, as one SVG element."""
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {self.height:g}" width="{self._width}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {self.height:g}" '
+            f'width="{self._width}" '
             f'height="{self.height:g}" font-family="Arial, Helvetica, sans-serif" font-size="{FONT_PX}" '
             f'role="img" aria-label={quoteattr(printable(self._title))}>\n' + "\n".join(self._parts) + "\n</svg>"
         )
@@ -273,7 +285,8 @@ class Canvas:
                 fill = entry.colour if entry.shape in _FILLED else "none"
                 stroke = 'stroke-width="3.4" stroke-linecap="round"' if entry.shape == DOT else 'stroke-width="1.2"'
                 self._parts.append(
-                    f'<path d="M{x + 9:.1f},{y - 4:.1f}{_SHAPES[entry.shape]}" fill="{fill}" stroke="{entry.colour}" {stroke}/>'
+                    f'<path d="M{x + 9:.1f},{y - 4:.1f}{_SHAPES[entry.shape]}" fill="{fill}" stroke="{entry.colour}" '
+                    f"{stroke}/>"
                 )
             else:
                 dash = f' stroke-dasharray="{entry.dash}"' if entry.dash else ""
@@ -317,7 +330,8 @@ class Canvas:
         self._text(11, self.top + self.plot_height / 2, self.y.title, anchor="middle", turned=-90)
         self._text(x0 + self.plot_width / 2, self.bottom + 30, self.x.title, anchor="middle")
         self._parts.append(
-            f'<rect class="axes" x="{x0}" y="{self.top:g}" width="{self.plot_width}" height="{self.plot_height}" fill="none" '
+            f'<rect class="axes" x="{x0}" y="{self.top:g}" width="{self.plot_width}" height="{self.plot_height}" '
+            'fill="none" '
             f'stroke="{GREY}" stroke-width="0.8"/>'
         )
 
@@ -341,8 +355,8 @@ class Canvas:
         attributes += f' transform="rotate({turned} {x:.1f} {y:.1f})"' if turned else ""
         attributes += ' paint-order="stroke" stroke="#ffffff" stroke-width="2.5"' if halo else ""
         self._parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill={quoteattr(colour)}{attributes}>'
-            f"{shown}{full}</text>"
+            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
+            f"fill={quoteattr(colour)}{attributes}>{shown}{full}</text>"
         )
 
 

@@ -1,7 +1,7 @@
 """Purdue coordination diagram: when in the cycle vehicles arrive, cycle after cycle.
 
-x is the time of day, y the time since the phase's red began. Below the green line a vehicle arrives on red, between the green
-and the yellow line on green. https://doi.org/10.5703/1288284315333 explains how to read it.
+x is the time of day, y the time since the phase's red began. Below the green line a vehicle arrives on red, between the
+green and the yellow line on green. https://doi.org/10.5703/1288284315333 explains how to read it.
 """
 
 from bisect import bisect_right

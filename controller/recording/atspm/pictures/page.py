@@ -21,8 +21,10 @@ from controller.recording.atspm.pictures.signal_view import SignalView
 
 HALF_PICTURES = (split_monitor, split_failure, approach_volume, approach_delay, queue_length)
 STYLE = f"""
-body {{ font: 14px/1.4 Arial, Helvetica, sans-serif; color: #222; background: #fff; max-width: {WIDTH}px; margin: 1.5em auto; }}
-h1 {{ font-size: 22px; }} h2 {{ font-size: 18px; margin: 1.6em 0 .4em; }} h3 {{ font-size: 14px; margin: 1.2em 0 .3em; }}
+body {{ font: 14px/1.4 Arial, Helvetica, sans-serif; color: #222; background: #fff;
+  max-width: {WIDTH}px; margin: 1.5em auto; }}
+h1 {{ font-size: 22px; }} h2 {{ font-size: 18px; margin: 1.6em 0 .4em; }}
+h3 {{ font-size: 14px; margin: 1.2em 0 .3em; }}
 svg {{ max-width: 100%; height: auto; display: block; margin: .5em 0; break-inside: avoid; }}
 .half {{ display: flex; flex-wrap: wrap; gap: 0 16px; align-items: flex-start; }}
 .half > svg {{ width: calc(50% - 8px); }} .half > .none {{ width: calc(50% - 8px); box-sizing: border-box; }}
@@ -70,7 +72,9 @@ def page(
         parts.append("</section>")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
-        f"<title>{_text(title)}</title><style>{STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+        f"<title>{_text(title)}</title><style>{STYLE}</style></head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
     )
 
 

@@ -65,7 +65,9 @@ class SignalView:
 
     def description(self, phase: int) -> str:
         """A phase in words."""
-        return next((f"Phase {each.number}: {each.description}" for each in self.phases.phases if each.number == phase), "")
+        return next(
+            (f"Phase {each.number}: {each.description}" for each in self.phases.phases if each.number == phase), ""
+        )
 
     def times_s(self, code: Code, parameter: int) -> list[float]:
         """The times of an event."""
@@ -125,7 +127,9 @@ class SignalView:
 
     def arrivals(self, phase: int) -> list[float]:
         """When the advance detectors of a phase became occupied."""
-        return sorted(time_s for number in self._numbers(phase, ADVANCE) for time_s in self.times_s(Code.DETECTOR_ON, number))
+        return sorted(
+            time_s for number in self._numbers(phase, ADVANCE) for time_s in self.times_s(Code.DETECTOR_ON, number)
+        )
 
     def has_detectors(self, phase: int, function: str) -> bool:
         return bool(self._numbers(phase, function))
@@ -166,7 +170,8 @@ class SignalView:
         return list(pairwise(edges)) if count else []
 
     def volumes(self, phase: int) -> list[tuple[float, float]]:
-        """(begin of the bin, vehicles per hour) of a phase: of its advance detectors, else of the readings. Empty: not known."""
+        """(begin of the bin, vehicles per hour) of a phase: of its advance detectors, else of the readings. Empty: not
+        known."""
         if self.has_detectors(phase, ADVANCE):
             times = self.arrivals(phase)
             return [(a, (bisect_left(times, b) - bisect_left(times, a)) * 3600 / (b - a)) for a, b in self.bins]
@@ -174,7 +179,9 @@ class SignalView:
 
     def passed(self, phase: int) -> list[float]:
         """By bin, the vehicles that left a phase's lanes, of the readings. Empty: not known."""
-        known = [(reading.time_s, reading.passed) for reading in self.lane_readings(phase) if reading.passed is not None]
+        known = [
+            (reading.time_s, reading.passed) for reading in self.lane_readings(phase) if reading.passed is not None
+        ]
         if not known:
             return []
         times = [time_s for time_s, _ in known]
@@ -195,7 +202,9 @@ class SignalView:
     def _numbers(self, phase: int, function: str) -> list[int]:
         """The numbers of a phase's detectors."""
         lanes = self.phases.phase_of_lane
-        return [number for number, loop in self.loops if loop.function == function and lanes.get(loop.stop_lane) == phase]
+        return [
+            number for number, loop in self.loops if loop.function == function and lanes.get(loop.stop_lane) == phase
+        ]
 
 
 def views(

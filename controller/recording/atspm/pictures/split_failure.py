@@ -1,6 +1,8 @@
-"""Purdue split failure: how long presence detectors are occupied in a green and in the first seconds of the red after it.
+"""Purdue split failure: how long presence detectors are occupied in a green and in the first seconds of the red after
+it.
 
-A split fails if both ratios are at least 79 %: the queue did not clear. https://doi.org/10.5703/1288284315333, chapter 6.
+A split fails if both ratios are at least 79 %: the queue did not clear. https://doi.org/10.5703/1288284315333, chapter
+6.
 """
 
 from bisect import bisect_right

@@ -43,7 +43,9 @@ def draw(view: SignalView, phase: int) -> str:
     durations = sorted(split.end_s - split.begin_s for split in splits)
     mean_s, p85_s = sum(durations) / len(durations), durations[min(int(0.85 * len(durations)), len(durations) - 1)]
     legend = [
-        Entry(text, colour, shape) for cause, (text, colour, shape) in SERIES.items() if any(s.cause == cause for s in splits)
+        Entry(text, colour, shape)
+        for cause, (text, colour, shape) in SERIES.items()
+        if any(s.cause == cause for s in splits)
     ]
     legend += [Entry("Pedestrians", ORANGE, TRIANGLE)] if walked else []
     legend.append(Entry("Mean", BLACK, dash="6 3", width=1))

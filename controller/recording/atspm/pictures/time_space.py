@@ -1,8 +1,8 @@
 """Time-space diagram of a corridor: what its signals showed, the green bands at the speed limit, and vehicles.
 
-Readings do not identify vehicles. Vehicles of a lane do not overtake, so that those of two readings that follow one another
-are joined in their order, in the way that fits positions and speeds best. A vehicle that leaves its lane goes on with its speed
-until the next reading.
+Readings do not identify vehicles. Vehicles of a lane do not overtake, so that those of two readings that follow one
+another are joined in their order, in the way that fits positions and speeds best. A vehicle that leaves its lane goes
+on with its speed until the next reading.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

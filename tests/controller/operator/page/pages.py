@@ -107,7 +107,8 @@ class Browser:
 
 
 class SlowLine:
-    """A watcher at the other end of a line with a small buffer, read when the test wants; it asks in plain WebSocket messages."""
+    """A watcher at the other end of a line with a small buffer, read when the test wants; it asks in plain WebSocket
+    messages."""
 
     def __init__(self, page):
         self._socket = socket.socket()

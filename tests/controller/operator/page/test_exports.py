@@ -1,4 +1,5 @@
-"""Where the model that answers comes from: its contract's origin, and the export manifest if it is of the same export."""
+"""Where the model that answers comes from: its contract's origin, and the export manifest if it is of the same
+export."""
 
 import json
 import os
@@ -62,7 +63,10 @@ def test_a_manifest_that_is_no_regular_file_does_not_block_the_page(models):
     path = models / "SA101" / "1" / MANIFEST
     path.unlink()
     os.mkfifo(path)
-    assert exports(models).of("SA101", "SA101", 1)["why"] == "models/SA101/1/assets.extra/export.json is not a regular file"
+    assert (
+        exports(models).of("SA101", "SA101", 1)["why"]
+        == "models/SA101/1/assets.extra/export.json is not a regular file"
+    )
 
 
 def test_a_manifest_of_another_export_is_not_shown(models):
@@ -93,12 +97,17 @@ def test_a_run_without_models_and_a_tl_without_an_answer_have_none(models):
     assert exports(models).of("SA101", "", 0) == {}
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+)
 KEYS = ("source", "parity", "actor", "variables", "versions", "scope", "tl", "exported_at")
 
 
 @given(
-    st.sampled_from([(key,) for key in KEYS] + [("parity", "observations"), ("parity", "reference"), ("source", "files")]), JSON
+    st.sampled_from(
+        [(key,) for key in KEYS] + [("parity", "observations"), ("parity", "reference"), ("source", "files")]
+    ),
+    JSON,
 )
 def test_a_damaged_manifest_is_shown_in_part_or_refused(tmp_path_factory, grid_models, keys, value):
     content = json.loads((grid_models / "SA101" / "1" / MANIFEST).read_text())

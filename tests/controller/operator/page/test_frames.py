@@ -12,7 +12,8 @@ COORDINATES = st.floats(-1e5, 1e5, width=32)
 SIZES = st.floats(1, 1e5, width=32)
 STATES = st.dictionaries(st.integers(0, 65535), st.text("rygGsuoO", max_size=255))
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda x: st.lists(x) | st.dictionaries(st.text(), x),
 )
 
 
@@ -43,7 +44,10 @@ def test_vehicles_out_of_view_are_left_out():
     vehicles = Vehicles(
         *(np.array(values, np.float32) for values in ([5, 15, invalid, np.nan], [5, 5, invalid, 5], [0] * 4, [0] * 4))
     )
-    assert len(frames.decode(frames.encode(0, 0.0, False, [frames.vehicles_section(vehicles, (0, 0, 10, 10))])).vehicles.x) == 1
+    assert (
+        len(frames.decode(frames.encode(0, 0.0, False, [frames.vehicles_section(vehicles, (0, 0, 10, 10))])).vehicles.x)
+        == 1
+    )
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1e9), st.booleans(), STATES, st.binary(max_size=50), JSON)
@@ -59,7 +63,9 @@ def test_a_frame_is_decoded_to_what_it_was_made_of(sequence, at_s, has_all_state
 
 def test_ten_thousand_vehicles_take_sixty_kilobytes():
     axis = np.linspace(0, 9, 10_000).astype(np.float32)
-    assert len(frames.vehicles_section(Vehicles(axis, axis, axis, axis), (0, 0, 10, 10))) == pytest.approx(60_000, abs=100)
+    assert len(frames.vehicles_section(Vehicles(axis, axis, axis, axis), (0, 0, 10, 10))) == pytest.approx(
+        60_000, abs=100
+    )
 
 
 def test_a_reader_skips_sections_of_a_kind_that_it_does_not_know():

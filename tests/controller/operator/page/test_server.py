@@ -41,7 +41,11 @@ def decided(page, tl, **arguments):
 
 def test_the_page_its_files_and_the_city_are_served_with_security_headers(page):
     async def work(session):
-        for path, kind in (("/", "text/html"), ("/static/main.js", "text/javascript"), ("/static/uPlot.min.css", "text/css")):
+        for path, kind in (
+            ("/", "text/html"),
+            ("/static/main.js", "text/javascript"),
+            ("/static/uPlot.min.css", "text/css"),
+        ):
             async with session.get(page.url + path) as response:
                 assert response.status == 200 and response.content_type == kind
                 assert "frame-ancestors 'none'" in response.headers["Content-Security-Policy"]
@@ -62,7 +66,9 @@ def test_the_page_its_files_and_the_city_are_served_with_security_headers(page):
     assert {lane for _, _, lane in features} == set(signal.lane_ids)
 
 
-@pytest.mark.parametrize("path", ["/static/..%2fserver.py", "/static/uPlot.LICENSE", "/nothing", "/static/index.html.bak"])
+@pytest.mark.parametrize(
+    "path", ["/static/..%2fserver.py", "/static/uPlot.LICENSE", "/nothing", "/static/index.html.bak"]
+)
 def test_other_files_are_not_served(page, path):
     async def work(session):
         async with session.get(page.url + path) as response:
@@ -338,7 +344,11 @@ def test_binary_and_oversized_messages_end_the_connection(page):
         codes = []
         for message in (b"\0" * 8, "x" * 10_000):
             async with Browser(session, page) as browser:
-                await (browser.socket.send_bytes(message) if isinstance(message, bytes) else browser.socket.send_str(message))
+                await (
+                    browser.socket.send_bytes(message)
+                    if isinstance(message, bytes)
+                    else browser.socket.send_str(message)
+                )
                 await browser.socket.receive(timeout=5)
                 codes.append(browser.socket.close_code)
         return codes
@@ -354,7 +364,9 @@ def test_a_tl_panel_has_its_history_and_then_what_is_new(page):
     async def work(session):
         async with Browser(session, page) as browser:
             first = await browser.frame(tl="SA101")
-            page.step(3, "y", decisions=[decided(page, "SA101", failure="DeadlineExceeded: late", mode=ControlMode.HOLD)])
+            page.step(
+                3, "y", decisions=[decided(page, "SA101", failure="DeadlineExceeded: late", mode=ControlMode.HOLD)]
+            )
             second = await browser.frame(tl="SA101")
             return first, second, await browser.frame(tl="nobody")
 
@@ -421,8 +433,10 @@ def test_pause_step_and_speed_reach_the_pace(page):
         (b"\xff", 400), ("{", 400), ("[" * 100_000, 400), ([], 400), ({}, 400), ({"action": "reboot"}, 400),
         ({"action": "set-mode", "tls": ["SA101"], "mode": "off"}, 400),
         ({"action": "set-mode", "tls": "SA101", "mode": "hold"}, 400),
-        ({"action": "set-mode", "tls": [], "mode": "hold"}, 400), ({"action": "set-mode", "tls": ["SA999"], "mode": "hold"}, 404),
-        ({"action": "set-mode", "tls": ["SA101"], "mode": "hold", "for_s": -1}, 400), ({"action": "speed", "speed": "fast"}, 400),
+        ({"action": "set-mode", "tls": [], "mode": "hold"}, 400), ({"action": "set-mode", "tls": ["SA999"],
+        "mode": "hold"}, 404),
+        ({"action": "set-mode", "tls": ["SA101"], "mode": "hold", "for_s": -1}, 400), ({"action": "speed",
+        "speed": "fast"}, 400),
         ({"action": "speed", "speed": 1e9}, 400), ({"action": "step", "until_s": True}, 400),
         ({"action": "pause", "author": 3}, 400),
         ({"action": "acknowledge", "alarm": "none"}, 404),
@@ -506,7 +520,10 @@ def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(page, caplo
                 broken.setattr(page.server._street, "signals_in", lambda view: 1 / 0)
                 await browser.ask()
                 message = await browser.socket.receive(timeout=5)
-            assert (message.type, browser.socket.close_code) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.INTERNAL_ERROR)
+            assert (message.type, browser.socket.close_code) == (
+                aiohttp.WSMsgType.CLOSE,
+                aiohttp.WSCloseCode.INTERNAL_ERROR,
+            )
         async with Browser(session, page) as browser:
             return await browser.frame()
 

@@ -1,4 +1,5 @@
-"""A run of the sample city's own programs over libsumo: its readings of every step, and the timeline that follows from it."""
+"""A run of the sample city's own programs over libsumo: its readings of every step, and the timeline that follows from
+it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,9 @@ def run(additional: Sequence[Path], loops: Sequence[Loop], seconds: int) -> Read
     connection = start_libsumo(options)
     api = connection.api
     signals = api.trafficlight.getIDList()
-    readings = Readings(seconds, {s: [] for s in signals}, {s: [] for s in signals}, passages={loop.id: {} for loop in loops})
+    readings = Readings(
+        seconds, {s: [] for s in signals}, {s: [] for s in signals}, passages={loop.id: {} for loop in loops}
+    )
     for signal in signals:
         readings.program[signal] = api.trafficlight.getProgram(signal)
         logics = {logic.programID: logic for logic in api.trafficlight.getAllProgramLogics(signal)}

@@ -48,7 +48,10 @@ def test_advance_loops_move_to_the_lanes_behind_that_lead_nowhere_else(tmp_path)
     lengths = {"a_0": 10.0, "b_0": 100.0, "c_0": 100.0, "d_0": 100.0}
     behind = [("b_0", "a_0"), ("c_0", "a_0")]
     loops = detectors.place(street(tmp_path, lengths, behind))
-    assert {(loop.lane, loop.position_m) for loop in loops if loop.function == ADVANCE} == {("b_0", 40.55), ("c_0", 40.55)}
+    assert {(loop.lane, loop.position_m) for loop in loops if loop.function == ADVANCE} == {
+        ("b_0", 40.55),
+        ("c_0", 40.55),
+    }
     assert {loop.stop_lane for loop in loops} == {"a_0"}
     assert ADVANCE not in {function for function, *_ in placed(tmp_path, lengths, [*behind, ("b_0", "d_0")])}
 
@@ -95,15 +98,24 @@ def test_other_detectors_are_left_out_and_a_changed_one_is_refused(tmp_path):
     text = path.read_text()
     path.write_text(text.replace("</additional>", '<inductionLoop id="own" lane="a_0" pos="1" file="x"/></additional>'))
     assert [loop.id for loop in detectors.read(path)] == ["x"]
-    for old, new in (("Advance", "Behind"), ('pos="1.00"', 'pos="near"'), ('lane="a_0"', ""), ("greenserve.lane", "lane")):
+    for old, new in (
+        ("Advance", "Behind"),
+        ('pos="1.00"', 'pos="near"'),
+        ('lane="a_0"', ""),
+        ("greenserve.lane", "lane"),
+    ):
         path.write_text(text.replace(old, new))
-        with pytest.raises(InputError, match=r"inductionLoop x is malformed .*; write the file again with greenserve detectors"):
+        with pytest.raises(
+            InputError, match=r"inductionLoop x is malformed .*; write the file again with greenserve detectors"
+        ):
             detectors.read(path)
 
 
 def load(net, path):
     """Load a file of detectors in SUMO: its loops as SUMO has them."""
-    connection = start_libsumo(["--net-file", str(net), "--additional-files", str(path), "--no-warnings", "--no-step-log"])
+    connection = start_libsumo(
+        ["--net-file", str(net), "--additional-files", str(path), "--no-warnings", "--no-step-log"]
+    )
     api = connection.api
     loops = [
         (name, api.inductionloop.getLaneID(name), round(api.inductionloop.getPosition(name), 2))
@@ -116,7 +128,17 @@ def load(net, path):
 
 
 OPTIONS = {
-    "random": ["--rand", "--rand.iterations", "25", "--seed", "4", "--rand.min-distance", "12", "--default.lanenumber", "2"],
+    "random": [
+        "--rand",
+        "--rand.iterations",
+        "25",
+        "--seed",
+        "4",
+        "--rand.min-distance",
+        "12",
+        "--default.lanenumber",
+        "2",
+    ],
     "crossings": ["--grid", "--grid.number", "2", "--grid.length", "60", "--sidewalks.guess", "--crossings.guess"],
     "without internal links": ["--grid", "--grid.number", "2", "--grid.length", "15", "--no-internal-links"],
 }
@@ -149,7 +171,9 @@ def test_sumo_loads_ids_of_150_characters(tmp_path):
 def test_sumo_loads_the_loops_of_real_networks(shared, tmp_path, name):
     read = network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg")
     loops = detectors.place(read)
-    assert len({loop.stop_lane for loop in loops}) == len({lane for signal in read.signals.values() for lane in signal.lanes})
+    assert len({loop.stop_lane for loop in loops}) == len(
+        {lane for signal in read.signals.values() for lane in signal.lanes}
+    )
     detectors.write(tmp_path / "detectors.add.xml", loops)
     assert len(load(read.net_file, tmp_path / "detectors.add.xml")) == len(loops)
 
@@ -157,7 +181,9 @@ def test_sumo_loads_the_loops_of_real_networks(shared, tmp_path, name):
 def test_the_command_writes_the_file_and_says_what_is_in_it(tmp_path, capsys):
     out = tmp_path / "loops.add.xml"
     assert main(["detectors", "--city", str(GRID / "city.toml"), "--out", str(out)]) == 0
-    assert capsys.readouterr().out.startswith(f"wrote {out}: 72 Advance, 72 Presence, 72 Yellow_Red, on 72 lanes of 9 signals\n")
+    assert capsys.readouterr().out.startswith(
+        f"wrote {out}: 72 Advance, 72 Presence, 72 Yellow_Red, on 72 lanes of 9 signals\n"
+    )
     assert len(detectors.read(out)) == 216
 
 

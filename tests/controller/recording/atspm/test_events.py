@@ -75,7 +75,8 @@ def timelines(draw):
     programs = [ProgramChange(t, draw(st.sampled_from(("day", "act", "other", "off", None)))) for t in draw(changes)]
     ends = [GreenEnd(t, draw(st.sampled_from(CAUSES))) for t in at if draw(st.booleans())]
     detections = [
-        Detection(draw(st.sampled_from([*(loop.id for loop in LOOPS), "another"])), t, draw(st.booleans())) for t in draw(changes)
+        Detection(draw(st.sampled_from([*(loop.id for loop in LOOPS), "another"])), t, draw(st.booleans()))
+        for t in draw(changes)
     ]
     calls = [PedestrianCall(t, draw(st.sampled_from((3, 3, 0)))) for t in draw(changes)]
     signal = SignalTimeline("A", tuple(states), tuple(modes), tuple(programs), tuple(ends), tuple(calls))
@@ -160,7 +161,16 @@ def test_a_crossing_with_yellow_has_a_change_interval():
     assert of(found, 21, 22, 23) == [(0, 21, 4), (10, 22, 4), (16, 23, 4)]
 
 
-ACTED = [(0, "rryrr"), (3, "GGrrr"), (23, "yyrrr"), (26, "rrGGr"), (35, "rryrr"), (38, "GGrrr"), (78, "yyrrr"), (81, "rrGGr")]
+ACTED = [
+    (0, "rryrr"),
+    (3, "GGrrr"),
+    (23, "yyrrr"),
+    (26, "rrGGr"),
+    (35, "rryrr"),
+    (38, "GGrrr"),
+    (78, "yyrrr"),
+    (81, "rrGGr"),
+]
 
 
 @pytest.mark.parametrize(
@@ -220,11 +230,20 @@ def test_a_special_function_is_on_while_a_policy_drives():
 
 
 def test_patterns_are_programs_free_or_flash():
-    long = Program("long", "static", 300, tuple(ProgramPhase(s, 100, 100, 100) for s in ("GGrrr", "yyrrr", "rrGGr", "rryrr")))
+    long = Program(
+        "long", "static", 300, tuple(ProgramPhase(s, 100, 100, 100) for s in ("GGrrr", "yyrrr", "rrGGr", "rryrr"))
+    )
     changes = (ProgramChange(0, "day"), ProgramChange(10, None), ProgramChange(20, "long"), ProgramChange(30, "off"))
     found, _ = events(CYCLE, programs=(*changes, ProgramChange(40, "act")), definitions=(FIXED, ACTUATED, long))
     assert of(found, 131) == [(0, 131, 2), (10, 131, 254), (20, 131, 3), (30, 131, 255), (40, 131, 1)]
-    assert of(found, 132, 156) == [(0, 132, 120), (10, 132, 0), (20, 132, 255), (20, 156, 145), (30, 132, 0), (40, 132, 0)]
+    assert of(found, 132, 156) == [
+        (0, 132, 120),
+        (10, 132, 0),
+        (20, 132, 255),
+        (20, 156, 145),
+        (30, 132, 0),
+        (40, 132, 0),
+    ]
     assert of(found, 133) == [(0, 133, 5), (10, 133, 0), (20, 133, 255), (30, 133, 0), (40, 133, 0)]
 
 
@@ -239,10 +258,30 @@ def test_flash_and_dark_are_a_flash_status_and_end_phases():
 
 
 def test_a_call_waits_for_green_or_for_free_loops():
-    on = [("presence:b_0", 5, True), ("presence:b_0", 8, False), ("presence:b_0", 20, True), ("presence:b_0", 40, False)]
-    on += [("presence:a_0", 60, True), ("presence:a_0", 64, False), ("advance:a_0", 50, True), ("advance:a_0", 51, False)]
-    found, _ = events(CYCLE, detections=[Detection(*detection) for detection in on], pedestrian_calls=(PedestrianCall(12, 3),))
-    assert of(found, 43, 44, 45) == [(5, 43, 4), (8, 44, 4), (12, 45, 4), (20, 43, 4), (35, 44, 4), (60, 43, 2), (64, 44, 2)]
+    on = [
+        ("presence:b_0", 5, True),
+        ("presence:b_0", 8, False),
+        ("presence:b_0", 20, True),
+        ("presence:b_0", 40, False),
+    ]
+    on += [
+        ("presence:a_0", 60, True),
+        ("presence:a_0", 64, False),
+        ("advance:a_0", 50, True),
+        ("advance:a_0", 51, False),
+    ]
+    found, _ = events(
+        CYCLE, detections=[Detection(*detection) for detection in on], pedestrian_calls=(PedestrianCall(12, 3),)
+    )
+    assert of(found, 43, 44, 45) == [
+        (5, 43, 4),
+        (8, 44, 4),
+        (12, 45, 4),
+        (20, 43, 4),
+        (35, 44, 4),
+        (60, 43, 2),
+        (64, 44, 2),
+    ]
     assert of(found, 81, 82)[:2] == [(5, 82, 3), (8, 81, 3)] and len(of(found, 81, 82)) == 8
 
 
@@ -265,7 +304,9 @@ def test_long_clearances_and_greens_without_yellow_are_named():
 )
 def test_two_minutes_of_silence_by_day_are_named(hour, end_s, count):
     zero = MORNING.replace(hour=hour)
-    _, notes = events([*CYCLE[:-1], (68, "rrrrr"), (69, "GGrrr")], end_s=end_s, zero=zero, modes=(ModeChange(0, "lost"),))
+    _, notes = events(
+        [*CYCLE[:-1], (68, "rrrrr"), (69, "GGrrr")], end_s=end_s, zero=zero, modes=(ModeChange(0, "lost"),)
+    )
     assert len(notes) == count and all("in control mode lost" in note and "120 s by day" in note for note in notes)
 
 

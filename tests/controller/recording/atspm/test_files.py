@@ -68,7 +68,8 @@ def test_detectors_and_phases_say_what_numbers_mean(written):
     ]  # fmt: skip
     assert rows(written[1] / "phases.csv") == [
         ("DeviceId", "Signal", "Phase", "Movements"),
-        ("1", "9", "4", "a north through"), ("2", "a/b", "2", "c north through"), ("3", "gneJ1", "2", "b north through"),
+        ("1", "9", "4", "a north through"), ("2", "a/b", "2", "c north through"), ("3", "gneJ1", "2",
+        "b north through"),
     ]  # fmt: skip
 
 
@@ -84,7 +85,9 @@ def test_notes_name_device_and_rule(written):
     result, folder = written
     text = (folder / "notes.txt").read_text()
     assert text == "".join(f"{note}\n" for note in result.notes)
-    assert text.startswith("device 3, signal gneJ1, phase 2: a red clearance of 54.5 s at 2026-07-22 14:00:03 (1 in all): ")
+    assert text.startswith(
+        "device 3, signal gneJ1, phase 2: a red clearance of 54.5 s at 2026-07-22 14:00:03 (1 in all): "
+    )
 
 
 def test_only_whole_files_remain(written):

@@ -54,7 +54,11 @@ def test_timeline_has_every_state_that_sumo_showed(recorded_city, recorded):
     for shown in intervals:
         for own, state in zip(recorded.timeline.signals, shown.states, strict=True):
             assert at(own.states, shown.begin_s).state == state
-    assert all(a.state != b.state for own in recorded.timeline.signals for a, b in zip(own.states, own.states[1:], strict=False))
+    assert all(
+        a.state != b.state
+        for own in recorded.timeline.signals
+        for a, b in zip(own.states, own.states[1:], strict=False)
+    )
 
 
 def test_modes_are_those_after_each_step(recorded_city, recorded):
@@ -91,7 +95,9 @@ def test_green_that_reached_its_maximum_is_a_max_out(recorded_city, recorded):
         for override in states.overrides
         if override.reason == record.TlStep.MAX_GREEN
     }
-    found = {(own.signal, end.time_s) for own in recorded.timeline.signals for end in own.green_ends if end.cause == MAX_OUT}
+    found = {
+        (own.signal, end.time_s) for own in recorded.timeline.signals for end in own.green_ends if end.cause == MAX_OUT
+    }
     assert found == expected
 
 
@@ -99,7 +105,9 @@ def test_queues_are_the_halting_vehicles_of_a_phase(recorded_city, recorded):
     tl, signal = "SA101", signal_of(recorded_city, "SA101")
     lanes = recorded_city.start.tracked_lanes()
     index = [contract.tl for contract in recorded_city.start.contracts]
-    found = {phase: {each.time_s: each for each in readings} for phase, readings in recorded.readings[signal].lanes.items()}
+    found = {
+        phase: {each.time_s: each for each in readings} for phase, readings in recorded.readings[signal].lanes.items()
+    }
     total = 0
     for step, _, _ in recorded_city.steps:
         due = [index[k] for k in step.due]
@@ -158,7 +166,9 @@ def test_time_and_tls_are_chosen(recorded_city, path, recorded):
     signal = signal_of(recorded_city, "SA101")
     assert list(chosen.programs) == [signal] and chosen.phases == recorded.phases
     whole = timeline_of(recorded, signal).states
-    assert [state for state in timeline_of(chosen, signal).states if state.begin_s < 120] == [s for s in whole if s.begin_s < 120]
+    assert [state for state in timeline_of(chosen, signal).states if state.begin_s < 120] == [
+        s for s in whole if s.begin_s < 120
+    ]
     assert {60, 120} >= {
         each.time_s for r in chosen.readings[signal].lanes.values() for each in r if not 60 <= each.time_s <= 120
     }
@@ -209,7 +219,9 @@ def test_phase_numbers_of_the_recorded_city_count(recorded_city, tmp_path):
 
     found = from_record.read(recorded_with(**{"A1A0.70.00:left": 11}))
     assert {phase.number for phase in found.phases["A0"].phases} == {2, 3, 4, 5, 6, 7, 8, 11}
-    with pytest.raises(InputError, match=r"changed\.mcap: \[tl\.SA101\] phases: B9 is not a movement .* that --city names"):
+    with pytest.raises(
+        InputError, match=r"changed\.mcap: \[tl\.SA101\] phases: B9 is not a movement .* that --city names"
+    ):
         from_record.read(recorded_with(B9=2))
     with pytest.raises(InputError, match="SA101 has phases B9 = 17, which is not a phase number"):
         from_record.read(recorded_with(B9=17))
@@ -222,7 +234,10 @@ def test_program_that_no_file_defines_counts_as_coordinated(recorded_city):
     other = replace(next(iter(known.values())), id="other")
     signals = {**start.start.signals, "A0": replace(running, programs={**known, "other": other})}
     run = replace(start, start=replace(start.start, signals=signals))
-    assert {p.id: p.is_coordinated for p in from_record.programs_of(run, "A0")} == {**dict.fromkeys(known, False), "other": True}
+    assert {p.id: p.is_coordinated for p in from_record.programs_of(run, "A0")} == {
+        **dict.fromkeys(known, False),
+        "other": True,
+    }
 
 
 def test_record_that_does_not_fit_its_network_is_refused(recorded_city, tmp_path):

@@ -71,7 +71,8 @@ class Judged:
         return self.phases[loop.signal].phase_of_lane[loop.stop_lane]
 
     def greens(self, signal, link):
-        """(begin, end of green, begin of red) of a link in each cycle, in s, as libsumo reported; None after the end."""
+        """(begin, end of green, begin of red) of a link in each cycle, in s, as libsumo reported; None after the
+        end."""
         states = [state[link].lower() for state in self.readings.states[signal]]
         changes = [k for k in range(SECONDS) if k == 0 or states[k] != states[k - 1]]
         found = []
@@ -126,7 +127,8 @@ def read_by_atspm(python, folder):
 
 
 def controlled(folder, additional):
-    """Record a controlled run over TraCI, export it, and return (what was written, SUMO's programs of the recorded lights)."""
+    """Record a controlled run over TraCI, export it, and return (what was written, SUMO's programs of the recorded
+    lights)."""
     city = config.load(GRID / "city.toml")
     files = ",".join(map(str, [GRID / "fixed_time.add.xml", *additional]))
     record_run(folder / "run.mcap", city, SECONDS, "-a", files, *OPTIONS, over_traci=True, releases=False)
@@ -147,7 +149,9 @@ def judged(request, atspm, tmp_path_factory):
         # SUMO alone shows the recorded lights, and is read after every step: the record has no part in these readings
         readings = run([*additional, lights], loops, SECONDS)
         phases = phase_numbers.of_city(config.load(GRID / "city.toml"), street)
-        return Judged(readings, loops, phases, read_by_atspm(atspm, folder / "atspm"), written.notes, is_controlled=True)
+        return Judged(
+            readings, loops, phases, read_by_atspm(atspm, folder / "atspm"), written.notes, is_controlled=True
+        )
     if request.param == "actuated":
         additional.append(actuated.write(folder / "actuated.add.xml", list(street.signals.values())))
     street = network.read(street.net_file, [GRID / "fixed_time.add.xml", *additional])
@@ -169,10 +173,13 @@ def test_every_bin_has_data_and_every_interval_is_valid(judged):
     too_long = {"Green", "Red", "Phase Call", "Phase Wait"} if judged.is_controlled else set()
     assert {kind for kind, is_valid in intervals if not is_valid} <= too_long
     greens = {
-        signal: sum(len(judged.greens(signal, p.links[0])) for p in judged.phases[signal].phases) for signal in judged.phases
+        signal: sum(len(judged.greens(signal, p.links[0])) for p in judged.phases[signal].phases)
+        for signal in judged.phases
     }
     ended = sum(greens.values()) - sum(
-        judged.greens(signal, phase.links[0])[-1][1] is None for signal, own in judged.phases.items() for phase in own.phases
+        judged.greens(signal, phase.links[0])[-1][1] is None
+        for signal, own in judged.phases.items()
+        for phase in own.phases
     )
     assert intervals["Green", True] + intervals["Green", False] == ended
 
@@ -186,7 +193,9 @@ def test_detector_counts_agree(judged):
     assert sum(expected.values()) > (8_000 if judged.is_controlled else 10_000)
     assert {key: row["Total"] for key, row in judged.table("actuations", "Detector").items()} == expected
     # a point has one vehicle at a time
-    by_loop = Counter((row["DeviceId"], row["Detector"]) for row in judged.tables["actuations"] for _ in range(row["Total"]))
+    by_loop = Counter(
+        (row["DeviceId"], row["Detector"]) for row in judged.tables["actuations"] for _ in range(row["Total"])
+    )
     for loop in judged.loops:
         if not loop.length_m:
             assert by_loop[judged.device[loop.signal], numbers[loop.id]] == len(judged.readings.passages[loop.id])
@@ -216,7 +225,9 @@ def test_split_failures_agree(judged):
         for phase in own.phases:
             loops = [loop for loop in judged.loops if loop.signal == signal and loop.function == PRESENCE]
             loops = [loop for loop in loops if judged.phase_of(loop) == phase.number]
-            merged = union([interval for loop in loops for interval in occupied(judged.readings.passages[loop.id], SECONDS)])
+            merged = union(
+                [interval for loop in loops for interval in occupied(judged.readings.passages[loop.id], SECONDS)]
+            )
             greens = judged.greens(signal, judged.readings.link_of_lane[loops[0].stop_lane][1])
             for k, (begin, end, red) in enumerate(greens):
                 follows = greens[k + 1][0] if k + 1 < len(greens) else SECONDS
@@ -265,12 +276,19 @@ def test_terminations_agree(judged):
 def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
     cycle = ((0, "GrG"), (30, "yrr"), (33, "rrr"), (35, "rGr"), (50, "ryr"), (53, "rrr"))
     begins = [*range(0, 1100, 55), *range(1200, 1800, 55)]
-    states = [ShownState(float(begin + second), state) for begin in begins for second, state in cycle if begin + second < 1800]
+    states = [
+        ShownState(float(begin + second), state) for begin in begins for second, state in cycle if begin + second < 1800
+    ]
     signal = SignalTimeline(
         "X",
         tuple(sorted([*states, ShownState(1100.0, "ooo")], key=lambda shown: shown.begin_s)),
         (ModeChange(0.0, "fixed"), ModeChange(110.0, "policy"), ModeChange(770.0, "fallback")),
-        (ProgramChange(0.0, "day"), ProgramChange(110.0, None), ProgramChange(770.0, "day"), ProgramChange(1100.0, "off")),
+        (
+            ProgramChange(0.0, "day"),
+            ProgramChange(110.0, None),
+            ProgramChange(770.0, "day"),
+            ProgramChange(1100.0, "off"),
+        ),
     )
     made = Timeline(0.0, 1800.0, ZERO, (signal,))
     phases = {"X": PhaseNumbers("X", (Phase(2, (0,), (2,), ""), Phase(4, (1,), (), "")), {})}

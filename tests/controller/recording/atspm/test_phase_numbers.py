@@ -103,7 +103,11 @@ def test_numbers_of_city_toml_take_precedence():
 
 @pytest.mark.parametrize(
     ("stated", "message"),
-    [({"n": 4}, "n and e both have phase 4"), ({"n:right": 5}, None), ({"w:left": 1}, "s:left and w:left both have phase 1")],
+    [
+        ({"n": 4}, "n and e both have phase 4"),
+        ({"n:right": 5}, None),
+        ({"w:left": 1}, "s:left and w:left both have phase 1"),
+    ],
 )
 def test_two_approaches_of_one_number_are_refused_unless_both_are_stated(stated, message):
     if message is None:

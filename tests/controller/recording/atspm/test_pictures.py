@@ -111,7 +111,8 @@ class Drawing:
 
     def is_inside(self):
         return all(
-            self.left - 0.06 <= x <= self.left + self.width + 0.06 and self.top - 0.06 <= y <= self.top + self.height + 0.06
+            self.left - 0.06 <= x <= self.left + self.width + 0.06
+            and self.top - 0.06 <= y <= self.top + self.height + 0.06
             for x, y in self.places()
         )
 
@@ -227,7 +228,10 @@ def test_vehicles_that_leave_and_enter_are_not_joined():
         5.0: [VehicleReading(5.0, "a_0", 99.0, 10.0), VehicleReading(5.0, "a_0", 5.0, 10.0)],
     }
     readings = SignalReadings(vehicles=[*at[0.0], *at[5.0]], vehicle_times_s=[0.0, 5.0])
-    assert sorted(time_space.trajectories(CORRIDOR, [readings])) == [((0.0, 50.0), (5.0, 99.0)), ((0.0, 90.0), (5.0, 140.0))]
+    assert sorted(time_space.trajectories(CORRIDOR, [readings])) == [
+        ((0.0, 50.0), (5.0, 99.0)),
+        ((0.0, 90.0), (5.0, 140.0)),
+    ]
 
 
 def corridor_views(readings=None):
@@ -281,7 +285,10 @@ def test_corridor_of_the_sample_city(grid_street, grid_city):
 
 def test_corridor_has_only_the_given_signals(grid_street, grid_city):
     phases = phase_numbers.of_city(grid_city, grid_street)
-    assert {each.signals for each in corridor.find(grid_street, phases, {"A1", "A2", "C0"})} == {("A1", "A2"), ("A2", "A1")}
+    assert {each.signals for each in corridor.find(grid_street, phases, {"A1", "A2", "C0"})} == {
+        ("A1", "A2"),
+        ("A2", "A1"),
+    }
     assert corridor.find(grid_street, phases, {"A0", "C2"}) == []
 
 
@@ -321,7 +328,9 @@ def test_long_id_and_control_characters_are_escaped():
     name = "<&\"'\x00\x1b\u202e\ud800" + "x" * 150
     made = view()
     hostile = SignalView(made.timeline, made.own, PHASES, made.events, name=name)
-    html = page.page(name, [name], [hostile], [Corridor(tuple(Stop("A", 2, 10.0 * k, 10.0) for k in (1, 2)), {})], [name])
+    html = page.page(
+        name, [name], [hostile], [Corridor(tuple(Stop("A", 2, 10.0 * k, 10.0) for k in (1, 2)), {})], [name]
+    )
     root = ET.fromstring(html.removeprefix("<!DOCTYPE html>\n"))
     html.encode("utf-8")
     assert not re.search(r"[\x00-\x08\x0e-\x1f\u202e]", html)
@@ -367,14 +376,23 @@ times = st.integers(-200, 1200).map(float)
 def any_views(draw):
     at = sorted(draw(st.sets(times, max_size=12)))
     states = tuple(ShownState(time_s, draw(st.text("rygGoO", min_size=4, max_size=4))) for time_s in at)
-    modes = tuple(ModeChange(time_s, draw(st.sampled_from(MODES))) for time_s in sorted(draw(st.sets(times, max_size=3))))
+    modes = tuple(
+        ModeChange(time_s, draw(st.sampled_from(MODES))) for time_s in sorted(draw(st.sets(times, max_size=3)))
+    )
     detections = [
-        Detection(loop.id, time_s, draw(st.booleans())) for loop in LOOPS for time_s in sorted(draw(st.sets(times, max_size=6)))
+        Detection(loop.id, time_s, draw(st.booleans()))
+        for loop in LOOPS
+        for time_s in sorted(draw(st.sets(times, max_size=6)))
     ]
     read_s = sorted(draw(st.sets(times, max_size=6)))
     counts = st.integers(0, 50)
     readings = SignalReadings(
-        {2: [LaneReading(time_s, draw(counts), draw(counts), draw(counts), draw(st.just(None) | counts)) for time_s in read_s]},
+        {
+            2: [
+                LaneReading(time_s, draw(counts), draw(counts), draw(counts), draw(st.just(None) | counts))
+                for time_s in read_s
+            ]
+        },
         [VehicleReading(time_s, "a_0", draw(st.floats(0, 500)), draw(st.floats(0, 40))) for time_s in read_s],
         read_s,
     )

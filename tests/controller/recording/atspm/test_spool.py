@@ -49,5 +49,8 @@ def test_a_full_disk_is_one_line(monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(spool.pickle, "dump", full)
-    with Spool() as file, pytest.raises(InputError, match=r": No space left on device; make room there, or set TMPDIR$"):
+    with (
+        Spool() as file,
+        pytest.raises(InputError, match=r": No space left on device; make room there, or set TMPDIR$"),
+    ):
         file.write([1])

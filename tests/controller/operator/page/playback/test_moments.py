@@ -1,4 +1,5 @@
-"""A moment of a record: what signals showed, modes, queues and vehicles, against a record that is read from its beginning."""
+"""A moment of a record: what signals showed, modes, queues and vehicles, against a record that is read from its
+beginning."""
 
 import numpy as np
 import pytest
@@ -42,7 +43,12 @@ def test_modes_are_those_of_the_newest_decision_of_each_tl(played):
                 expected.update((tl, step.mode) for tl, step in recorded.tls.items())
         assert list(played.page.moments.moment(at_s).modes) == list(expected.values())
         seen.add(expected[SILENT_TL])
-    assert {ControlMode.POLICY.value, ControlMode.HOLD.value, ControlMode.FALLBACK.value, ControlMode.RECOVERING.value} <= seen
+    assert {
+        ControlMode.POLICY.value,
+        ControlMode.HOLD.value,
+        ControlMode.FALLBACK.value,
+        ControlMode.RECOVERING.value,
+    } <= seen
 
 
 def test_queues_are_those_of_the_newest_decision_of_each_lanes_tl(played):
@@ -63,7 +69,11 @@ def test_queues_are_those_of_the_newest_decision_of_each_lanes_tl(played):
 
 def test_vehicles_are_drawn_on_the_lanes_that_the_record_has_them_on(played):
     moments = played.page.moments
-    shapes = {lane: np.array(line.at) for lane, line in zip(moments._lanes.lanes, moments._positions._lines, strict=True) if line}
+    shapes = {
+        lane: np.array(line.at)
+        for lane, line in zip(moments._lanes.lanes, moments._positions._lines, strict=True)
+        if line
+    }
     lanes = moments._lanes.vehicle_lanes_of[STREET_TL]
     most = 0
     for recorded in played.recorded[:-1]:

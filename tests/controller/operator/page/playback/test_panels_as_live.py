@@ -38,16 +38,22 @@ class Live:
         if event.number in STEPS:
             controls = SimpleNamespace(tl=self.tl)
             self.panels[event.at_s] = {
-                "tls": {tl: panels.TlPanel(self.feed, controls, tl, Encoder(self.run)).update() for tl in (*TLS, COMMANDED)},
+                "tls": {
+                    tl: panels.TlPanel(self.feed, controls, tl, Encoder(self.run)).update() for tl in (*TLS, COMMANDED)
+                },
                 "decisions": self.feed.decisions,
                 "missing": self.feed.missing,
-                "alarms": [(a.id, a.since_s, a.ended_s, a.text, a.acknowledged_by) for a in self.alarms.current(with_ended=True)],
+                "alarms": [
+                    (a.id, a.since_s, a.ended_s, a.text, a.acknowledged_by)
+                    for a in self.alarms.current(with_ended=True)
+                ],
                 "commands": [c._asdict() for c in self.state.commands()],
             }
 
     def tl(self, tl):
         (state,) = self.state.states([tl])
-        return {"mode": state.mode.name.lower(), "since_s": state.since_s, "model": state.model, "version": state.version,
+        return {"mode": state.mode.name.lower(), "since_s": state.since_s, "model": state.model,
+        "version": state.version,
                 "reason": state.reason, "decided_s": state.decided_s}  # fmt: skip
 
     def close(self):

@@ -53,7 +53,8 @@ def test_any_second_is_answered_in_any_order(played, url):
 def test_a_panel_goes_on_after_its_second_and_begins_anew_before_it(url):
     async def work(session):
         socket, found = await connected(session, url), []
-        for tl, at_s, fresh in (("SA101", 100, False), ("SA101", 105, False), ("SA101", 50, False), ("SA102", 55, False),
+        for tl, at_s, fresh in (("SA101", 100, False), ("SA101", 105, False), ("SA101", 50, False), ("SA102", 55,
+        False),
                                 ("SA102", 60, True), (None, 61, False), ("SA102", 62, False)):  # fmt: skip
             panel = (await frame_of(socket, tl=tl, at=at_s, fresh=fresh)).panel.get("tl")
             found.append(panel and (panel["tl"], panel["is_first"]))
@@ -67,7 +68,10 @@ def test_a_panel_goes_on_after_its_second_and_begins_anew_before_it(url):
 def test_each_watcher_has_its_own_position(url):
     async def work(session):
         one, other = await connected(session, url), await connected(session, url)
-        return [(await frame_of(socket, at=at_s)).at_s for socket, at_s in ((one, 30), (other, 200), (one, 31), (other, 199))]
+        return [
+            (await frame_of(socket, at=at_s)).at_s
+            for socket, at_s in ((one, 30), (other, 200), (one, 31), (other, 199))
+        ]
 
     assert run(work) == [30, 200, 31, 199]
 
@@ -93,7 +97,10 @@ def test_the_city_says_what_the_record_is_and_a_live_page_says_none(played, url)
 
     about = run(work)["record"]
     assert about["files"] == ["sample-city.mcap"] and about["has_vehicles"] is False
-    assert (about["first_s"], about["last_s"]) == (played.page.moments.timeline.first_s, played.page.moments.timeline.last_s)
+    assert (about["first_s"], about["last_s"]) == (
+        played.page.moments.timeline.first_s,
+        played.page.moments.timeline.last_s,
+    )
 
 
 def test_the_overview_is_served(url):
@@ -172,7 +179,10 @@ def test_connections_close_when_the_command_ends():
 
     context = played.served()
     url = context.__enter__()
-    assert run(lambda session: work(session, url, Ending(context))) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.GOING_AWAY)
+    assert run(lambda session: work(session, url, Ending(context))) == (
+        aiohttp.WSMsgType.CLOSE,
+        aiohttp.WSCloseCode.GOING_AWAY,
+    )
 
 
 def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(played, url, caplog, monkeypatch):
@@ -196,7 +206,10 @@ def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(played, url
         (["--page", "8080"], "--page"),
         (["--page", ""], "--page"),
         (["--page", "127.0.0.1:0", "--tl", "SA101"], "--tl is for the comparison; leave it or --page out"),
-        (["--page", "127.0.0.1:0", "--server", "127.0.0.1:1"], "--server is for the comparison; leave it or --page out"),
+        (
+            ["--page", "127.0.0.1:0", "--server", "127.0.0.1:1"],
+            "--server is for the comparison; leave it or --page out",
+        ),
         (["--page", "127.0.0.1:0", "--json", "out.json"], "--json is for the comparison; leave it or --page out"),
     ],
 )
@@ -210,7 +223,8 @@ def test_a_port_in_use_is_one_line(url, capsys):
     address = url.removeprefix("http://")
     assert replay_command.main([str(SAMPLE_CITY), "--page", address], "greenserve replay") == 2
     assert (
-        capsys.readouterr().err == f"error: --page {address}: cannot listen there (Address already in use); pass another port\n"
+        capsys.readouterr().err
+        == f"error: --page {address}: cannot listen there (Address already in use); pass another port\n"
     )
 
 

@@ -133,7 +133,10 @@ def test_any_damage_is_an_input_error_or_leaves_other_steps(run, tmp_path, data)
 
 
 def test_a_file_that_has_gone_is_named_and_the_others_are_read(recorded_city, tmp_path):
-    paths = [recorded_city.write(tmp_path / f"{k}.mcap", begin, end, k) for k, (begin, end) in enumerate([(0, 40), (40, None)])]
+    paths = [
+        recorded_city.write(tmp_path / f"{k}.mcap", begin, end, k)
+        for k, (begin, end) in enumerate([(0, 40), (40, None)])
+    ]
     timeline = Timeline(Chunks(paths))
     paths[0].unlink()
     # what was read before is still there
