@@ -47,7 +47,8 @@ BY_JUNCTION = {"interval": 1, "green_mask": 1, "lane_mask": 1}
 def logits(x: Any, weights: Mapping[str, Any], networks: int) -> Any:
     """The logits [B, P] of observations [B, O] of one junction, or [n, B, P] of [n, B, O] of n junctions.
 
-    Inside, a tensor of lanes is [n, L, B, ...] and one of greens is [n, P, B, ...]. So each matrix product has two or three
+    Inside, a tensor of lanes is [n, L, B, ...] and one of greens is [n, P, B, ...]. So each matrix product has two or
+    three
     axes and none that is broadcast: TensorFlow 2.20 crashed with others on a CPU (oneDNN).
     """
     shared = {name: tf.unstack(tf.reshape(weights[name], (networks, *shape))) for name, shape in SHAPES.items()}
@@ -70,7 +71,8 @@ def logits(x: Any, weights: Mapping[str, Any], networks: int) -> Any:
 
 
 def _of_each(part: Any, rank: int, n: int) -> Any:
-    """A junction's part as [n, ...]: a single model has no first axis, and a fleet stores a part that is equal for all once."""
+    """A junction's part as [n, ...]: a single model has no first axis, and a fleet stores a part that is equal for all
+    once."""
     part = part[None] if part.shape.rank == rank else part
     return part if part.shape[0] == n else tf.repeat(part, n, 0)
 
@@ -117,7 +119,10 @@ def scores(network: Sequence[Any], junction: Junction, lane_x: Any, green_x: Any
     """As `phase_competition.scores`: [n, P, B]."""
     e, c = encode(network, junction, lane_x, green_x)
     k4, b4, k5, b5 = network[6:]
-    own, whole = _dense(e, k4[:GREEN_UNITS], b4, is_last=True), _dense(c, k4[GREEN_UNITS:], tf.zeros_like(b4), is_last=True)
+    own, whole = (
+        _dense(e, k4[:GREEN_UNITS], b4, is_last=True),
+        _dense(c, k4[GREEN_UNITS:], tf.zeros_like(b4), is_last=True),
+    )
     y = _dense(tf.nn.relu(own + whole[:, None]), k5, b5, is_last=True)[..., 0]
     return tf.where(_repeated(junction["green_mask"][..., None], y) > 0, y, PADDING_SCORE)
 
@@ -150,7 +155,8 @@ def _masked(log_p: Any, junction: Junction, current: Any, green_s: Any, features
     served = tf.linalg.matmul(shares, longest)
     serves_most = (served > 0) & (served >= tf.reduce_max(served, 1, keepdims=True) - SHARE_TOLERANCE)
     following = tf.reduce_sum(is_current * tf.linalg.matmul(junction["following"], longest), 1, keepdims=True)
-    follows = tf.range(shares.shape[1], dtype=tf.float32)[None, :, None] == following
+    # tf.equal: in a plain graph, == on tensors compares the objects, and is False
+    follows = tf.equal(tf.range(shares.shape[1], dtype=tf.float32)[None, :, None], following)
     follows &= junction["green_mask"][..., None] > 0
     is_served_now = tf.reduce_any(served_now & (longest > 0), 1, keepdims=True)
     serves_longest = (is_served_now & follows) | (~is_served_now & serves_most)

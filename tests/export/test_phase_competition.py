@@ -1,4 +1,5 @@
-"""Phase competition: TensorFlow against NumPy, the rules (late lanes, full exits, standing vehicles, demand), JSON, fleets."""
+"""Phase competition: TensorFlow against NumPy, the rules (late lanes, full exits, standing vehicles, demand), JSON,
+fleets."""
 
 import concurrent.futures
 import json
@@ -29,7 +30,9 @@ from signals.approach_features import FEATURES
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations, random_policy
 
 HALTING, RED, NEAR = (FEATURES.index(name) for name in ("halting", "longest_red", "vehicles_near"))
-EXIT_BLOCKED, EXIT_OCCUPANCY, SPEED = (FEATURES.index(name) for name in ("exit_blocked", "exit_occupancy", "relative_speed"))
+EXIT_BLOCKED, EXIT_OCCUPANCY, SPEED = (
+    FEATURES.index(name) for name in ("exit_blocked", "exit_occupancy", "relative_speed")
+)
 SOON = FEATURES.index("arriving_soon")
 
 sizes = st.tuples(st.integers(1, 12), st.integers(1, 40))
@@ -37,8 +40,12 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def built(actor, x):
-    weights = {weight.name: tf.constant(weight.values) for weight in actor.weights}
-    return actor.build(tf.constant(x), lambda name, shape: tf.ensure_shape(weights[name], shape)).numpy()
+    """The actor's logits as an exported model computes them: in a plain graph, where Python's operators on tensors differ
+    from those of an eager computation."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        weights = {weight.name: tf.constant(weight.values) for weight in actor.weights}
+        outputs = actor.build(tf.constant(x), lambda name, shape: tf.ensure_shape(weights[name], shape))
+        return session.run(outputs)
 
 
 @given(size=sizes, networks=st.integers(1, 3), rows=st.integers(1, 9), seed=seeds)
@@ -72,7 +79,9 @@ def test_networks_count_alike():
     # no green has vehicles near that must be served, or to be left for
     x[:, 6:].reshape(50, 9, -1)[..., NEAR] = 0
     together = PhaseCompetition(networks, junction).evaluate(x, [])
-    each = [PhaseCompetition({n: w[k : k + 1] for n, w in networks.items()}, junction).evaluate(x, []) for k in range(3)]
+    each = [
+        PhaseCompetition({n: w[k : k + 1] for n, w in networks.items()}, junction).evaluate(x, []) for k in range(3)
+    ]
     np.testing.assert_allclose(together, sum(each), rtol=1e-9)
 
 
@@ -95,7 +104,8 @@ NETWORKS = 6
 
 
 def waiting(rng, served, halting, red_s, near=0, full=0, current=-1, green_s=0.0, speed=0.0, soon=1):
-    """(policy of a junction whose greens serve the lanes of `served`, observations of lanes that wait at a current green)."""
+    """(policy of a junction whose greens serve the lanes of `served`, observations of lanes that wait at a current
+    green)."""
     protected = np.array(served, np.float32)
     greens, lanes = protected.shape
     junction = random_junction(rng, greens, lanes)
@@ -153,7 +163,9 @@ def test_a_lane_whose_green_is_not_that_of_the_waiting_link_gets_the_next_one(ev
         actor, x = waiting(np.random.default_rng(seed), shares, [4], red_s, current=current, speed=speed)
         next_greens = np.array([[_following(links, range(3), k)] for k in range(4)], np.float32)
         (step,) = actor.steps
-        actor = Actor("phase-competition", (PhaseCompetition(step.networks, replace(step.junction, following=next_greens)),))
+        actor = Actor(
+            "phase-competition", (PhaseCompetition(step.networks, replace(step.junction, following=next_greens)),)
+        )
         found |= set(evaluate(actor, x).argmax(1).tolist())
     assert found == chosen
 
@@ -167,7 +179,9 @@ def test_greens_that_serve_as_many_links_are_equal_in_spite_of_rounding(evaluate
         (step,) = actor.steps
         permissive = np.array([[0], [4 / 6], [0], [0]], np.float32)
         assert step.junction.protected[1] + permissive[1] != step.junction.protected[0]
-        actor = Actor("phase-competition", (PhaseCompetition(step.networks, replace(step.junction, permissive=permissive)),))
+        actor = Actor(
+            "phase-competition", (PhaseCompetition(step.networks, replace(step.junction, permissive=permissive)),)
+        )
         found |= set(evaluate(actor, x).argmax(1).tolist())
     assert found == {0, 1}
 
@@ -272,7 +286,9 @@ def test_no_green_without_demand_is_chosen_while_another_serves_vehicles(evaluat
 def allowed_greens(actor, x):
     greens = actor.outputs
     junctions = Padded.of([actor.steps[0].junction] * len(x))
-    return greens_allowed(junctions, x[:, :greens], x[:, greens + 1], x[:, greens + 2 :].reshape(len(x), -1, len(FEATURES)))
+    return greens_allowed(
+        junctions, x[:, :greens], x[:, greens + 1], x[:, greens + 2 :].reshape(len(x), -1, len(FEATURES))
+    )
 
 
 def test_a_green_with_room_ahead_of_one_of_its_lanes_is_allowed():
@@ -430,7 +446,11 @@ def test_weights_of_a_policy_are_stored_once_per_group():
     rng = np.random.default_rng(0)
     networks = [random_networks(rng), random_networks(rng)]
     sizes = [(2, 5), (4, 12), (8, 20), (3, 5)]
-    members = [FleetActor(f"TL{p}{k}", random_policy(rng, *s, networks[p]), True) for p in range(2) for k, s in enumerate(sizes)]
+    members = [
+        FleetActor(f"TL{p}{k}", random_policy(rng, *s, networks[p]), True)
+        for p in range(2)
+        for k, s in enumerate(sizes)
+    ]
     x = {m.tl: random_observations(rng, *sizes[int(m.tl[-1])], 3) for m in members}
     groups = compare_fleet(members, x)
     assert [sorted(member.tl for member in group.members) for group in groups] == [

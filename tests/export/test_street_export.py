@@ -1,4 +1,5 @@
-"""From a network to controlled signals with a policy for any junction: city init, export, fleet, check, serve, control."""
+"""From a network to controlled signals with a policy for any junction: city init, export, fleet, check, serve,
+control."""
 
 import concurrent.futures
 import json
@@ -16,7 +17,7 @@ from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network
 from export import pretrained
 from export.checkpoints import phase_networks
-from export.saved_model import read
+from export.saved_model import read, verify
 from export.show import describe
 from greenserve.__main__ import main
 from protos import predict_pb2 as wire
@@ -42,7 +43,9 @@ CONTROLLED_S = 60
 
 def write_policy(folder, seed=0, networks=1, name="any"):
     folder.mkdir(exist_ok=True)
-    phase_networks.save(folder / f"{name}.policy", random_networks(np.random.default_rng(seed), networks), {}, {"trained": "no"})
+    phase_networks.save(
+        folder / f"{name}.policy", random_networks(np.random.default_rng(seed), networks), {}, {"trained": "no"}
+    )
     return folder
 
 
@@ -79,7 +82,10 @@ def observations_of(contract, rows, seed=0):
     """By TL, observations as its street has them."""
     rng = np.random.default_rng(seed)
     lanes = {member.tl: len(member.contract.signals[0].approaches) for member in contract.members}
-    return {m.tl: random_observations(rng, m.contract.action.size, lanes[m.tl], rows, max_red_s=180) for m in contract.members}
+    return {
+        m.tl: random_observations(rng, m.contract.action.size, lanes[m.tl], rows, max_red_s=180)
+        for m in contract.members
+    }
 
 
 def test_models_of_all_tls_are_read_back_as_phase_competition(folder):
@@ -93,10 +99,31 @@ def test_models_of_all_tls_are_read_back_as_phase_competition(folder):
         assert (actor.inputs, step.lanes) == (member.observation_size, len(member.contract.signals[0].approaches))
 
 
+def test_served_models_choose_what_the_actor_in_numpy_chooses(folder):
+    """The observations reach the rule for a lane that waits although its green serves another of its links."""
+    _, contract = fleet_of(folder)
+    x = observations_of(contract, 256)
+    restricted = 0
+    for member in contract.members:
+        version = folder / "models" / member.tl / str(member.version)
+        _, actor = read.read(version)
+        expected = actor.evaluate(x[member.tl], True)
+        with verify.session(version) as served:
+            outputs = served("serving_default", {"observation": x[member.tl]})
+        np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-4)
+        top = np.sort(expected, 1)
+        is_clear = top[:, -1] - top[:, -2] > 1e-3
+        assert (outputs["action"] == expected.argmax(1))[is_clear].all()
+        restricted += (expected > 0.999).sum()
+    assert restricted > 100
+
+
 def test_fleet_chooses_what_its_models_choose(folder):
     version, contract = fleet_of(folder)
     x = observations_of(contract, 64)
-    fleet = run(version, "serving_default", observation=np.concatenate([x[m.tl] for m in contract.members], 1))["action"]
+    fleet = run(version, "serving_default", observation=np.concatenate([x[m.tl] for m in contract.members], 1))[
+        "action"
+    ]
     for member in contract.members:
         single = folder / "models" / member.tl / str(member.version)
         alone = run(single, "serving_default", observation=x[member.tl])
@@ -158,7 +185,14 @@ def test_check_finds_that_the_models_match_the_street(folder, server, capsys):
 def test_a_minute_is_controlled_without_an_alarm_or_a_missing_answer(folder, server, transport, tmp_path):
     begin_s = network.of_city(config.load(folder / "city.toml")).begin_s
     command = [sys.executable, "-m", "controller", "--city", str(folder / "city.toml"), "--server", server, *transport]
-    command += ["--end", str(begin_s + CONTROLLED_S), "--http", "127.0.0.1:0", "--summary", str(tmp_path / "summary.json")]
+    command += [
+        "--end",
+        str(begin_s + CONTROLLED_S),
+        "--http",
+        "127.0.0.1:0",
+        "--summary",
+        str(tmp_path / "summary.json"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "summary.json").read_text())
@@ -219,7 +253,9 @@ def test_model_for_a_lane_with_another_limit_or_link_is_refused(change, folder):
     else:
         del approach.links[-1]
     street = network.of_city(config.load(folder / "city.toml"))
-    with pytest.raises(InputError, match=rf"lane {approach.lane_id} has other links.*export it again \(greenserve export --tl"):
+    with pytest.raises(
+        InputError, match=rf"lane {approach.lane_id} has other links.*export it again \(greenserve export --tl"
+    ):
         check_contract_matches_network(built, street)
 
 
@@ -279,7 +315,8 @@ def test_pretrained_policy_needs_a_street(text, message, shipped, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    "flag", [("--model-path", "x"), ("--scope", "x"), ("--output-tensor", "x"), ("--actor", "mlp"), ("--target-tls", "A0")]
+    "flag",
+    [("--model-path", "x"), ("--scope", "x"), ("--output-tensor", "x"), ("--actor", "mlp"), ("--target-tls", "A0")],
 )
 def test_pretrained_policy_takes_no_checkpoint(flag, folder, capsys):
     assert main(["export", "--pretrained", "--city", str(folder / "city.toml"), "--tl", "all", *flag]) == 2
@@ -315,4 +352,7 @@ def test_describe_names_a_damaged_manifest(content, folder, tmp_path, capsys):
     (copy / "assets.extra" / "export.json").write_text(content)
     assert main(["describe", str(copy)]) == 0
     out = capsys.readouterr().out
-    assert "  actor      unknown: export.json is damaged\n" in out and "  parity     unknown: export.json is damaged\n" in out
+    assert (
+        "  actor      unknown: export.json is damaged\n" in out
+        and "  parity     unknown: export.json is damaged\n" in out
+    )
