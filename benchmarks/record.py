@@ -39,13 +39,14 @@ from benchmarks.turns import ROOT, Command, serve_turns, take_turns
 from city import config, network, sumo_files
 from controller.assembly import checked_start, loop_from, take_over
 from controller.recording import recorder
-from controller.recording.atspm import detectors
-from controller.recording.record_file import RecordReader
+from controller.recording.detectors import track_detectors
 from controller.recording.record_folder import RecordFolder
 from controller.recording.recorder import Recorder
 from controller.recording.run_start import RunStart
 from controller.telemetry.metrics import RecordMetrics
 from protos import policy_pb2 as pb
+from records.atspm import detectors
+from records.record_reader import RecordReader
 from signals.observation import Observation
 from signals.policy import Answer
 
@@ -93,7 +94,7 @@ def controlled(sumocfg: Path, seconds: float, case: str, transport: str, folder:
     safety, control = config.Safety(), config.Controller()
     metrics, subscribers = RecordMetrics(CollectorRegistry()), []
     if case != PLAIN:
-        found = detectors.track(connection, start.signals, start.sumo_step_s)
+        found = track_detectors(connection, start.signals, start.sumo_step_s)
         run = RunStart(street, tuple(contracts), start, safety, control, detectors=found)
         subscribers.append(Recorder(RecordFolder(Path(folder), MAX_BYTES), run, metrics))
     loop = loop_from(

@@ -198,14 +198,14 @@ def _recorder(
 ) -> Subscriber:
     """The subscriber that records the run, and its detectors if SUMO has loaded any. Raises InputError."""
     # the extra `record` is not installed everywhere
-    from controller.recording.atspm import detectors
+    from controller.recording.detectors import track_detectors
     from controller.recording.record_folder import RecordFolder
     from controller.recording.recorder import Recorder
     from controller.recording.run_start import RunStart
 
     city = config.city
     phases = {name: tl.phases for name, tl in city.tls.items() if name in config.infer_tls and tl.phases}
-    loops = detectors.track(connection, begin.signals, begin.sumo_step_s)
+    loops = track_detectors(connection, begin.signals, begin.sumo_step_s)
     if loops:
         log.info("recording the vehicles on %d detectors, which are read after every step of SUMO", len(loops))
     run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, config.driver, phases, loops)

@@ -16,18 +16,19 @@ from city.network import StreetNetwork
 from controller.assembly import Start, checked_start
 from controller.events import DecisionEvent
 from controller.policies.no_policies import contracts_of_city
-from controller.recording.atspm import corridor, detectors, phase_numbers
-from controller.recording.atspm.from_record import StepCollector
-from controller.recording.atspm.pictures import coordination, page, split_failure, time_space
-from controller.recording.atspm.pictures.signal_view import SignalView, views
-from controller.recording.atspm.timeline import ProgramChange
+from controller.recording.detectors import track_detectors
 from controller.recording.messages import Encoder
-from controller.recording.record_file import RecordedStep
 from controller.recording.run_start import RunStart
 from controller.sumo.connection import SumoConnection
 from controller.sumo.induction_loops import step_ends
 from controller.sumo.network import running_signals
 from protos import record_pb2 as record
+from records.atspm import corridor, detectors, phase_numbers
+from records.atspm.from_record import StepCollector
+from records.atspm.pictures import coordination, page, split_failure, time_space
+from records.atspm.pictures.signal_view import SignalView, views
+from records.atspm.timeline import ProgramChange
+from records.record_reader import RecordedStep
 from simulation.controlled_simulation import Control
 
 MAX_TLS = 10
@@ -83,7 +84,7 @@ class ControlledSignals:
         # by signal: under a policy for any junction, a TL of several signals has several contracts
         own = [contract for contract in contracts if not pictured.tl_of.keys().isdisjoint(contract.signal_ids)]
         signals = {signal for contract in own for signal in contract.signal_ids}
-        found = detectors.track(connection, signals, start.sumo_step_s)
+        found = track_detectors(connection, signals, start.sumo_step_s)
         city = pictured.city
         run = RunStart(street, tuple(contracts), start, city.safety, city.controller, control.driver, {}, found)
         self._encoder = Encoder(run)
@@ -113,7 +114,7 @@ class UncontrolledSignals:
         self._now = float(api.simulation.getTime())
         start = Start(self._now, float(api.simulation.getDeltaT()), False, running)
         self._sumo_step_s = start.sumo_step_s
-        found = detectors.track(connection, running, start.sumo_step_s)
+        found = track_detectors(connection, running, start.sumo_step_s)
         city = pictured.city
         run = RunStart(pictured.street, contracts, start, city.safety, city.controller, None, {}, found)
         to_read = run.to_read

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from city import whole_files
-from controller.recording.record_file import PROFILE, SUFFIX
+from controller.recording.record_writer import PROFILE, SUFFIX
 
 log = logging.getLogger("controller")
 

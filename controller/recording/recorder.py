@@ -32,8 +32,8 @@ from typing import IO, NamedTuple
 from controller.events import DecisionEvent
 from controller.recording import run_start
 from controller.recording.messages import Encoder, snapshot
-from controller.recording.record_file import NS, RecordWriter, gzipped
 from controller.recording.record_folder import RecordFolder, file_name, is_in_place
+from controller.recording.record_writer import NS, RecordWriter, gzipped
 from controller.recording.run_start import RunStart
 from controller.telemetry.metrics import RecordMetrics
 from protos.loop_state_pb2 import LoopState

@@ -13,7 +13,7 @@ from city import network
 from city.network import Phase, Program, StreetNetwork
 from city.version import VERSION
 from controller.assembly import LanesToRead, Start, lanes_to_read
-from controller.recording.atspm.detectors import Detector
+from controller.recording.detectors import Detector
 from controller.sumo.connection import TrackedLanes
 from controller.sumo.network import RunningSignal
 from protos import policy_pb2 as pb

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.controller.recording.recorded_city import RecordedCity, record_city
+from tests.records.recorded_city import RecordedCity, record_city
 
 
 @pytest.fixture(scope="session")

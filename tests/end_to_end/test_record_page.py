@@ -12,11 +12,11 @@ import time
 
 import pytest
 
-from controller.recording.run_files import open_files
+from records.run_files import open_files
 from tests.conftest import ROOT
-from tests.controller.recording.recorded_city import SILENT_TL, STREET_TL, record_city
 from tests.end_to_end import browser as real_browser
 from tests.end_to_end.browser import COLOURS, VIEWS, chromium, eventually, needs_chromium
+from tests.records.recorded_city import SILENT_TL, STREET_TL, record_city
 
 pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.alone]
 

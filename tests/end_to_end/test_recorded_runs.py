@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import pytest
 
-from controller.recording import command as record_command
-from controller.recording.atspm import detectors_command
-from controller.recording.record_file import RecordReader
+from records import command as record_command
+from records.atspm import detectors_command
+from records.record_reader import RecordReader
 from tests.conftest import GRID, ROOT
 from tests.end_to_end.programs import CITY
 
@@ -31,7 +31,7 @@ from city import config, network
 from controller.recording.record_folder import RecordFolder
 from controller.recording.recorder import Recorder
 from controller.telemetry.metrics import RecordMetrics
-from tests.controller.recording.controlled_city import control
+from tests.records.controlled_city import control
 
 class Reports:
     def add(self, event):

@@ -7,12 +7,12 @@ import pytest
 
 from city import config, network
 from city.errors import InputError
-from controller.recording.atspm import detectors, phase_numbers
-from controller.recording.atspm.timeline import ProgramChange
 from controller.sumo.libsumo_connection import start_libsumo
 from evaluation import arms, report, results_files
 from evaluation.signal_pictures import MAX_TLS, ZERO, PicturedTls, SignalPictures, UncontrolledSignals
 from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, outcome_values
+from records.atspm import detectors, phase_numbers
+from records.atspm.timeline import ProgramChange
 from simulation.demand import Demand
 from tests.conftest import GRID
 

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 
 from city import whole_files
 from city.errors import InputError, first_line
-from controller.recording.atspm.pictures.canvas import (
+from records.atspm.pictures.canvas import (
     BLACK,
     BLUE,
     CROSS,

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from controller.recording.record_file import NS, RecordWriter
 from controller.recording.record_folder import NAME, RecordFolder, file_name
+from controller.recording.record_writer import NS, RecordWriter
 from protos import record_pb2 as record
 
 BEGIN_NS = 1_790_006_400 * NS

@@ -17,15 +17,16 @@ from prometheus_client import CollectorRegistry
 
 from controller.recording import recorder as recording
 from controller.recording.messages import Encoder
-from controller.recording.record_file import NS, RecordReader
 from controller.recording.record_folder import NAME, RecordFolder
-from controller.recording.recorded_run import RecordedRun
+from controller.recording.record_writer import NS
 from controller.recording.recorder import Recorder
-from controller.recording.replay import Replay
 from controller.telemetry.metrics import RecordMetrics
 from protos.loop_state_pb2 import LoopState
+from records.record_reader import RecordReader
+from records.recorded_run import RecordedRun
+from records.replay import Replay
 from signals.policy import Answer
-from tests.controller.recording.controlled_city import controlled_run
+from tests.records.controlled_city import controlled_run
 
 NOON_NS = 1_790_006_400 * NS
 """2026-09-21 16:00:00 UTC, a full hour."""

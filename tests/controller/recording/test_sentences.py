@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from controller.recording.sentences import sentence
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
-from tests.controller.recording.recorded_city import SILENT_TL, STREET_TL
+from tests.records.recorded_city import SILENT_TL, STREET_TL
 
 T = record.TlStep
 

@@ -5,10 +5,11 @@ import pytest
 from city import network
 from city.errors import InputError
 from controller.guard.start import open_guarded
-from controller.recording.atspm import detectors
+from controller.recording.detectors import ADVANCE, track_detectors
 from controller.sumo import start
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
+from records.atspm import detectors
 from tests.conftest import GRID
 
 END_S = 120
@@ -23,7 +24,7 @@ def loops():
 @pytest.fixture(scope="module")
 def options(loops, tmp_path_factory):
     path = tmp_path_factory.mktemp("loops") / "detectors.add.xml"
-    other = detectors.Loop("other", "C2", detectors.ADVANCE, loops[0].stop_lane, loops[0].lane, 5.0, 0.0)
+    other = detectors.PlacedDetector("other", "C2", ADVANCE, loops[0].stop_lane, loops[0].lane, 5.0, 0.0)
     detectors.write(path, [*loops, other])
     files = f"{GRID / 'fixed_time.add.xml'},{path}"
     return [
@@ -66,7 +67,7 @@ def over_guard(options):
 def test_entries_and_exits_are_those_of_every_step(opened, options, loops, passages):
     connection = opened(options)
     try:
-        tracked = detectors.track(connection, SIGNALS, 1.0)
+        tracked = track_detectors(connection, SIGNALS, 1.0)
         assert {each.id: (each.signal, each.function, each.stop_lane) for each in tracked} == {
             loop.id: (loop.signal, loop.function, loop.stop_lane) for loop in loops
         }
@@ -90,7 +91,7 @@ def test_entries_and_exits_are_those_of_every_step(opened, options, loops, passa
 def test_nothing_is_read_without_detectors(opened):
     connection = opened(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true"])
     try:
-        assert detectors.track(connection, SIGNALS, 1.0) == ()
+        assert track_detectors(connection, SIGNALS, 1.0) == ()
         connection.track({}, [], {})
         connection.advance(5)
         assert connection.read(()).loop_changes in ([], ())
@@ -104,4 +105,4 @@ def test_detector_with_an_unknown_function_is_refused():
             return {"x": ("A0", "Presense", "a_0"), "of the user": ("", "", "")}
 
     with pytest.raises(InputError, match=r"inductionLoop x is malformed .*'Presense'.*greenserve detectors"):
-        detectors.track(Connection(), SIGNALS, 1.0)
+        track_detectors(Connection(), SIGNALS, 1.0)

@@ -1,0 +1,194 @@
+"""Writes one file of a record: MCAP with the messages of protos/record.proto.
+
+log_time is simulated time, publish_time the wall clock, both in ns. The network's files are
+attachments, gzipped.
+
+    header | network's files | head | copy of head | steps | ... | copy of head | steps | ... | index
+
+The head has what the steps cannot be read without: schemas, names of channels, the city, and the state of the decision
+loop if it is not the run's first file. Its copies are chunks that the index does not list: a viewer sees one head, and
+`records.record_reader`, which reads in one direction, finds the next copy after a damaged one.
+"""
+
+import gzip
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import zstandard
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import Message
+from mcap.data_stream import RecordBuilder
+from mcap.records import Channel, Chunk, McapRecord, Schema
+from mcap.records import Message as McapMessage
+from mcap.writer import Writer
+
+from city.version import VERSION
+from protos import record_pb2 as record
+from protos.loop_state_pb2 import LoopState
+
+SUFFIX = ".mcap"
+PROFILE = "greenserve"
+CITY, STATE, STEP, TL = "/city", "/state", "/step", "/tl/"
+"""Topics; a TL's name follows the last one."""
+COPIES_AFTER = (1, 8, 64, 512, 4096)
+"""Flushes after which a copy of the head is written: mostly the first seconds, minutes and hours of a file."""
+CHUNK_BYTES = 4 << 20
+"""Size at which a chunk ends before the next flush, uncompressed."""
+NS = 1_000_000_000
+KINDS: dict[str, type[Message]] = {CITY: record.City, STATE: LoopState, STEP: record.Step}
+"""Messages of the topics that are not a TL's."""
+
+
+class RecordWriter:
+    """Writes one file of a record."""
+
+    def __init__(
+        self,
+        stream: IO[bytes],
+        city: record.City,
+        network_files: Mapping[str, Path | bytes],
+        publish_ns: int,
+        at_s: float | None = None,
+        state: LoopState | None = None,
+    ) -> None:
+        """Write the header, the network's files and the head. Raises OSError.
+
+        Args:
+            stream: the file, at its beginning.
+            city: what the run begins with.
+            network_files: by name in `city.network_files` a file, or its gzipped content.
+            publish_ns: wall clock at the file's first step.
+            at_s: simulated second of the file's first step (default: the run's first).
+            state: that of the decision loop after the step before, if it is not the run's first file.
+        """
+        self._stream = stream
+        self._writer: Any = Writer(stream, CHUNK_BYTES)  # its methods have no types
+        self._writer.start(PROFILE, f"greenserve {VERSION}")
+        log_ns = ns_of(city.begin_s if at_s is None else at_s)
+        for name, file in network_files.items():
+            self._writer.add_attachment(publish_ns, log_ns, name, "application/gzip", gzipped(file))
+        self._schemas: dict[str, int] = {}
+        self._channels: dict[str, int] = {}
+        self._head: list[McapRecord] = []
+        self._chunk_channels: set[int] = set()
+        """Channels with messages since the last flush."""
+        self._flushes = 0
+        self.index_entries = 0
+        """Entries of the index, one per chunk and channel, which stay in memory (about 100 bytes each) until
+        `finish`."""
+        # a TL that needs no commands has no messages, but its name is in every copy of the head
+        for topic in (
+            CITY,
+            *([STATE] if state is not None else []),
+            STEP,
+            *(TL + contract.tl for contract in city.contracts),
+        ):
+            self._register(topic)
+        if state is not None:
+            self._add(STATE, state, log_ns, publish_ns, 0, self._head)
+        self._add(CITY, city, log_ns, publish_ns, 0, self._head)
+        self._head_chunk = _chunk_of(self._head)
+        """The head as bytes of a chunk, compressed."""
+
+    def add(self, step: record.Step, tl_steps: Mapping[str, record.TlStep], publish_ns: int) -> None:
+        """Add a step with its TLs. Raises OSError."""
+        self.add_step(step, publish_ns)
+        for tl, tl_step in tl_steps.items():
+            self.add_tl_step(tl, tl_step, publish_ns)
+
+    def add_step(self, step: record.Step, publish_ns: int) -> None:
+        """Add a step; those of its TLs follow. Raises OSError."""
+        self._add(STEP, step, ns_of(step.at_s), publish_ns, step.number)
+
+    def add_tl_step(self, tl: str, tl_step: record.TlStep, publish_ns: int) -> None:
+        """Add a TL of the newest step. Raises OSError."""
+        self._add(TL + tl, tl_step, ns_of(tl_step.at_s), publish_ns, tl_step.number)
+
+    def flush(self) -> None:
+        """Write everything added so far to the stream, as a chunk. Raises OSError."""
+        self._writer.flush()
+        self.index_entries += len(self._chunk_channels)
+        self._chunk_channels.clear()
+        self._flushes += 1
+        if self._flushes in COPIES_AFTER:
+            # the writer asks the stream where it is, so its index stays right
+            self._stream.write(self._head_chunk)
+            self._stream.flush()
+
+    def finish(self) -> None:
+        """Write the index. The stream is not closed. Raises OSError."""
+        self._writer.finish()
+
+    def _add(
+        self,
+        topic: str,
+        message: Message,
+        log_ns: int,
+        publish_ns: int,
+        sequence: int,
+        head: list[McapRecord] | None = None,
+    ) -> None:
+        """Add a message, also to the head if it is given."""
+        channel, sequence = self._channels[topic], sequence & 0xFFFFFFFF
+        self._chunk_channels.add(channel)
+        data = message.SerializeToString()
+        self._writer.add_message(channel, log_ns, data, publish_ns, sequence)
+        if head is not None:
+            head.append(McapMessage(channel, log_ns, data, publish_ns, sequence))
+
+    def _register(self, topic: str) -> None:
+        """Add a channel to the file and its head, and its schema before it."""
+        descriptor = kind_of(topic).DESCRIPTOR
+        name = descriptor.full_name
+        if name not in self._schemas:
+            files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
+            _add_file(descriptor.file, files)
+            data = descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString()
+            self._schemas[name] = self._writer.register_schema(name, "protobuf", data)
+            self._head.append(Schema(self._schemas[name], data, "protobuf", name))
+        self._channels[topic] = self._writer.register_channel(topic, "protobuf", self._schemas[name])
+        self._head.append(Channel(self._channels[topic], topic, "protobuf", {}, self._schemas[name]))
+
+
+def gzipped(file: Path | bytes) -> bytes:
+    """The content of a file, gzipped; bytes are gzipped already. Raises OSError."""
+    if isinstance(file, bytes):
+        return file
+    content = file.read_bytes()
+    return content if file.suffix == ".gz" else gzip.compress(content, mtime=0)
+
+
+def _add_file(file: Any, files: dict[str, descriptor_pb2.FileDescriptorProto]) -> None:
+    """Add a file's descriptor after those of its imports."""
+    for dependency in file.dependencies:
+        _add_file(dependency, files)
+    if file.name not in files:
+        files[file.name] = descriptor_pb2.FileDescriptorProto()
+        file.CopyToProto(files[file.name])
+
+
+def ns_of(seconds: float) -> int:
+    """Nanoseconds of a simulated time, at least 0."""
+    return max(round(seconds * NS), 0)
+
+
+def _chunk_of(records: Sequence[McapRecord]) -> bytes:
+    """A chunk with these records, as bytes of a file."""
+    builder: Any = RecordBuilder()  # its methods have no types
+    for item in records:
+        item.write(builder)
+    content = builder.end()
+    times = [item.log_time for item in records if isinstance(item, McapMessage)]
+    compressed = zstandard.compress(content)
+    Chunk("zstd", compressed, max(times, default=0), min(times, default=0), zlib.crc32(content), len(content)).write(
+        builder
+    )
+    chunk: bytes = builder.end()
+    return chunk
+
+
+def kind_of(topic: str) -> type[Message]:
+    """The message of one of our topics."""
+    return KINDS.get(topic, record.TlStep)

@@ -1,0 +1,173 @@
+"""Induction loops before a city's signals, in an additional file of SUMO (`greenserve detectors` writes it).
+
+    stop line                                                             advance
+    |<- Yellow_Red, a point at 0.5 m
+    |  |<----- Presence, 6 m long, from 1 m on ----->|       ...             |<- a point, 5 s before the stop line
+
+Each incoming vehicle lane has its own loops. Advance loops count arrivals, presence loops (a vehicle that waits stands
+on them) show occupancy, and loops at the stop line what enters the junction. Lanes inside junctions and crossings have
+none. A short lane has a shorter presence loop, and its advance loops on the lanes behind it if these lead nowhere else;
+it has none if they would stand in a short queue. SUMO's params in the file say to which signal, function and stop line
+a loop belongs. https://sumo.dlr.de/docs/Simulation/Output/Induction_Loops_Detectors_%28E1%29.html
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from city import whole_files
+from city.errors import InputError
+from city.lanes import is_internal
+from city.network import SignalNetwork, StreetNetwork
+from city.sumo_files import elements
+from controller.recording.detectors import (
+    ADVANCE,
+    FUNCTION_KEY,
+    LANE_KEY,
+    PRESENCE,
+    SIGNAL_KEY,
+    YELLOW_RED,
+    Detector,
+    known_function,
+)
+
+ADVANCE_TIME_S = 5.0
+"""Travel time at the speed limit from an advance loop to the stop line: the begin of the dilemma zone."""
+MIN_ADVANCE_M = 25.0
+"""Distance to the stop line below which an advance loop would often stand in the queue."""
+PRESENCE_LENGTH_M = 6.0
+PRESENCE_GAP_M = 1.0
+"""Distance from a presence loop to the stop line; SUMO's drivers stop 1 m before it."""
+STOP_LINE_GAP_M = 0.5
+"""Distance from a loop for yellow and red to the stop line: nearer than any vehicle that waits."""
+MIN_BEGIN_M = 0.1
+"""Distance from a lane's begin at which a loop may begin."""
+MIN_SHARE = 0.999
+"""Share of a lane's vehicles that go to the stop line, from which all of them count as doing so."""
+
+
+@dataclass(frozen=True)
+class PlacedDetector(Detector):
+    """An induction loop with its place."""
+
+    lane: str
+    """The lane on which it is."""
+    position_m: float
+    """Its begin, from the begin of the lane."""
+    length_m: float
+
+
+def place(street: StreetNetwork) -> list[PlacedDetector]:
+    """The loops of every signal of a network: signals in order of their ids, lanes in order of their links."""
+    loops: dict[str, PlacedDetector] = {}
+    for signal in sorted(street.signals.values(), key=lambda signal: signal.id):
+        for lane in vehicle_lanes(signal):
+            for loop in (*_advance(signal, lane), *_at_stop_line(signal.id, lane, street.lane_length_m[lane])):
+                loops.setdefault(loop.id, loop)
+    return list(loops.values())
+
+
+def vehicle_lanes(signal: SignalNetwork) -> list[str]:
+    """Its incoming lanes outside of junctions that have a vehicle movement, in order of their links."""
+    lanes = [
+        lane
+        for pairs, movements in zip(signal.links, signal.movements, strict=True)
+        for (lane, _), movement in zip(pairs, movements, strict=True)
+        if not movement.is_crossing and not is_internal(lane)
+    ]
+    return list(dict.fromkeys(lanes))
+
+
+def _advance(signal: SignalNetwork, lane: str) -> list[PlacedDetector]:
+    """The advance loops of a lane: on it, or on the lanes that lead to it and nowhere else, if it is too short."""
+    graph = signal.lane_graph
+    setback_m = ADVANCE_TIME_S * graph.limit_mps[lane]
+    upstream = graph.upstream(lane, setback_m)
+    if any(before.share < MIN_SHARE for before in upstream):
+        # some vehicles of the lanes behind go to other lanes
+        upstream = upstream[:1]
+    reached = {before.lane for before in upstream}
+    loops = []
+    for before in upstream:
+        length_m = graph.length_m[before.lane]
+        is_first = reached.isdisjoint(graph.unsignalled_before.get(before.lane, ()))
+        from_end_m = min(setback_m - before.distance_m, length_m - MIN_BEGIN_M)
+        is_here = setback_m <= before.distance_m + length_m or is_first
+        if is_here and before.distance_m + from_end_m >= MIN_ADVANCE_M:
+            loops.append(_loop(signal.id, before.lane, ADVANCE, length_m - from_end_m, 0.0, lane))
+    return loops
+
+
+def _at_stop_line(signal: str, lane: str, length_m: float) -> list[PlacedDetector]:
+    """The loops at a lane's stop line; fewer if it is very short."""
+    loops = []
+    begin_m = max(length_m - PRESENCE_GAP_M - PRESENCE_LENGTH_M, MIN_BEGIN_M)
+    end_m = length_m - PRESENCE_GAP_M
+    if end_m > begin_m:
+        loops.append(_loop(signal, lane, PRESENCE, begin_m, end_m - begin_m, lane))
+    if length_m - STOP_LINE_GAP_M >= MIN_BEGIN_M:
+        loops.append(_loop(signal, lane, YELLOW_RED, length_m - STOP_LINE_GAP_M, 0.0, lane))
+    return loops
+
+
+def _loop(signal: str, lane: str, function: str, position_m: float, length_m: float, stop_lane: str) -> PlacedDetector:
+    return PlacedDetector(
+        f"{function.lower()}:{lane}", signal, function, stop_lane, lane, round(position_m, 2), round(length_m, 2)
+    )
+
+
+def write(path: Path, loops: Iterable[PlacedDetector]) -> None:
+    """Write an additional file of SUMO. Raises InputError."""
+    with whole_files.replacing(path) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write(
+            "<!-- Induction loops, made by greenserve detectors. docs/atspm.md explains them. -->\n<additional>\n"
+        )
+        for loop in loops:
+            # NUL: SUMO writes no file; a client reads the loops
+            file.write(
+                f'    <inductionLoop id={quoteattr(loop.id)} lane={quoteattr(loop.lane)} pos="{loop.position_m:.2f}" '
+                f'length="{loop.length_m:.2f}" period="86400" file="NUL">\n'
+                f'        <param key="{SIGNAL_KEY}" value={quoteattr(loop.signal)}/>\n'
+                f'        <param key="{FUNCTION_KEY}" value="{loop.function}"/>\n'
+                f'        <param key="{LANE_KEY}" value={quoteattr(loop.stop_lane)}/>\n'
+                "    </inductionLoop>\n"
+            )
+        file.write("</additional>\n")
+
+
+def read(path: Path) -> list[PlacedDetector]:
+    """The loops of a file that `write` has written, in its order; other detectors are left out. Raises InputError."""
+    loops = []
+    for _, element in elements(path):
+        if element.tag != "inductionLoop":
+            continue
+        params = {param.get("key"): param.get("value", "") for param in element.iter("param")}
+        if SIGNAL_KEY not in params:
+            continue
+        try:
+            placed = PlacedDetector(
+                id=element.attrib["id"],
+                signal=params[SIGNAL_KEY],
+                function=known_function(params[FUNCTION_KEY]),
+                stop_lane=params[LANE_KEY],
+                lane=element.attrib["lane"],
+                position_m=float(element.attrib["pos"]),
+                length_m=float(element.get("length", "0")),
+            )
+            loops.append(placed)
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"{path}: inductionLoop {element.get('id')} is malformed ({error}); "
+                "write the file again with greenserve detectors"
+            ) from None
+    return loops
+
+
+def numbers(loops: Iterable[Detector]) -> dict[str, int]:
+    """By loop, its number among the detectors of its signal, from 1, in order of their ids."""
+    count: dict[str, int] = {}
+    result = {}
+    for loop in sorted(loops, key=lambda loop: loop.id):
+        result[loop.id] = count[loop.signal] = count.get(loop.signal, 0) + 1
+    return result

@@ -1,0 +1,66 @@
+"""`greenserve detectors`: write an additional file with induction loops for a city's signals."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from city import config, network, program
+from city.arguments import Parser
+from city.errors import InputError
+from controller.recording.detectors import ADVANCE, FUNCTIONS
+from records.atspm import detectors
+
+
+def main(argv: list[str] | None = None, prog: str = "python -m records.atspm.detectors_command") -> int:
+    """Write the file and print what is in it. Exit code: 0; 2 if the input is wrong."""
+
+    def write() -> int:
+        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
+        city = config.load(args.city)
+        street = network.of_city(city)
+        loops = detectors.place(street)
+        if not loops:
+            raise InputError(
+                f"{street.net_file}: has no signal with a vehicle lane; name another network in {city.path}"
+            )
+        if not args.out.parent.is_dir():
+            raise InputError(f"{args.out}: there is no folder {args.out.parent}; create it, or pass another --out")
+        detectors.write(args.out, loops)
+        count = Counter(loop.function for loop in loops)
+        lanes = len({loop.stop_lane for loop in loops})
+        far = len({loop.stop_lane for loop in loops if loop.function == ADVANCE})
+        text = ", ".join(f"{count[function]} {function}" for function in FUNCTIONS)
+        print(f"wrote {args.out}: {text}, on {lanes} lanes of {len({loop.signal for loop in loops})} signals")
+        if far < lanes:
+            print(f"{lanes - far} lanes are too short for an advance loop")
+        print(f"add it to additional-files in {city.network.sumocfg or 'your .sumocfg'}")
+        return 0
+
+    return program.run(write)
+
+
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
+    parser = Parser(
+        prog=prog,
+        description="Write an additional file with advance and stop-bar induction loops for a city's signals.",
+    )
+    parser.add_argument(
+        "--city",
+        type=Path,
+        metavar="FILE",
+        default=Path("city.toml"),
+        help="the city's description (default: ./city.toml)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        default=Path("detectors.add.xml"),
+        help="file to write (default: ./detectors.add.xml)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,291 @@
+"""Events of signals, as signal controllers log them, from a timeline.
+
+What a simulation does not have is not made up: no detector faults, no preemption, and a gap-out only where an actuated
+program is known to have ended a green before its maximum (`green_ends`). An interval that begins before the timeline
+has no begin event, and one that outlasts it no end event.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from city.network import OFF as OFF_PROGRAM
+from city.network import Program
+from controller.recording.detectors import PRESENCE, Detector
+from records.atspm import detectors, green_ends, validity
+from records.atspm.event_codes import (
+    FLASH_AUTOMATIC,
+    FLASH_OTHER,
+    MAX_BYTE,
+    MAX_PATTERN,
+    NOT_FLASH,
+    PATTERN_FLASH,
+    PATTERN_FREE,
+    POLICY_FUNCTION,
+    Code,
+    Event,
+)
+from records.atspm.phase_numbers import PhaseNumbers
+from records.atspm.timeline import (
+    FORCE_OFF,
+    GAP_OUT,
+    MAX_OUT,
+    OFF,
+    POLICY,
+    Detection,
+    ShownState,
+    SignalTimeline,
+    Timeline,
+)
+
+TERMINATIONS = {GAP_OUT: Code.PHASE_GAP_OUT, MAX_OUT: Code.PHASE_MAX_OUT, FORCE_OFF: Code.PHASE_FORCE_OFF}
+GREEN, YELLOW, RED, DARK = "green", "yellow", "red", "dark"
+Colours = list[tuple[int, str]]
+"""(millisecond, colour) at each change of a phase's colour, the first colour included."""
+
+
+@dataclass(frozen=True)
+class SignalEvents:
+    """The events of one signal."""
+
+    signal: str
+    events: tuple[Event, ...]
+    """In order of time, then of code."""
+    notes: tuple[str, ...]
+    """Each rule of readers that does not hold (`validity`), in one sentence."""
+
+
+def signal_events(
+    timeline: Timeline,
+    phases: Mapping[str, PhaseNumbers],
+    loops: Sequence[Detector] = (),
+    programs: Mapping[str, Sequence[Program]] | None = None,
+) -> list[SignalEvents]:
+    """The events of every signal of a timeline.
+
+    Args:
+        timeline: what was shown, and why.
+        phases: by signal, for all signals of the timeline.
+        loops: the detectors.
+        programs: by signal, its programs; without them no cycle length and no cause of the end of a program's green is
+            known.
+    """
+    loop_of = {loop.id: loop for loop in loops}
+    number_of = detectors.numbers(loops)
+    detections: dict[str, list[Detection]] = {}
+    for detection in _alternating(timeline.detections):
+        if detection.detector in loop_of:
+            detections.setdefault(loop_of[detection.detector].signal, []).append(detection)
+    begin_ms, end_ms = _ms(timeline.begin_s), _ms(timeline.end_s)
+    result = []
+    for signal in timeline.signals:
+        own = detections.get(signal.signal, [])
+        made = [
+            *_phases(signal, phases[signal.signal], loop_of, own, (programs or {}).get(signal.signal, ())),
+            *_pedestrian_calls(signal, phases[signal.signal]),
+            *(_detector(detection, number_of[detection.detector]) for detection in own),
+            *_patterns(signal, (programs or {}).get(signal.signal, ())),
+            *_flash(signal),
+            *_policy(signal),
+        ]
+        events = tuple(sorted(event for event in made if begin_ms <= event.time_ms < end_ms))
+        result.append(SignalEvents(signal.signal, events, tuple(validity.notes(timeline, signal, events))))
+    return result
+
+
+def _ms(time_s: float) -> int:
+    return round(time_s * 1000)
+
+
+def _alternating(detections: Iterable[Detection]) -> Iterator[Detection]:
+    """The detections without those that repeat a detector's state; an unseen detector counts as free."""
+    occupied: set[str] = set()
+    for detection in detections:
+        if detection.is_on != (detection.detector in occupied):
+            occupied ^= {detection.detector}
+            yield detection
+
+
+def _phases(
+    signal: SignalTimeline,
+    phases: PhaseNumbers,
+    loop_of: Mapping[str, Detector],
+    detections: Sequence[Detection],
+    programs: Sequence[Program],
+) -> Iterator[Event]:
+    """The events of every phase: its colours, its walks and its calls."""
+    causes = green_ends.causes(signal, programs)
+    # an all-red ends when the signal shows any green, or no colour at all
+    ends_ms = [_ms(shown.begin_s) for shown in signal.states if not set(shown.state).isdisjoint("gGoO")]
+    presence: dict[int, list[Detection]] = {}
+    for detection in detections:
+        loop = loop_of[detection.detector]
+        if loop.function == PRESENCE and loop.stop_lane in phases.phase_of_lane:
+            presence.setdefault(phases.phase_of_lane[loop.stop_lane], []).append(detection)
+    for phase in phases.phases:
+        if phase.links:
+            colours = phase_colours(signal.states, phase.links)
+            yield from _vehicle_phase(phase.number, colours, causes, ends_ms)
+            yield from _calls(phase.number, colours, presence.get(phase.number, ()))
+        if phase.walk_links:
+            yield from _walks(phase.number, phase_colours(signal.states, phase.walk_links))
+
+
+def phase_colours(states: Iterable[ShownState], links: Iterable[int]) -> Colours:
+    """The colours of a phase: green if any of its links is, else yellow if any is, else red; dark without a colour."""
+    links = tuple(links)
+    colours: Colours = []
+    for shown in states:
+        own = {shown.state[link] for link in links if link < len(shown.state)}
+        if own & {"g", "G"}:
+            colour = GREEN
+        elif "y" in own:
+            colour = YELLOW
+        else:
+            colour = DARK if own and own <= {"o", "O"} else RED
+        if not colours or colours[-1][1] != colour:
+            colours.append((_ms(shown.begin_s), colour))
+    return colours
+
+
+def _vehicle_phase(phase: int, colours: Colours, causes: Mapping[int, str], ends_ms: Sequence[int]) -> Iterator[Event]:
+    """Green, its termination and cause, yellow and red clearance: the all-red after it, 1 ms long if there is none.
+
+    Args:
+        phase: number of the phase.
+        colours: its colours.
+        causes: millisecond -> why the greens that end then do.
+        ends_ms: the moments at which an all-red ends, in order.
+    """
+    before = ""
+    for k, (time_ms, colour) in enumerate(colours):
+        if before == GREEN:
+            if colour != DARK and time_ms in causes:
+                yield Event(time_ms, TERMINATIONS[causes[time_ms]], phase)
+            yield Event(time_ms, Code.PHASE_GREEN_TERMINATION, phase)
+        elif before == YELLOW:
+            yield Event(time_ms, Code.PHASE_END_YELLOW, phase)
+        if colour == GREEN:
+            yield Event(time_ms, Code.PHASE_BEGIN_GREEN, phase)
+        elif colour == YELLOW:
+            yield Event(time_ms, Code.PHASE_BEGIN_YELLOW, phase)
+        elif colour == RED and before in (GREEN, YELLOW):
+            yield Event(time_ms, Code.PHASE_BEGIN_RED_CLEARANCE, phase)
+            at = bisect_left(ends_ms, time_ms)
+            ends = [*ends_ms[at : at + 1], *(next_ms for next_ms, _ in colours[k + 1 : k + 2])]
+            if ends:
+                # readers cannot order two events of one moment
+                yield Event(max(min(ends), time_ms + 1), Code.PHASE_END_RED_CLEARANCE, phase)
+        before = colour
+
+
+def _walks(phase: int, colours: Colours) -> Iterator[Event]:
+    """Walk, change interval and don't walk. Most SUMO programs show crossings no yellow: then the change interval is
+    empty."""
+    is_walking = is_changing = False
+    for time_ms, colour in colours:
+        if is_walking and colour != GREEN:
+            yield Event(time_ms, Code.PEDESTRIAN_BEGIN_CHANGE, phase)
+            is_walking, is_changing = False, True
+        if is_changing and colour in (RED, DARK):
+            yield Event(time_ms, Code.PEDESTRIAN_BEGIN_DONT_WALK, phase)
+            is_changing = False
+        if colour == GREEN:
+            yield Event(time_ms, Code.PEDESTRIAN_BEGIN_WALK, phase)
+            is_walking, is_changing = True, False
+
+
+def _calls(phase: int, colours: Colours, presence: Sequence[Detection]) -> Iterator[Event]:
+    """Vehicle calls: registered when a presence loop is occupied without green, dropped by green, or when all loops are
+    free."""
+    # at the same moment the colour counts first, as readers sort the events
+    changes: list[tuple[int, int, str | Detection]] = [(time_ms, 0, colour) for time_ms, colour in colours]
+    changes += [(_ms(detection.time_s), 1, detection) for detection in presence]
+    changes.sort(key=lambda change: change[:2])
+    occupied: set[str] = set()
+    colour, is_called = DARK, False
+    for time_ms, _, change in changes:
+        if isinstance(change, str):
+            colour = change
+        elif change.is_on:
+            occupied.add(change.detector)
+        else:
+            occupied.discard(change.detector)
+        waits = bool(occupied) and colour in (YELLOW, RED)
+        if waits != is_called:
+            is_called = waits
+            yield Event(time_ms, Code.PHASE_CALL_REGISTERED if waits else Code.PHASE_CALL_DROPPED, phase)
+
+
+def _pedestrian_calls(signal: SignalTimeline, phases: PhaseNumbers) -> Iterator[Event]:
+    phase_of = {link: phase.number for phase in phases.phases for link in phase.walk_links}
+    for call in signal.pedestrian_calls:
+        if call.link in phase_of:
+            yield Event(_ms(call.time_s), Code.PEDESTRIAN_CALL_REGISTERED, phase_of[call.link])
+
+
+def _detector(detection: Detection, number: int) -> Event:
+    return Event(_ms(detection.time_s), Code.DETECTOR_ON if detection.is_on else Code.DETECTOR_OFF, number)
+
+
+def _patterns(signal: SignalTimeline, programs: Sequence[Program]) -> Iterator[Event]:
+    """Pattern, cycle length and offset. A pattern is a program's place among the signal's programs, in order of their
+    ids."""
+    by_id = {program.id: program for program in programs}
+    unknown = {change.program for change in signal.programs if change.program is not None} - {*by_id, OFF_PROGRAM}
+    number_of = {name: k for k, name in enumerate((*sorted(by_id.keys() - {OFF_PROGRAM}), *sorted(unknown)), 1)}
+    running: int | None = None
+    for change in signal.programs:
+        cycle_s = offset_s = 0
+        if change.program is None:
+            pattern = PATTERN_FREE
+        elif change.program == OFF_PROGRAM:
+            pattern = PATTERN_FLASH
+        else:
+            pattern = min(number_of[change.program], MAX_PATTERN)
+            program = by_id.get(change.program)
+            if program is not None and program.type == green_ends.STATIC and program.phases:
+                cycle_s = round(sum(phase.duration_s for phase in program.phases))
+                offset_s = program.offset_s % cycle_s if cycle_s else 0
+        if pattern == running:
+            continue
+        running, time_ms = pattern, _ms(change.begin_s)
+        yield Event(time_ms, Code.PATTERN_CHANGE, pattern)
+        yield Event(time_ms, Code.CYCLE_LENGTH_CHANGE, min(cycle_s, MAX_BYTE))
+        if cycle_s > MAX_BYTE:
+            yield Event(time_ms, Code.ADDITIONAL_CYCLE_LENGTH, min(cycle_s - MAX_BYTE, MAX_BYTE))
+        yield Event(time_ms, Code.OFFSET_CHANGE, min(offset_s, MAX_BYTE))
+
+
+def _flash(signal: SignalTimeline) -> Iterator[Event]:
+    """Dark (state O, or control mode off) and flashing yellow (state o) of the whole signal, and their ends."""
+    changes: list[tuple[int, int, ShownState | str]] = [(_ms(shown.begin_s), 0, shown) for shown in signal.states]
+    changes += [(_ms(change.begin_s), 1, change.mode) for change in signal.modes]
+    changes.sort(key=lambda change: change[:2])
+    state, mode, status = "", "", NOT_FLASH
+    moments = [time_ms for time_ms, _, _ in changes]
+    for k, (time_ms, _, change) in enumerate(changes):
+        if isinstance(change, str):
+            mode = change
+        else:
+            state = change.state
+        if time_ms in moments[k + 1 : k + 2]:
+            continue  # the mode changes at the same moment
+        shown = set(state)
+        if mode == OFF or (shown and shown <= {"O"}):
+            now = FLASH_OTHER
+        else:
+            now = FLASH_AUTOMATIC if shown and shown <= {"o", "O"} else NOT_FLASH
+        if now != status:
+            status = now
+            yield Event(time_ms, Code.FLASH_STATUS, status)
+
+
+def _policy(signal: SignalTimeline) -> Iterator[Event]:
+    """The special function that is on in control mode policy."""
+    is_on = False
+    for change in signal.modes:
+        if (change.mode == POLICY) != is_on:
+            is_on = not is_on
+            code = Code.SPECIAL_FUNCTION_ON if is_on else Code.SPECIAL_FUNCTION_OFF
+            yield Event(_ms(change.begin_s), code, POLICY_FUNCTION)

@@ -1,0 +1,135 @@
+"""Files of signal events for ATSPM tools, each written beside its place and then renamed.
+
+    events.csv      TimeStamp, DeviceId, EventId, Parameter: for Oregon DOT's package `atspm`
+    detectors.csv   DeviceId, Phase, Parameter, Function: its detector table
+    phases.csv      DeviceId, Signal, Phase, Movements: what the numbers mean
+    notes.txt       what is not known, and which rules of readers do not hold, by device
+    device-N.xml    the events of a device as MAXTIME writes them, which UDOT's ATSPM 5 imports
+
+Devices are numbered: a column with both numbers and names of signals would be read as numbers by some tools, as text by
+others.
+"""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from city import whole_files
+from city.errors import InputError
+from city.printable import printable
+from controller.recording.detectors import Detector
+from records.atspm import detectors
+from records.atspm.event_codes import Event
+from records.atspm.events import SignalEvents
+from records.atspm.phase_numbers import PhaseNumbers
+from records.atspm.timeline import Timeline
+
+REMEDY = "pass another folder"
+NO_NOTES = "All rules of readers hold.\n"
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of an export."""
+
+    paths: tuple[Path, ...]
+    notes: tuple[str, ...]
+    """The lines of notes.txt."""
+
+
+def device_numbers(phases: Mapping[str, PhaseNumbers]) -> dict[str, int]:
+    """By signal, its device number, from 1: its place among all signals of the network, in order of their ids."""
+    return {signal: number for number, signal in enumerate(sorted(phases), 1)}
+
+
+def write(
+    folder: Path,
+    timeline: Timeline,
+    events: Iterable[SignalEvents],
+    phases: Mapping[str, PhaseNumbers],
+    loops: Sequence[Detector] = (),
+    notes: Sequence[str] = (),
+) -> Written:
+    """Write all files into a folder, which is created. Raises InputError.
+
+    Args:
+        folder: the folder.
+        timeline: what the events were made from: it has the date.
+        events: of `signal_events`; taken one by one.
+        phases: of all signals of the network, so that a signal has the same device number in every export.
+        loops: the detectors.
+        notes: first lines of notes.txt, such as what is not known.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be created: {error.strerror or error}; pass another folder") from None
+    devices = device_numbers(phases)
+    paths = [folder / name for name in ("events.csv", "detectors.csv", "phases.csv", "notes.txt")]
+    rules: list[str] = []
+    with whole_files.replacing(paths[0], REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["TimeStamp", "DeviceId", "EventId", "Parameter"])
+        for own in events:
+            device = devices[own.signal]
+            writer.writerows(_row(timeline, event, device) for event in own.events)
+            paths.append(folder / f"device-{device}.xml")
+            _write_maxtime(paths[-1], timeline, own, device, phases[own.signal])
+            rules += [f"device {device}, signal {printable(own.signal)}, {note}" for note in own.notes]
+    _write_detectors(paths[1], [loop for loop in loops if loop.signal in phases], phases, devices)
+    _write_phases(paths[2], phases, devices)
+    notes = (*map(printable, notes), *rules)
+    whole_files.write(paths[3], "".join(f"{note}\n" for note in notes) + ("" if rules else NO_NOTES), REMEDY)
+    return Written(tuple(paths), notes)
+
+
+def _row(timeline: Timeline, event: Event, device: int) -> tuple[str, int, int, int]:
+    """A row of events.csv."""
+    return timeline.time(event.time_ms).isoformat(" ", "milliseconds"), device, int(event.code), event.parameter
+
+
+def _write_detectors(
+    path: Path, loops: Sequence[Detector], phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]
+) -> None:
+    numbers = detectors.numbers(loops)
+    with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["DeviceId", "Phase", "Parameter", "Function"])
+        for loop in loops:
+            phase = phases[loop.signal].phase_of_lane.get(loop.stop_lane)
+            if phase is not None:
+                writer.writerow([devices[loop.signal], phase, numbers[loop.id], loop.function])
+
+
+def _write_phases(path: Path, phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]) -> None:
+    with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["DeviceId", "Signal", "Phase", "Movements"])
+        for signal, number in devices.items():
+            for phase in phases[signal].phases:
+                writer.writerow([number, signal, phase.number, phase.description])
+
+
+def _write_maxtime(path: Path, timeline: Timeline, own: SignalEvents, device: int, phases: PhaseNumbers) -> None:
+    """Write events as MAXTIME's own log: elements `Event` in `EventResponses/EventResponse`."""
+    begin = timeline.time(round(timeline.begin_s * 1000))
+    in_use = ",".join(str(phase.number) for phase in phases.phases)
+    with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write(
+            '<?xml version="1.0" encoding="utf-8"?>\n<EventResponses><EventResponse><Description>'
+            f"<IntersectionNumber>{device}</IntersectionNumber><StartTime>{_maxtime(begin)}</StartTime>"
+            f"<PhasesInUse>{in_use}</PhasesInUse></Description>\n"
+        )
+        for number, event in enumerate(own.events, 1):
+            file.write(
+                f'<Event ID="{number}" TimeStamp="{_maxtime(timeline.time(event.time_ms))}" '
+                f'EventTypeID="{int(event.code)}" Parameter="{event.parameter}"/>\n'
+            )
+        file.write("</EventResponse></EventResponses>\n")
+
+
+def _maxtime(time: datetime) -> str:
+    """A time as MAXTIME writes it: `7-22-2024 13:33:19.345`, with the month first."""
+    return f"{time.month}-{time.day}-{time:%Y %H:%M:%S}.{time.microsecond // 1000:03d}"

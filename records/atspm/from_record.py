@@ -1,0 +1,431 @@
+"""A timeline and readings from a record: what its signals showed, what controlled them, and what was read of their
+lanes.
+
+shown states      from the steps; a hole of the record is control mode lost
+control modes     from the TLs' steps and operators' commands; fallback if max-pressure or greedy drove in the place of
+policies programs          while signals were handed to them; none while the controller set the states causes
+max-out for a green that the safety rules ended at its maximum queues            halting vehicles, whenever the TL was
+due volumes           counted vehicles, else the flow of single vehicles on their lanes after Edie: the way that they
+drive in a time,
+                  divided by the lane's length (dialect street, driver greedy)
+detectors         occupied while a vehicle is on them: from entries and exits, of runs in which SUMO had loaded
+detectors; free
+                  after a hole of the record, until a vehicle enters
+
+Edie, "Discussion of traffic stream measurements and definitions", 1963.
+"""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import InitVar, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from city.config import City
+from city.errors import InputError
+from city.network import Program
+from city.sumo_files import time_text
+from controller.recording.detectors import Detector
+from controller.recording.record_writer import NS
+from controller.recording.run_start import RunStart
+from controller.recording.sentences import mode_name
+from protos import record_pb2 as record
+from records.atspm import phase_numbers
+from records.atspm.occupancy import Occupancy
+from records.atspm.phase_numbers import PhaseNumbers
+from records.atspm.readings import LaneReading, SignalReadings, VehicleReading
+from records.atspm.spool import Series, Spool
+from records.atspm.timeline import (
+    FALLBACK,
+    LOST,
+    MAX_OUT,
+    MODES,
+    POLICY,
+    GreenEnd,
+    ModeChange,
+    ProgramChange,
+    ShownState,
+    SignalTimeline,
+    Timeline,
+)
+from records.record_reader import RecordedStep, RecordReader
+from records.recorded_run import start_of
+from records.run_files import RunReader
+
+HOLE_S = 1e-6
+"""Longer times between two shown states are a hole."""
+AFTER_HOLE_S = 0.001
+"""Control mode lost lasts so much longer than a hole, because why the greens in it ended is not known."""
+MAX_GAP_S = 60.0
+"""A longer time between two readings of single vehicles is not counted as flow."""
+NO_DETECTORS = "SUMO had loaded no detectors of greenserve detectors for these signals, so there are no detector events"
+
+
+@dataclass(frozen=True)
+class RecordedSignals:
+    """The signals of a record."""
+
+    run: RunStart
+    timeline: Timeline
+    phases: dict[str, PhaseNumbers]
+    """By signal, for all signals of the network."""
+    programs: dict[str, tuple[Program, ...]]
+    """By recorded signal."""
+    readings: dict[str, SignalReadings]
+    """By recorded signal."""
+    names: dict[str, str]
+    """By recorded signal, its TL and its id."""
+    detectors: tuple[Detector, ...]
+    notes: tuple[str, ...]
+
+
+def read(
+    reader: RunReader,
+    city: City | None = None,
+    zero: datetime | None = None,
+    tls: Iterable[str] | None = None,
+    from_s: float | None = None,
+    to_s: float | None = None,
+    vehicles_s: float = 0.0,
+) -> RecordedSignals:
+    """The signals of a record.
+
+    Args:
+        reader: the record.
+        city: whose phase numbers count; None: those with which the run was recorded.
+        zero: local date and time of simulated second 0; None: midnight of the day (UTC) on which the run began.
+        tls: those to read; None: all.
+        from_s: first simulated second; None: the record's first.
+        to_s: end of the time, in simulated seconds; None: the record's end.
+        vehicles_s: time from the begin of which single vehicles are kept.
+
+    Raises InputError if the record's network or the phase numbers cannot be read, or no signal is recorded in that
+    time.
+    """
+    steps, zero = collect(reader, city, zero, tls, from_s, to_s, vehicles_s)
+    return steps.recorded(zero, reader.missing)
+
+
+def collect(
+    reader: RunReader,
+    city: City | None = None,
+    zero: datetime | None = None,
+    tls: Iterable[str] | None = None,
+    from_s: float | None = None,
+    to_s: float | None = None,
+    vehicles_s: float = 0.0,
+    spool: Spool | None = None,
+) -> "tuple[StepCollector, datetime]":
+    """The steps of a record, and the local date and time of second 0. Arguments and errors are those of `read`.
+
+    `spool`: keeps states and detections in a file, for a record that does not fit into memory; readings of lanes are
+    left out.
+    """
+    path = reader.files[0].path
+    with RecordReader(path) as file:
+        run = start_of(path, file.city, file.attachments)
+    street = run.street
+    phases = phase_numbers.of_city(city, street) if city is not None else _recorded_phases(path, run)
+    if zero is None:
+        zero = datetime.fromtimestamp(reader.city.begin_unix_ns / NS, UTC).replace(
+            hour=0, minute=0, second=0, microsecond=0, tzinfo=None
+        )
+    chosen = None if tls is None else set(tls)
+    steps = StepCollector(run, phases, chosen, from_s, to_s, vehicles_s, spool)
+    for recorded in reader.steps(chosen):
+        if to_s is not None and recorded.step.at_s >= to_s and steps.end_s >= to_s:
+            break
+        try:
+            steps.add(recorded)
+        except OutOfOrder as error:
+            raise InputError(f"{path}: its times are out of order: {error}; record the run again") from None
+    if not steps.begin_s < steps.end_s:
+        raise InputError(f"{path}: has no shown state of these TLs at that time; see greenserve record info")
+    return steps, zero
+
+
+class OutOfOrder(ValueError):
+    """A time comes after a later one."""
+
+
+def programs_of(run: RunStart, signal: str) -> tuple[Program, ...]:
+    """The programs that a signal had in SUMO. Only the network's files say whether an actuated one is coordinated; one
+    that they do not define counts as such, so that no gap-out is made up."""
+    coordinated = {program.id: program.is_coordinated for program in run.street.signals[signal].programs}
+    running = run.start.signals[signal].programs.values()
+    return tuple(replace(program, is_coordinated=coordinated.get(program.id, True)) for program in running)
+
+
+@dataclass
+class _Signal:
+    """What is known of a signal so far."""
+
+    id: str
+    tl: str
+    number_of_states: int
+    """Its place among the states of a step."""
+    lanes: dict[int, list[int]]
+    """By phase, the rows of its incoming lanes."""
+    uses_flow: bool = False
+    """Whether vehicles are not counted, but read one by one."""
+    spool: InitVar[Spool | None] = None
+    readings: SignalReadings = field(default_factory=SignalReadings)
+    flow: dict[int, float] = field(default_factory=dict)
+    """By phase, the vehicles that passed until `flow_s`, after Edie."""
+    flow_s: float | None = None
+
+    def __post_init__(self, spool: Spool | None) -> None:
+        self.states = Series[ShownState](spool)
+        self.modes = Series[ModeChange](spool)
+        self.programs = Series[ProgramChange](spool)
+        self.green_ends = Series[GreenEnd](spool)
+
+    def set_mode(self, begin_s: float, mode: str) -> None:
+        while (newest := self.modes.newest) is not None and newest.begin_s >= begin_s:
+            self.modes.remove_newest()
+        if newest is None or newest.mode != mode:
+            self.modes.append(ModeChange(begin_s, mode))
+
+    def set_program(self, begin_s: float, program: str | None) -> None:
+        while (newest := self.programs.newest) is not None and newest.begin_s >= begin_s:
+            self.programs.remove_newest()
+        if newest is None or newest.program != program:
+            self.programs.append(ProgramChange(begin_s, program))
+
+    def add_green_end(self, time_s: float, cause: str) -> None:
+        """Raises OutOfOrder."""
+        newest = self.green_ends.newest
+        if newest is not None and newest.time_s > time_s:
+            raise OutOfOrder(f"{self.id}: green_ends: {time_s} s comes after {newest.time_s} s")
+        self.green_ends.append(GreenEnd(time_s, cause))
+
+    def timeline(self) -> SignalTimeline:
+        return SignalTimeline(
+            self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), tuple(self.green_ends)
+        )
+
+
+def _recorded_phases(path: Path, run: RunStart) -> dict[str, PhaseNumbers]:
+    """The phases of every signal, with the recorded numbers. Raises InputError."""
+    signals = {
+        contract.tl: [run.street.signals[signal] for signal in contract.signal_ids] for contract in run.contracts
+    }
+    try:
+        return phase_numbers.of_tls(run.street, signals, run.phases, str(path))
+    except InputError as error:
+        raise InputError(f"{error}, in a city.toml that --city names") from None
+
+
+class StepCollector:
+    """Collects the steps of a run, of a file or of one that is simulated now."""
+
+    def __init__(
+        self,
+        run: RunStart,
+        phases: Mapping[str, PhaseNumbers],
+        tls: set[str] | None,
+        from_s: float | None,
+        to_s: float | None,
+        vehicles_s: float,
+        spool: Spool | None = None,
+    ) -> None:
+        """`phases`: of every signal of the network; the other arguments are those of `collect`."""
+        self._run, self._phases = run, phases
+        self._tls = [contract.tl for contract in run.contracts]
+        self._lanes = run.tracked_lanes()
+        self._outflow = {self._lanes.row[lane]: k for k, lane in enumerate(self._lanes.outflow_lanes)}
+        self._length_m = [run.street.lane_length_m[lane] for lane in self._lanes.lanes]
+        self._has_driver = run.driver is not None
+        self._from_s, self._to_s, self._vehicles_s = from_s, to_s, vehicles_s
+        self._has_readings = spool is None
+        self._rows: dict[tuple[str, ...], list[int]] = {}
+        self.begin_s = self.end_s = -math.inf if from_s is None else from_s
+        self._shown_s: float | None = None
+        """End of the newest shown state."""
+        self.holes: list[str] = []
+        self._occupancy = Occupancy(run.detectors, spool)
+        self.signals: dict[str, _Signal] = {}
+        self._of_tl: dict[str, list[_Signal]] = {}
+        number_of_states = {signal: k for k, signal in enumerate(run.start.signals)}
+        for contract in run.contracts:
+            if tls is not None and contract.tl not in tls:
+                continue
+            read_lanes = set(self._lanes.lanes_of[contract.tl])
+            for signal in contract.signal_ids:
+                lanes: dict[int, list[int]] = {}
+                for lane, phase in phases[signal].phase_of_lane.items():
+                    if lane in read_lanes or lane in self._lanes.vehicle_lanes_of.get(contract.tl, ()):
+                        lanes.setdefault(phase, []).append(self._lanes.row[lane])
+                rows = [row for own in lanes.values() for row in own]
+                uses_flow = not all(row in self._outflow for row in rows) and set(
+                    self._lanes.vehicle_lanes_of.get(contract.tl, ())
+                ) >= {self._lanes.lanes[row] for row in rows}
+                self.signals[signal] = _Signal(signal, contract.tl, number_of_states[signal], lanes, uses_flow, spool)
+                self._of_tl.setdefault(contract.tl, []).append(self.signals[signal])
+
+    def add(self, recorded: RecordedStep) -> None:
+        """Add a step; steps are in order."""
+        step = recorded.step
+        if self._shown_s is None:
+            # a run begins with policies; of a run without its beginning, the modes are not known yet
+            mode = self._mode(record.TlStep.POLICY) if step.number == 0 else LOST
+            begin_s = min([step.at_s, *(shown.begin_s for shown in step.shown)])
+            for signal in self.signals.values():
+                if signal.modes.newest is None:
+                    signal.set_mode(begin_s, mode)
+        for shown in step.shown:
+            self._add_shown(shown)
+        self._occupancy.add(step.detectors)
+        for command in step.commands:
+            for signal in self._of_tl.get(command.tl, ()):
+                signal.set_mode(step.at_s, self._mode(command.mode))
+        for tl, tl_step in recorded.tls.items():
+            for signal in self._of_tl.get(tl, ()):
+                signal.set_mode(tl_step.at_s, self._mode(tl_step.mode))
+                self._add_states(signal, tl_step)
+        if step.due and self._has_readings and self._is_inside(step.at_s):
+            self._add_readings(step)
+
+    def timeline(self, zero: datetime, signals: Iterable[str] | None = None) -> Timeline:
+        """What signals showed in the steps so far. `signals`: None for all."""
+        names = tuple(self.signals) if signals is None else tuple(signals)
+        own = tuple(self.signals[name].timeline() for name in names)
+        return Timeline(self.begin_s, self.end_s, zero, own, tuple(self._occupancy.detections(names)))
+
+    def recorded(
+        self, zero: datetime, missing: Iterable[str] = (), signals: Iterable[str] | None = None
+    ) -> RecordedSignals:
+        """The signals of the steps so far.
+
+        Args:
+            zero: local date and time of simulated second 0.
+            missing: what else is missing of the record.
+            signals: those of the timeline; None for all.
+        """
+        run = self._run
+        detectors = tuple(detector for detector in run.detectors if detector.signal in self.signals)
+        notes = [*([] if detectors else [NO_DETECTORS]), *missing, *self.holes]
+        if run.driver is not None:
+            notes.append(f"{run.driver} drove in the place of the policies: its time is control mode {FALLBACK}")
+        if any(signal.uses_flow for signal in self.signals.values()):
+            notes.append("volumes of TLs whose single vehicles are read are their flow (Edie), not counts")
+        return RecordedSignals(
+            run,
+            self.timeline(zero, signals),
+            dict(self._phases),
+            {name: programs_of(run, name) for name in self.signals},
+            {name: signal.readings for name, signal in self.signals.items()},
+            {name: f"{signal.tl}, signal {name}" for name, signal in self.signals.items()},
+            detectors,
+            tuple(notes),
+        )
+
+    def _is_inside(self, time_s: float) -> bool:
+        return (self._from_s is None or time_s >= self._from_s) and (self._to_s is None or time_s <= self._to_s)
+
+    def _mode(self, mode: "record.TlStep.ControlMode") -> str:
+        name = mode_name(mode)
+        if name not in MODES:
+            return LOST  # of another version
+        return FALLBACK if self._has_driver and name == POLICY else name
+
+    def _add_shown(self, shown: record.Shown) -> None:
+        if self._shown_s is None:
+            self.begin_s = max(self.begin_s, shown.begin_s)
+        elif shown.begin_s > self._shown_s + HOLE_S:
+            self._add_hole(self._shown_s, shown.begin_s)
+        self._shown_s = shown.end_s
+        self.end_s = max(self.end_s, shown.end_s if self._to_s is None else min(shown.end_s, self._to_s))
+        for signal in self.signals.values():
+            # a signal has a few states, each of which is shown many times
+            state = (
+                sys.intern(shown.states[signal.number_of_states]) if signal.number_of_states < len(shown.states) else ""
+            )
+            before = signal.states.newest
+            if state and (before is None or (before.state != state and before.begin_s < shown.begin_s)):
+                signal.states.append(ShownState(shown.begin_s, state))
+
+    def _add_hole(self, begin_s: float, end_s: float) -> None:
+        self.holes.append(f"nothing is recorded from {time_text(begin_s)} to {time_text(end_s)}")
+        self._occupancy.end_all(begin_s)
+        for signal in self.signals.values():
+            newest = signal.modes.newest
+            signal.set_mode(begin_s, LOST)
+            signal.set_mode(end_s + AFTER_HOLE_S, newest.mode if newest is not None else LOST)
+
+    def _add_states(self, signal: _Signal, tl_step: record.TlStep) -> None:
+        """Programs, and greens that the safety rules ended at their maximum."""
+        for states in tl_step.states:
+            for command in states.commands:
+                if command.signal == signal.id:
+                    signal.set_program(states.at_s, None if command.state else command.program)
+            for override in states.overrides:
+                if override.signal == signal.id and override.reason == record.TlStep.MAX_GREEN:
+                    signal.add_green_end(states.at_s, MAX_OUT)
+
+    def _add_readings(self, step: record.Step) -> None:
+        due = tuple(self._tls[k] for k in step.due if k < len(self._tls))
+        if due not in self._rows:
+            self._rows[due] = sorted({self._lanes.row[lane] for tl in due for lane in self._lanes.lanes_of[tl]})
+        readings = step.readings
+        # lists by row of the lane
+        vehicles = dict(zip(self._rows[due], readings.vehicles, strict=False))
+        halting = dict(zip(self._rows[due], readings.halting, strict=False))
+        driven: dict[int, float] = {}
+        count: dict[int, int] = {}
+        waiting: dict[int, int] = {}
+        for row, speed_mps in zip(readings.vehicle_lane, readings.speed_mps, strict=False):
+            driven[row] = driven.get(row, 0.0) + speed_mps
+            count[row] = count.get(row, 0) + 1
+            waiting[row] = waiting.get(row, 0) + (speed_mps < 0.1)
+        for tl in due:
+            for signal in self._of_tl.get(tl, ()):
+                self._add_lanes(signal, step, {**count, **vehicles}, {**waiting, **halting}, driven)
+            # once, if the TL has several signals
+            for signal in self._of_tl.get(tl, ())[:1] if step.at_s < self.begin_s + self._vehicles_s else ():
+                signal.readings.vehicles.extend(self._vehicles_of(signal, step))
+                signal.readings.vehicle_times_s.append(step.at_s)
+
+    def _add_lanes(
+        self,
+        signal: _Signal,
+        step: record.Step,
+        vehicles: Mapping[int, int],
+        halting: Mapping[int, int],
+        driven: Mapping[int, float],
+    ) -> None:
+        """Add a reading of each phase's lanes.
+
+        Args:
+            signal: the signal.
+            step: the step.
+            vehicles: by row of a lane, its vehicles.
+            halting: by row, those that halt.
+            driven: by row, the sum of speeds in m/s.
+        """
+        outflow = step.readings.outflow
+        gap_s = step.at_s - signal.flow_s if signal.flow_s is not None else 0.0
+        signal.flow_s = step.at_s
+        for phase, rows in signal.lanes.items():
+            own = [halting.get(row, 0) for row in rows]
+            passed: float | None = None
+            if all(self._outflow.get(row, len(outflow)) < len(outflow) for row in rows):
+                passed = float(sum(outflow[self._outflow[row]] for row in rows))
+            elif signal.uses_flow:
+                flow = sum(driven.get(row, 0.0) / self._length_m[row] for row in rows)
+                signal.flow[phase] = signal.flow.get(phase, 0.0) + (flow * gap_s if gap_s <= MAX_GAP_S else 0.0)
+                passed = signal.flow[phase]
+            total = sum(vehicles.get(row, 0) for row in rows)
+            signal.readings.lanes.setdefault(phase, []).append(
+                LaneReading(step.at_s, total, sum(own), max(own, default=0), passed)
+            )
+
+    def _vehicles_of(self, signal: _Signal, step: record.Step) -> Iterator[VehicleReading]:
+        rows = set(self._lanes.vehicle_rows_of([signal.tl])[1].tolist())
+        readings = step.readings
+        for row, position_m, speed_mps in zip(
+            readings.vehicle_lane, readings.position_m, readings.speed_mps, strict=False
+        ):
+            if row in rows:
+                yield VehicleReading(step.at_s, self._lanes.lanes[row], position_m, speed_mps)

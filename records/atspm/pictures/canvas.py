@@ -1,0 +1,394 @@
+"""An SVG drawing with axes. Data is clipped at the axes before it is drawn, so that nothing lies outside of them.
+
+title
+subtitle
+legend
+bands of time, such as control modes
+y | data                            | right y
+  +---------------------------------+
+    x
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from xml.sax.saxutils import escape, quoteattr
+
+from city.printable import printable
+from records.atspm.timeline import Timeline
+
+BLUE, GREEN, ORANGE, YELLOW, PINK, LIGHT_BLUE, RED = (
+    "#0072B2",
+    "#009E73",
+    "#E69F00",
+    "#D9C400",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+)
+"""The colours of UDOT's ATSPM 5, which colour-blind readers can distinguish; its yellow is too light for paper."""
+BLACK, GREY = "#222222", "#888888"
+WIDTH, HALF_WIDTH = 720, 352
+"""Widths in px; a page of A4 has WIDTH."""
+FONT_PX = 11
+CHAR_PX = 6.0
+"""Mean width of a character."""
+MAX_TEXT_CHARS = 120
+MARGIN_LEFT, MARGIN_RIGHT, MARGIN_BOTTOM = 48, 50, 36
+LINE_PX = 15
+BAND_PX = 13
+MAX_TICKS_Y = 5
+HEADROOM = 1.04
+"""Length of an axis by the largest value, so that its mark does not lie on the frame."""
+TICK_STEPS_S = (1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
+"""Distances of the ticks of a time axis, of which the smallest that leaves room for their labels is used."""
+TIME_LABEL_PX = 52
+DOT, RING, SQUARE, DIAMOND, TRIANGLE, CROSS = "dot", "ring", "square", "diamond", "triangle", "cross"
+_SHAPES = {
+    DOT: "h0",
+    RING: "m-2.4,0a2.4,2.4 0 1 0 4.8,0a2.4,2.4 0 1 0 -4.8,0",
+    SQUARE: "m-2,-2h4v4h-4z",
+    DIAMOND: "m0,-3l3,3l-3,3l-3,-3z",
+    TRIANGLE: "m0,-3l3,5.2h-6z",
+    CROSS: "m-2.3,-2.3l4.6,4.6m0,-4.6l-4.6,4.6",
+}
+"""By shape, its path from its centre."""
+_FILLED = {SQUARE, DIAMOND, TRIANGLE}
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis with its ticks."""
+
+    begin: float
+    end: float
+    title: str
+    ticks: tuple[tuple[float, str], ...] = ()
+
+    @property
+    def span(self) -> float:
+        return self.end - self.begin
+
+
+def number_axis(title: str, top: float, min_step: float = 0.0) -> Axis:
+    """An axis from 0 to a round number above `top`, with ticks at least `min_step` apart."""
+    top = top * HEADROOM if math.isfinite(top) and top > 0 else 1.0
+    power = 10.0 ** math.floor(math.log10(top / MAX_TICKS_Y))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * MAX_TICKS_Y >= top * (1 - 1e-9))
+    step = max(step, min_step)
+    count = math.ceil(top / step - 1e-9)
+    return Axis(0.0, count * step, title, tuple((k * step, f"{k * step:.10g}") for k in range(count + 1)))
+
+
+def time_axis(timeline: Timeline, width: float = WIDTH) -> Axis:
+    """The axis of a timeline, in simulated seconds, with local times of day at its ticks."""
+    begin_s, end_s = timeline.begin_s, timeline.end_s
+    room = max(int((width - MARGIN_LEFT - MARGIN_RIGHT) / TIME_LABEL_PX), 1)
+    step_s = next((step for step in TICK_STEPS_S if (end_s - begin_s) / step <= room), TICK_STEPS_S[-1])
+    begin = timeline.time(round(begin_s * 1000))
+    midnight = begin.replace(hour=0, minute=0, second=0, microsecond=0)
+    offset_s = (begin - midnight).total_seconds()
+    ticks = []
+    for k in range(math.ceil(offset_s / step_s), math.floor((offset_s + end_s - begin_s) / step_s) + 1):
+        time = midnight + timedelta(seconds=k * step_s)
+        is_date = time.hour == time.minute == time.second == 0 and end_s - begin_s > TICK_STEPS_S[-1]
+        text = f"{time:%d %b}" if is_date else f"{time:%H:%M:%S}" if step_s < 60 else f"{time:%H:%M}"
+        ticks.append((begin_s + k * step_s - offset_s, text))
+    return Axis(begin_s, end_s, f"Time ({begin:%a %d %b %Y})", tuple(ticks))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the legend: of a mark, or of a line."""
+
+    text: str
+    colour: str
+    shape: str = ""
+    """Of a mark; "": a line."""
+    dash: str = ""
+    width: float = 1.6
+
+
+class Canvas:
+    """One drawing. Coordinates are those of the axes."""
+
+    def __init__(
+        self,
+        title: str,
+        subtitle: str,
+        x: Axis,
+        y: Axis,
+        right: Axis | None = None,
+        legend: Sequence[Entry] = (),
+        bands: Sequence[tuple[float, float, str]] = (),
+        width: int = WIDTH,
+        plot_height: int = 170,
+    ) -> None:
+        """Draw the frame.
+
+        Args:
+            title: its first line.
+            subtitle: its second line.
+            x: the horizontal axis.
+            y: the vertical axis.
+            right: a second vertical axis.
+            legend: its entries.
+            bands: (begin, end, text) of intervals of x, which are named above the data.
+            width: in px.
+            plot_height: of the data, in px.
+        """
+        self.x, self.y, self.right = x, y, right
+        self._width, self._title = width, title
+        self._parts: list[str] = []
+        self._text(4, 14, title, size=13, weight="bold", room=width - 8)
+        self._text(4, 14 + LINE_PX, subtitle, colour="#555555", room=width - 8)
+        legend_top = 14 + 2 * LINE_PX
+        rows = self._legend(legend, legend_top)
+        self.top = legend_top + rows * LINE_PX - 5 + (BAND_PX if bands else 0)
+        self.left, self.plot_width = MARGIN_LEFT, width - MARGIN_LEFT - MARGIN_RIGHT
+        self.plot_height = plot_height
+        self.height = self.top + plot_height + MARGIN_BOTTOM
+        self._bands(bands)
+        self._axes()
+
+    @property
+    def bottom(self) -> float:
+        return self.top + self.plot_height
+
+    def px(self, point: Point, is_right: bool = False) -> Point:
+        """The place of a point, in px."""
+        y = self.right if is_right and self.right is not None else self.y
+        return (
+            self.left + (point[0] - self.x.begin) / (self.x.span or 1.0) * self.plot_width,
+            self.bottom - (point[1] - y.begin) / (y.span or 1.0) * self.plot_height,
+        )
+
+    def marks(self, points: Iterable[Point], shape: str, colour: str, dy_px: float = 0.0, size: float = 2.4) -> None:
+        """Draw a mark at each point; those outside of the axes are left out.
+
+        `dy_px`: moves the marks down. `size`: of dots, in px.
+        """
+        places = [place for point in points if self._holds(place := self.px(point), dy_px)]
+        if not places:
+            return
+        path = "".join(f"M{x:.1f},{y + dy_px:.1f}{_SHAPES[shape]}" for x, y in places)
+        fill = colour if shape in _FILLED else "none"
+        stroke = f'stroke-width="{size:g}" stroke-linecap="round"' if shape == DOT else 'stroke-width="1.2"'
+        self._parts.append(f'<path class="data" d="{path}" fill="{fill}" stroke="{colour}" {stroke}/>')
+
+    def line(
+        self,
+        points: Sequence[Point],
+        colour: str,
+        width: float = 1.6,
+        dash: str = "",
+        is_right: bool = False,
+    ) -> None:
+        """Draw a line through points."""
+        self.segments(pairwise(points), colour, width, dash, is_right)
+
+    def segments(
+        self,
+        pairs: Iterable[tuple[Point, Point]],
+        colour: str,
+        width: float = 1.6,
+        dash: str = "",
+        is_right: bool = False,
+        opacity: float = 1.0,
+    ) -> None:
+        """Draw lines between pairs of points, cut at the axes."""
+        path: list[str] = []
+        last: Point | None = None
+        for a, b in pairs:
+            ends = self._cut(self.px(a, is_right), self.px(b, is_right))
+            if ends is None:
+                continue
+            (x0, y0), (x1, y1) = ends
+            if last != (x0, y0):
+                path.append(f"M{x0:.1f},{y0:.1f}")
+            path.append(f"L{x1:.1f},{y1:.1f}")
+            last = x1, y1
+        if path:
+            dashes = f' stroke-dasharray="{dash}"' if dash else ""
+            shade = f' opacity="{opacity:g}"' if opacity < 1 else ""
+            self._parts.append(
+                f'<path class="data" d="{"".join(path)}" fill="none" stroke="{colour}" '
+                f'stroke-width="{width:g}"{dashes}{shade}/>'
+            )
+
+    def polygons(self, shapes: Iterable[Sequence[Point]], colour: str, opacity: float) -> None:
+        """Fill polygons, cut at the axes."""
+        paths = []
+        for shape in shapes:
+            places = _clipped(
+                [self.px(point) for point in shape], self.left, self.top, self.plot_width, self.plot_height
+            )
+            if places:
+                paths.append("M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in places) + "Z")
+        if paths:
+            self._parts.append(f'<path class="data" d="{"".join(paths)}" fill="{colour}" opacity="{opacity:g}"/>')
+
+    def label(self, point: Point, text: str, dy_px: float = 0.0, room: float = 300.0) -> None:
+        """Write a text that begins at a point."""
+        x, y = self.px(point)
+        self._text(x + 3, y + dy_px, text, room=room, halo=True)
+
+    def svg(self) -> str:
+        """The drawing, as one SVG element."""
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {self.height:g}" '
+            f'width="{self._width}" '
+            f'height="{self.height:g}" font-family="Arial, Helvetica, sans-serif" font-size="{FONT_PX}" '
+            f'role="img" aria-label={quoteattr(printable(self._title))}>\n' + "\n".join(self._parts) + "\n</svg>"
+        )
+
+    def _holds(self, place: Point, dy_px: float) -> bool:
+        x, y = place[0], place[1] + dy_px
+        return self.left <= x <= self.left + self.plot_width and self.top <= y <= self.bottom
+
+    def _cut(self, a: Point, b: Point) -> tuple[Point, Point] | None:
+        """The part of a line inside of the axes (the algorithm of Liang and Barsky)."""
+        (x0, y0), (x1, y1) = a, b
+        if not all(map(math.isfinite, (x0, y0, x1, y1))):
+            return None
+        dx, dy = x1 - x0, y1 - y0
+        begin, end = 0.0, 1.0
+        for p, q in (
+            (-dx, x0 - self.left),
+            (dx, self.left + self.plot_width - x0),
+            (-dy, y0 - self.top),
+            (dy, self.bottom - y0),
+        ):
+            if p == 0:
+                if q < 0:
+                    return None
+            elif p < 0:
+                begin = max(begin, q / p)
+            else:
+                end = min(end, q / p)
+        if not begin <= end:
+            return None
+        return (x0 + begin * dx, y0 + begin * dy), (x0 + end * dx, y0 + end * dy)
+
+    def _legend(self, legend: Sequence[Entry], top: float) -> int:
+        """Write the legend and return its number of rows."""
+        x, row = 6.0, 0
+        for entry in legend:
+            width = 24 + CHAR_PX * len(entry.text) + 10
+            if x + width > self._width and x > 6:
+                x, row = 6.0, row + 1
+            y = top + row * LINE_PX
+            if entry.shape:
+                fill = entry.colour if entry.shape in _FILLED else "none"
+                stroke = 'stroke-width="3.4" stroke-linecap="round"' if entry.shape == DOT else 'stroke-width="1.2"'
+                self._parts.append(
+                    f'<path d="M{x + 9:.1f},{y - 4:.1f}{_SHAPES[entry.shape]}" fill="{fill}" stroke="{entry.colour}" '
+                    f"{stroke}/>"
+                )
+            else:
+                dash = f' stroke-dasharray="{entry.dash}"' if entry.dash else ""
+                self._parts.append(
+                    f'<path d="M{x:.1f},{y - 4:.1f}h18" fill="none" stroke="{entry.colour}" '
+                    f'stroke-width="{entry.width:g}"{dash}/>'
+                )
+            self._text(x + 22, y, entry.text)
+            x += width
+        return row + 1 if legend else 0
+
+    def _bands(self, bands: Sequence[tuple[float, float, str]]) -> None:
+        """Name intervals of x in a strip above the data."""
+        for k, (begin, end, text) in enumerate(bands):
+            begin, end = max(begin, self.x.begin), min(end, self.x.end)
+            if begin >= end:
+                continue
+            (x0, _), (x1, _) = self.px((begin, 0)), self.px((end, 0))
+            self._parts.append(
+                f'<rect class="band" x="{x0:.1f}" y="{self.top - BAND_PX:g}" width="{x1 - x0:.1f}" height="{BAND_PX}" '
+                f'fill="{("#ffffff", "#e4e4e4")[k % 2]}" stroke="#bbbbbb" stroke-width="0.5"/>'
+            )
+            if x1 - x0 > CHAR_PX * len(text):
+                self._text(x0 + 3, self.top - 3, text, size=9)
+
+    def _axes(self) -> None:
+        x0, x1 = self.left, self.left + self.plot_width
+        for value, text in self.y.ticks:
+            _, y = self.px((0, value))
+            self._parts.append(f'<path d="M{x0},{y:.1f}H{x1}" stroke="#dddddd" stroke-width="0.7"/>')
+            self._text(x0 - 4, y + 4, text, anchor="end", room=MARGIN_LEFT - 16)
+        for value, text in self.x.ticks:
+            x, _ = self.px((value, 0))
+            self._parts.append(f'<path d="M{x:.1f},{self.bottom:g}v4" stroke="{GREY}" stroke-width="0.8"/>')
+            self._text(x, self.bottom + 15, text, anchor="middle")
+        if self.right is not None:
+            for value, text in self.right.ticks:
+                _, y = self.px((0, value), is_right=True)
+                self._text(x1 + 4, y + 4, text, room=MARGIN_RIGHT - 16)
+            self._text(self._width - 13, self.top + self.plot_height / 2, self.right.title, anchor="middle", turned=90)
+        self._text(11, self.top + self.plot_height / 2, self.y.title, anchor="middle", turned=-90)
+        self._text(x0 + self.plot_width / 2, self.bottom + 30, self.x.title, anchor="middle")
+        self._parts.append(
+            f'<rect class="axes" x="{x0}" y="{self.top:g}" width="{self.plot_width}" height="{self.plot_height}" '
+            'fill="none" '
+            f'stroke="{GREY}" stroke-width="0.8"/>'
+        )
+
+    def _text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        anchor: str = "start",
+        size: int = FONT_PX,
+        weight: str = "",
+        colour: str = BLACK,
+        room: float | None = None,
+        turned: int = 0,
+        halo: bool = False,
+    ) -> None:
+        chars = MAX_TEXT_CHARS if room is None else max(int(room / (CHAR_PX * size / FONT_PX)), 4)
+        shown = escape(printable(text, min(chars, MAX_TEXT_CHARS)))
+        full = f"<title>{escape(printable(text))}</title>" if shown != escape(text) else ""
+        attributes = f' font-weight="{weight}"' if weight else ""
+        attributes += f' transform="rotate({turned} {x:.1f} {y:.1f})"' if turned else ""
+        attributes += ' paint-order="stroke" stroke="#ffffff" stroke-width="2.5"' if halo else ""
+        self._parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
+            f"fill={quoteattr(colour)}{attributes}>{shown}{full}</text>"
+        )
+
+
+def sentence(title: str, text: str) -> str:
+    """What stands in the place of a picture that has nothing to draw."""
+    return f'<p class="none"><b>{escape(printable(title))}</b>: {escape(printable(text))}</p>'
+
+
+def steps(points: Sequence[Point], end: float) -> list[Point]:
+    """The corners of a line that keeps each value until the next one; the last one until `end`."""
+    corners: list[Point] = []
+    for k, (x, y) in enumerate(points):
+        corners.append((x, y))
+        corners.append((points[k + 1][0] if k + 1 < len(points) else end, y))
+    return corners
+
+
+def _clipped(places: list[Point], left: float, top: float, width: float, height: float) -> list[Point]:
+    """A polygon cut at a rectangle (the algorithm of Sutherland and Hodgman)."""
+    for index, limit, sign in ((0, left, 1), (0, left + width, -1), (1, top, 1), (1, top + height, -1)):
+        places = list(_cut_polygon(places, index, limit, sign))
+    return places
+
+
+def _cut_polygon(places: Sequence[Point], index: int, limit: float, sign: int) -> Iterator[Point]:
+    for k, b in enumerate(places):
+        a = places[k - 1]
+        is_a_in, is_b_in = (sign * (place[index] - limit) >= 0 for place in (a, b))
+        if is_a_in != is_b_in:
+            share = (limit - a[index]) / (b[index] - a[index])
+            cut = [a[0] + share * (b[0] - a[0]), a[1] + share * (b[1] - a[1])]
+            cut[index] = limit
+            yield cut[0], cut[1]
+        if is_b_in:
+            yield b

@@ -1,0 +1,70 @@
+"""Purdue coordination diagram: when in the cycle vehicles arrive, cycle after cycle.
+
+x is the time of day, y the time since the phase's red began. Below the green line a vehicle arrives on red, between the
+green and the yellow line on green. https://doi.org/10.5703/1288284315333 explains how to read it.
+"""
+
+from bisect import bisect_right
+
+from controller.recording.detectors import ADVANCE
+from records.atspm.pictures.canvas import (
+    BLUE,
+    DOT,
+    GREEN,
+    PINK,
+    RED,
+    YELLOW,
+    Canvas,
+    Entry,
+    number_axis,
+    sentence,
+    steps,
+    time_axis,
+)
+from records.atspm.pictures.signal_view import SignalView
+
+TITLE = "Purdue Coordination Diagram"
+
+
+def draw(view: SignalView, phase: int) -> str:
+    """The diagram of a phase as SVG, or a sentence if it had no complete cycle."""
+    cycles = view.cycles(phase)
+    if not cycles:
+        return sentence(TITLE, f"{view.description(phase)} had no complete cycle from red to red.")
+    starts = [cycle.begin_s for cycle in cycles]
+    dots, on_green = [], 0
+    for time_s in view.arrivals(phase):
+        at = bisect_right(starts, time_s) - 1
+        if at >= 0 and time_s < cycles[at].end_s:
+            dots.append((time_s, time_s - cycles[at].begin_s))
+            on_green += cycles[at].green_s <= time_s < cycles[at].yellow_s
+    if not view.has_detectors(phase, ADVANCE):
+        info = "no advance detectors: lines only"
+    else:
+        info = f"Arrivals on Green: {100 * on_green / len(dots):.0f}%" if dots else "no arrivals"
+    volumes = view.volumes(phase)
+    legend = [
+        Entry("Red Series", RED, width=2.4),
+        Entry("Yellow Series", YELLOW, dash="5 2"),
+        Entry("Green Series", GREEN, width=1.2),
+    ]
+    if dots:
+        legend.append(Entry("Detector Events", BLUE, DOT))
+    if volumes:
+        legend.append(Entry("Volume Per Hour", PINK, dash="2 2"))
+    canvas = Canvas(
+        TITLE,
+        f"{view.name} - {view.description(phase)}; {info}",
+        time_axis(view.timeline),
+        number_axis("Cycle Time (s)", max(cycle.end_s - cycle.begin_s for cycle in cycles)),
+        number_axis("Volume per Hour", max(volume for _, volume in volumes)) if volumes else None,
+        legend,
+        view.modes(),
+    )
+    if volumes:
+        canvas.line(steps(volumes, view.timeline.end_s), PINK, dash="2 2", is_right=True)
+    canvas.line([(cycle.end_s, cycle.end_s - cycle.begin_s) for cycle in cycles], RED, width=2.4)
+    canvas.line([(cycle.yellow_s, cycle.yellow_s - cycle.begin_s) for cycle in cycles], YELLOW, dash="5 2")
+    canvas.line([(cycle.green_s, cycle.green_s - cycle.begin_s) for cycle in cycles], GREEN, width=1.2)
+    canvas.marks(dots, DOT, BLUE)
+    return canvas.svg()

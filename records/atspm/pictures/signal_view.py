@@ -1,0 +1,243 @@
+"""One signal as its pictures need it: cycles, splits, arrivals, occupancies and volumes of its phases."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+from city.network import Program
+from controller.recording.detectors import ADVANCE, PRESENCE, Detector
+from records.atspm import detectors
+from records.atspm.event_codes import Code, Event
+from records.atspm.events import signal_events
+from records.atspm.phase_numbers import Phase, PhaseNumbers
+from records.atspm.readings import LaneReading, SignalReadings
+from records.atspm.timeline import FORCE_OFF, GAP_OUT, MAX_OUT, SignalTimeline, Timeline
+
+BIN_S = 900.0
+"""Bins of volumes, delays and shares of split failures, as in UDOT's tools; shorter for less than an hour."""
+SHORT_BINS_S = (60.0, 300.0)
+MIN_BINS = 3
+CAUSES = {Code.PHASE_GAP_OUT: GAP_OUT, Code.PHASE_MAX_OUT: MAX_OUT, Code.PHASE_FORCE_OFF: FORCE_OFF}
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A phase from the begin of red to the next one, in s."""
+
+    begin_s: float
+    green_s: float
+    """Begin of green."""
+    yellow_s: float
+    """Begin of yellow, or end of green without one."""
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Split:
+    """A green of a phase with its yellow and red clearance, in s."""
+
+    begin_s: float
+    green_end_s: float
+    end_s: float
+    cause: str | None
+    """Why the green ended; None if it is not known."""
+
+
+@dataclass(frozen=True)
+class SignalView:
+    """One signal."""
+
+    timeline: Timeline
+    own: SignalTimeline
+    phases: PhaseNumbers
+    events: tuple[Event, ...]
+    loops: tuple[tuple[int, Detector], ...] = ()
+    """(number, loop) of its detectors."""
+    readings: SignalReadings = field(default_factory=SignalReadings)
+    name: str = ""
+
+    @property
+    def vehicle_phases(self) -> list[Phase]:
+        return [phase for phase in self.phases.phases if phase.links]
+
+    def description(self, phase: int) -> str:
+        """A phase in words."""
+        return next(
+            (f"Phase {each.number}: {each.description}" for each in self.phases.phases if each.number == phase), ""
+        )
+
+    def times_s(self, code: Code, parameter: int) -> list[float]:
+        """The times of an event."""
+        return self._times_s.get((code, parameter), [])
+
+    @cached_property
+    def _times_s(self) -> dict[tuple[Code, int], list[float]]:
+        """By code and parameter, the times of the events."""
+        times: dict[tuple[Code, int], list[float]] = {}
+        for event in self.events:
+            times.setdefault((event.code, event.parameter), []).append(event.time_ms / 1000)
+        return times
+
+    def cycles(self, phase: int) -> list[Cycle]:
+        """The complete cycles of a phase, from red to red."""
+        reds = self.times_s(Code.PHASE_BEGIN_RED_CLEARANCE, phase)
+        greens = self.times_s(Code.PHASE_BEGIN_GREEN, phase)
+        yellows = self.times_s(Code.PHASE_BEGIN_YELLOW, phase)
+        ends = self.times_s(Code.PHASE_GREEN_TERMINATION, phase)
+        found = []
+        for begin_s, end_s in pairwise(reds):
+            at = bisect_left(greens, begin_s)
+            if at == len(greens) or greens[at] >= end_s:
+                continue
+            # the last ones before the red, if yellow turned to green again
+            yellow = yellows[bisect_left(yellows, end_s) - 1 : bisect_left(yellows, end_s)]
+            end = ends[bisect_right(ends, end_s) - 1]
+            found.append(Cycle(begin_s, greens[at], yellow[0] if yellow and yellow[0] > greens[at] else end, end_s))
+        return found
+
+    def splits(self, phase: int) -> list[Split]:
+        """The greens of a phase that begin and end in the timeline."""
+        found: list[Split] = []
+        begin_s: float | None = None
+        green_end_s: float | None = None
+        cause: str | None = None
+        last_s = 0.0
+        for event in self.events:
+            if event.parameter != phase:
+                continue
+            time_s = event.time_ms / 1000
+            if event.code == Code.PHASE_BEGIN_GREEN:
+                if begin_s is not None and green_end_s is not None:
+                    found.append(Split(begin_s, green_end_s, last_s, cause))
+                begin_s, green_end_s, cause = time_s, None, None
+            elif event.code in CAUSES:
+                cause = CAUSES[event.code]
+            elif event.code == Code.PHASE_GREEN_TERMINATION:
+                green_end_s = last_s = time_s
+            elif event.code in (Code.PHASE_END_YELLOW, Code.PHASE_BEGIN_RED_CLEARANCE):
+                last_s = time_s
+            elif event.code == Code.PHASE_END_RED_CLEARANCE and begin_s is not None and green_end_s is not None:
+                # 1 ms stands for no all-red
+                found.append(Split(begin_s, green_end_s, time_s if time_s - last_s > 0.0015 else last_s, cause))
+                begin_s = green_end_s = None
+        return found
+
+    def arrivals(self, phase: int) -> list[float]:
+        """When the advance detectors of a phase became occupied."""
+        return sorted(
+            time_s for number in self._numbers(phase, ADVANCE) for time_s in self.times_s(Code.DETECTOR_ON, number)
+        )
+
+    def has_detectors(self, phase: int, function: str) -> bool:
+        return bool(self._numbers(phase, function))
+
+    def occupied(self, phase: int) -> list[Interval]:
+        """When any presence detector of a phase was occupied."""
+        changes = sorted(
+            (time_s, change)
+            for number in self._numbers(phase, PRESENCE)
+            for code, change in ((Code.DETECTOR_ON, 1), (Code.DETECTOR_OFF, -1))
+            for time_s in self.times_s(code, number)
+        )
+        intervals: list[Interval] = []
+        count, since_s = 0, 0.0
+        for time_s, change in changes:
+            before, count = count, max(count + change, 0)
+            if not before and count:
+                since_s = time_s
+            elif before and not count:
+                intervals.append((since_s, time_s))
+        return [*intervals, (since_s, self.timeline.end_s)] if count else intervals
+
+    def lane_readings(self, phase: int) -> list[LaneReading]:
+        return self.readings.lanes.get(phase, [])
+
+    @property
+    def bin_s(self) -> float:
+        """Width of a bin."""
+        duration_s = self.timeline.end_s - self.timeline.begin_s
+        return BIN_S if duration_s >= MIN_BINS * BIN_S else SHORT_BINS_S[duration_s >= MIN_BINS * SHORT_BINS_S[1]]
+
+    @property
+    def bins(self) -> list[Interval]:
+        """Bins of the timeline; the last one may be shorter."""
+        begin_s, end_s, width_s = self.timeline.begin_s, self.timeline.end_s, self.bin_s
+        count = max(round((end_s - begin_s) / width_s), 1) if end_s > begin_s else 0
+        edges = [begin_s + k * width_s for k in range(count)] + [end_s]
+        return list(pairwise(edges)) if count else []
+
+    def volumes(self, phase: int) -> list[tuple[float, float]]:
+        """(begin of the bin, vehicles per hour) of a phase: of its advance detectors, else of the readings. Empty: not
+        known."""
+        if self.has_detectors(phase, ADVANCE):
+            times = self.arrivals(phase)
+            return [(a, (bisect_left(times, b) - bisect_left(times, a)) * 3600 / (b - a)) for a, b in self.bins]
+        return [(a, vehicles * 3600 / (b - a)) for (a, b), vehicles in zip(self.bins, self.passed(phase), strict=False)]
+
+    def passed(self, phase: int) -> list[float]:
+        """By bin, the vehicles that left a phase's lanes, of the readings. Empty: not known."""
+        known = [
+            (reading.time_s, reading.passed) for reading in self.lane_readings(phase) if reading.passed is not None
+        ]
+        if not known:
+            return []
+        times = [time_s for time_s, _ in known]
+        counts = []
+        for a, b in self.bins:
+            first, last = max(bisect_right(times, a) - 1, 0), max(bisect_right(times, b) - 1, 0)
+            counts.append(known[last][1] - known[first][1])
+        return counts
+
+    def modes(self) -> list[tuple[float, float, str]]:
+        """(begin, end, text) of the control modes, and of the programs without a controller."""
+        changes = [(change.begin_s, change.mode) for change in self.own.modes]
+        if not changes:
+            changes = [(change.begin_s, f"program {change.program or 'of a client'}") for change in self.own.programs]
+        ends = [begin_s for begin_s, _ in changes[1:]] + [self.timeline.end_s]
+        return [(begin_s, end_s, text) for (begin_s, text), end_s in zip(changes, ends, strict=False)]
+
+    def _numbers(self, phase: int, function: str) -> list[int]:
+        """The numbers of a phase's detectors."""
+        lanes = self.phases.phase_of_lane
+        return [
+            number for number, loop in self.loops if loop.function == function and lanes.get(loop.stop_lane) == phase
+        ]
+
+
+def views(
+    timeline: Timeline,
+    phases: Mapping[str, PhaseNumbers],
+    loops: Sequence[Detector] = (),
+    programs: Mapping[str, Sequence[Program]] | None = None,
+    readings: Mapping[str, SignalReadings] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> list[SignalView]:
+    """The signals of a timeline.
+
+    Args:
+        timeline: what was shown, and why.
+        phases: by signal, for all signals of the timeline.
+        loops: the detectors.
+        programs: by signal, its programs.
+        readings: by signal, what was read of its lanes.
+        names: by signal, what it is called in titles.
+    """
+    numbers = detectors.numbers(loops)
+    result = []
+    for own, made in zip(timeline.signals, signal_events(timeline, phases, loops, programs), strict=True):
+        mine = tuple((numbers[loop.id], loop) for loop in loops if loop.signal == own.signal)
+        result.append(
+            SignalView(
+                timeline,
+                own,
+                phases[own.signal],
+                made.events,
+                mine,
+                (readings or {}).get(own.signal, SignalReadings()),
+                (names or {}).get(own.signal, own.signal),
+            )
+        )
+    return result

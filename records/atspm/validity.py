@@ -1,0 +1,108 @@
+"""Rules of readers about the events of a signal: if one does not hold, a note names it and the reason.
+
+The package `atspm` of Oregon DOT marks a yellow or a red clearance of more than 10 s invalid, and leaves a cycle
+without yellow out of split failures (its queries timeline.sql and split_failures.sql). A signal without any event for
+two minutes by day looks as if its connection were lost.
+"""
+
+from collections.abc import Sequence
+from datetime import time
+from itertools import pairwise
+
+from records.atspm.event_codes import Code, Event
+from records.atspm.timeline import LOST, SignalTimeline, Timeline
+
+MAX_CLEARANCE_S = 10.0
+MAX_SILENCE_S = 120.0
+DAY = time(6), time(22)
+"""Local time at which the day begins and ends."""
+CLEARANCES = {
+    Code.PHASE_BEGIN_YELLOW: (Code.PHASE_END_YELLOW, "yellow"),
+    Code.PHASE_BEGIN_RED_CLEARANCE: (Code.PHASE_END_RED_CLEARANCE, "red clearance"),
+}
+_CLEARANCE_OF = {end: (begin, name) for begin, (end, name) in CLEARANCES.items()}
+
+
+def notes(timeline: Timeline, signal: SignalTimeline, events: Sequence[Event]) -> list[str]:
+    """One sentence for each rule that the events of a signal do not keep, with the first time and the number of times.
+
+    Args:
+        timeline: its begin, end and date.
+        signal: the signal.
+        events: in order of time.
+    """
+    return [
+        *_long_clearances(timeline, events),
+        *_without_yellow(timeline, events),
+        *_silences(timeline, signal, events),
+    ]
+
+
+def _long_clearances(timeline: Timeline, events: Sequence[Event]) -> list[str]:
+    end_ms = round(timeline.end_s * 1000)
+    begins: dict[tuple[Code, int], int] = {}
+    long: dict[tuple[str, int], list[tuple[int, float]]] = {}
+    for event in events:
+        if event.code in CLEARANCES:
+            begins[event.code, event.parameter] = event.time_ms
+        elif event.code in _CLEARANCE_OF:
+            begin, name = _CLEARANCE_OF[event.code]
+            if (since := begins.pop((begin, event.parameter), None)) is not None:
+                long.setdefault((name, event.parameter), []).append((since, (event.time_ms - since) / 1000))
+    for (code, phase), since in begins.items():
+        long.setdefault((CLEARANCES[code][1], phase), []).append((since, (end_ms - since) / 1000))
+    lines = []
+    for (name, phase), intervals in long.items():
+        over = [(since, duration_s) for since, duration_s in intervals if duration_s > MAX_CLEARANCE_S]
+        if over:
+            since, duration_s = over[0]
+            lines.append(
+                f"phase {phase}: a {name} of {duration_s:g} s at {timeline.time(since):%Y-%m-%d %H:%M:%S} ({len(over)} "
+                f"in all): readers take one of more than {MAX_CLEARANCE_S:g} s for bad data"
+            )
+    return lines
+
+
+def _without_yellow(timeline: Timeline, events: Sequence[Event]) -> list[str]:
+    """Greens that turn to red at once."""
+    ended: dict[int, int] = {}
+    found: dict[int, list[int]] = {}
+    for event in events:
+        if event.code == Code.PHASE_GREEN_TERMINATION:
+            ended[event.parameter] = event.time_ms
+        elif event.code == Code.PHASE_BEGIN_YELLOW:
+            ended.pop(event.parameter, None)
+        elif event.code == Code.PHASE_BEGIN_RED_CLEARANCE and ended.get(event.parameter) == event.time_ms:
+            found.setdefault(event.parameter, []).append(event.time_ms)
+    return [
+        f"phase {phase}: a green without yellow at {timeline.time(times[0]):%Y-%m-%d %H:%M:%S} ({len(times)} in all): "
+        "readers leave its cycle out of split failures"
+        for phase, times in found.items()
+    ]
+
+
+def _silences(timeline: Timeline, signal: SignalTimeline, events: Sequence[Event]) -> list[str]:
+    times = [round(timeline.begin_s * 1000), *(event.time_ms for event in events), round(timeline.end_s * 1000)]
+    found = [
+        (before, after)
+        for before, after in pairwise(times)
+        if after - before > 1000 * MAX_SILENCE_S and (_is_day(timeline, before) or _is_day(timeline, after))
+    ]
+    if not found:
+        return []
+    before, after = found[0]
+    mode = ""
+    for change in signal.modes:
+        if change.begin_s * 1000 <= before:
+            mode = change.mode
+    reason = f" in control mode {mode}" if mode else ""
+    reason += ", because the signal was not read" if mode == LOST else ""
+    return [
+        f"no event for {(after - before) / 1000:g} s from {timeline.time(before):%Y-%m-%d %H:%M:%S}{reason} "
+        f"({len(found)} in all): readers may take more than {MAX_SILENCE_S:g} s by day for a lost connection"
+    ]
+
+
+def _is_day(timeline: Timeline, time_ms: int) -> bool:
+    begin, end = DAY
+    return begin <= timeline.time(time_ms).time() < end

@@ -1,0 +1,62 @@
+"""`greenserve record`: read, draw, export and repair the records of `greenserve control --record`. `greenserve
+replay`."""
+
+import importlib.util
+import sys
+
+from city import program
+from city.arguments import Parser
+from city.errors import InputError
+
+SUBCOMMANDS = {
+    "info": ("records.info", "show what a record has, and what is missing"),
+    "show": ("records.show", "show each decision of a time as a sentence"),
+    "export": ("records.export", "write tables as CSV or Parquet, or files for ATSPM tools"),
+    "report": ("records.report", "write a page with ATSPM pictures"),
+    "repair": ("records.repair", "write a whole file from a damaged one"),
+}
+"""By name: the module, and the summary."""
+
+
+def main(argv: list[str] | None = None, prog: str = "python -m records.command") -> int:
+    """Run a subcommand and return its exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments and arguments[0] in SUBCOMMANDS and _lacks_extra():
+        return program.run(_without_extra)
+    modules = {name: module for name, (module, _) in SUBCOMMANDS.items()}
+    return program.run_subcommand(arguments, prog, modules, _no_subcommand)
+
+
+def replay(argv: list[str], prog: str) -> int:
+    """Run `greenserve replay` and return its exit code."""
+    if _lacks_extra():
+        return program.run(_without_extra)
+    return program.load("records.replay_command")(argv, prog)
+
+
+def _lacks_extra() -> bool:
+    return importlib.util.find_spec("mcap") is None
+
+
+def _without_extra() -> int:
+    raise InputError("records need the package mcap; install greenserve[record]")
+
+
+def _no_subcommand(argv: list[str], prog: str) -> int:
+    """Handle --help; any other arguments are an error."""
+
+    def run() -> int:
+        parser = Parser(
+            prog=prog, description="Read, draw, export and repair the records of greenserve control --record."
+        )
+        commands = parser.add_subparsers(metavar="COMMAND", required=True)
+        for name, (_, summary) in SUBCOMMANDS.items():
+            commands.add_parser(name, help=summary, add_help=False)
+        parser.parse_args(argv)
+        return 0
+
+    return program.run(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

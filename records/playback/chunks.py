@@ -1,0 +1,160 @@
+"""Random access to the messages of a run: chunks are unpacked when they are needed, and the newest ones are kept."""
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+from mcap.records import Channel, McapRecord, Message, Schema
+
+from city.errors import InputError
+from controller.recording.record_writer import STEP, TL
+from protos import record_pb2 as record
+from records.mcap_stream import Losses, records_of_chunk, records_of_names
+from records.playback import chunk_places
+from records.playback.chunk_places import Place
+
+MAX_CACHED_BYTES = 128 << 20
+"""Memory of the messages that are kept, beside those of the newest chunk."""
+ENTRY_BYTES = 200
+"""Memory of a message, without its data."""
+_STEP_SCHEMA, _TL_SCHEMA = record.Step.DESCRIPTOR.full_name, record.TlStep.DESCRIPTOR.full_name
+
+
+class Entry(NamedTuple):
+    """A message that is not parsed yet."""
+
+    log_ns: int
+    """Simulated time."""
+    publish_ns: int
+    """Wall clock."""
+    data: bytes
+
+
+Chunk = dict[str, list[Entry]]
+"""The messages of a chunk by topic, in their order."""
+
+
+class Chunks:
+    """The chunks of a run's files. Used by one thread at a time."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Find the chunks. Raises InputError if a file cannot be read, or none has a chunk."""
+        self._paths = tuple(paths)
+        self._topics: list[dict[int, str]] = [{} for _ in paths]
+        """By file and channel, the topics of steps and TLs."""
+        self._schemas: list[dict[int, str]] = [{} for _ in paths]
+        self._cache: OrderedDict[Place, tuple[Chunk, int]] = OrderedDict()
+        self._cached_bytes = 0
+        self._lost: set[str] = set()
+        self.losses = Losses()
+        """What could not be read so far."""
+        self.reads = 0
+        """Chunks that were read from files."""
+        places = [place for file in range(len(paths)) for place in self._find(file)]
+        if not places:
+            raise InputError(f"{self._paths[0]}: has no step that can be read; name another record")
+        self._places = sorted(places)
+        self._first_ns = [place.first_ns for place in self._places]
+        self._reach_ns = list(accumulate((place.last_ns for place in self._places), max))
+        """By chunk, the last log_time up to its end."""
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def path(self) -> Path:
+        """The first file."""
+        return self._paths[0]
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """The first and the last log_time."""
+        return self._first_ns[0], self._reach_ns[-1]
+
+    def before(self, at_ns: int) -> Iterator[Chunk]:
+        """The chunks that begin at a time or before it, the newest first."""
+        return (self._chunk(self._places[k]) for k in range(bisect_right(self._first_ns, at_ns) - 1, -1, -1))
+
+    def since(self, at_ns: int) -> Iterator[Chunk]:
+        """The chunks that end at a time or after it, in their order."""
+        return (self._chunk(self._places[k]) for k in range(bisect_left(self._reach_ns, at_ns), len(self._places)))
+
+    def between(self, topic: str, from_ns: int, to_ns: int) -> list[Entry]:
+        """The messages of a topic with from_ns <= log_time <= to_ns, in their order."""
+        found: list[Entry] = []
+        for k in range(bisect_left(self._reach_ns, from_ns), bisect_right(self._first_ns, to_ns)):
+            entries = self._chunk(self._places[k]).get(topic, ())
+            found += [entry for entry in entries if from_ns <= entry.log_ns <= to_ns]
+        return found
+
+    def time_before(self, at_ns: int, max_bytes: int) -> int:
+        """The first log_time of the oldest chunk of those that begin before a time and have `max_bytes` together."""
+        last = first = max(bisect_right(self._first_ns, at_ns) - 1, 0)
+        size = self._places[last].length
+        while first > 0 and (size := size + self._places[first - 1].length) <= max_bytes:
+            first -= 1
+        return self._first_ns[first]
+
+    def lose(self, text: str) -> None:
+        """Note what could not be read, once."""
+        if text not in self._lost:
+            self._lost.add(text)
+            self.losses.add(text)
+
+    def _find(self, file: int) -> list[Place]:
+        path = self._paths[file]
+        try:
+            with path.open("rb") as stream:
+                index = chunk_places.find(stream, file)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}; name a file that can be read") from None
+        try:
+            self._take(file, records_of_names(index.names))
+        except ValueError as error:
+            self.lose(f"{path.name}: its index is damaged ({error})")
+        for place in index.named_in:
+            self._chunk(place)
+        return index.places
+
+    def _chunk(self, place: Place) -> Chunk:
+        """The messages of a chunk; if it is damaged, those before the damage, and a loss."""
+        if place in self._cache:
+            self._cache.move_to_end(place)
+            return self._cache[place][0]
+        chunk: Chunk = {}
+        path = self._paths[place.file]
+        try:
+            with path.open("rb") as stream:
+                stream.seek(place.begin)
+                content = stream.read(place.length)
+            self.reads += 1
+            self._take(place.file, records_of_chunk(content), chunk)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            self.lose(f"{path.name}: bytes {place.begin:,} to {place.begin + place.length:,} are damaged ({reason})")
+        size = sum(ENTRY_BYTES + len(entry.data) for entries in chunk.values() for entry in entries)
+        self._cache[place] = chunk, size
+        self._cached_bytes += size
+        while self._cached_bytes > MAX_CACHED_BYTES and len(self._cache) > 1:
+            self._cached_bytes -= self._cache.popitem(last=False)[1][1]
+        return chunk
+
+    def _take(self, file: int, records: Iterable[McapRecord], chunk: Chunk | None = None) -> None:
+        """Take the names of channels, and the messages. Raises ValueError at the first record that is damaged."""
+        topics, schemas = self._topics[file], self._schemas[file]
+        for item in records:
+            if isinstance(item, Message):
+                topic = topics.get(item.channel_id)
+                if topic is not None and chunk is not None:
+                    chunk.setdefault(topic, []).append(Entry(item.log_time, item.publish_time, item.data))
+            elif isinstance(item, Schema):
+                schemas[item.id] = item.name
+            elif isinstance(item, Channel):
+                schema = schemas.get(item.schema_id)
+                if (item.topic == STEP and schema == _STEP_SCHEMA) or (
+                    item.topic.startswith(TL) and schema == _TL_SCHEMA
+                ):
+                    topics[item.id] = item.topic

@@ -1,0 +1,194 @@
+"""What the street was like at one second of a record: states, control modes, queues, vehicles."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from city.sumo_files import time_text
+from controller.operator.page.frames import NO_VEHICLES, Vehicles
+from controller.recording.run_start import RunStart
+from protos import record_pb2 as record
+from records.playback.lane_positions import LanePositions
+from records.playback.timeline import Timeline
+from records.record_reader import missing_steps
+from signals.fallback.control_mode import ControlMode
+from signals.observation import MAX_CACHED_BATCHES, Floats, Rows, VehicleReadings
+
+LOOK_BACK_S = 120.0
+"""Simulated time in which a TL's newest decision is looked for."""
+MAX_REPORTS = 3
+"""Steps in which the states of a second are looked for: a step may only report what was shown before it."""
+MODES: Mapping[int, ControlMode] = {record.TlStep.ControlMode.Value(mode.name): mode for mode in ControlMode}
+"""By the record's value."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The street at a second."""
+
+    at_s: float
+    number: int
+    """Of the newest step; -1 without one."""
+    wall_ns: int
+    """Wall clock of the newest step, ns since 1970; 0 without one."""
+    hole: str
+    """What the record lacks at this second; "" if nothing."""
+    shown: tuple[str, ...]
+    """By signal; empty if the record does not have what it shows."""
+    modes: bytes
+    """By TL, the value of its ControlMode."""
+    halting: Floats
+    """float64 [lanes], at the newest decision of each lane's TL."""
+    vehicles: Vehicles
+    """Those that the newest decisions of the TLs had read."""
+
+
+class MomentReader:
+    """Reads moments of a run. Used by one thread at a time."""
+
+    def __init__(self, timeline: Timeline, run: RunStart, city: record.City, positions: LanePositions) -> None:
+        """`city`: of the first file. `positions`: of the lanes of the readings."""
+        self.timeline, self._positions = timeline, positions
+        self.tls = [contract.tl for contract in run.contracts]
+        self._first_states = tuple(signal.shown for signal in city.signals)
+        """Those with which the run began."""
+        self._begin_s = city.begin_s
+        self._lanes = run.tracked_lanes()
+        self._has_vehicles = any(self._lanes.vehicle_lanes_of.values())
+        self._rows: dict[tuple[str, ...], slice | Rows] = {}
+        """By TLs, the rows of their lanes."""
+
+    def moment(self, at_s: float) -> Moment:
+        """The street at a second of the record."""
+        newest = self.timeline.step_before(at_s)
+        following = self.timeline.step_since(at_s)
+        step = newest[0] if newest is not None else None
+        recent = self._recent(at_s)
+        hole = _hole(step, following)
+        # what was read before a hole says nothing of it
+        read = [] if hole else recent
+        vehicles = self._positions.at(self._vehicles(read)) if self._has_vehicles else NO_VEHICLES
+        return Moment(
+            at_s,
+            step.number if step is not None else -1,
+            newest[1] if newest is not None else 0,
+            hole,
+            self._shown(at_s, following),
+            self._modes(at_s, recent),
+            self._halting(read),
+            vehicles,
+        )
+
+    def _recent(self, at_s: float) -> list[record.Step]:
+        """The steps up to a second in which each TL has decided once, in their order."""
+        steps, lacking = [], set(range(len(self.tls)))
+        for step in self.timeline.steps_back(at_s, LOOK_BACK_S):
+            steps.append(step)
+            lacking.difference_update(step.due)
+            if not lacking:
+                break
+        return steps[::-1]
+
+    def halting_of(self, step: record.Step, rows: Sequence[int]) -> int | None:
+        """The vehicles that halt on lanes with these rows, as a step read them; None if it is malformed."""
+        values = np.zeros(len(self._lanes.lanes))
+        return int(values[list(rows)].sum()) if self._read_halting(step, values) else None
+
+    def tls_of(self, step: record.Step) -> tuple[str, ...]:
+        """The TLs that decided in a step."""
+        return tuple(self.tls[k] for k in step.due if k < len(self.tls))
+
+    def _shown(self, at_s: float, following: record.Step | None) -> tuple[str, ...]:
+        """The states of the second that ends at at_s."""
+        if at_s <= self._begin_s:
+            return self._first_states
+        for _ in range(MAX_REPORTS):
+            if following is None:
+                break
+            for shown in following.shown:
+                if shown.begin_s < at_s <= shown.end_s and len(shown.states) == len(self._first_states):
+                    return tuple(shown.states)
+            # further steps of the same second, or the next one
+            following = self._step_after(following)
+        return ("",) * len(self._first_states)
+
+    def _step_after(self, step: record.Step) -> record.Step | None:
+        same = self.timeline.steps(step.at_s, step.at_s)
+        after = next((each for each in same if each.number > step.number), None)
+        if after is None:
+            after = self.timeline.step_since(step.at_s + 1e-6)
+        return after if after is not None and after.number == step.number + 1 else None
+
+    def _modes(self, at_s: float, recent: Sequence[record.Step]) -> bytes:
+        """The newest of each TL: after its decision, or after an operator's command."""
+        tl_steps = self.timeline.newest_tl_steps(self.tls, at_s, LOOK_BACK_S)
+        # a TL's decision is not older than these steps
+        commanded: dict[str, tuple[int, Any]] = {
+            command.tl: (step.number, command.mode) for step in recent for command in step.commands
+        }
+        modes = bytearray()
+        for tl in self.tls:
+            number, value = (tl_steps[tl].number, tl_steps[tl].mode) if tl in tl_steps else (-1, record.TlStep.POLICY)
+            # a TL's part of a step has the mode after the commands of the same step
+            if tl in commanded and commanded[tl][0] > number:
+                value = commanded[tl][1]
+            modes.append(MODES.get(value, ControlMode.POLICY).value)
+        return bytes(modes)
+
+    def _halting(self, recent: Sequence[record.Step]) -> Floats:
+        values = np.zeros(len(self._lanes.lanes))
+        for step in recent:
+            self._read_halting(step, values)
+        return values
+
+    def _read_halting(self, step: record.Step, values: Floats) -> bool:
+        """Write a step's halting vehicles into `values`, float64 [lanes]; return whether it has those of its TLs."""
+        tls = self.tls_of(step)
+        if not tls:
+            return True
+        rows = self._rows_of(tls)
+        size = len(range(*rows.indices(len(values)))) if isinstance(rows, slice) else len(rows)
+        if len(step.readings.halting) != size:
+            self.timeline.chunks.lose(f"step {step.number} has readings of other lanes")
+            return False
+        values[rows] = step.readings.halting
+        return True
+
+    def _rows_of(self, tls: tuple[str, ...]) -> slice | Rows:
+        if tls not in self._rows:
+            if len(self._rows) > MAX_CACHED_BATCHES:
+                self._rows.clear()
+            _, self._rows[tls] = self._lanes.rows_of(tls)
+        return self._rows[tls]
+
+    def _vehicles(self, recent: Sequence[record.Step]) -> VehicleReadings:
+        """By lane, the vehicles that were read last."""
+        count = len(self._lanes.lanes)
+        is_read = np.zeros(count, bool)
+        parts: list[tuple[Any, ...]] = []
+        for step in reversed(recent):
+            _, rows = self._lanes.vehicle_rows_of(self.tls_of(step))
+            if not rows.size:
+                continue
+            values = step.readings
+            columns = [np.array(each, float) for each in (values.position_m, values.speed_mps, values.waiting_s)]
+            lane = np.array(values.vehicle_lane, np.intp)
+            if any(column.size != lane.size for column in columns) or (lane.size and lane.max() >= count):
+                self.timeline.chunks.lose(f"step {step.number} has malformed vehicles")
+                continue
+            new = ~is_read[lane]
+            parts.append((lane[new], *(column[new] for column in columns)))
+            is_read[rows] = True
+        if not parts:
+            return VehicleReadings(np.zeros(0, np.intp), np.zeros(0), np.zeros(0), np.zeros(0))
+        return VehicleReadings(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _hole(step: record.Step | None, following: record.Step | None) -> str:
+    """What is missing between two steps."""
+    if step is None or following is None or following.number <= step.number + 1:
+        return ""
+    missing = missing_steps(step.number + 1, following.number)
+    return f"{missing}, between {time_text(step.at_s)} and {time_text(following.at_s)}"

@@ -1,0 +1,213 @@
+"""What only a whole record says: alarms, commands, when control modes changed, counts, and what is missing.
+
+A thread of its own reads the record once, while the page already shows any second of it. What lies after `read_to_s` is
+not known yet.
+"""
+
+import logging
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from city.errors import InputError
+from controller.operator.alarms import ListedAlarm
+from controller.recording.record_writer import NS
+from protos import record_pb2 as record
+from records.playback.alarm_history import AlarmHistory
+from records.record_reader import RecordedStep
+from records.run_files import RunReader
+
+log = logging.getLogger("greenserve.playback")
+
+RATE_S = 30.0
+"""Wall time over which decisions a second are counted."""
+MAX_TIMES = 256
+"""Steps of which latencies are shown."""
+MAX_COMMANDS = 100
+"""Commands that a moment shows."""
+MAX_MARKS = 5000
+SLICE_S, PAUSE_S = 0.02, 0.002
+"""The thread pauses after each slice, so that frames do not wait for Python's interpreter lock."""
+_STAGES = ("sumo", "observe", "inference", "apply")
+
+
+class Mark(NamedTuple):
+    """Where something happened, for the slider."""
+
+    at_s: float
+    kind: str
+    """critical | warning | command | missing"""
+    text: str
+
+
+class TlHistory(NamedTuple):
+    """What is known of a TL's control mode at a second."""
+
+    since_s: float | None
+    """Since when it has the mode; None: not known yet."""
+    set_by: str
+    """Author, if an operator set the mode."""
+    pinned_version: int
+
+
+class Overview:
+    """Filled by `read`, in a thread of its own; everything else may be called by any thread."""
+
+    def __init__(self, reader: RunReader) -> None:
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._has_stopped = threading.Event()
+        contracts = reader.city.contracts
+        self._alarms = AlarmHistory({signal: c.tl for c in contracts for signal in c.signal_ids}, len(contracts))
+        self._at_s, self._wall_s = array("d"), array("d")
+        self._decisions, self._missing = array("q", [0]), array("q", [0])
+        """Up to a step; one more than steps."""
+        self._timed_at_s = array("d")
+        self._times: dict[str, array[float]] = {stage: array("d") for stage in _STAGES}
+        """Wall times in s, of the steps in `_timed_at_s`."""
+        self._commands: list[dict[str, Any]] = []
+        self._modes: dict[str, list[tuple[float, int]]] = {c.tl: [] for c in contracts}
+        """By TL, (second, mode) of each change."""
+        self._set_by: dict[str, list[tuple[float, str]]] = {c.tl: [] for c in contracts}
+        self._pinned: dict[str, list[tuple[float, int]]] = {c.tl: [] for c in contracts}
+        self._marks: list[Mark] = []
+        self._unshown_marks = 0
+        self._number: int | None = None
+        self._losses: list[str] = list(reader.missing)
+        self.read_to_s = -np.inf
+        self.is_complete = False
+
+    def read(self) -> None:
+        """Read the record, up to its end or to `stop`."""
+        pause_at_s = time.monotonic() + SLICE_S
+        try:
+            for recorded in self._reader.steps():
+                with self._lock:
+                    self._add(recorded)
+                if self._has_stopped.is_set():
+                    return
+                if time.monotonic() > pause_at_s:
+                    time.sleep(PAUSE_S)
+                    pause_at_s = time.monotonic() + SLICE_S
+        except (InputError, OSError) as error:
+            self._reader.missing.append(f"the overview ends at second {self.read_to_s:g}: {error}")
+        except Exception as error:
+            log.exception("the overview of the record")
+            self._reader.missing.append(
+                f"the overview ends at second {self.read_to_s:g}: {type(error).__name__}: {error}"
+            )
+        with self._lock:
+            self._losses, self.is_complete = list(self._reader.missing), True
+
+    def stop(self) -> None:
+        """End `read`."""
+        self._has_stopped.set()
+
+    def as_json(self) -> dict[str, Any]:
+        """How far the record is read, what is missing, and the marks."""
+        with self._lock:
+            return {
+                "read_to_s": self.read_to_s if self._at_s else None,
+                "is_complete": self.is_complete,
+                "missing": self._losses,
+                "marks": self._marks.copy(),
+                "unshown_marks": self._unshown_marks,
+            }
+
+    def tl(self, tl: str, at_s: float) -> TlHistory:
+        with self._lock:
+            if at_s > self.read_to_s and not self.is_complete:
+                return TlHistory(None, "", 0)
+            since_s = _newest(self._modes[tl], at_s, (self._reader.city.begin_s, 0))[0]
+            author = _newest(self._set_by[tl], at_s, (0.0, ""))[1]
+            return TlHistory(since_s, author, _newest(self._pinned[tl], at_s, (0.0, 0))[1])
+
+    def alarms(self, at_s: float) -> list[ListedAlarm]:
+        with self._lock:
+            return self._alarms.at(at_s)
+
+    def city(self, at_s: float) -> dict[str, Any]:
+        """The run as a whole at a second; what was not recorded, or is not read yet, is None."""
+        with self._lock:
+            k = bisect_right(self._at_s, at_s)
+            commands = self._commands[: bisect_right(self._commands, at_s, key=lambda command: command["at_s"])]
+            wall_s = self._wall_s[k - 1] if k else 0.0
+            first = bisect_right(self._wall_s, wall_s - RATE_S, 0, k)
+            timed = bisect_right(self._timed_at_s, at_s)
+            begin = max(timed - MAX_TIMES, 0)
+            decisions = self._decisions[k] - self._decisions[first]
+            simulated_s, passed_s = (
+                (self._at_s[k - 1] - self._at_s[first], wall_s - self._wall_s[first]) if k else (0.0, 0.0)
+            )
+            return {
+                "read_to_s": self.read_to_s if self._at_s else None,
+                "is_read": self.is_complete or at_s <= self.read_to_s,
+                "decisions": self._decisions[k],
+                "missing": self._missing[k],
+                "decisions_per_s": round(decisions / RATE_S, 2),
+                "recorded_speed": round(simulated_s / passed_s, 3) if passed_s > 0 else None,
+                "latency_ms": {stage: _percentiles(values[begin:timed]) for stage, values in self._times.items()},
+                "commands": commands[-MAX_COMMANDS:],
+            }
+
+    def _add(self, recorded: RecordedStep) -> None:
+        step, at_s = recorded.step, recorded.step.at_s
+        if self._number is not None and step.number > self._number + 1:
+            self._mark(Mark(self.read_to_s, "missing", f"steps {self._number + 1} to {step.number - 1} are missing"))
+        self._number = step.number
+        decided = [each.decision for each in recorded.tls.values() if each.HasField("decision")]
+        missing = sum(bool(decision.failure) for decision in decided)
+        self._at_s.append(at_s)
+        self._wall_s.append(recorded.publish_ns / NS)
+        self._missing.append(self._missing[-1] + missing)
+        self._decisions.append(self._decisions[-1] + len(decided) - missing)
+        if step.HasField("times"):
+            self._timed_at_s.append(at_s)
+            for stage, values in self._times.items():
+                values.append(getattr(step.times, f"{stage}_s"))
+        for command in step.commands:
+            self._add_mode(command.tl, at_s, command.mode)
+            self._add_command(at_s, "set-mode", command.tl, command.wanted, command.author)
+            if command.tl in self._set_by:
+                self._set_by[command.tl].append((at_s, "" if command.wanted == "policy" else command.author))
+        for action in step.actions:
+            self._add_command(at_s, action.action, action.target, action.value, action.author)
+            if action.action == "pin" and action.target in self._pinned:
+                self._pinned[action.target].append((at_s, int(action.value) if action.value.isdecimal() else 0))
+        for tl, tl_step in recorded.tls.items():
+            self._add_mode(tl, at_s, tl_step.mode)
+        for alarm in self._alarms.add(recorded):
+            self._mark(Mark(at_s, alarm.severity, alarm.text))
+        self.read_to_s = max(self.read_to_s, at_s)
+
+    def _add_mode(self, tl: str, at_s: float, mode: int) -> None:
+        changes = self._modes.get(tl)
+        if changes is not None and mode != (changes[-1][1] if changes else record.TlStep.POLICY):
+            changes.append((at_s, mode))
+
+    def _add_command(self, at_s: float, action: str, target: str, value: str, author: str) -> None:
+        command = {"number": len(self._commands) + 1, "at_s": at_s, "action": action}
+        self._commands.append({**command, "target": target, "value": value, "author": author})
+        what = f"{target} set to {value}" if action == "set-mode" else " ".join(filter(None, (action, target, value)))
+        self._mark(Mark(at_s, "command", f"{what}, by {author}"))
+
+    def _mark(self, mark: Mark) -> None:
+        if len(self._marks) < MAX_MARKS:
+            self._marks.append(mark)
+        else:
+            self._unshown_marks += 1
+
+
+def _newest(changes: list[tuple[float, Any]], at_s: float, first: tuple[float, Any]) -> tuple[float, Any]:
+    """The newest change up to a second, or the first value."""
+    k = bisect_right(changes, at_s, key=lambda change: change[0])
+    return changes[k - 1] if k else first
+
+
+def _percentiles(values_s: "array[float]") -> list[float]:
+    """p50 and p95 in ms; empty without values."""
+    return [round(1000 * float(value), 3) for value in np.percentile(values_s, (50, 95))] if values_s else []

@@ -1,0 +1,106 @@
+"""The page of a record, put together: `greenserve replay FILE --page HOST:PORT`."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from city import street_shapes
+from city.errors import InputError
+from controller.operator.page.feed import Feed
+from controller.operator.page.site import listen
+from controller.operator.page.street_data import StreetData
+from controller.recording.run_start import RunStart
+from records import recorded_run
+from records.playback.chunks import Chunks
+from records.playback.lane_positions import LanePositions
+from records.playback.moment_panels import MomentPanels
+from records.playback.moments import MomentReader
+from records.playback.overview import Overview
+from records.playback.playback_server import PlaybackServer
+from records.playback.timeline import Timeline
+from records.record_reader import RecordReader
+from records.run_files import RunReader, open_files
+
+
+class RecordPage:
+    """A record, and the server of its page."""
+
+    def __init__(self, paths: Sequence[Path], run: str | None, address: tuple[str, int]) -> None:
+        """Open a record, and listen.
+
+        Args:
+            paths: files of one run in any order, or folders of them.
+            run: of folders with several runs, the beginning of its id.
+            address: (host, port)
+
+        Raises InputError if there is no record, this version cannot read it, or the address cannot be used.
+        """
+        reader = open_files(paths, run)
+        start, shapes = _start(reader)
+        timeline = Timeline(Chunks([file.path for file in reader.files]))
+        feed = Feed(start.contracts)
+        lanes = start.tracked_lanes()
+        feed.track(lanes.lanes)
+        driver = start.driver or ""
+        positions = LanePositions(shapes, lanes.lanes, start.street.lane_length_m)
+        about = _about(reader, timeline, has_vehicles=any(lanes.vehicle_lanes_of.values()))
+        street = StreetData(feed, start.street, shapes, _name(reader), driver, about)
+        self.moments = MomentReader(timeline, start, reader.city, positions)
+        self.overview = Overview(reader)
+        self.panels = MomentPanels(self.moments, self.overview, feed, driver)
+        self.server = PlaybackServer(listen(*address), street, self.moments, self.panels, self.overview)
+
+    def serve(self, on_ready: Callable[[str], None]) -> None:
+        """Answer browsers until SIGINT or SIGTERM. `on_ready`: gets the address."""
+        reading = threading.Thread(target=self.overview.read, name="overview", daemon=True)
+        reading.start()
+        try:
+            asyncio.run(self._serve(on_ready))
+        finally:
+            self.overview.stop()
+            reading.join()
+
+    async def _serve(self, on_ready: Callable[[str], None]) -> None:
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, ended.set)
+        on_ready(self.server.url)
+        await self.server.serve(ended)
+
+
+def _start(reader: RunReader) -> tuple[RunStart, street_shapes.StreetShapes]:
+    """What the run began with, and the shapes of its network, by the first file that has both. Raises InputError."""
+    first_error: InputError | None = None
+    for file in reader.files:
+        try:
+            with RecordReader(file.path) as record:
+                start = recorded_run.start_of(file.path, record.city, record.attachments)
+                with recorded_run.unpacked_network(file.path, record.city, record.attachments) as net_file:
+                    return start, street_shapes.read(net_file)
+        except InputError as error:
+            first_error = first_error or error
+    assert first_error is not None, "a run has a file"
+    raise first_error
+
+
+def _about(reader: RunReader, timeline: Timeline, has_vehicles: bool) -> dict[str, Any]:
+    """What the page says of the record."""
+    city = reader.city
+    return {
+        "run": city.run,
+        "version": city.greenserve_version,
+        "files": [file.path.name for file in reader.files],
+        "first_s": timeline.first_s,
+        "last_s": timeline.last_s,
+        "step_s": city.sumo_step_s if city.sumo_step_s > 0 else 1.0,
+        "has_vehicles": has_vehicles,
+    }
+
+
+def _name(reader: RunReader) -> str:
+    path = reader.files[0].path
+    return path.name if len(reader.files) == 1 else f"{path.resolve().parent.name}, run {reader.city.run}"

@@ -1,0 +1,228 @@
+"""Reads one file of a record, as `controller.recording.record_writer` writes it, or as far as it goes.
+
+The reader accepts any file: cut off, damaged, or written by another program.
+"""
+
+import math
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError, Message
+from mcap.records import Attachment, Channel, Header, Metadata, Schema
+from mcap.records import Message as McapMessage
+
+from city import names
+from city.errors import InputError
+from controller.recording.record_writer import CITY, KINDS, NS, PROFILE, TL, kind_of, ns_of
+from protos import record_pb2 as record
+from protos.loop_state_pb2 import LoopState
+from records.mcap_stream import MAX_RECORD_BYTES, Losses, McapStream
+
+REPAIRED, LOST = "greenserve.repaired", "lost"
+"""The metadata of a repaired file, and its key: what the damaged file had lost."""
+MAX_LOST_CHARACTERS = 2000
+MAX_NAMES = 5
+"""TLs that a text names."""
+REMEDY = "name a file that greenserve control --record wrote"
+
+
+@dataclass
+class RecordedStep:
+    """A step of a file."""
+
+    step: record.Step
+    publish_ns: int
+    """Wall clock."""
+    tls: dict[str, record.TlStep] = field(default_factory=dict)
+
+
+class RecordReader:
+    """Reads one file of a record from its beginning to its end, or as far as it goes."""
+
+    def __init__(self, path: Path) -> None:
+        """Read up to the city. Raises InputError if the file is not a record, or has no city."""
+        self.path = path
+        self.attachments: dict[str, bytes] = {}
+        """By name, gzipped; those that follow the city once the file has been read."""
+        self._damage = Losses()
+        self._losses = Losses()
+        self._channels: dict[int, _Topic | None] = {}
+        self._tls: Container[str] | None = None
+        self.library = ""
+        """The program and version that wrote the file."""
+        try:
+            self._stream = path.open("rb")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}; {REMEDY}") from None
+        self.state: LoopState | None = None
+        """State of the decision loop before the file's first step; None in the run's first file."""
+        try:
+            self.city = self._read_city()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_city(self) -> record.City:
+        """Read up to the city, from the beginning on. Raises InputError."""
+        self._begin()
+        has_steps = False
+        for _, message, _ in self._messages:
+            if isinstance(message, LoopState):
+                self.state = message
+            elif isinstance(message, record.City):
+                if has_steps:  # every copy of the head before them is damaged
+                    self._begin()
+                return message
+            else:
+                has_steps = True
+        raise InputError(f"{self.path}: cannot be read as a record: {self.missing or 'it has no city'}; {REMEDY}")
+
+    def _begin(self) -> None:
+        """Read from the beginning of the file on."""
+        self._stream.seek(0)
+        self._damage, self._losses = Losses(), Losses()
+        self._mcap = McapStream(self._stream, self._damage)
+        self._messages = self._read()
+
+    @property
+    def missing(self) -> str:
+        """What is missing of the file, known once it has been read; "" if it is whole."""
+        return "; ".join(filter(None, (str(self._damage), str(self._losses))))
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the file is cut off or damaged, known once it has been read; without that it may still lack steps."""
+        return bool(self._damage)
+
+    def steps(self, tls: Container[str] | None = None, from_s: float = -math.inf) -> Iterator[RecordedStep]:
+        """The steps, once, in their order. Steps around a damaged part may lack TLs: `missing` names them.
+
+        Args:
+            tls: read these alone.
+            from_s: simulated second from which on steps are read. The index, if there is one, says where that is.
+        """
+        self._tls = tls
+        due_tls = [contract.tl for contract in self.city.contracts]
+        expected = 0 if self.city.file_number == 0 else self.state.next_number if self.state is not None else None
+        if from_s > -math.inf and self._mcap.skip_before(ns_of(from_s)):
+            expected = None
+        current: RecordedStep | None = None
+        for topic, message, publish_ns in self._messages:
+            if isinstance(message, record.Step):
+                if current is not None:
+                    self._check_tls(current, due_tls)
+                    yield current
+                if message.at_s < from_s:
+                    current, expected = None, None  # the next steps need not follow it
+                    continue
+                if expected is not None and message.number != expected:
+                    self._losses.add(missing_steps(expected, message.number))
+                expected = message.number + 1
+                current = RecordedStep(message, publish_ns)
+            elif isinstance(message, record.TlStep) and current is not None and message.number == current.step.number:
+                current.tls[topic.removeprefix(TL)] = message
+        if current is not None:
+            self._check_tls(current, due_tls)
+            yield current
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def __enter__(self) -> "RecordReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_tls(self, recorded: RecordedStep, due_tls: Sequence[str]) -> None:
+        """Note TLs that decided, without their messages."""
+        due = [due_tls[k] for k in recorded.step.due if k < len(due_tls)]
+        lacking = [tl for tl in due if tl not in recorded.tls and (self._tls is None or tl in self._tls)]
+        if lacking:
+            self._losses.add(f"step {recorded.step.number} lacks {names.listed(lacking, MAX_NAMES)}")
+
+    def _read(self) -> Iterator[tuple[str, Message, int]]:
+        """(topic, message, wall clock in ns) of the file, as far as it can be read."""
+        schemas: dict[int, str] = {}
+        unknown: set[int] = set()
+        attached = 0
+        for item in self._mcap.records():
+            if isinstance(item, McapMessage):
+                if item.channel_id not in self._channels and item.channel_id not in unknown:
+                    unknown.add(item.channel_id)
+                    self._losses.add(f"the name of channel {item.channel_id} is lost, and its messages with it")
+                topic = self._channels.get(item.channel_id)
+                if topic is not None and (self._tls is None or topic.tl is None or topic.tl in self._tls):
+                    message = topic.kind()
+                    try:
+                        message.ParseFromString(item.data)
+                    except DecodeError:
+                        self._losses.add(f"a message of {topic.name} is damaged")
+                        continue
+                    yield topic.name, message, item.publish_time
+            elif isinstance(item, Schema):
+                schemas[item.id] = item.name
+            elif isinstance(item, Channel):
+                self._channels[item.id] = self._topic(item.topic, schemas.get(item.schema_id, ""))
+            elif isinstance(item, Attachment):
+                attached += len(item.data)
+                if attached <= MAX_RECORD_BYTES:
+                    self.attachments[item.name] = item.data
+                else:
+                    self._losses.add(
+                        f"attachment {item.name} is not read: all have more than {MAX_RECORD_BYTES:,} bytes"
+                    )
+            elif isinstance(item, Metadata):
+                if item.name == REPAIRED:
+                    self._losses.add(f"repaired: {item.metadata.get(LOST, '')[:MAX_LOST_CHARACTERS]}")
+            elif isinstance(item, Header):
+                self.library = item.library
+                if item.profile != PROFILE:
+                    self._losses.add(f"it is an MCAP file of profile {item.profile[:40]!r}, not {PROFILE!r}")
+                    return
+
+    def _topic(self, name: str, schema: str) -> "_Topic | None":
+        """What a channel has; None for one of another program. Raises InputError if the city is of another version."""
+        tl = name.removeprefix(TL) if name.startswith(TL) else None
+        if tl is None and name not in KINDS:
+            return None
+        kind = kind_of(name)
+        expected = kind.DESCRIPTOR.full_name
+        if schema != expected:
+            reason = (
+                f"{name} has messages of {schema[:80] or 'an unknown kind'}, not {expected}, so it is of another "
+                "version"
+            )
+            if name == CITY:
+                by = f"; it was written by {self.library[:80]}: read it with that version" if self.library else ""
+                raise InputError(f"{self.path}: {reason}{by}")
+            self._losses.add(reason)
+            return None
+        return _Topic(name, kind, tl)
+
+
+class _Topic(NamedTuple):
+    name: str
+    kind: type[Message]
+    tl: str | None
+    """None: not the channel of a TL."""
+
+
+def missing_steps(expected: int, number: int) -> str:
+    """What is wrong if a step has another number than expected."""
+    if number < expected:
+        return f"step {number} comes after step {expected - 1}"
+    if number == expected + 1:
+        return f"step {expected} is missing"
+    return f"steps {expected} to {number - 1} are missing"
+
+
+def wall_text(ns: int) -> str:
+    """RFC 3339, UTC. A time beyond datetime's range is shown as it is."""
+    try:
+        return datetime.fromtimestamp(ns / NS, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{ns} ns"

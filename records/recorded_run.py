@@ -1,0 +1,190 @@
+"""A recorded run, read from its files: one file, or all files of a run in their order."""
+
+import contextlib
+import gzip
+import io
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from city.errors import InputError
+from city.version import VERSION
+from controller.recording import run_start
+from controller.recording.run_start import RunStart
+from controller.sumo.network import check_contract_matches_network
+from protos import record_pb2 as record
+from protos.loop_state_pb2 import LoopState
+from records.record_reader import REMEDY, RecordedStep, RecordReader
+from records.run_files import files_of_run
+
+MAX_UNPACKED_BYTES = 1 << 30
+"""Largest size of all network files of a record, unpacked."""
+READ_BYTES = 1 << 20
+MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
+"""What the project's own code may raise for a record that another version wrote, or that was changed."""
+
+
+class RecordedRun:
+    """The files of one run, its start, and its steps as far as they are without a hole."""
+
+    def __init__(self, paths: Sequence[Path], run: str | None = None) -> None:
+        """Read the run's start from its first file.
+
+        Args:
+            paths: files of the run in any order, or folders of them.
+            run: of folders with several runs, the beginning of its id.
+
+        Raises InputError if they are not one run from its beginning or from a file with a state on, or this version
+        cannot read it.
+        """
+        self.unreadable: list[str] = []
+        """Why other files of the folders cannot be read."""
+        self._files = _in_order(paths, run, self.unreadable)
+        first, self.path = self._files[0]
+        """The first of the files."""
+        with RecordReader(self.path) as reader:
+            self.city = reader.city
+            self.start = start_of(self.path, reader.city, reader.attachments)
+            self.state: LoopState | None = reader.state if first > 0 else None
+            """State of the decision loop before the first step; None at the run's beginning."""
+        if first > 0 and self.state is None:
+            raise InputError(
+                f"{self.path}: is file {first} of its run, the run's first file (0) is missing, and this one does not "
+                "have the state of the decisions before it, as files of earlier versions: name the first file too, or "
+                "the run's folder"
+            )
+        self.first_number = self.state.next_number if self.state is not None else 0
+        """Of its first step in the run."""
+        self.begin_s = self.state.now_s if self.state is not None else self.city.begin_s
+        """Simulated second at which its steps begin."""
+        self.ended = ""
+        """Why the steps ended before the run did, after `steps` has ended; "" if they did not."""
+
+    def steps(self) -> Iterator[RecordedStep]:
+        """The steps from the first one, up to the run's end or the first hole. Can be read several times."""
+        self.ended = ""
+        following, at_s = self.first_number, self.begin_s
+        for expected, (number, path) in enumerate(self._files, self._files[0][0]):
+            if number != expected:
+                self.ended = (
+                    f"file {expected} of the run is missing, so it ends at second {at_s:g}; replay the files after it "
+                    "alone"
+                )
+                return
+            with RecordReader(path) as reader:
+                # one step is kept back, because the last one of a file that is cut off may lack TLs
+                kept: RecordedStep | None = None
+                for step in reader.steps():
+                    if step.step.number != following:
+                        if kept is not None:
+                            yield kept
+                        self.ended = f"{path}: step {following} is missing after second {at_s:g}, so it ends there"
+                        return
+                    if kept is not None:
+                        yield kept
+                    kept, following, at_s = step, following + 1, step.step.at_s
+                if reader.missing:
+                    self.ended = f"{path}: {reader.missing}, so it ends before second {at_s:g}"
+                    return
+                if kept is not None:
+                    yield kept
+
+
+def _in_order(paths: Sequence[Path], run: str | None, unreadable: list[str]) -> list[tuple[int, Path]]:
+    """(number, file) of a run's files. Raises InputError unless they are of one run.
+
+    `unreadable`: gets why other files of folders cannot be read.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            in_folder, others = files_of_run(path, run)
+            files += [file.path for file in in_folder]
+            unreadable += others
+        else:
+            files.append(path)
+    runs: dict[str, dict[int, Path]] = {}
+    for file in dict.fromkeys(files):
+        with RecordReader(file) as reader:
+            numbers, number = runs.setdefault(reader.city.run, {}), reader.city.file_number
+        if number in numbers:
+            raise InputError(f"{file}: is file {number} of its run, and so is {numbers[number]}; name one of them")
+        numbers[number] = file
+    if len(runs) > 1:
+        first, second = (min(numbers.values()) for numbers in list(runs.values())[:2])
+        raise InputError(f"{first} and {second} are files of different runs; name the files of one run")
+    (numbers,) = runs.values()
+    return sorted(numbers.items())
+
+
+def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> RunStart:
+    """The start of a run. Raises InputError if this version cannot read it."""
+    with tempfile.TemporaryDirectory(prefix="greenserve-record-") as folder:
+        files = _unpacked(path, city, attachments, Path(folder))
+        try:
+            start = run_start.decode(city, files)
+            for contract in start.contracts:
+                check_contract_matches_network(contract, start.street, is_recorded=True)
+            if list(start.start.signals) != [signal for contract in start.contracts for signal in contract.signal_ids]:
+                raise ValueError("its signals are not those of its contracts")
+            lanes = start.tracked_lanes().lanes
+        except InputError as error:
+            # the user does not know the unpacked file's name
+            raise InputError(f"{path}: {str(error).replace(folder, 'its attachments')}") from None
+        except MALFORMED as error:
+            raise InputError(
+                f"{path}: {_of_version(city)} cannot be read by version {VERSION}: {error}; use the version that wrote "
+                "it"
+            ) from None
+        if list(city.lanes) != list(lanes):
+            raise InputError(
+                f"{path}: {_of_version(city)} has readings of {len(city.lanes)} lanes, and version {VERSION} reads "
+                f"{len(lanes)} lanes or others; use the version that wrote it"
+            )
+        return start
+
+
+def _of_version(city: record.City) -> str:
+    return f"a record of version {city.greenserve_version or 'unknown'}"
+
+
+def _unpacked(path: Path, city: record.City, attachments: Mapping[str, bytes], folder: Path) -> dict[str, Path]:
+    """Unpack the network's files, by their names in the record. Raises InputError."""
+    files: dict[str, Path] = {}
+    remaining = MAX_UNPACKED_BYTES
+    for k, name in enumerate(city.network_files):
+        if name not in attachments:
+            raise InputError(f"{path}: lacks its attachment {name}; copy the file again")
+        files[name] = folder / f"{k}.xml"  # not the attachment's name, which may lead out of the folder
+        try:
+            remaining -= _unpack(attachments[name], files[name], remaining)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InputError(f"{path}: its attachment {name} is damaged ({error}); copy the file again") from None
+        if remaining < 0:
+            raise InputError(
+                f"{path}: its network is larger than {MAX_UNPACKED_BYTES >> 20} MB unpacked and is not read; record "
+                "the run again"
+            )
+    return files
+
+
+def _unpack(content: bytes, path: Path, limit: int) -> int:
+    """Unpack at most `limit` bytes and a part, and return how many there are."""
+    size = 0
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed, path.open("wb") as file:
+        while size <= limit and (part := packed.read(READ_BYTES)):
+            file.write(part)
+            size += len(part)
+    return size
+
+
+@contextlib.contextmanager
+def unpacked_network(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> Iterator[Path]:
+    """The network's file of a record, unpacked while the context lasts. Raises InputError if it is missing or
+    damaged."""
+    with tempfile.TemporaryDirectory(prefix="greenserve-record-") as folder:
+        files = _unpacked(path, city, attachments, Path(folder))
+        if not city.network_files:
+            raise InputError(f"{path}: has no network; {REMEDY}")
+        yield files[city.network_files[0]]

@@ -1,0 +1,437 @@
+"""Decide a recorded run again, without SUMO, and compare it with its record.
+
+The same decision loop runs; readings, shown states and rejections come from the record in
+the place of SUMO, and the answers in the place of the policies:
+
+    record  | step 0: readings, answers | step 1: shown, rejections, readings, answers | step 2 ...
+    loop    | read 0, decide, publish 0 | read 1,               decide,    publish 1   | read 2 ...
+                              compare 0                                    compare 1
+
+The shown states are always the recorded ones. So after a difference the loop starts again from
+the recorded states, as it does in the street if another client sets a signal, and later
+differences are the code's own.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city.errors import InputError
+from controller.assembly import loop_from
+from controller.decision_step import DecisionLoop
+from controller.events import DecisionEvent, OperatorAction
+from controller.recording.messages import Encoder
+from controller.recording.run_start import RunStart
+from controller.sumo.connection import ONLINE, CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
+from controller.sumo.induction_loops import LoopChange
+from protos import policy_pb2 as pb
+from protos import record_pb2 as record
+from protos.loop_state_pb2 import LoopState
+from records.differences import Difference, Differences, StepComparer
+from records.record_reader import RecordedStep
+from records.recorded_run import MALFORMED, RecordedRun
+from serving.contract import CATEGORICAL
+from signals.fallback.control_mode import OperatorMode
+from signals.observation import NO_VEHICLES, Observation, Readings, VehicleReadings
+from signals.policy import Answer, Policies
+from signals.safety.signal_safety import SignalCommand
+from signals.simulation_time import round_to_ms
+
+MAX_EXCEPTION_CLASSES = 256
+"""Classes of recorded errors that are kept."""
+
+
+class EndOfRecord(Exception):
+    """The record has no further readings."""
+
+
+class NotRecorded(Exception):
+    """The loop asks for readings or answers that the record does not have, because it no longer decides at the same
+    moments."""
+
+    def __init__(self, tl: str, at_s: float) -> None:
+        super().__init__(tl, at_s)
+        self.tl, self.at_s = tl, at_s
+
+
+class RecordedSteps:
+    """The step that is decided now, and those after it that readings may come from."""
+
+    def __init__(self, steps: Iterator[RecordedStep]) -> None:
+        self._steps = steps
+        self._window: list[RecordedStep] = []
+        self._load()
+
+    def _load(self) -> None:
+        while len(self._window) < 3 and (step := next(self._steps, None)) is not None:
+            self._window.append(step)
+
+    @property
+    def current(self) -> RecordedStep | None:
+        return self._window[0] if self._window else None
+
+    @property
+    def following(self) -> RecordedStep | None:
+        return self._window[1] if len(self._window) > 1 else None
+
+    def advance(self) -> None:
+        del self._window[:1]
+        self._load()
+
+    def with_readings(self) -> record.Step:
+        """The step with the readings of the current second: a step that only reports what was shown has none."""
+        steps = [each.step for each in self._window if each.step.at_s == self._window[0].step.at_s]
+        return next((step for step in steps if step.due), steps[0])
+
+
+class RecordedConnection:
+    """A `SumoConnection` that returns what was recorded, and sends nothing."""
+
+    connection_error: type[Exception] = SumoConnectionLost
+    api = None
+    is_guarded = False
+
+    def __init__(self, run: RunStart, steps: RecordedSteps) -> None:
+        self._steps = steps
+        self._tls = [contract.tl for contract in run.contracts]
+        self._table = TrackedLanes()
+        self._outflow_rows: list[int] = []
+        self._shown = {signal: running.shown for signal, running in run.start.signals.items()}
+        self._until_s: float | None = None
+        """End of the newest segment; None if nothing was simulated since the last reading."""
+        self._has_loop_changes_of: record.Step | None = None
+        """The step whose vehicles on loops a reading has returned."""
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        return self._table.lanes
+
+    @property
+    def readings(self) -> Readings:
+        return self._table.readings
+
+    def track(
+        self,
+        lanes_of: Mapping[str, Sequence[str]],
+        outflow_lanes: Sequence[str],
+        signals: Mapping[str, int],
+        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
+    ) -> None:
+        self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self._outflow_rows = [self._table.row[lane] for lane in outflow_lanes]
+
+    def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """None: no simulation runs."""
+        return {}
+
+    def track_loops(self, loops: Sequence[str], sumo_step_s: float) -> None:
+        """Do nothing: the record has what was read."""
+
+    def set(self, commands: Sequence[SignalCommand]) -> None:
+        """Do nothing: the record has the states that SUMO showed."""
+
+    def advance(self, until_s: float) -> None:
+        self._until_s = until_s
+
+    def read(self, due: tuple[str, ...]) -> StepResult:
+        """What was recorded of the next reading. Raises EndOfRecord, NotRecorded, ValueError for malformed readings."""
+        if self._until_s is not None:
+            if self._steps.following is None:
+                raise EndOfRecord
+            if self._until_s < self._steps.following.step.at_s:
+                raise NotRecorded(due[0] if due else "", self._until_s)
+            self._steps.advance()
+            self._until_s = None
+        assert self._steps.current is not None, "a run with no steps is not replayed"
+        step = self._steps.current.step
+        self._set_readings(self._steps.with_readings())
+        if not all(len(shown.states) == len(self._shown) for shown in step.shown):
+            raise ValueError(f"step {step.number} shows another number of signals")
+        if step.shown:
+            self._shown = dict(zip(self._shown, step.shown[-1].states, strict=True))
+        shown = [(each.end_s, tuple(each.states)) for each in step.shown[:-1]]
+        rejected = {each.signal: each.reason for each in step.rejections}
+        return StepResult(step.at_s, shown, rejected, self._loop_changes(step))
+
+    def _loop_changes(self, step: record.Step) -> list[LoopChange]:
+        """Those of a step, once."""
+        if step is self._has_loop_changes_of:
+            return []
+        self._has_loop_changes_of = step
+        changes = step.detectors
+        return [LoopChange(*each) for each in zip(changes.detector, changes.time_s, changes.is_entry, strict=True)]
+
+    def _set_readings(self, step: record.Step) -> None:
+        recorded = tuple(self._tls[k] for k in step.due)
+        if not recorded:
+            self._table.set_vehicles(NO_VEHICLES)
+            return
+        values, readings = step.readings, self._table.readings
+        _, rows = self._table.rows_of(recorded)
+        # numpy refuses sequences of another length than the rows
+        readings.counts[:, rows] = np.array((values.vehicles, values.halting), np.float64)
+        readings.mean_length_m[rows] = np.array(values.mean_length_m)
+        readings.outflow[self._outflow_rows] = np.array(values.outflow, np.float64)
+        row = np.array(values.vehicle_lane, np.intp)
+        if row.size and row.max() >= len(self._table.lanes):
+            raise ValueError(f"step {step.number} has a vehicle on a lane that is not read")
+        by_vehicle = [np.array(each, np.float64) for each in (values.position_m, values.speed_mps, values.waiting_s)]
+        if any(each.size != row.size for each in by_vehicle):
+            raise ValueError(f"step {step.number} has vehicles without all of their values")
+        self._table.set_vehicles(VehicleReadings(row, *by_vehicle))
+
+    def shown(self) -> dict[str, str]:
+        return self._shown
+
+    def programs(self, signals: Sequence[str]) -> dict[str, str]:
+        frozen = self._steps.current.step.frozen if self._steps.current is not None else ()
+        return {signal: ONLINE if signal in frozen else "" for signal in signals}
+
+    def traffic(self, lanes: tuple[str, ...]) -> Traffic:
+        """Raise CommandRejected: a record has no mean speeds."""
+        raise CommandRejected("a record has no mean speeds of lanes")
+
+    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
+        """None: a record has no vehicles away from the lanes that were read."""
+        return np.zeros((0, 4))
+
+    def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
+        """Do nothing: no simulation runs."""
+
+    def register_handover(self, content: bytes) -> None:
+        """Do nothing: no simulation runs."""
+
+    def switch_program(self, signal: str, program: str) -> None:
+        """Do nothing: no simulation runs."""
+
+    def keep_alive(self) -> None:
+        """Do nothing: a replay has no guard."""
+
+    def check_open(self) -> None:
+        """Do nothing: a record does not end by itself."""
+
+    def signal_states(self, links_of: Mapping[str, int]) -> list[str]:
+        """None of them: a record has the states of controlled signals alone."""
+        return [""] * len(links_of)
+
+    def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
+        """Do nothing: no simulation runs."""
+
+    def error_message(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        """Do nothing: the record's files belong to its reader."""
+
+
+class RecordedPolicies:
+    """`Policies` that give the recorded answers."""
+
+    def __init__(self, contracts: Sequence[pb.PolicyContract], steps: RecordedSteps) -> None:
+        self._steps = steps
+        self._categorical = {contract.tl for contract in contracts if contract.action.kind == CATEGORICAL}
+        self._classes: dict[str, type[Exception]] = {}
+
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
+        """The recorded answers to these TLs. Raises NotRecorded for a TL that did not decide: it has no readings
+        either."""
+        current = self._steps.current
+        assert current is not None, "a step is decided while there is one"
+        missing = next(
+            (tl for tl in observations if tl not in current.tls or not current.tls[tl].HasField("decision")), None
+        )
+        if missing is not None:
+            raise NotRecorded(missing, current.step.at_s)
+        return {tl: self._answer(tl, current.tls[tl].decision) for tl in observations}
+
+    def _answer(self, tl: str, decision: record.Decision) -> Answer | Exception:
+        if decision.error:
+            return self._error(decision.error)(decision.error_text)
+        action = np.array(decision.action)
+        if (
+            tl in self._categorical
+            and action.size == 1
+            and action[0] == np.trunc(action[0])
+            and abs(action[0]) < 1 << 53
+        ):
+            action = action.astype(np.int64)
+        scores = np.array(decision.scores, np.float32) if decision.scores else None
+        return Answer(action, decision.version, decision.model, scores)
+
+    def _error(self, name: str) -> type[Exception]:
+        """An exception class of this name, so that the failure reads as it was recorded."""
+        if name not in self._classes:
+            if len(self._classes) >= MAX_EXCEPTION_CLASSES:
+                self._classes.clear()
+            self._classes[name] = type(name, (Exception,), {})
+        return self._classes[name]
+
+
+class _Comparison:
+    """Subscriber that compares each event with the recorded step."""
+
+    def __init__(
+        self, run: RunStart, steps: RecordedSteps, comparer: StepComparer, found: Differences, state: LoopState | None
+    ) -> None:
+        self._encoder = Encoder(run, state)
+        self._steps, self._comparer, self._found = steps, comparer, found
+        self.compared: RecordedStep | None = None
+        """The step that was compared last."""
+        self.on_step: Callable[[record.Step, dict[str, record.TlStep], int], None] = lambda step, tls, publish_ns: None
+        """Gets each new step, with the wall clock and wall times of the recorded one."""
+        self.error: Exception | None = None
+        """An error of the comparison itself, which the loop would only log."""
+
+    def add(self, event: DecisionEvent) -> None:
+        try:
+            self._add(event)
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _add(self, event: DecisionEvent) -> None:
+        step, tls = self._encoder.encode(event)
+        current = self._steps.current
+        if current is None or current is self.compared:
+            self._found.add(Difference("", event.at_s, "step", "", "absent", "present"))
+            return
+        self.compared = current
+        for difference in self._comparer.compare((current.step, current.tls), (step, tls)):
+            self._found.add(difference)
+        if current.step.HasField("times"):
+            step.times.CopyFrom(current.step.times)
+        self.on_step(step, tls, current.publish_ns)
+
+    def close(self) -> None:
+        """Do nothing: each step was compared at once."""
+
+
+class Replay:
+    """The replay of a run."""
+
+    def __init__(
+        self,
+        run: RecordedRun,
+        tls: Collection[str] | None = None,
+        policies: Callable[[RecordedPolicies, RecordedSteps], Policies] | None = None,
+        on_step: Callable[[record.Step, dict[str, record.TlStep], int], None] | None = None,
+    ) -> None:
+        """Build the loop.
+
+        Args:
+            run: the recorded run.
+            tls: those that are compared (default: all).
+            policies: makes the source of answers from the recorded ones, which the loop follows.
+            on_step: gets the messages of each step of the replay, with the recorded wall clock and wall times.
+
+        Raises InputError if this version cannot build the run.
+        """
+        self._run, start = run, run.start
+        self.steps = RecordedSteps(run.steps())
+        if self.steps.current is None:
+            raise InputError(
+                f"{run.path}: has no step of a run{f' ({run.ended})' if run.ended else ''}; name another record"
+            )
+        self.differences = Differences()
+        self.replayed_steps = 0
+        self.replayed_to_s = run.begin_s
+        self.not_recorded: NotRecorded | None = None
+        """Where the loop decided at another moment, so that the replay had to end."""
+        selected = [contract.tl for contract in start.contracts] if tls is None else tls
+        comparer = StepComparer(start.contracts, selected)
+        recorded: Any = RecordedPolicies(start.contracts, self.steps)
+        try:
+            self._comparison = _Comparison(start, self.steps, comparer, self.differences, run.state)
+            if on_step is not None:
+                self._comparison.on_step = on_step
+            self.loop: DecisionLoop = loop_from(
+                start.start,
+                RecordedConnection(start, self.steps),
+                start.street,
+                start.contracts,
+                recorded if policies is None else policies(recorded, self.steps),
+                start.safety,
+                start.control,
+                [self._comparison],
+                start.driver,
+            )
+            if run.state is not None:
+                self.loop.resume(run.state, self.steps.current.step.at_s)
+        except MALFORMED as error:
+            raise self._malformed(error) from error
+        self._is_released = run.state is not None and run.state.is_releasing
+
+    def run(self) -> None:
+        """Replay every step. Raises InputError for a malformed record."""
+        flushed_s = -math.inf
+        while (current := self.steps.current) is not None:
+            is_flush = self._is_flush(current)
+            try:
+                if is_flush:
+                    self.loop.finish()
+                    flushed_s = current.step.at_s
+                elif not self._is_released and self._begins_release(current, flushed_s):
+                    self._is_released = True
+                    self.loop.release(math.inf)
+                else:
+                    for command in current.step.commands:
+                        self.loop.set_mode(command.tl, OperatorMode(command.wanted), command.author)
+                    for action in current.step.actions:
+                        self.loop.note_action(OperatorAction(action.action, action.target, action.value, action.author))
+                    self.loop.step(self._end_s(current))
+            except EndOfRecord:
+                self._note(current)
+                break
+            except NotRecorded as error:
+                self.not_recorded = error
+                self.differences.add(Difference(error.tl, error.at_s, "due", "", "false", "true"))
+                self._note(current)
+                break
+            except MALFORMED as error:
+                if self._comparison.error is not None:
+                    raise
+                raise self._malformed(error) from error
+            if self._comparison.error is not None:
+                raise self._comparison.error
+            self._note(current)
+            if self.steps.current is current:
+                # no reading followed: the step only reported what was shown, or it is the last one
+                self.steps.advance()
+
+    def _note(self, current: RecordedStep) -> None:
+        compared = self._comparison.compared
+        if compared is None or compared.step.number < current.step.number:
+            self.differences.add(Difference("", current.step.at_s, "step", "", "present", "absent"))
+            return
+        self.replayed_steps, self.replayed_to_s = compared.step.number + 1 - self._run.first_number, compared.step.at_s
+
+    def _is_flush(self, current: RecordedStep) -> bool:
+        """Whether the step only reports what was shown before the run's end, or before the release of the signals."""
+        following = self.steps.following
+        return not current.tls and (following is None or following.step.at_s == current.step.at_s)
+
+    def _begins_release(self, current: RecordedStep, flushed_s: float) -> bool:
+        """Whether the signals were handed back from this step on: every TL needs commands, and none decides."""
+        if current.step.due or current.tls.keys() != self.loop.intersections.keys():
+            return False
+        is_due = any(intersection.next_decision_s <= self.loop.now for intersection in self.loop.intersections.values())
+        return is_due or flushed_s == current.step.at_s
+
+    def _end_s(self, current: RecordedStep) -> float:
+        """The end of the step's simulation, which is the moment of the next reading."""
+        if self.steps.following is not None:
+            return self.steps.following.step.at_s
+        # of the last step, only the recorded commands are known
+        newest_s = max((states.at_s for tl in current.tls.values() for states in tl.states), default=current.step.at_s)
+        return round_to_ms(newest_s + self._run.start.start.sumo_step_s)
+
+    def _malformed(self, error: Exception) -> InputError:
+        return InputError(
+            f"{self._run.path}: its contracts, settings, state or readings are malformed ({type(error).__name__}: "
+            f"{error}); copy the file again, or replay it with the version that wrote it"
+        )

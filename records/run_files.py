@@ -1,0 +1,180 @@
+"""The files of one run, read as one record."""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from city.errors import InputError
+from controller.recording.record_writer import SUFFIX
+from protos import record_pb2 as record
+from records.record_reader import RecordedStep, RecordReader, missing_steps, wall_text
+
+REPAIRED_SUFFIX = ".repaired" + SUFFIX
+"""A repaired file, which is read in the place of the one beside it."""
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A file of a run."""
+
+    path: Path
+    size_bytes: int
+    city: record.City
+    library: str
+    """The program and version that wrote it."""
+
+
+@dataclass
+class RunReader:
+    """Reads a run from its first file to its last one."""
+
+    files: list[RunFile]
+    """In their order."""
+    missing: list[str] = field(default_factory=list)
+    """What is missing, known once the steps have been read; empty if the run is whole."""
+
+    @property
+    def city(self) -> record.City:
+        """The city of the first file."""
+        return self.files[0].city
+
+    def steps(self, tls: Container[str] | None = None, from_s: float = -math.inf) -> Iterator[RecordedStep]:
+        """The steps of all files, once, in their order. What is missing before `from_s` need not be noted.
+
+        Args:
+            tls: read these TLs alone.
+            from_s: simulated second from which on steps are read.
+        """
+        last: int | None = None
+        for k, file in enumerate(self.files):
+            with RecordReader(file.path) as reader, self._noting_losses(reader):
+                is_first = True
+                for recorded in reader.steps(tls, from_s):
+                    number = recorded.step.number
+                    if is_first and k > 0 and last is not None and number != last + 1:
+                        before = self.files[k - 1].path.name
+                        self.missing.append(f"between {before} and {file.path.name}: {missing_steps(last + 1, number)}")
+                    is_first, last = False, number
+                    yield recorded
+
+    @contextlib.contextmanager
+    def _noting_losses(self, reader: RecordReader) -> Iterator[None]:
+        """Note what is missing of a file, also if reading stops before its end."""
+        try:
+            yield
+        finally:
+            if reader.missing:
+                self.missing.append(f"{reader.path.name}: {reader.missing}")
+
+
+def open_run(path: Path, run: str | None = None) -> RunReader:
+    """The run in a file, or in a folder of a run's files.
+
+    Args:
+        path: the file or folder.
+        run: of a folder with several runs, the beginning of its id.
+
+    Raises InputError if there is no record, or which run is meant is unclear.
+    """
+    if not path.is_dir():
+        files = [_run_file(path)]
+        if run is not None and not files[0].city.run.startswith(run):
+            raise InputError(f"{path}: is a file of run {files[0].city.run}, not {run}; leave --run out")
+        return RunReader(files)
+    files, unreadable = files_of_run(path, run)
+    return RunReader(files, [*unreadable, *_missing_files(files)])
+
+
+def files_of_run(folder: Path, run: str | None = None) -> tuple[list[RunFile], list[str]]:
+    """A run's files in a folder, in their order, and why others cannot be read. Arguments and errors are those of
+    `open_run`."""
+    files, unreadable = _files_in(folder)
+    if not files:
+        raise InputError(
+            unreadable[0] if unreadable else f"{folder}: has no files *{SUFFIX}; name a folder of control --record"
+        )
+    runs = {file.city.run: file.city.begin_unix_ns for file in files}
+    matching = [each for each in runs if each.startswith(run or "")]
+    if len(matching) != 1:
+        if run is None:
+            remedy = "pass --run with one of them"
+        elif matching:
+            remedy = f"several of them begin with {run}: pass more of the id"
+        else:
+            remedy = f"none of them begins with {run}"
+        in_order = sorted(runs, key=lambda each: (runs[each], each))
+        found = ", ".join(f"{each} (begun {wall_text(runs[each])})" for each in in_order)
+        raise InputError(f"{folder}: has files of the runs {found}; {remedy}")
+    chosen = [file for file in files if file.city.run == matching[0]]
+    return sorted(chosen, key=lambda file: file.city.file_number), unreadable
+
+
+def _files_in(folder: Path) -> tuple[list[RunFile], list[str]]:
+    """The files of a folder, and why others cannot be read. Raises InputError if two have the same place in a run."""
+    files: dict[tuple[str, int], RunFile] = {}
+    unreadable: list[str] = []
+    paths = [path for path in sorted(folder.glob(f"*{SUFFIX}")) if not path.name.startswith(".")]
+    repaired = {path for path in paths if path.name.endswith(REPAIRED_SUFFIX)}
+    damaged = {path.with_name(path.name.removesuffix(REPAIRED_SUFFIX) + SUFFIX) for path in repaired}
+    for path in paths:
+        if path in damaged:
+            continue
+        try:
+            file = _run_file(path)
+        except InputError as error:
+            unreadable.append(str(error))
+            continue
+        place = file.city.run, file.city.file_number
+        if place in files:
+            same = f"{files[place].path.name} and {path.name} are both file {place[1]} of run {place[0]}"
+            raise InputError(f"{folder}: {same}; move one of them away")
+        files[place] = file
+    return list(files.values()), unreadable
+
+
+def _run_file(path: Path) -> RunFile:
+    with RecordReader(path) as reader:
+        return RunFile(path, path.stat().st_size, reader.city, reader.library)
+
+
+def _missing_files(files: list[RunFile]) -> list[str]:
+    """The files that a run must have had, before the last one that is there."""
+    missing = []
+    expected = 0
+    for file in files:
+        number = file.city.file_number
+        if number > expected:
+            which = f"file {expected} is" if number == expected + 1 else f"files {expected} to {number - 1} are"
+            missing.append(f"{which} missing before {file.path.name}")
+        expected = number + 1
+    return missing
+
+
+def open_files(paths: Sequence[Path], run: str | None = None) -> RunReader:
+    """The run in files in any order, or in folders of a run's files; its first file may be missing.
+
+    Args:
+        paths: files and folders.
+        run: of folders with several runs, the beginning of its id.
+
+    Raises InputError if there is no record, or the files are of several runs.
+    """
+    files: dict[Path, RunFile] = {}
+    unreadable: list[str] = []
+    for path in paths:
+        found, others = files_of_run(path, run) if path.is_dir() else (open_run(path, run).files, [])
+        files.update((file.path, file) for file in found)
+        unreadable += others
+    in_order = sorted(files.values(), key=lambda file: file.city.file_number)
+    for before, file in itertools.pairwise(in_order):
+        if file.city.run != before.city.run:
+            raise InputError(f"{before.path} and {file.path} are files of different runs; name the files of one run")
+        if file.city.file_number == before.city.file_number:
+            number = file.city.file_number
+            raise InputError(f"{file.path}: is file {number} of its run, and so is {before.path}; name one of them")
+    # a file that is named alone is read alone
+    is_alone = len(in_order) == 1 and not any(path.is_dir() for path in paths)
+    return RunReader(in_order, [*unreadable, *([] if is_alone else _missing_files(in_order))])

@@ -1,0 +1,207 @@
+"""Shadow evaluation: what other models would have decided in a recorded run.
+
+The models get requests with the recorded observations, while the replay follows the recorded
+answers. So each decision is compared in the situation in which it was really taken, and
+what the other decision would have led to later is not simulated.
+"""
+
+import copy
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from city.errors import InputError
+from controller.policies.served_contracts import fetch_contracts, same_contract
+from protos import policy_pb2 as pb
+from protos import record_pb2 as record
+from records.differences import differing_fields
+from records.replay import RecordedPolicies, RecordedSteps
+from serving.client import Client, Version
+from serving.contract import PROBABILITIES, scores_name
+from signals.intersection import Intersection
+from signals.observation import Observation
+from signals.policy import ROUNDING, ActionSpace, Answer, InvalidAction, Policies
+
+MAX_RECHECKS = 64
+"""Moments between two decisions at which a would-be decision needs commands."""
+PERCENTILES = (50, 95, 99)
+
+
+@dataclass
+class TlShadow:
+    """What a TL's other model would have done."""
+
+    asked: int = 0
+    missing: int = 0
+    """Requests without a valid action."""
+    first_failure: str = ""
+    """Why the first of them was missing."""
+    decisions: int = 0
+    """Recorded decisions of a policy that the model answered too."""
+    otherwise: int = 0
+    """Those of them with another choice or other values."""
+    probability: float = 0.0
+    """Sum over these of the probability of the model's choice."""
+    recorded_probability: float = 0.0
+    """Sum over these of the model's probability of the recorded choice."""
+    with_probability: int = 0
+    """Number of values in both sums."""
+    overrides: int = 0
+    """Overrides that the other decisions would have met at once, up to the next decision."""
+    recorded_overrides: int = 0
+    """Overrides that the recorded decisions met in the same time."""
+    versions: set[int] = field(default_factory=set)
+    latency_s: "array[float]" = field(default_factory=lambda: array("f"))
+    """Wall time of the requests that this TL was part of."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures, for a JSON file."""
+        counted = self.with_probability
+        return {
+            "asked": self.asked,
+            "missing": self.missing,
+            "first_failure": self.first_failure,
+            "decisions": self.decisions,
+            "otherwise": self.otherwise,
+            "mean_probability": self.probability / counted if counted else None,
+            "mean_probability_of_recorded": self.recorded_probability / counted if counted else None,
+            "would_be_overrides": self.overrides,
+            "recorded_overrides": self.recorded_overrides,
+            "versions": sorted(self.versions),
+            "latency_ms": {
+                f"p{p}": value for p, value in zip(PERCENTILES, percentiles_ms(self.latency_s), strict=True)
+            },
+        }
+
+
+def percentiles_ms(latency_s: Sequence[float]) -> list[float | None]:
+    """The PERCENTILES of wall times, in ms; None without any."""
+    if not len(latency_s):
+        return [None] * len(PERCENTILES)
+    return [float(value) * 1000 for value in np.percentile(np.asarray(latency_s), PERCENTILES)]
+
+
+def served_contracts(
+    client: Client, recorded: Sequence[pb.PolicyContract], version: Version, fleet: str
+) -> dict[str, pb.PolicyContract]:
+    """The contracts of the served models. Raises InputError if a model is missing, or its contract is not the recorded
+    one."""
+    contracts = fetch_contracts(client, [contract.tl for contract in recorded], version, fleet)
+    for contract in recorded:
+        served = contracts[contract.tl]
+        if same_contract(contract, served):
+            continue
+        copies = pb.PolicyContract(), pb.PolicyContract()
+        for each, source in zip(copies, (contract, served), strict=True):
+            each.CopyFrom(source)
+            each.ClearField("origin")
+        path, before, after = next(differing_fields(*copies), ("contract", "?", "?"))
+        raise InputError(
+            f"{client.address}: model {contract.tl} has another contract than the record: {path} is {after}, recorded "
+            f"{before}; request a version of the same contract (--model-number), or leave this TL out with --tl"
+        )
+    return contracts
+
+
+class ShadowPolicies:
+    """`Policies` that return the recorded answers, and query other policies too."""
+
+    def __init__(
+        self,
+        recorded: RecordedPolicies,
+        steps: RecordedSteps,
+        served: Policies,
+        contracts: Mapping[str, pb.PolicyContract],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`contracts`: of the TLs whose models are queried."""
+        self._recorded, self._steps, self._served, self._clock = recorded, steps, served, clock
+        self._spaces = {tl: ActionSpace(contract) for tl, contract in contracts.items()}
+        self._has_probabilities = {tl for tl, contract in contracts.items() if scores_name(contract) == PROBABILITIES}
+        self.intersections: Mapping[str, Intersection] = {}
+        """Of the replay's loop, once it is built."""
+        self.by_tl = {tl: TlShadow() for tl in contracts}
+        self.latency_s = array("f")
+        """Wall time of each request."""
+
+    def ask(
+        self, observations: Mapping[str, Observation], observed_s: float | None = None
+    ) -> dict[str, Answer | Exception]:
+        """The recorded answers."""
+        answers = self._recorded.ask(observations, observed_s)
+        current = self._steps.current
+        assert current is not None, "a step is decided while there is one"
+        asked = {
+            tl: np.array(current.tls[tl].decision.observation, np.float32)
+            for tl in observations
+            if tl in self.by_tl and self.intersections[tl].has_policy
+        }
+        if not asked:
+            return answers
+        begin = self._clock()
+        served = self._served.ask(asked)
+        latency_s = self._clock() - begin
+        self.latency_s.append(latency_s)
+        for tl in asked:
+            self.by_tl[tl].latency_s.append(latency_s)
+            self._add(tl, current.step.at_s, current.tls[tl], answers[tl], served.get(tl))
+        return answers
+
+    def _add(
+        self,
+        tl: str,
+        now: float,
+        recorded: record.TlStep,
+        answer: Answer | Exception,
+        served: Answer | Exception | None,
+    ) -> None:
+        shadow, intersection = self.by_tl[tl], self.intersections[tl]
+        shadow.asked += 1
+        action = self._action(tl, served)
+        if isinstance(action, str):
+            shadow.missing += 1
+            shadow.first_failure = shadow.first_failure or action
+            return
+        assert isinstance(served, Answer), "it has a valid action"
+        shadow.versions.add(served.version)
+        recorded_action = self._action(tl, answer)
+        # an answer in fallback, or before the dialect may decide, only shows that the policy is available
+        if isinstance(recorded_action, str) or not intersection.decides_at(now):
+            return
+        shadow.decisions += 1
+        if np.allclose(action, recorded_action, rtol=0.0, atol=ROUNDING):
+            return
+        shadow.otherwise += 1
+        if tl in self._has_probabilities and served.scores is not None:
+            shadow.with_probability += 1
+            shadow.probability += float(served.scores[int(action[0])])
+            shadow.recorded_probability += float(served.scores[int(recorded_action[0])])
+        shadow.overrides += would_be_overrides(intersection, served, now)
+        shadow.recorded_overrides += would_be_overrides(intersection, answer, now)
+
+    def _action(self, tl: str, answer: Answer | Exception | None) -> tuple[float, ...] | str:
+        """The values of a valid action, or why there is none."""
+        if not isinstance(answer, Answer):
+            return f"{type(answer).__name__}: {answer}" if answer is not None else "no answer"
+        try:
+            return self._spaces[tl].validated(answer.action)
+        except (InvalidAction, TypeError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def would_be_overrides(intersection: Intersection, answer: Answer | Exception, now: float) -> int:
+    """Overrides that an answer would meet up to the next decision. The intersection itself is not changed."""
+    shared = [intersection.contract, *(safety.rules for safety in intersection.safeties)]
+    would_be = copy.deepcopy(intersection, {id(each): each for each in shared})
+    would_be.apply_answer(answer, now)
+    overrides = 0
+    for _ in range(MAX_RECHECKS):
+        overrides += len(would_be.commands(now)[1])
+        now = would_be.next_due_s(now)
+        if now >= would_be.next_decision_s:
+            break
+    return overrides

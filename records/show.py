@@ -1,0 +1,137 @@
+"""`greenserve record show`: each decision of a time as a sentence."""
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+
+from city import names, program
+from city.arguments import Parser, simulated_second
+from city.errors import InputError
+from controller.recording.sentences import (
+    action_sentence,
+    alarm_sentence,
+    command_sentence,
+    rejection_sentence,
+    sentence,
+)
+from protos import policy_pb2 as pb
+from protos import record_pb2 as record
+from records.info import add_record, open_record
+from records.record_reader import RecordedStep
+from records.run_files import RunReader
+
+_HOURS_MINUTES = re.compile(r"\d{1,2}:\d{2}", re.ASCII)
+_NO_TIME_OF_DAY = re.compile(r".*:[6-9]\d(?:[:.].*)?", re.ASCII | re.DOTALL)
+"""More than 59 minutes or seconds."""
+
+
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
+    parser = Parser(
+        prog=prog,
+        description="Show each decision as a sentence: what the TL saw, what was chosen and how surely, what was "
+        "permitted, and why not.",
+    )
+    add_record(parser)
+    parser.add_argument(
+        "--tl", action="append", metavar="TL", help="TLs to show, separated by commas or repeated (default: all)"
+    )
+    first = "first simulated time: s, h:m such as 08:10, or h:m:s such as 08:10:05 (default: the record's first)"
+    parser.add_argument("--from", dest="from_s", type=time_flag, metavar="TIME", help=first)
+    parser.add_argument(
+        "--to", dest="to_s", type=time_flag, metavar="TIME", help="show times before this one (default: all)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON object a line, with the message of the record"
+    )
+    return parser
+
+
+def time_flag(text: str) -> float:
+    """A simulated second; hours and minutes alone are a time of day."""
+    if _NO_TIME_OF_DAY.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time: minutes and seconds end at 59; write one such as 08:10"
+        )
+    return simulated_second(f"{text}:00" if _HOURS_MINUTES.fullmatch(text) else text)
+
+
+def main(argv: list[str], prog: str) -> int:
+    """Print a line for each decision. Exit code 2 if the time has none."""
+
+    def show() -> int:
+        args = parser(prog).parse_args(argv)
+        reader = open_record(args)
+        lines = 0
+        for entry in _entries(reader, args):
+            print(json.dumps(entry) if args.json else entry["sentence"])
+            lines += 1
+        # what is missing may be what the reader looks for
+        for text in reader.missing:
+            print(f"missing: {text}", file=sys.stderr)
+        if not lines:
+            raise InputError(
+                f"{args.record}: has no decision of these TLs at that time; greenserve record info shows its times"
+            )
+        return 0
+
+    return program.run(show)
+
+
+def _entries(reader: RunReader, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What to show, in order. Raises InputError for an unknown TL."""
+    from_s = -math.inf if args.from_s is None else args.from_s
+    to_s = math.inf if args.to_s is None else args.to_s
+    if to_s <= from_s:
+        raise InputError(f"--to must be later than --from ({from_s:g} s); pass a later one")
+    city = reader.city
+    contracts = {contract.tl: contract for contract in city.contracts}
+    tl_of_signal = {signal: contract.tl for contract in city.contracts for signal in contract.signal_ids}
+    tls = names.select(args.tl or ["all"], list(contracts), "--tl", tl_of_signal)
+    shown = {tl: contracts[tl] for tl in tls}
+    signals = {signal for contract in shown.values() for signal in contract.signal_ids}
+    for recorded in reader.steps(set(tls), from_s):
+        if recorded.step.at_s >= to_s:
+            break
+        yield from _entries_of(recorded, shown, signals, city.driver)
+
+
+def _entries_of(
+    recorded: RecordedStep, contracts: Mapping[str, pb.PolicyContract], signals: set[str], driver: str
+) -> Iterator[dict[str, Any]]:
+    step = recorded.step
+    for alarm in step.alarms:
+        if alarm.signal in signals:
+            yield {"sentence": alarm_sentence(alarm), "alarm": _as_dict(alarm)}
+    for rejection in step.rejections:
+        if rejection.signal in signals:
+            yield {"sentence": rejection_sentence(rejection, step.at_s), "rejection": _as_dict(rejection)}
+    for command in step.commands:
+        if command.tl in contracts:
+            yield {"sentence": command_sentence(command, step.at_s), "command": _as_dict(command)}
+    for action in step.actions:
+        # of the run, or of a TL that is shown
+        if not action.target or action.target in contracts:
+            yield {"sentence": action_sentence(action, step.at_s), "action": _as_dict(action)}
+    for tl, tl_step in recorded.tls.items():
+        if tl in contracts and _is_worth_showing(tl_step):
+            yield {"sentence": sentence(contracts[tl], tl_step, driver), "tl": tl, "step": _as_dict(tl_step)}
+
+
+def _is_worth_showing(tl_step: record.TlStep) -> bool:
+    """Whether a TL decided, or a command or an override of it was sent in between."""
+    return tl_step.HasField("decision") or any(states.commands or states.overrides for states in tl_step.states)
+
+
+def _as_dict(message: Any) -> dict[str, Any]:
+    """A message as protobuf's JSON has it, with the names of protos/record.proto; 64-bit integers are texts there."""
+    values: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return values

@@ -1,0 +1,93 @@
+"""A run of the sample city's own programs over libsumo: its readings of every step, and the timeline that follows from
+it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from controller.sumo.libsumo_connection import start_libsumo
+from records.atspm.detectors import PlacedDetector
+from records.atspm.timeline import Detection, ProgramChange, ShownState, SignalTimeline, Timeline
+from tests.conftest import GRID
+
+ZERO = datetime(2026, 3, 2, 7)
+OPTIONS = ("--scale", "1.3", "--seed", "7")
+"""More demand than the city's, so that some splits fail."""
+
+
+@dataclass
+class Readings:
+    """The readings of libsumo."""
+
+    seconds: int
+    states: dict[str, list[str]] = field(default_factory=dict)
+    """By signal, the state shown in each second."""
+    phase: dict[str, list[int]] = field(default_factory=dict)
+    """By signal, SUMO's index of the phase in each second."""
+    max_s: dict[str, list[float]] = field(default_factory=dict)
+    """By signal, the maximum duration of each phase of its program."""
+    program: dict[str, str] = field(default_factory=dict)
+    passages: dict[str, dict[tuple[str, float], float]] = field(default_factory=dict)
+    """By loop, (vehicle, second of its entry) -> second of its exit; -1 while it is on the loop."""
+    link_of_lane: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """By incoming lane, (signal, index of its link straight on, else to the left, else to the right)."""
+
+
+def run(additional: Sequence[Path], loops: Sequence[PlacedDetector], seconds: int) -> Readings:
+    """Simulate the sample city with the programs of its files, of which SUMO runs the last one loaded."""
+    files = ",".join(map(str, [GRID / "fixed_time.add.xml", *additional]))
+    options = ["-c", str(GRID / "grid.sumocfg"), "-a", files, *OPTIONS, "--no-step-log", "--no-warnings"]
+    connection = start_libsumo(options)
+    api = connection.api
+    signals = api.trafficlight.getIDList()
+    readings = Readings(
+        seconds, {s: [] for s in signals}, {s: [] for s in signals}, passages={loop.id: {} for loop in loops}
+    )
+    for signal in signals:
+        readings.program[signal] = api.trafficlight.getProgram(signal)
+        logics = {logic.programID: logic for logic in api.trafficlight.getAllProgramLogics(signal)}
+        readings.max_s[signal] = [phase.maxDur for phase in logics[readings.program[signal]].phases]
+        index = {ends[0][:2]: k for k, ends in enumerate(api.trafficlight.getControlledLinks(signal)) if ends}
+        for lane in dict.fromkeys(api.trafficlight.getControlledLanes(signal)):
+            links = sorted(api.lane.getLinks(lane), key=lambda link: "slr".index(link[6]))
+            readings.link_of_lane[lane] = signal, index[lane, links[0][0]]
+    for _ in range(seconds):
+        api.simulationStep()
+        for signal in signals:
+            readings.states[signal].append(api.trafficlight.getRedYellowGreenState(signal))
+            readings.phase[signal].append(api.trafficlight.getPhase(signal))
+        for loop, passages in readings.passages.items():
+            for vehicle, _, entry_s, exit_s, _ in api.inductionloop.getVehicleData(loop):
+                passages[vehicle, entry_s] = exit_s
+    connection.close()
+    return readings
+
+
+def occupied(passages: Mapping[tuple[str, float], float], end_s: float) -> list[tuple[int, int]]:
+    """The intervals in which a loop is occupied by any vehicle, ms."""
+    intervals: list[tuple[int, int]] = []
+    for (_, entry_s), exit_s in sorted(passages.items(), key=lambda passage: passage[0][1]):
+        begin_ms, end_ms = round(entry_s * 1000), round((exit_s if exit_s >= 0 else end_s) * 1000)
+        if intervals and begin_ms <= intervals[-1][1]:
+            intervals[-1] = intervals[-1][0], max(intervals[-1][1], end_ms)
+        else:
+            intervals.append((begin_ms, end_ms))
+    return intervals
+
+
+def timeline(readings: Readings) -> Timeline:
+    """The timeline of a run."""
+    signals = []
+    for signal, states in readings.states.items():
+        changes = [k for k, state in enumerate(states) if not k or state != states[k - 1]]
+        shown = tuple(ShownState(float(k), states[k]) for k in changes)
+        signals.append(SignalTimeline(signal, shown, programs=(ProgramChange(0.0, readings.program[signal]),)))
+    detections = [
+        Detection(loop, ms / 1000, is_on)
+        for loop, passages in readings.passages.items()
+        for interval in occupied(passages, readings.seconds)
+        for ms, is_on in zip(interval, (True, False), strict=True)
+        if ms < 1000 * readings.seconds
+    ]
+    return Timeline(0.0, float(readings.seconds), ZERO, tuple(signals), tuple(detections))

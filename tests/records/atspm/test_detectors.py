@@ -1,0 +1,204 @@
+"""Induction loops: where they stand, what their file says, and that SUMO loads it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from city import network
+from city.errors import InputError
+from city.lane_graph import LaneGraph
+from city.movements import Movement
+from city.network import SignalNetwork, StreetNetwork
+from controller.recording.detectors import ADVANCE, FUNCTIONS, PRESENCE, YELLOW_RED
+from controller.sumo.libsumo_connection import start_libsumo
+from greenserve.__main__ import main
+from records.atspm import detectors
+from records.atspm.detectors import PlacedDetector
+from tests.conftest import GRID
+from tests.networks import netgenerate
+
+
+def street(tmp_path, lengths, connections=(), mps=13.89):
+    """A street with signal J at the end of lane `a_0`. `connections`: of lanes behind it, without a signal."""
+    graph = LaneGraph(dict(lengths), dict.fromkeys(lengths, mps))
+    for before, after in connections:
+        graph.add_connection(before, after, is_signalled=False)
+    movements = ((Movement("a", "s", 0.0),), (Movement("a", "", 0.0, ("a",)),))
+    links = ((("a_0", "out_0"),), ((":w_0", ":c_0"),))
+    signal = SignalNetwork("J", links, (), (), "0", None, None, None, lane_graph=graph, movements=movements)
+    return StreetNetwork(tmp_path / "x.net.xml", {"J": signal}, graph.length_m)
+
+
+def placed(tmp_path, lengths, connections=(), mps=13.89):
+    loops = detectors.place(street(tmp_path, lengths, connections, mps))
+    return [(loop.function, loop.lane, loop.position_m, loop.length_m) for loop in loops]
+
+
+def test_a_long_lane_has_three_loops(tmp_path):
+    assert placed(tmp_path, {"a_0": 200.0}) == [
+        (ADVANCE, "a_0", 130.55, 0), (PRESENCE, "a_0", 193, 6), (YELLOW_RED, "a_0", 199.5, 0),
+    ]  # fmt: skip
+
+
+def test_a_lane_shorter_than_the_setback_has_its_advance_loop_at_its_begin(tmp_path):
+    assert placed(tmp_path, {"a_0": 50.0})[0] == (ADVANCE, "a_0", 0.1, 0)
+    assert [function for function, *_ in placed(tmp_path, {"a_0": 25.0})] == [PRESENCE, YELLOW_RED]
+
+
+def test_advance_loops_move_to_the_lanes_behind_that_lead_nowhere_else(tmp_path):
+    lengths = {"a_0": 10.0, "b_0": 100.0, "c_0": 100.0, "d_0": 100.0}
+    behind = [("b_0", "a_0"), ("c_0", "a_0")]
+    loops = detectors.place(street(tmp_path, lengths, behind))
+    assert {(loop.lane, loop.position_m) for loop in loops if loop.function == ADVANCE} == {
+        ("b_0", 40.55),
+        ("c_0", 40.55),
+    }
+    assert {loop.stop_lane for loop in loops} == {"a_0"}
+    assert ADVANCE not in {function for function, *_ in placed(tmp_path, lengths, [*behind, ("b_0", "d_0")])}
+
+
+def test_very_short_lanes_have_fewer_loops(tmp_path):
+    assert placed(tmp_path, {"a_0": 4.0}) == [(PRESENCE, "a_0", 0.1, 2.9), (YELLOW_RED, "a_0", 3.5, 0)]
+    assert [function for function, *_ in placed(tmp_path, {"a_0": 1.0})] == [YELLOW_RED]
+    assert placed(tmp_path, {"a_0": 0.2}) == []
+
+
+@given(st.lists(st.floats(0.1, 300), min_size=1, max_size=4), st.floats(2, 60))
+def test_no_loop_stands_outside_of_its_lane(tmp_path_factory, lengths, mps):
+    names = [f"{name}_0" for name in "abcd"[: len(lengths)]]
+    own = dict(zip(names, (round(length, 2) for length in lengths), strict=True))
+    loops = detectors.place(street(tmp_path_factory.getbasetemp(), own, list(zip(names[1:], names, strict=False)), mps))
+    assert all(loop.position_m >= 0 and loop.position_m + loop.length_m <= own[loop.lane] for loop in loops)
+    assert len({loop.id for loop in loops}) == len(loops)
+    assert sum(loop.function == ADVANCE for loop in loops) <= 1
+
+
+@given(
+    st.lists(
+        st.builds(
+            PlacedDetector,
+            st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=150),
+            st.text('ab:<>&" é_', min_size=1, max_size=150),
+            st.sampled_from(FUNCTIONS),
+            st.text("xyz_", min_size=1),
+            st.text("ab:<>&'_", min_size=1),
+            st.integers(0, 10**6).map(lambda cm: cm / 100),
+            st.integers(0, 600).map(lambda cm: cm / 100),
+        )
+    )
+)
+def test_a_file_says_what_its_loops_mean(tmp_path_factory, loops):
+    path = tmp_path_factory.getbasetemp() / "detectors.add.xml"
+    detectors.write(path, loops)
+    assert detectors.read(path) == loops
+
+
+def test_other_detectors_are_left_out_and_a_changed_one_is_refused(tmp_path):
+    path = tmp_path / "detectors.add.xml"
+    detectors.write(path, [PlacedDetector("x", "J", ADVANCE, "a_0", "a_0", 1, 0)])
+    text = path.read_text()
+    path.write_text(text.replace("</additional>", '<inductionLoop id="own" lane="a_0" pos="1" file="x"/></additional>'))
+    assert [loop.id for loop in detectors.read(path)] == ["x"]
+    for old, new in (
+        ("Advance", "Behind"),
+        ('pos="1.00"', 'pos="near"'),
+        ('lane="a_0"', ""),
+        ("greenserve.lane", "lane"),
+    ):
+        path.write_text(text.replace(old, new))
+        with pytest.raises(
+            InputError, match=r"inductionLoop x is malformed .*; write the file again with greenserve detectors"
+        ):
+            detectors.read(path)
+
+
+def load(net, path):
+    """Load a file of detectors in SUMO: its loops as SUMO has them."""
+    connection = start_libsumo(
+        ["--net-file", str(net), "--additional-files", str(path), "--no-warnings", "--no-step-log"]
+    )
+    api = connection.api
+    loops = [
+        (name, api.inductionloop.getLaneID(name), round(api.inductionloop.getPosition(name), 2))
+        for name in api.inductionloop.getIDList()
+    ]
+    for _ in range(3):
+        api.simulationStep()
+    connection.close()
+    return sorted(loops)
+
+
+OPTIONS = {
+    "random": [
+        "--rand",
+        "--rand.iterations",
+        "25",
+        "--seed",
+        "4",
+        "--rand.min-distance",
+        "12",
+        "--default.lanenumber",
+        "2",
+    ],
+    "crossings": ["--grid", "--grid.number", "2", "--grid.length", "60", "--sidewalks.guess", "--crossings.guess"],
+    "without internal links": ["--grid", "--grid.number", "2", "--grid.length", "15", "--no-internal-links"],
+}
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_sumo_loads_the_loops_of_drawn_networks(tmp_path, kind):
+    net = netgenerate(tmp_path / "x.net.xml", *OPTIONS[kind])
+    read = network.read(net)
+    loops = detectors.place(read)
+    assert {loop.signal for loop in loops} == set(read.signals)
+    assert not any(loop.lane.startswith(":") for loop in loops)
+    detectors.write(tmp_path / "detectors.add.xml", loops)
+    assert load(net, tmp_path / "detectors.add.xml") == sorted((loop.id, loop.lane, loop.position_m) for loop in loops)
+
+
+def test_sumo_loads_ids_of_150_characters(tmp_path):
+    net = netgenerate(tmp_path / "x.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "80")
+    long = tmp_path / "long.net.xml"
+    name = "cluster_" + "1200364014_" * 14
+    long.write_text(net.read_text().replace('"A0"', f'"{name[:150]}"').replace(":A0_", f":{name[:150]}_"))
+    loops = [loop for loop in detectors.place(network.read(long)) if len(loop.signal) == 150]
+    assert len(loops) == 12
+    detectors.write(tmp_path / "detectors.add.xml", loops)
+    assert len(load(long, tmp_path / "detectors.add.xml")) == 12
+    assert detectors.read(tmp_path / "detectors.add.xml") == loops
+
+
+@pytest.mark.parametrize("name", ["cologne1", "cologne8", "ingolstadt7"])
+def test_sumo_loads_the_loops_of_real_networks(shared, tmp_path, name):
+    read = network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg")
+    loops = detectors.place(read)
+    assert len({loop.stop_lane for loop in loops}) == len(
+        {lane for signal in read.signals.values() for lane in signal.lanes}
+    )
+    detectors.write(tmp_path / "detectors.add.xml", loops)
+    assert len(load(read.net_file, tmp_path / "detectors.add.xml")) == len(loops)
+
+
+def test_the_command_writes_the_file_and_says_what_is_in_it(tmp_path, capsys):
+    out = tmp_path / "loops.add.xml"
+    assert main(["detectors", "--city", str(GRID / "city.toml"), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.startswith(
+        f"wrote {out}: 72 Advance, 72 Presence, 72 Yellow_Red, on 72 lanes of 9 signals\n"
+    )
+    assert len(detectors.read(out)) == 216
+
+
+@pytest.mark.parametrize(
+    ("text", "out", "message"),
+    [
+        ("[network]\nnet = 'none.net.xml'\n", "x.add.xml", "none.net.xml"),
+        (f"[network]\nnet = '{GRID}/grid.net.xml'\n", "missing/x.add.xml", "there is no folder"),
+        ("[network]\nnet = 'street.net.xml'\n", "x.add.xml", "has no signal with a vehicle lane"),
+    ],
+)
+def test_wrong_input_is_one_line(tmp_path, capsys, text, out, message):
+    netgenerate(tmp_path / "street.net.xml", "--grid", "--grid.number", "2", "--default-junction-type", "priority")
+    (tmp_path / "city.toml").write_text(text)
+    assert main(["detectors", "--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / out)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line

@@ -1,0 +1,193 @@
+"""Phase numbers: NEMA's rule on drawn approaches, on real junctions, and what city.toml may change."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from city import config, network
+from city.errors import InputError
+from city.movements import Movement
+from city.network import SignalNetwork
+from records.atspm.phase_numbers import number_phases, of_city
+from tests.conftest import GRID
+
+NORTH, EAST, SOUTH, WEST = 0.0, 90.0, 180.0, 270.0
+
+
+def junction(approaches, crossings=(), lanes=1, speeds=None):
+    """A signal. `approaches`: (road, heading, turns); `crossings`: (leg, the roads that it crosses)."""
+    links, movements, mps = [], [], []
+    for road, heading, turns in approaches:
+        for k, turn in enumerate(turns):
+            links.append(((f"{road}_{k % lanes}", f"{road}{turn}_0"),))
+            movements.append((Movement(road, turn, heading),))
+            mps.append((speeds or {}).get(road, 13.9))
+    for leg, roads in crossings:
+        links.append(((":w_0", ":c_0"),))
+        movements.append((Movement(roads[0] if roads else "", "", leg, roads),))
+        mps.append(0.0)
+    return SignalNetwork(
+        "J", tuple(links), (), (), "0", None, None, None, approach_mps=tuple(mps), movements=tuple(movements)
+    )  # fmt: skip
+
+
+def numbers(signal, stated=None):
+    """(movement -> phase, of `road:turn`), by the links."""
+    found = {}
+    for phase in number_phases(signal, stated or {}).phases:
+        for link in phase.links:
+            (movement,) = signal.movements[link]
+            found[f"{movement.road}:{movement.turn}"] = phase.number
+        for link in phase.walk_links:
+            found[f"{signal.movements[link][0].heading_deg:g}"] = phase.number
+    return found
+
+
+FOUR = [("n", NORTH, "rsl"), ("e", EAST, "rsl"), ("s", SOUTH, "rsl"), ("w", WEST, "rsl")]
+
+
+def test_four_approaches_have_nemas_eight_phases():
+    found = numbers(junction(FOUR, [(90.0, ("w",)), (270.0, ("e",)), (0.0, ("s",)), (180.0, ("n",))]))
+    assert found == {
+        "n:s": 2, "e:s": 4, "s:s": 6, "w:s": 8, "n:l": 5, "e:l": 7, "s:l": 1, "w:l": 3,
+        # each walks beside the vehicles that pass it on their right
+        "90": 2, "180": 4, "270": 6, "0": 8,
+    }  # fmt: skip
+
+
+def test_the_main_street_has_more_lanes_then_the_higher_speed():
+    wide = junction([("n", NORTH, "rsl"), ("e", EAST, "rssl"), ("s", SOUTH, "rsl"), ("w", WEST, "rsl")], lanes=4)
+    assert numbers(wide)["e:s"] == 2 and numbers(wide)["w:s"] == 6
+    assert numbers(replace(wide, approach_mps=(20.0,) * 3 + (10.0,) * 10))["e:s"] == 2
+    fast = junction(FOUR, speeds={"w": 19.4})
+    assert numbers(fast)["e:s"] == 2 and numbers(fast)["s:s"] == 4 and numbers(fast)["n:s"] == 8
+
+
+@pytest.mark.parametrize(("stem", "number"), [(WEST, 8), (EAST, 4)])
+def test_the_stem_of_a_t_has_one_phase_for_both_turns(stem, number):
+    found = numbers(junction([("n", NORTH, "sr"), ("s", SOUTH, "sl"), ("stem", stem, "lr")]))
+    assert found == {"n:s": 2, "s:s": 6, "s:l": 1, "stem:l": number, "stem:r": number}
+
+
+def test_further_approaches_have_9_to_16():
+    found = numbers(junction([*FOUR, ("x", 45.0, "sl"), ("y", 225.0, "rsl")]))
+    assert found["x:s"] == 10 and found["x:l"] == 9 and found["y:s"] == 12 and found["y:l"] == 11
+
+
+def test_a_right_turn_sets_no_colour_and_a_turn_back_goes_left():
+    signal = junction([("n", NORTH, "rst"), ("s", SOUTH, "slt"), ("w", WEST, "rt")])
+    by_number = {phase.number: phase.links for phase in number_phases(signal).phases}
+    assert by_number == {1: (4, 5), 2: (1,), 6: (3,), 8: (6, 7)}
+
+
+def test_a_lane_has_the_phase_of_its_through_movement_else_of_its_left_turn():
+    phases = number_phases(junction([("n", NORTH, "rsl"), ("s", SOUTH, "slr")], lanes=2))
+    assert phases.phase_of_lane == {"n_0": 5, "n_1": 2, "s_0": 6, "s_1": 1}
+
+
+def test_a_pedestrian_signal_walks_in_phase_2():
+    (phase,) = number_phases(junction([], [(0.0, ())])).phases
+    assert (phase.number, phase.links, phase.walk_links) == (2, (), (0,))
+
+
+def test_numbers_of_city_toml_take_precedence():
+    assert numbers(junction(FOUR), {"n": 4, "e": 2, "s": 8, "w": 6}) == {
+        "n:s": 4, "e:s": 2, "s:s": 8, "w:s": 6, "n:l": 7, "e:l": 5, "s:l": 3, "w:l": 1,
+    }  # fmt: skip
+    own = numbers(junction(FOUR, [(90.0, ("w", "out"))]), {"n:left": 9, "n:right": 11, "out:crossing": 6})
+    assert own["n:l"] == 9 and own["n:r"] == 11 and own["90"] == 6 and own["n:s"] == 2
+    assert numbers(junction(FOUR), {"n": 2, "s": 2})["s:s"] == 2
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"n": 4}, "n and e both have phase 4"),
+        ({"n:right": 5}, None),
+        ({"w:left": 1}, "s:left and w:left both have phase 1"),
+    ],
+)
+def test_two_approaches_of_one_number_are_refused_unless_both_are_stated(stated, message):
+    if message is None:
+        assert numbers(junction(FOUR), stated)["n:r"] == 5
+        return
+    with pytest.raises(InputError, match=f"city.toml: .*{message}.*; give one of them another number"):
+        number_phases(junction(FOUR), stated, "city.toml: [tl.X] phases")
+
+
+def test_more_approaches_than_phases_are_refused():
+    star = junction([(f"r{k}", 40.0 * k, "s") for k in range(9)])
+    with pytest.raises(InputError, match="9 approaches, more than there are phases"):
+        number_phases(star)
+    with pytest.raises(InputError, match=r'such as { "r8" = 2, "r7" = 2 }'):
+        number_phases(star)
+    assert numbers(star, {"r8": 2, "r7": 2})["r7:s"] == 2
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 359), st.sets(st.sampled_from("slrtLR"), min_size=1)), min_size=1, max_size=8),
+    st.lists(st.floats(0, 359), max_size=4),
+    st.randoms(),
+)
+def test_every_movement_has_a_phase_whatever_the_order_of_links(approaches, legs, random):
+    roads = [(f"r{k}", heading, sorted(turns)) for k, (heading, turns) in enumerate(approaches)]
+    signal = junction(roads, [(leg, (f"x{k}",)) for k, leg in enumerate(legs)])
+    own = number_phases(signal)
+    assert all(1 <= phase.number <= 16 for phase in own.phases)
+    assert {link for phase in own.phases for link in phase.walk_links} == {
+        k for k, (movement,) in enumerate(signal.movements) if movement.is_crossing
+    }
+    roads_of = {phase.number: {signal.movements[k][0].road for k in phase.links} for phase in own.phases if phase.links}
+    assert all(len(of_phase) == 1 for of_phase in roads_of.values())
+    assert set.union(*roads_of.values()) == {road for road, _, _ in roads}
+    order = list(range(len(signal.links)))
+    random.shuffle(order)
+    shuffled = replace(
+        signal,
+        **{name: tuple(getattr(signal, name)[k] for k in order) for name in ("links", "movements", "approach_mps")},
+        crossing_m=(), path_m=(), slowest_mps=(),
+    )  # fmt: skip
+    again = number_phases(shuffled)
+    assert again.phase_of_lane == own.phase_of_lane
+    assert [{order[k] for k in p.links} for p in again.phases] == [set(p.links) for p in own.phases]
+
+
+def test_a_drawn_crossroads_walks_beside_its_vehicles(crossroads):
+    phases = {phase.number: phase for phase in number_phases(crossroads).phases}
+    assert set(phases) == set(range(1, 9))
+    assert phases[2].description.startswith("WJ east through") and phases[6].description.startswith("EJ west through")
+    # crossings lead over the legs in the north, east and south: the last is on the right of the vehicles to the east
+    walks = {number: len(phase.walk_links) for number, phase in phases.items() if phase.walk_links}
+    assert walks == {2: 1, 6: 2, 8: 1}
+
+
+def test_every_signal_of_a_network_has_phases(grid_city, grid_street):
+    phases = of_city(grid_city, grid_street)
+    assert phases.keys() == grid_street.signals.keys()
+    assert [phase.number for phase in phases["B1"].phases] == list(range(1, 9))
+
+
+def test_city_toml_states_numbers_by_road(tmp_path, grid_street):
+    text = (GRID / "city.toml").read_text().replace('"grid.sumocfg"', f'"{GRID}/grid.sumocfg"')
+    path = tmp_path / "city.toml"
+    path.write_text(f'{text}\nphases = {{ "C0C1.70.00" = 6, "C2C1.70.00" = 2, "right2C2.70.00:left" = 11 }}\n')
+    phases = of_city(config.load(path), grid_street)
+    described = {phase.number: phase.description for name in ("C1", "C2") for phase in phases[name].phases}
+    assert described[11] == "right2C2.70.00 west left"
+    assert {phase.number: phase.description for phase in phases["C1"].phases}[6].startswith("C0C1.70.00 north through")
+    path.write_text(f'{text}\nphases = {{ "A0A1" = 6 }}\n')
+    with pytest.raises(
+        InputError, match=r"\[tl.SA108\] phases: A0A1 is not a movement of its signals; write one of B1C1.70.00, "
+    ):
+        of_city(config.load(path), grid_street)
+
+
+@pytest.mark.parametrize("name", ["cologne1", "cologne8", "ingolstadt7"])
+def test_real_junctions_have_phases(shared, name):
+    street = network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg")
+    for signal in street.signals.values():
+        phases = number_phases(signal)
+        assert {2, 6} <= {phase.number for phase in phases.phases}
+        assert phases.phase_of_lane.keys() == set(signal.lanes)

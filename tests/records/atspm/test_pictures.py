@@ -1,0 +1,417 @@
+"""Pictures of signal events: where marks and lines lie, and what any timeline gives."""
+
+import re
+import xml.etree.ElementTree as ET
+from datetime import datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from city import network
+from controller.recording.detectors import ADVANCE, PRESENCE
+from records.atspm import corridor, phase_numbers
+from records.atspm.corridor import Corridor, Stop
+from records.atspm.detectors import PlacedDetector
+from records.atspm.phase_numbers import Phase, PhaseNumbers
+from records.atspm.pictures import (
+    approach_delay,
+    approach_volume,
+    coordination,
+    page,
+    queue_length,
+    split_failure,
+    split_monitor,
+    termination,
+    time_space,
+)
+from records.atspm.pictures.canvas import (
+    BLACK,
+    BLUE,
+    GREEN,
+    LIGHT_BLUE,
+    ORANGE,
+    PINK,
+    RED,
+    YELLOW,
+    Axis,
+    Canvas,
+    number_axis,
+    sentence,
+    time_axis,
+)
+from records.atspm.pictures.signal_view import SignalView, views
+from records.atspm.readings import LaneReading, SignalReadings, VehicleReading
+from records.atspm.timeline import (
+    MAX_OUT,
+    MODES,
+    POLICY,
+    Detection,
+    GreenEnd,
+    ModeChange,
+    ShownState,
+    SignalTimeline,
+    Timeline,
+)
+
+ZERO = datetime(2026, 3, 2, 7)
+PHASES = PhaseNumbers(
+    "A", (Phase(2, (0, 1), (), "a north through"), Phase(4, (2,), (3,), "b east through")), {"a_0": 2, "b_0": 4}
+)
+LOOPS = [
+    PlacedDetector("advance:a_0", "A", ADVANCE, "a_0", "a_0", 10, 0),
+    PlacedDetector("presence:a_0", "A", PRESENCE, "a_0", "a_0", 93, 6),
+]
+STATES = [(0, "GGrr"), (20, "yyrr"), (24, "rrGG"), (50, "rryr"), (54, "GGrr"), (80, "yyrr"), (84, "rrrr"), (86, "rrGr")]
+"""Phase 2 has one complete cycle: red at 24 s, green at 54 s, yellow at 80 s, red at 84 s."""
+SVG = "{http://www.w3.org/2000/svg}"
+CORRIDOR = Corridor((Stop("A", 2, 100.0, 10.0), Stop("B", 4, 300.0, 20.0)), {"a_0": 0.0, "b_0": 100.0})
+
+
+def view(states=STATES, end_s=100.0, detections=(), readings=None, begin_s=0.0, **signal) -> SignalView:
+    shown = tuple(ShownState(*state) for state in states)
+    timeline = Timeline(begin_s, end_s, ZERO, (SignalTimeline("A", shown, **signal),), tuple(detections))
+    (made,) = views(timeline, {"A": PHASES}, LOOPS if detections else (), readings={"A": readings or SignalReadings()})
+    return made
+
+
+class Drawing:
+    """What an SVG draws, in the units of its axes."""
+
+    def __init__(self, svg: str, x_end=100.0, y_end=1.0) -> None:
+        self.root = ET.fromstring(svg)
+        frame = next(each for each in self.root.iter(f"{SVG}rect") if each.get("class") == "axes")
+        self.left, self.top, self.width, self.height = (float(frame.get(key)) for key in ("x", "y", "width", "height"))
+        self.x_end, self.y_end = x_end, y_end
+
+    def paths(self, colour=None):
+        return [
+            each
+            for each in self.root.iter(f"{SVG}path")
+            if each.get("class") == "data" and colour in (None, each.get("stroke"), each.get("fill"))
+        ]
+
+    def places(self, colour=None):
+        """Absolute places of paths, in px."""
+        return [
+            (float(x), float(y))
+            for path in self.paths(colour)
+            for x, y in re.findall(r"[ML](-?[\d.]+),(-?[\d.]+)", path.get("d"))
+        ]
+
+    def points(self, colour):
+        """Absolute places of a colour, in units of the axes."""
+        return [
+            ((x - self.left) / self.width * self.x_end, (self.top + self.height - y) / self.height * self.y_end)
+            for x, y in self.places(colour)
+        ]
+
+    @property
+    def text(self):
+        return " ".join(each.text or "" for each in self.root.iter(f"{SVG}text"))
+
+    def is_inside(self):
+        return all(
+            self.left - 0.06 <= x <= self.left + self.width + 0.06
+            and self.top - 0.06 <= y <= self.top + self.height + 0.06
+            for x, y in self.places()
+        )
+
+
+def near(points):
+    """Coordinates are rounded to 0.1 px."""
+    return [pytest.approx(point, abs=0.1) for point in points]
+
+
+def test_dot_lies_at_its_time_and_its_time_since_red():
+    detections = [Detection("advance:a_0", 60.0, True), Detection("advance:a_0", 61.0, False)]
+    # the cycle of 60 s has an axis up to 80 s
+    drawing = Drawing(coordination.draw(view(detections=detections), 2), y_end=80.0)
+    assert drawing.points(BLUE) == near([(60.0, 36.0)])
+    assert "Arrivals on Green: 100%" in drawing.text
+
+
+def test_dot_in_px():
+    detections = [Detection("advance:a_0", 60.0, True)]
+    (place,) = Drawing(coordination.draw(view(detections=detections), 2)).places(BLUE)
+    # by hand: 48 px margin, 622 px for 100 s; title, subtitle and one row of the legend; 170 px for 80 s
+    assert place == (pytest.approx(48 + 0.60 * 622, abs=0.06), pytest.approx(54 + 170 * (1 - 36 / 80), abs=0.06))
+
+
+def test_lines_of_the_coordination_diagram_lie_at_the_changes_of_colour():
+    states = [*STATES, (110, "yyrr"), (114, "rrrr"), (116, "GGrr"), (120, "yyrr"), (124, "rrrr")]
+    drawing = Drawing(coordination.draw(view(states, end_s=200.0), 2), x_end=200.0, y_end=80.0)
+    assert drawing.points(GREEN) == near([(54, 30), (116, 2)])
+    assert drawing.points(YELLOW) == near([(80, 56), (120, 6)])
+    assert drawing.points(RED) == near([(84, 60), (124, 10)])
+    assert "no advance detectors" in drawing.text
+
+
+def test_arrival_on_red_is_not_on_green():
+    detections = [Detection("advance:a_0", time_s, is_on) for time_s in (30.0, 70.0) for is_on in (True, False)]
+    assert "Arrivals on Green: 50%" in Drawing(coordination.draw(view(detections=detections), 2)).text
+
+
+def test_terminations_lie_in_the_row_of_their_phase():
+    drawing = Drawing(termination.draw(view(modes=(ModeChange(0.0, POLICY),))), y_end=2.0)
+    # force-offs are drawn 6 px above the middle of a row of 34 px
+    above = 6 / 34
+    assert drawing.points(BLUE) == near([(20, 0.5 + above), (50, 1.5 + above), (80, 0.5 + above)])
+    assert drawing.points(RED) == near([(24, 1.5 - above)])  # the walk of phase 4
+    assert "Force Offs" in drawing.text and "Gap Outs" not in drawing.text
+
+
+def test_max_out_and_unknown_termination_have_their_own_marks():
+    drawing = Drawing(termination.draw(view(green_ends=(GreenEnd(20.0, MAX_OUT),))), y_end=2.0)
+    assert drawing.points(PINK) == near([(20, 0.5)])
+    assert "Unknown Terminations" in drawing.text
+
+
+def test_split_is_green_yellow_and_red_clearance():
+    drawing = Drawing(split_monitor.draw(view(modes=(ModeChange(0.0, POLICY),)), 2), y_end=40.0)
+    # 0 to 24 s without an all-red, and 54 s to 86 s with one
+    assert drawing.points(BLUE) == near([(0, 24), (54, 32)])
+    assert drawing.points(BLACK) == near([(0, 28), (100, 28)])
+
+
+def test_split_with_a_walk_is_marked():
+    drawing = Drawing(split_monitor.draw(view(modes=(ModeChange(0.0, POLICY),)), 4), y_end=40.0)
+    ((x, y),) = drawing.points(ORANGE)
+    assert x == pytest.approx(24, abs=0.2) and y > 30
+
+
+def test_split_fails_if_both_occupancies_reach_the_limit():
+    on = [Detection("presence:a_0", 55.0, True), Detection("presence:a_0", 88.0, False)]
+    made = view(detections=on)
+    assert split_failure.occupancies(made, 2) == [split_failure.Occupancy(84.0, 25 / 26, 4 / 5)]
+    drawing = Drawing(split_failure.draw(made, 2), y_end=104.0)
+    assert drawing.points(YELLOW) == near([(84, 0), (84, 100)])
+    assert "1 of 1" in drawing.text
+
+
+def test_split_does_not_fail_if_the_queue_clears():
+    on = [Detection("presence:a_0", 55.0, True), Detection("presence:a_0", 86.0, False)]
+    made = view(detections=on)
+    assert split_failure.occupancies(made, 2)[0].red == pytest.approx(2 / 5)
+    assert not Drawing(split_failure.draw(made, 2)).paths(YELLOW)
+
+
+def lane_readings(*halting, passed=None, step_s=20.0):
+    return SignalReadings(
+        {2: [LaneReading(k * step_s, own + 1, own, own, passed and passed[k]) for k, own in enumerate(halting)]}
+    )
+
+
+def test_queue_keeps_its_length_until_the_next_reading():
+    drawing = Drawing(queue_length.draw(view(readings=lane_readings(0, 3, 1)), 2), y_end=4.0)
+    assert drawing.points(LIGHT_BLUE) == near([(0, 0), (20, 0), (20, 3), (40, 3), (40, 1), (100, 1)])
+
+
+def test_delay_is_halting_vehicles_times_time():
+    readings = lane_readings(0, 3, 1, 0, 0, 0, passed=(0, 0, 2, 4, 4, 4))
+    made = view(readings=readings)
+    # bins of one minute: 3 vehicles for 20 s and 1 for 20 s
+    assert approach_delay.delays(made, 2) == [(0.0, 80.0), (60.0, 0.0)]
+    assert "Average Delay Per Vehicle: 20 s" in Drawing(approach_delay.draw(made, 2)).text
+
+
+def test_volume_is_counted_per_hour_and_bin():
+    readings = lane_readings(0, 0, 0, 0, 0, 0, passed=(0, 1, 2, 3, 3, 3))
+    made = view(readings=readings)
+    assert made.volumes(2) == [(0.0, 180.0), (60.0, 0.0)]
+    drawing = Drawing(approach_volume.draw(made, 2), y_end=200.0)
+    assert drawing.points(RED) == near([(0, 180), (60, 180), (60, 0), (100, 0)])
+
+
+def test_vehicles_that_leave_and_enter_are_not_joined():
+    at = {
+        0.0: [VehicleReading(0.0, "a_0", 90.0, 10.0), VehicleReading(0.0, "a_0", 50.0, 10.0)],
+        5.0: [VehicleReading(5.0, "a_0", 99.0, 10.0), VehicleReading(5.0, "a_0", 5.0, 10.0)],
+    }
+    readings = SignalReadings(vehicles=[*at[0.0], *at[5.0]], vehicle_times_s=[0.0, 5.0])
+    assert sorted(time_space.trajectories(CORRIDOR, [readings])) == [
+        ((0.0, 50.0), (5.0, 99.0)),
+        ((0.0, 90.0), (5.0, 140.0)),
+    ]
+
+
+def corridor_views(readings=None):
+    first, second = view(readings=readings), view()
+    return {"A": first, "B": second}
+
+
+def test_green_band_arrives_at_the_speed_limit():
+    drawing = Drawing(time_space.draw(corridor_views(), CORRIDOR), y_end=330.0)
+    (band,) = (path for path in drawing.paths(GREEN) if path.get("fill") == GREEN)
+    corners = re.findall(r"(-?[\d.]+),(-?[\d.]+)", band.get("d"))
+    points = [
+        (
+            (float(x) - drawing.left) / drawing.width * 100,
+            (drawing.top + drawing.height - float(y)) / drawing.height * 330,
+        )
+        for x, y in corners
+    ]
+    # 200 m at 20 m/s
+    assert {tuple(round(value) for value in point) for point in points} == {
+        *((0, 100), (20, 100), (30, 300), (10, 300)),
+        *((54, 100), (80, 100), (90, 300), (64, 300)),
+    }
+
+
+def test_signal_lines_have_the_colours_of_their_phases():
+    found = time_space.colours(view(), 2, 0.0, 100.0)
+    assert found == [
+        (0.0, 20.0, GREEN),
+        (20.0, 24.0, YELLOW),
+        (24.0, 54.0, RED),
+        (54.0, 80.0, GREEN),
+        (80.0, 84.0, YELLOW),
+        (84.0, 100.0, RED),
+    ]
+
+
+def test_colours_of_a_window_begin_with_the_colour_before_it():
+    assert time_space.colours(view(begin_s=0.0), 2, 30.0, 60.0) == [(30.0, 54.0, RED), (54.0, 60.0, GREEN)]
+
+
+def test_corridor_of_the_sample_city(grid_street, grid_city):
+    phases = phase_numbers.of_city(grid_city, grid_street)
+    there, back = corridor.find(grid_street, phases, set(phases))
+    assert there.signals == ("A0", "A1", "A2") and back.signals == ("A2", "A1", "A0")
+    assert [stop.phase for stop in there.stops] == [2, 2, 2] and [stop.phase for stop in back.stops] == [6, 6, 6]
+    lanes = ("bottom0A0.70.00_0", "A0A1_0", "A0A1.70.00_0", "A1A2_0", "A1A2.70.00_0")
+    lengths = [grid_street.lane_length_m[lane] for lane in lanes]
+    assert [stop.at_m for stop in there.stops] == pytest.approx([sum(lengths[:k]) for k in (1, 3, 5)])
+
+
+def test_corridor_has_only_the_given_signals(grid_street, grid_city):
+    phases = phase_numbers.of_city(grid_city, grid_street)
+    assert {each.signals for each in corridor.find(grid_street, phases, {"A1", "A2", "C0"})} == {
+        ("A1", "A2"),
+        ("A2", "A1"),
+    }
+    assert corridor.find(grid_street, phases, {"A0", "C2"}) == []
+
+
+def test_corridor_of_a_real_street_passes_junctions_without_signals(shared):
+    street = network.read(shared / "scenarios" / "ingolstadt7" / "ingolstadt7.net.xml")
+    phases = {name: phase_numbers.number_phases(signal) for name, signal in street.signals.items()}
+    there, back = corridor.find(street, phases, set(phases))
+    assert set(there.signals) == set(street.signals) and back.signals == there.signals[::-1]
+
+
+def test_nothing_to_draw_is_a_sentence():
+    empty = view(states=[(0, "rrrr")])
+    pictures = [termination.draw(empty), time_space.draw({}, None)]
+    kinds = (coordination, split_monitor, split_failure, approach_volume, approach_delay, queue_length)
+    pictures += [kind.draw(empty, 2) for kind in kinds]
+    for picture in pictures:
+        element = ET.fromstring(picture)
+        assert element.tag == "p" and "".join(element.itertext()).endswith(".")
+
+
+def test_axis_ends_at_a_round_number_above_the_largest_value():
+    assert [number_axis("", top).end for top in (0, 1, 46, 60, 97, 1400)] == [1, 1.5, 50, 80, 150, 1500]
+    assert [value for value, _ in number_axis("", 2, min_step=1).ticks] == [0, 1, 2, 3]
+    assert number_axis("", float("nan")).end == 1
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "end_s", "first", "last"),
+    [(0.0, 3600.0, "07:00", "08:00"), (100.0, 130.0, "07:01:40", "07:02:10"), (0.0, 200_000.0, "08:00", "08:00")],
+)
+def test_ticks_of_time_are_round_times_of_day(begin_s, end_s, first, last):
+    ticks = time_axis(Timeline(begin_s, end_s, ZERO, ())).ticks
+    assert (ticks[0][1], ticks[-1][1]) == (first, last) and len(ticks) <= 16
+
+
+def test_long_id_and_control_characters_are_escaped():
+    name = "<&\"'\x00\x1b\u202e\ud800" + "x" * 150
+    made = view()
+    hostile = SignalView(made.timeline, made.own, PHASES, made.events, name=name)
+    html = page.page(
+        name, [name], [hostile], [Corridor(tuple(Stop("A", 2, 10.0 * k, 10.0) for k in (1, 2)), {})], [name]
+    )
+    root = ET.fromstring(html.removeprefix("<!DOCTYPE html>\n"))
+    html.encode("utf-8")
+    assert not re.search(r"[\x00-\x08\x0e-\x1f\u202e]", html)
+    for svg in root.iter(f"{SVG}svg"):
+        width = float(svg.get("viewBox").split()[2])
+        for text in svg.iter(f"{SVG}text"):
+            assert len(text.text or "") * 4 < width
+
+
+def test_page_needs_no_script_and_no_other_file():
+    html = page.page("Pictures", [], [view()])
+    assert "<script" not in html and not re.search(r"(?:src|href|url\()", html)
+    assert "@media print" in html and "A4" in html
+
+
+@given(
+    st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), max_size=6),
+    st.sampled_from(["ring", "dot", "square", "diamond", "triangle", "cross"]),
+    st.floats(-20, 20),
+)
+def test_canvas_draws_nothing_outside_of_its_axes(points, shape, dy_px):
+    canvas = Canvas("t", "s", Axis(-10.0, 40.0, "x"), Axis(0.0, 7.0, "y"), Axis(0.0, 90.0, "r"))
+    canvas.marks(points, shape, BLUE, dy_px)
+    canvas.line(points, RED)
+    canvas.line(points, RED, is_right=True)
+    canvas.polygons([points], GREEN, 0.5)
+    assert Drawing(canvas.svg()).is_inside()
+
+
+def test_line_is_cut_at_the_axes():
+    canvas = Canvas("t", "s", Axis(0.0, 100.0, "x"), Axis(0.0, 10.0, "y"))
+    canvas.line([(-50.0, 8.0), (50.0, 18.0)], RED)
+    canvas.line([(50.0, 5.0), (float("nan"), 5.0)], RED)
+    assert Drawing(canvas.svg(), y_end=10.0).points(RED) == []
+    canvas.line([(-50.0, 0.0), (50.0, 10.0)], RED)
+    assert Drawing(canvas.svg(), y_end=10.0).points(RED) == near([(0, 5), (50, 10)])
+
+
+times = st.integers(-200, 1200).map(float)
+
+
+@st.composite
+def any_views(draw):
+    at = sorted(draw(st.sets(times, max_size=12)))
+    states = tuple(ShownState(time_s, draw(st.text("rygGoO", min_size=4, max_size=4))) for time_s in at)
+    modes = tuple(
+        ModeChange(time_s, draw(st.sampled_from(MODES))) for time_s in sorted(draw(st.sets(times, max_size=3)))
+    )
+    detections = [
+        Detection(loop.id, time_s, draw(st.booleans()))
+        for loop in LOOPS
+        for time_s in sorted(draw(st.sets(times, max_size=6)))
+    ]
+    read_s = sorted(draw(st.sets(times, max_size=6)))
+    counts = st.integers(0, 50)
+    readings = SignalReadings(
+        {
+            2: [
+                LaneReading(time_s, draw(counts), draw(counts), draw(counts), draw(st.just(None) | counts))
+                for time_s in read_s
+            ]
+        },
+        [VehicleReading(time_s, "a_0", draw(st.floats(0, 500)), draw(st.floats(0, 40))) for time_s in read_s],
+        read_s,
+    )
+    begin_s, end_s = sorted(draw(st.tuples(times, times)))
+    timeline = Timeline(begin_s, end_s, ZERO, (SignalTimeline("A", states, modes),), tuple(detections))
+    name = draw(st.text(max_size=200))
+    (made,) = views(timeline, {"A": PHASES}, LOOPS, readings={"A": readings}, names={"A": name})
+    return made
+
+
+@settings(max_examples=60)
+@given(any_views())
+def test_no_picture_of_any_timeline_draws_outside_of_its_axes(made):
+    same = Corridor((Stop("A", 2, 100.0, 10.0), Stop("A", 4, 300.0, 20.0)), {"a_0": 0.0})
+    html = page.page("Pictures", [], [made], [same])
+    for svg in ET.fromstring(html.removeprefix("<!DOCTYPE html>\n")).iter(f"{SVG}svg"):
+        assert Drawing(ET.tostring(svg, encoding="unicode")).is_inside()
+
+
+def test_sentence_is_escaped():
+    assert ET.fromstring(sentence("<a>", "\x00 & b.")).itertext()

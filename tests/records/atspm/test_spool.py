@@ -1,0 +1,56 @@
+"""Series of which only the newest items are in memory."""
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from city.errors import InputError
+from records.atspm import spool
+from records.atspm.spool import CHUNK_ITEMS, Series, Spool
+from records.atspm.timeline import ShownState
+
+RUNS = st.lists(st.tuples(st.integers(0, 2), st.integers(-3 * CHUNK_ITEMS, 3 * CHUNK_ITEMS)), max_size=8)
+"""(series, items that are added to it, or removed from it)"""
+
+
+@given(RUNS)
+def test_series_are_lists_wherever_their_items_are(runs):
+    with Spool() as file:
+        series, lists = [Series(file), Series(file), Series()], [[], [], []]
+        for number, (which, count) in enumerate(runs):
+            for k in range(abs(count)):
+                if count > 0:
+                    series[which].append((number, k))
+                    lists[which].append((number, k))
+                elif lists[which]:
+                    series[which].remove_newest()
+                    lists[which].pop()
+            assert series[which].newest == (lists[which][-1] if lists[which] else None)
+        assert [list(each) for each in series] == lists
+
+
+def test_only_the_newest_items_are_in_memory():
+    with Spool() as file:
+        series = Series(file)
+        for k in range(1000):
+            series.append(ShownState(float(k), "Gr"))
+        assert len(series._tail) <= 2 * CHUNK_ITEMS and list(series)[700] == ShownState(700.0, "Gr")
+
+
+def test_an_empty_series_has_nothing_to_remove():
+    with pytest.raises(IndexError):
+        Series().remove_newest()
+
+
+def test_a_full_disk_is_one_line(monkeypatch):
+    def full(*args, **values):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(spool.pickle, "dump", full)
+    with (
+        Spool() as file,
+        pytest.raises(InputError, match=r": No space left on device; make room there, or set TMPDIR$"),
+    ):
+        file.write([1])

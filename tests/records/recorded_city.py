@@ -1,0 +1,143 @@
+"""A run of the sample city, in the real SUMO, and files of its record.
+
+Detectors of every signal, TLs of three dialects, signals with two programs each, missing answers (hold, fallback,
+recovery), overrides, a fleet's answer and a version that changes.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from city import config, network
+from controller.assembly import checked_start, loop_from, take_over
+from controller.decision_step import DecisionLoop
+from controller.events import Subscriber
+from controller.recording import run_start
+from controller.recording.detectors import track_detectors
+from controller.recording.messages import Encoder
+from controller.recording.record_writer import NS, RecordWriter
+from controller.recording.run_start import RunStart
+from controller.sumo.libsumo_connection import start_libsumo
+from protos import policy_pb2 as pb
+from protos import record_pb2 as record
+from records.atspm import detectors
+from serving.contract import CATEGORICAL
+from signals import contract
+from signals.policy import Answer
+from tests.conftest import GRID
+
+SECONDS = 300
+BEGIN_UNIX_NS = 1_790_000_000 * NS
+RUN = "5f2c9a"
+STREET_TL, SILENT_TL, FLEET_TL = "SA106", "SA104", "SA102"
+SILENT_S = (60, 130)
+"""When the policy of SILENT_TL gives no answer."""
+NEW_VERSION_S = 150
+"""From when on version 8 answers, not 7."""
+
+
+class Policies:
+    """Random valid actions, with scores for choices."""
+
+    def __init__(self, contracts: Sequence[pb.PolicyContract]) -> None:
+        self._contracts = {each.tl: each for each in contracts}
+        self._rng = np.random.default_rng(1)
+        self.now = 0.0
+
+    def ask(self, observations, observed_s=None):
+        return {tl: self._answer(self._contracts[tl]) for tl in observations}
+
+    def _answer(self, contract):
+        if contract.tl == SILENT_TL and SILENT_S[0] <= self.now < SILENT_S[1]:
+            return TimeoutError("no answer within 500 ms")
+        model = "fleet" if contract.tl == FLEET_TL else contract.tl
+        version = 7 if self.now < NEW_VERSION_S else 8
+        if contract.action.kind != CATEGORICAL:
+            return Answer(self._rng.uniform(-1, 1, contract.action.size), version, model)
+        scores = self._rng.dirichlet(np.ones(contract.action.size)).astype(np.float32)
+        return Answer(np.array([scores.argmax()]), version, model, scores)
+
+
+class Messages:
+    """A subscriber that keeps the messages of the record."""
+
+    def __init__(self, run: RunStart) -> None:
+        self._encoder = Encoder(run)
+        self.steps: list[tuple[record.Step, dict[str, record.TlStep], int]] = []
+
+    def add(self, event):
+        step, tl_steps = self._encoder.encode(event)
+        self.steps.append((step, tl_steps, BEGIN_UNIX_NS + round(event.at_s * NS / 10)))
+
+    def close(self):
+        pass
+
+
+@dataclass
+class RecordedCity:
+    """The messages of a run."""
+
+    start: RunStart
+    steps: list[tuple[record.Step, dict[str, record.TlStep], int]]
+
+    def write(self, path: Path, begin=0, end=None, file_number=0, run=RUN, flush_every=5, is_finished=True) -> Path:
+        """A file with the steps from `begin` up to `end`, in chunks of `flush_every` steps."""
+        city = run_start.encode(self.start, run, BEGIN_UNIX_NS, file_number)
+        files = dict(zip(city.network_files, self.start.network_files, strict=True))
+        with path.open("wb") as stream:
+            writer = RecordWriter(stream, city, files, BEGIN_UNIX_NS)
+            writer.flush()
+            for k, (step, tl_steps, publish_ns) in enumerate(self.steps[begin:end]):
+                writer.add(step, tl_steps, publish_ns)
+                if k % flush_every == flush_every - 1:
+                    writer.flush()
+            writer.flush()
+            if is_finished:
+                writer.finish()
+        return path
+
+
+def record_city(
+    seconds: float = SECONDS,
+    watch: Callable[[RunStart], list[Subscriber]] = lambda run: [],
+    operate: Callable[[DecisionLoop], None] = lambda loop: None,
+) -> RecordedCity:
+    """Run the sample city.
+
+    Args:
+        seconds: simulated time.
+        watch: makes subscribers beside the record.
+        operate: called before each step, as an operator.
+    """
+    city = config.load(GRID / "city.toml")
+    tls = {**city.tls, STREET_TL: replace(city.tls[STREET_TL], dialect="street")}
+    safety = replace(city.safety, min_yellow_s=4, all_red_s=1, min_green_s=9)
+    street = network.of_city(city)
+    contracts = [contract.build(replace(city, safety=safety), tl, street) for tl in tls.values()]
+    options = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "1"]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as closing:
+        loops = Path(folder) / "detectors.add.xml"
+        detectors.write(loops, detectors.place(street))
+        connection = start_libsumo([*options, "-a", f"{GRID / 'fixed_time.add.xml'},{loops}"])
+        closing.callback(connection.close)
+        start = checked_start(connection, street, contracts)
+        found = track_detectors(connection, start.signals, start.sumo_step_s)
+        run = RunStart(street, tuple(contracts), start, safety, city.controller, detectors=found)
+        policies, messages = Policies(contracts), Messages(run)
+        subscribers = [messages, *watch(run)]
+        loop = loop_from(
+            start, connection, street, contracts, policies, safety, city.controller, subscribers, driver=None
+        )
+        take_over(connection, street, start)
+        while loop.now < seconds:
+            policies.now = loop.now
+            operate(loop)
+            loop.step(seconds)
+        loop.release(seconds + 30)
+        loop.finish()
+        loop.close()
+    return RecordedCity(run, messages.steps)

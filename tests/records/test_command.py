@@ -1,0 +1,363 @@
+"""`greenserve record info|show|export|repair`."""
+
+import csv
+import itertools
+import json
+import re
+import sys
+
+import pytest
+from mcap.data_stream import RecordBuilder
+from mcap.opcode import Opcode
+from mcap.reader import make_reader
+from mcap.records import Channel
+
+from protos import record_pb2 as record
+from records.command import main
+from records.export import TABLES
+from tests.conftest import ROOT
+from tests.records import mcap_bytes
+from tests.records.recorded_city import RUN, SECONDS, SILENT_TL
+
+PROG = "greenserve record"
+
+
+@pytest.fixture(scope="module")
+def whole(recorded_city, tmp_path_factory):
+    return recorded_city.write(tmp_path_factory.mktemp("record") / "whole.mcap")
+
+
+@pytest.fixture
+def killed(recorded_city, tmp_path):
+    """A file that a killed controller left, cut in its last chunk."""
+    path = recorded_city.write(tmp_path / "killed.mcap", 0, 20, is_finished=False)
+    data = path.read_bytes()
+    path.write_bytes(data[: mcap_bytes.chunks(data)[-1].end - 1])
+    return path
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*argv, code=0):
+        assert main([str(each) for each in argv], PROG) == code
+        captured = capsys.readouterr()
+        if code:
+            assert captured.out == ""
+            (line,) = captured.err.splitlines()
+            return line
+        return captured.out
+
+    return run
+
+
+def decisions(recorded_city):
+    return [
+        (step, tl, tl_step)
+        for step, tl_steps, _ in recorded_city.steps
+        for tl, tl_step in tl_steps.items()
+        if tl_step.HasField("decision")
+    ]
+
+
+def test_info_counts_what_the_run_had(whole, recorded_city, run):
+    summary = json.loads(run("info", whole, "--json"))
+    made = decisions(recorded_city)
+    assert summary["run"] == RUN and summary["whole"] and summary["missing"] == []
+    assert summary["bytes"] == whole.stat().st_size
+    assert summary["steps"] == len(recorded_city.steps)
+    assert summary["decisions"] == len(made) == sum(summary["modes"].values())
+    assert summary["without_valid_answer"] == sum(bool(each.decision.failure) for _, _, each in made) > 0
+    assert summary["first_s"] == 0 and summary["last_s"] == recorded_city.steps[-1][0].at_s >= SECONDS
+    assert summary["first_wall"] == "2026-09-21T14:13:20.000Z"
+    assert {"policy", "hold", "fallback", "recovering"} == summary["modes"].keys()
+    assert {"min_green", "clearance", "yellow"} <= summary["overrides"].keys()
+    spans = [(each["model"], each["version"], each["decisions"]) for each in summary["models"] if each["tl"] == "SA102"]
+    assert spans == [("fleet", 7, 30), ("fleet", 8, 30)]
+
+
+def test_keys_of_info_are_documented(whole, run):
+    summary = json.loads(run("info", whole, "--json"))
+    (text,) = re.findall(r"^`info --json` prints.*?\n\n", (ROOT / "docs" / "record-files.md").read_text(), re.M | re.S)
+    documented = set(re.findall(r"`(\w+)`", text))
+    assert summary.keys() | summary["files"][0].keys() | {"first_s", "last_s", "decisions"} == documented
+
+
+def test_info_for_people_has_models_and_what_is_missing(whole, killed, run):
+    text = run("info", whole)
+    assert re.search(r"^the TL's own +8 +00:02:30 +00:04:5\d +\d+ +7 \(SA101, ", text, re.M)
+    assert re.search(r"^whole +yes$", text, re.M)
+    text = run("info", killed)
+    assert re.search(r"^whole +no$", text, re.M)
+    assert re.search(r"^missing +killed\.mcap: cut off after byte [\d,]+$", text, re.M)
+
+
+def test_show_has_a_sentence_for_each_decision_of_a_tl_and_a_time(whole, recorded_city, run):
+    lines = run("show", whole, "--tl", "SA 101", "--from", "0:01:40", "--to", "00:02:00").splitlines()
+    decided = [line for line in lines if " saw " in line]
+    assert [line[:15] for line in decided] == [f"00:01:{second} SA101:" for second in (40, 45, 50, 55)]
+    assert re.fullmatch(
+        r"00:01:40 SA101: saw current green \d \(\w+\), queues .* \d+%.*; (chose|kept) green \d \(\w+\) with "
+        r"probability 0\.\d+ "
+        r"\(green \d: 0\.\d+\) by SA101 version 7.*; permitted .*",
+        decided[0],
+    )
+
+
+def test_show_takes_hours_and_minutes(whole, run):
+    lines = run("show", whole, "--tl", "SA101", "--from", "00:04", "--to", "00:05").splitlines()
+    assert lines[0].startswith("00:04:00 SA101") and lines[-1].startswith("00:04:5")
+
+
+def test_show_as_json_has_the_messages(whole, recorded_city, run):
+    entries = [json.loads(line) for line in run("show", whole, "--json").splitlines()]
+    with_decision = [entry for entry in entries if "decision" in entry["step"]]
+    assert len(with_decision) == len(decisions(recorded_city))
+    assert with_decision[0]["tl"] == "SA101" and with_decision[0]["step"]["mode"] == "POLICY"
+    assert all(entry["sentence"] for entry in entries)
+
+
+def test_show_has_alarms_and_rejections_of_the_tls_signals(recorded_city, tmp_path, run):
+    (step, tl_steps, publish_ns), *_ = recorded_city.steps
+    step = record.Step.FromString(step.SerializeToString())
+    step.alarms.add(signal="A0", rule="yellow", at_s=3.5, message="a yellow of 1 s\x1b[2J")
+    step.alarms.add(signal="C2", rule="yellow")
+    step.rejections.add(signal="A0", reason="no such program")
+    path = type(recorded_city)(recorded_city.start, [(step, tl_steps, publish_ns)]).write(tmp_path / "x.mcap")
+    lines = run("show", path, "--tl", "SA101").splitlines()
+    assert lines[0] == "00:00:03.5 signal A0: alarm yellow: a yellow of 1 s\ufffd[2J"
+    assert lines[1] == "00:00:00 signal A0: SUMO rejected a command: no such program"
+    assert len(lines) == 3 and lines[2].startswith("00:00:00 SA101: saw")
+
+
+def test_show_has_operators_commands_with_their_author(recorded_city, tmp_path, run):
+    (step, tl_steps, publish_ns), *_ = recorded_city.steps
+    step = record.Step.FromString(step.SerializeToString())
+    for tl in ("SA101", "SA102"):
+        step.commands.add(
+            tl=tl, wanted="fixed", author="ada\x1b[2J", mode_before=record.TlStep.POLICY, mode=record.TlStep.FIXED
+        )
+    step.actions.add(action="pin", target="SA101", value="3", author="ada")
+    step.actions.add(action="pin", target="SA102", value="3", author="ada")
+    step.actions.add(action="speed", value="2", author="bo")
+    path = type(recorded_city)(recorded_city.start, [(step, tl_steps, publish_ns)]).write(tmp_path / "x.mcap")
+    assert run("show", path, "--tl", "SA101").splitlines()[:3] == [
+        "00:00:00 SA101: ada\ufffd[2J set it to fixed: policy -> fixed",
+        "00:00:00 ada: pin SA101 3",
+        "00:00:00 bo: speed 2",
+    ]
+
+
+def test_show_names_what_is_missing_on_stderr(killed, capsys):
+    assert main(["show", str(killed), "--tl", "SA101"], PROG) == 0
+    assert capsys.readouterr().err.startswith("missing: killed.mcap: cut off after byte ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tl", "SA999"], "--tl: SA999 is not one of the TLs SA101, SA102"),
+        (["--tl", "A0"], "--tl: A0 is a signal, which belongs to TL SA101; pass SA101"),
+        (["--from", "10:00"], "has no decision of these TLs at that time"),
+        (["--from", "60", "--to", "50"], r"--to must be later than --from \(60 s\)"),
+        (["--from", "nine"], "'nine' is not a time"),
+        (["--from", "99:99"], "argument --from: '99:99' is not a time: minutes and seconds end at 59"),
+        (["--to", "08:10:60"], "argument --to: '08:10:60' is not a time: minutes and seconds end at 59"),
+    ],
+)
+def test_show_of_what_the_record_does_not_have_is_an_error(whole, run, flags, message):
+    assert re.search(message, run("show", whole, *flags, code=2))
+
+
+def test_csv_tables_have_the_documented_columns_and_all_rows(whole, recorded_city, tmp_path, run):
+    run("export", whole, "--csv", tmp_path / "new" / "tables")
+    tables = {}
+    for name in TABLES:
+        with (tmp_path / "new" / "tables" / f"{name}.csv").open(newline="") as file:
+            tables[name] = list(csv.DictReader(file))
+    page = (ROOT / "docs" / "record-files.md").read_text()
+    for name, columns in TABLES.items():
+        (block,) = re.findall(rf"^### {name}\n(.*?)(?=^##|\Z)", page, re.M | re.S)
+        documented = [
+            column for row in re.findall(r"^\| (`.*?`) \|", block, re.M) for column in re.findall(r"`(\w+)`", row)
+        ]
+        assert documented == list(columns)
+    made = decisions(recorded_city)
+    assert len(tables["decisions"]) == len(made)
+    for row, (step, tl, tl_step) in zip(tables["decisions"], made, strict=True):
+        assert (row["number"], row["tl"]) == (str(step.number), tl)
+        assert [float(value) for value in row["observation"].split()] == list(tl_step.decision.observation)
+        assert [float(value) for value in row["scores"].split()] == list(tl_step.decision.scores)
+    silent = [row for row in tables["decisions"] if row["tl"] == SILENT_TL and row["failure"]]
+    assert silent and all(row["action"] == "" and "no answer within 500 ms" in row["failure"] for row in silent)
+    assert {row["program"] for row in tables["states"]} == {"", "adapted"}
+    assert {"min_green", "yellow", "clearance", ""} <= {row["override"] for row in tables["states"]}
+
+
+def test_shown_states_are_joined_and_cover_the_run(whole, recorded_city, tmp_path, run):
+    run("export", whole, "--csv", tmp_path)
+    with (tmp_path / "shown.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["signal"] == "A0"]
+    rows.sort(key=lambda row: float(row["begin_s"]))
+    assert float(rows[0]["begin_s"]) == 0
+    for before, after in itertools.pairwise(rows):
+        assert before["end_s"] == after["begin_s"] and before["state"] != after["state"]
+    a0 = list(recorded_city.start.start.signals).index("A0")
+    shown = [(each.begin_s, each.states[a0]) for step, _, _ in recorded_city.steps for each in step.shown]
+    for begin_s, state in shown:
+        assert any(float(r["begin_s"]) <= begin_s < float(r["end_s"]) and r["state"] == state for r in rows)
+
+
+def test_hole_ends_an_interval_of_shown_states(recorded_city, tmp_path, run):
+    kept = [each for each in recorded_city.steps if each[0].number not in (7, 8)]
+    path = type(recorded_city)(recorded_city.start, kept).write(tmp_path / "hole.mcap")
+    out = run("export", path, "--csv", tmp_path)
+    assert "missing: hole.mcap: steps 7 to 8 are missing" in out
+    missing = [(each.begin_s, each.end_s) for step, _, _ in recorded_city.steps[7:9] for each in step.shown]
+    with (tmp_path / "shown.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            assert not any(
+                float(row["begin_s"]) < end_s and begin_s < float(row["end_s"]) for begin_s, end_s in missing
+            )
+
+
+def test_parquet_tables_are_those_of_csv(whole, tmp_path, run):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    run("export", whole, "--parquet", tmp_path)
+    run("export", whole, "--csv", tmp_path)
+    for name, columns in TABLES.items():
+        table = parquet.read_table(tmp_path / f"{name}.parquet")
+        assert dict(zip(table.column_names, map(str, table.schema.types), strict=True)) == {
+            column: kind.replace("float64", "double").replace("list<", "list<element: ")
+            for column, kind in columns.items()
+        }
+        with (tmp_path / f"{name}.csv").open(newline="") as file:
+            rows = list(csv.reader(file))[1:]
+        ours = [[_text(value) for value in row.values()] for row in table.to_pylist()]
+        assert ours == rows
+
+
+def _text(value):
+    values = value if isinstance(value, list) else [value]
+    return " ".join(str(int(each)) if isinstance(each, bool) else str(each) for each in values)
+
+
+def test_parquet_without_pyarrow_is_one_line(whole, tmp_path, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    line = run("export", whole, "--parquet", tmp_path / "tables", code=2)
+    assert "install greenserve[evaluation], or pass --csv" in line and not (tmp_path / "tables").exists()
+
+
+def test_export_that_fails_leaves_the_tables_of_before(whole, tmp_path, run):
+    (tmp_path / "decisions.csv").write_text("of before")
+    (tmp_path / "alarms.csv").mkdir()
+    run("export", whole, "--csv", tmp_path, code=2)
+    assert {path.name for path in tmp_path.iterdir()} >= {"decisions.csv", "alarms.csv"}
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".draft")]
+
+
+@pytest.mark.parametrize("flags", [[], ["--csv", "a", "--parquet", "b"]])
+def test_export_needs_one_format(whole, run, flags):
+    assert "--csv" in run("export", whole, *flags, code=2)
+
+
+def test_repaired_file_is_whole_for_mcaps_own_reader(killed, run):
+    out = run("repair", killed)
+    repaired = killed.with_name("killed.repaired.mcap")
+    assert re.fullmatch(rf"{re.escape(str(repaired))}: 15 steps\nlost: cut off after byte [\d,]+\n", out)
+    with repaired.open("rb") as file:
+        reader = make_reader(file, validate_crcs=True)
+        statistics = reader.get_summary().statistics
+        steps = [message.sequence for _, _, message in reader.iter_messages(topics=["/step"])]
+        assert [each.name for each in reader.iter_attachments()] == [
+            "network/0-grid.net.xml",
+            "network/1-fixed_time.add.xml",
+        ]
+    assert steps == list(range(15)) and statistics.channel_count == 10 and statistics.schema_count == 3
+
+
+def test_repair_keeps_the_bytes_of_every_message(recorded_city, tmp_path, run):
+    whole = recorded_city.write(tmp_path / "whole.mcap", 0, 20)
+    data = whole.read_bytes()
+    damaged = mcap_bytes.chunks(data)[2]
+    (tmp_path / "damaged.mcap").write_bytes(mcap_bytes.flipped(data, damaged.end - 30))
+    run("repair", tmp_path / "damaged.mcap", "--out", tmp_path / "out.mcap")
+
+    def messages(path):
+        with path.open("rb") as file:
+            return [
+                (schema.name, channel.topic, message.log_time, message.publish_time, message.sequence, message.data)
+                for schema, channel, message in make_reader(file).iter_messages(log_time_order=False)
+            ]
+
+    ours, theirs = messages(tmp_path / "out.mcap"), messages(whole)
+    lost = {each.number for each, _, _ in recorded_city.steps[5:10]}
+    assert ours == [each for each in theirs if each[1] == "/city" or each[4] not in lost]
+
+
+def test_repair_overwrites_nothing(killed, tmp_path, run):
+    taken = tmp_path / "killed.repaired.mcap"
+    taken.write_text("mine")
+    assert "exists already and is not overwritten; pass another --out" in run("repair", killed, code=2)
+    assert taken.read_text() == "mine"
+    assert "exists already" in run("repair", killed, "--out", killed, code=2)
+
+
+def test_repair_of_a_whole_file_writes_nothing(whole, run):
+    assert "is not damaged, 126 steps; nothing is written" in run("repair", whole)
+    assert [path.name for path in whole.parent.iterdir()] == [whole.name]
+
+
+def test_repaired_file_with_a_hole_needs_no_repair(recorded_city, tmp_path, run):
+    kept = [each for each in recorded_city.steps if each[0].number not in (7, 8)]
+    path = type(recorded_city)(recorded_city.start, kept).write(tmp_path / "hole.mcap")
+    assert "is not damaged, 124 steps, but steps 7 to 8 are missing; nothing is written" in run("repair", path)
+
+
+def test_repair_keeps_one_channel_if_a_file_repeats_it(recorded_city, tmp_path, run):
+    whole = recorded_city.write(tmp_path / "whole.mcap", 0, 20)
+    again = RecordBuilder()
+    Channel(id=1, topic="/city", message_encoding="protobuf", metadata={}, schema_id=1).write(again)
+    path = mcap_bytes.with_record_after_city(
+        whole, tmp_path / "again.mcap", again.end() + mcap_bytes.record(Opcode.CHUNK, b"")
+    )
+    run("repair", path)
+    with (tmp_path / "again.repaired.mcap").open("rb") as file:
+        assert make_reader(file).get_summary().statistics.channel_count == 10
+
+
+def test_repair_into_a_folder_that_is_missing_is_one_line(killed, tmp_path, run):
+    assert "cannot be written: No such file" in run("repair", killed, "--out", tmp_path / "none" / "x.mcap", code=2)
+
+
+def test_files_for_models_need_no_first_file_of_the_run(recorded_city, tmp_path, run):
+    recorded_city.write(tmp_path / "b.mcap", 10, 20, file_number=1)
+    out = run("export", tmp_path, "--observations", tmp_path / "observations")
+    assert out.splitlines()[1] == "missing: file 0 is missing before b.mcap"
+    assert (tmp_path / "observations" / "SA101.npy").exists()
+    assert "wrote warm-up records of" in run("export", tmp_path, "--warmup", tmp_path / "warm-up")
+
+
+def test_repair_of_a_folder_asks_for_a_file(tmp_path, run):
+    assert run("repair", tmp_path, code=2) == f"error: {tmp_path}: is a folder; name one of its files"
+
+
+def test_record_says_what_its_repaired_file_has_lost(killed, run):
+    lost = run("repair", killed).splitlines()[1].removeprefix("lost: ")
+    repaired = killed.with_name("killed.repaired.mcap")
+    summary = json.loads(run("info", killed.parent, "--json"))
+    assert (summary["whole"], summary["missing"]) == (False, [f"{repaired.name}: repaired: {lost}"])
+    assert "is not damaged" in run("repair", repaired)
+
+
+def test_file_without_a_city_cannot_be_repaired(tmp_path, run):
+    (tmp_path / "x.mcap").write_bytes(b"\x89MCAP0\r\n")
+    assert "cannot be read as a record: cut off after byte 8" in run("repair", tmp_path / "x.mcap", code=2)
+
+
+@pytest.mark.parametrize(
+    "argv", [["info", "x.mcap"], ["show", "x.mcap"], ["repair", "x.mcap"], ["export", "x", "--csv", "y"]]
+)
+def test_missing_extra_is_one_line(argv, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mcap", None)
+    assert run(*argv, code=2) == "error: records need the package mcap; install greenserve[record]"

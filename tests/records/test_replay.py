@@ -1,0 +1,554 @@
+"""Recorded runs that are decided again."""
+
+import gzip
+import json
+import shutil
+import sys
+from dataclasses import replace
+
+import pytest
+
+from city import config
+from city.errors import InputError
+from controller.events import OperatorAction
+from controller.recording.record_writer import RecordWriter
+from greenserve.__main__ import main as greenserve
+from protos import record_pb2 as record
+from protos.loop_state_pb2 import LoopState, TlState
+from records import recorded_run
+from records.record_reader import RecordReader
+from records.recorded_run import RecordedRun
+from records.replay import Replay
+from records.replay_command import main
+from records.run_files import files_of_run
+from signals import green_phases, observation
+from signals.fallback.control_mode import OperatorMode
+from signals.safety import signal_safety
+from tests.conftest import GRID
+from tests.records.replayed_city import BEGIN_UNIX_NS, record_run
+from tests.records.update import RECORDS, decide_again, path, street_city
+
+
+@pytest.fixture(scope="module")
+def sample():
+    """A recorded run of the sample city."""
+    return path("sample-city")
+
+
+def replayed(*files, tls=None):
+    replay = Replay(RecordedRun(files), tls)
+    replay.run()
+    return replay
+
+
+def rewrite(source, target, change=lambda step: step, city=lambda city: None, attachments=lambda files: files):
+    """Copy a record with other contents. `change`: returns the step, or None to leave it out."""
+    with RecordReader(source) as reader, target.open("wb") as stream:
+        city(reader.city)
+        files = {}
+        for k, (name, content) in enumerate(attachments(dict(reader.attachments)).items()):
+            files[name] = target.with_name(f"{target.name}-{k}.gz")
+            files[name].write_bytes(content)
+        writer = RecordWriter(stream, reader.city, files, BEGIN_UNIX_NS, state=reader.state)
+        for step in reader.steps():
+            changed = change(step)
+            if changed is not None:
+                writer.add(changed.step, changed.tls, changed.publish_ns)
+        writer.finish()
+    return target
+
+
+def at(tl, at_s, change):
+    """A change of one TL's message."""
+
+    def changed(step):
+        if step.step.at_s == at_s and tl in step.tls:
+            change(step.tls[tl])
+        return step
+
+    return changed
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_committed_record_is_decided_again_bit_for_bit(name):
+    run = RecordedRun([path(name)])
+    modes = {each.mode for step in run.steps() for each in step.tls.values()}
+    assert modes == {record.TlStep.POLICY, record.TlStep.HOLD, record.TlStep.FALLBACK, record.TlStep.RECOVERING}
+    replay = Replay(run)
+    replay.run()
+    assert str(replay.differences.first) == "None", "run python -m tests.records.update if this is meant"
+    assert replay.replayed_steps == sum(1 for _ in run.steps())
+    assert not run.ended
+
+
+def test_update_writes_the_new_decisions_and_leaves_a_record_that_is_the_same(sample, tmp_path):
+    copied = tmp_path / "run.mcap"
+    shutil.copy(sample, copied)
+    assert decide_again(copied).differences.first is None
+    assert copied.read_bytes() == sample.read_bytes()
+    rewrite(sample, copied, at("SA101", 0, lambda message: setattr(message, "mode", 2)))
+    assert decide_again(copied).differences.counts == {("SA101", "mode"): 1}
+    assert replayed(copied).differences.first is None
+
+
+def set_to_red(api, now):
+    """Another client that sets signals, also while they run their own programs."""
+    if now in (40, 70, 80, 90, 100):
+        for signal in ("A0", "C1"):
+            api.trafficlight.setRedYellowGreenState(signal, "r" * len(api.trafficlight.getRedYellowGreenState(signal)))
+
+
+def operated(loop):
+    """An operator who takes TLs of both dialects and gives them back, also twice in a second and at the begin."""
+    for at_s, tl, wanted in (
+        (0, "SA104", "hold"), (25, "SA101", "fixed"), (25, "SA103", "hold"), (31, "SA102", "fixed"), (31, "SA102",
+        "hold"),
+        (60, "SA104", "policy"), (75, "SA103", "fixed"), (90, "SA101", "policy"), (120, "SA102", "policy"),
+    ):  # fmt: skip
+        if loop.now == at_s:
+            loop.set_mode(tl, OperatorMode(wanted), "ada")
+    if loop.now == 60:
+        loop.note_action(OperatorAction("pin", "SA104", "3", "ada"))
+
+
+def check_files_together_and_alone(folder):
+    """Replay a run at once, and each file from the state with which it begins to the one with which the next begins."""
+    run = RecordedRun([folder])
+    replay = Replay(run)
+    replay.run()
+    assert str(replay.differences.first) == "None"
+    assert replay.replayed_steps == sum(1 for _ in run.steps())
+    files = [file.path for file in files_of_run(folder)[0]]
+    assert len(files) > 2
+    steps = 0
+    for k, file in enumerate(files):
+        alone = replayed(file)
+        assert (file.name, str(alone.differences.first)) == (file.name, "None")
+        steps += alone.replayed_steps
+        if k + 1 < len(files):
+            with RecordReader(files[k + 1]) as following:
+                assert alone.loop._save() == following.state
+    assert steps == replay.replayed_steps
+    return run
+
+
+def test_files_of_street_tls_with_max_pressure_as_the_fallback_are_replayed_alone(tmp_path):
+    record_run(tmp_path / "run.mcap", street_city(), 150, steps_a_file=10)
+    check_files_together_and_alone(tmp_path)
+    sources = set()
+    for file in tmp_path.iterdir():
+        with RecordReader(file) as reader:
+            sources |= {tl.source for tl in reader.state.tls} if reader.state is not None else set()
+    assert sources == {TlState.POLICY, TlState.MAX_PRESSURE}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "arguments"),
+    [
+        ({}, ("--begin", "120"), {}),
+        ({}, ("--step-length", "0.5"), {}),
+        ({}, (), {"begins_s": 33}),
+        ({}, (), {"over_traci": True, "disturb": set_to_red}),
+        ({}, (), {"releases": False}),
+        ({}, (), {"driver": "max-pressure"}),
+        ({}, (), {"driver": "greedy"}),
+        ({}, (), {"operate": operated}),
+        pytest.param({}, (), {"operate": operated, "driver": "max-pressure"}, marks=pytest.mark.slow),
+        ({"safety": config.Safety(floors="dialect")}, (), {}),
+    ],
+    ids=[
+        "later begin",
+        "half seconds",
+        "after the begin",
+        "another client",
+        "no release",
+        "max-pressure",
+        "greedy",
+        "operator",
+        "operator and max-pressure",
+        "dialect",
+    ],
+)
+def test_runs_of_every_kind_are_decided_again_bit_for_bit(tmp_path, grid_city, changes, options, arguments):
+    record_run(tmp_path / "run.mcap", replace(grid_city, **changes), 200, *options, **arguments, steps_a_file=10)
+    run = check_files_together_and_alone(tmp_path)
+    if "disturb" in arguments:
+        assert any(step.step.frozen for step in run.steps()), "a released signal was set by the other client"
+    if "operate" in arguments:
+        assert sum(len(step.step.commands) for step in run.steps()) > 5
+
+
+def test_city_whose_files_are_gone_is_replayed(tmp_path):
+    shutil.copytree(GRID, tmp_path / "city")
+    record_run(tmp_path / "run.mcap", config.load(tmp_path / "city" / "city.toml"), 30)
+    shutil.rmtree(tmp_path / "city")
+    assert replayed(tmp_path / "run.mcap").differences.first is None
+
+
+def test_changed_observer_is_named_by_its_feature(sample, monkeypatch):
+    monkeypatch.setattr(observation, "MIN_GAP_M", 2.6)
+    replay = replayed(sample)
+    assert "SA102: observation[11] (density of lane left1A1.70.00_0): recorded 0.0587" in str(replay.differences.first)
+    assert {tl for tl, _ in replay.differences.counts} == {"SA101", "SA102", "SA104", "SA105", "SA106"}
+    assert {field for _, field in replay.differences.counts} == {"observation"}
+
+
+def test_changed_sequencer_is_named_by_the_requested_state(sample, monkeypatch):
+    monkeypatch.setattr(green_phases, "yellow_between", lambda green, following: green)
+    difference = replayed(sample).differences.first
+    assert difference.path == "requested[0]"
+    assert difference.meaning.startswith("signal ")
+    assert "y" in difference.recorded
+    assert "y" not in difference.new
+
+
+def test_changed_safety_is_named_by_the_permitted_state(sample, monkeypatch):
+    monkeypatch.setattr(signal_safety, "yellow_s_at", lambda *arguments: 5.0)
+    replay = replayed(sample)
+    fields = {field for _, field in replay.differences.counts}
+    assert "permitted" in fields
+    # a longer yellow ends at another second, at which the record has no step
+    assert replay.differences.first.field in ("permitted", "step")
+
+
+def test_decision_at_another_moment_ends_the_replay_there(sample, monkeypatch):
+    decided = green_phases.GreenPhaseSequencer.next_decision_s
+    monkeypatch.setattr(
+        green_phases.GreenPhaseSequencer, "next_decision_s", lambda self, now: min(decided(self, now), now + 3)
+    )
+    replay = replayed(sample)
+    assert replay.not_recorded is not None
+    assert "due" in {field for _, field in replay.differences.counts}
+    assert replay.replayed_to_s < 10
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "recorded"),
+    [
+        (lambda m: m.decision.observation.__setitem__(4, 0.75), "observation[4]", "0.75"),
+        (lambda m: setattr(m.decision, "mode_before", 1), "mode_before", "HOLD"),
+        (lambda m: setattr(m.decision, "failure", "other"), "failure", "'other'"),
+        (lambda m: m.states[0].requested.__setitem__(0, "rrrr"), "requested[0]", "'rrrr'"),
+        (lambda m: m.states[0].permitted.__setitem__(0, "rrrr"), "permitted[0]", "'rrrr'"),
+        (lambda m: setattr(m.states[0].commands[0], "state", "rrrr"), "commands[0].state", "'rrrr'"),
+        (lambda m: m.states[0].overrides.add(signal="A0", reason=3), "overrides[0]", 'signal: "A0" reason: MIN_GREEN'),
+        (lambda m: setattr(m, "mode", 2), "mode", "FALLBACK"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_first_difference_is_named_by_second_tl_and_field(sample, tmp_path, change, path, recorded):
+    difference = replayed(rewrite(sample, tmp_path / "run.mcap", at("SA101", 0, change))).differences.first
+    assert (difference.tl, difference.at_s, difference.path, difference.recorded) == ("SA101", 0, path, recorded)
+
+
+def test_phase_0_of_a_command_is_not_the_same_as_none(sample, tmp_path):
+    released = [
+        (step.step.at_s, tl)
+        for step in RecordedRun([sample]).steps()
+        for tl, each in step.tls.items()
+        for states in each.states
+        for command in states.commands
+        if not command.state and command.phase == 0
+    ]
+    at_s, tl = released[0]
+
+    def without_phase(message):
+        for states in message.states:
+            for command in states.commands:
+                command.ClearField("phase")
+
+    difference = replayed(rewrite(sample, tmp_path / "run.mcap", at(tl, at_s, without_phase))).differences.first
+    assert (difference.field, difference.recorded, difference.new) == ("commands.phase", "absent", "0")
+
+
+def test_only_the_selected_tls_are_compared(sample, tmp_path):
+    changed = rewrite(sample, tmp_path / "run.mcap", at("SA101", 0, lambda m: setattr(m, "mode", 2)))
+    assert replayed(changed, tls=["SA102"]).differences.first is None
+    assert replayed(changed, tls=["SA101"]).differences.first is not None
+
+
+def test_wall_times_are_not_compared(sample, tmp_path):
+    def slower(step):
+        step.step.times.observe_s += 1
+        return step
+
+    assert replayed(rewrite(sample, tmp_path / "run.mcap", slower)).differences.first is None
+
+
+def test_record_that_is_cut_off_is_replayed_to_its_last_whole_step(sample, tmp_path, capsys):
+    cut, sizes = tmp_path / "cut.mcap", []
+    with RecordReader(sample) as reader, (tmp_path / "flushed.mcap").open("wb") as stream:
+        files = {}
+        for k, name in enumerate(reader.city.network_files):
+            files[name] = tmp_path / f"{k}.gz"
+            files[name].write_bytes(reader.attachments[name])
+        writer = RecordWriter(stream, reader.city, files, BEGIN_UNIX_NS)
+        for step in reader.steps():
+            writer.add(step.step, step.tls, step.publish_ns)
+            writer.flush()
+            sizes.append(stream.tell())
+        writer.finish()
+    whole = (tmp_path / "flushed.mcap").read_bytes()
+    for steps, size in ((20, sizes[19]), (20, sizes[19] + 7), (21, sizes[20] - 1), (len(sizes), sizes[-1])):
+        cut.write_bytes(whole[:size])
+        assert main([str(cut)]) == 0
+        output = capsys.readouterr()
+        # the last step may lack TLs; an index follows each chunk of steps
+        assert f"replayed {steps - 1} steps" in output.out
+        assert "the record is not whole" in output.err
+    cut.write_bytes(whole[: sizes[0] - 1])
+    assert main([str(cut)]) == 2
+    assert "cut off after byte" in capsys.readouterr().err
+
+
+def test_hole_ends_the_replay_in_words(sample, tmp_path, capsys):
+    holed = rewrite(sample, tmp_path / "run.mcap", lambda step: None if step.step.number == 20 else step)
+    assert main([str(holed)]) == 0
+    output = capsys.readouterr()
+    assert "replayed 20 steps" in output.out
+    assert "step 20 is missing after second" in output.err
+
+
+@pytest.fixture
+def three_files(sample, tmp_path):
+    """The sample's run in three files of a folder."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for k, (begin, end) in enumerate(((0, 30), (30, 60), (60, 1000))):
+        rewrite(
+            sample,
+            folder / f"{9 - k}.mcap",
+            lambda step, begin=begin, end=end: step if begin <= step.step.number < end else None,
+            lambda city, k=k: setattr(city, "file_number", k),
+        )
+    return folder
+
+
+def test_files_of_a_run_are_replayed_in_their_order(three_files, sample, capsys):
+    assert main([str(three_files)]) == 0
+    assert main([str(sample)]) == 0
+    assert main([str(three_files / "7.mcap"), str(three_files / "9.mcap"), str(three_files / "8.mcap")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(set(lines)) == 1
+
+
+def test_missing_file_in_the_middle_ends_the_replay_in_words(three_files, capsys):
+    (three_files / "8.mcap").unlink()
+    assert main([str(three_files)]) == 0
+    output = capsys.readouterr()
+    assert "replayed 30 steps" in output.out
+    assert "file 1 of the run is missing" in output.err
+
+
+def test_file_of_an_earlier_version_without_its_runs_first_file_is_refused(three_files, capsys):
+    (three_files / "9.mcap").unlink()
+    assert main([str(three_files)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is file 1 of its run, the run's first file (0) is missing, and this one does not have the state" in line
+
+
+@pytest.fixture(scope="module")
+def rotated(tmp_path_factory):
+    """The files of a run that a limit of the folder has left: without the first one."""
+    folder = tmp_path_factory.mktemp("rotated")
+    record_run(folder / "run.mcap", config.load(GRID / "city.toml"), 150, steps_a_file=20)
+    (folder / "run.mcap").unlink()
+    return folder
+
+
+def test_run_without_its_first_files_is_replayed_from_the_first_one_that_is_there(rotated, capsys):
+    assert main([str(rotated)]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    first = RecordReader(rotated / "run-1.mcap").state
+    assert f"steps of 8 TLs, from second {first.now_s:g} to" in output.out and "bit for bit the same" in output.out
+    (rotated / "run-1.mcap").rename(rotated / "run-1.kept")
+    try:
+        assert main([str(rotated), "--tl", "SA101"]) == 0
+    finally:
+        (rotated / "run-1.kept").rename(rotated / "run-1.mcap")
+
+
+def test_difference_is_found_in_a_late_file_alone(rotated, tmp_path):
+    files = sorted(rotated.iterdir(), key=lambda path: int(path.stem.removeprefix("run-")))
+    decisions = {path: [step for step in RecordedRun([path]).steps() if step.step.due] for path in files}
+    last = max((path for path in files if decisions[path]), key=files.index)
+    first = decisions[last][0]
+
+    def other(step):
+        if step.step.number == first.step.number:
+            next(iter(step.tls.values())).decision.observation[0] += 0.5
+        return step
+
+    difference = replayed(rewrite(last, tmp_path / "run.mcap", other)).differences.first
+    assert (difference.at_s, difference.path) == (first.step.at_s, "observation[0]")
+
+
+def test_state_that_another_version_wrote_is_refused_in_one_line(rotated, tmp_path, capsys):
+    changes = (
+        lambda state: state.tls[0].signals[0].ClearField("shown"),
+        lambda state: state.tls.pop(),
+        lambda state: setattr(state.tls[0], "source", 7),
+        lambda state: state.monitors.pop(),
+        lambda state: setattr(state.tls[0].sequencer.green_phases, "green", 99),
+    )
+    with RecordReader(rotated / "run-2.mcap") as reader:
+        steps, whole = list(reader.steps()), reader.state.SerializeToString()
+        for change in changes:
+            state = LoopState.FromString(whole)
+            change(state)
+            with (tmp_path / "run.mcap").open("wb") as stream:
+                writer = RecordWriter(stream, reader.city, dict(reader.attachments), BEGIN_UNIX_NS, state=state)
+                for step in steps:
+                    writer.add(step.step, step.tls, 0)
+                writer.finish()
+            assert main([str(tmp_path / "run.mcap")]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert "its contracts, settings, state or readings are malformed" in line
+
+
+def test_sumo_programs_need_the_runs_first_file(rotated, capsys):
+    assert greenserve(["record", "export", str(rotated), "--sumo", str(rotated / "x.add.xml")]) == 2
+    assert "the run's first file is missing; SUMO's programs begin with the run" in capsys.readouterr().err
+
+
+def test_json_file_that_cannot_be_written_is_refused_before_the_replay(sample, tmp_path, capsys):
+    assert main([str(sample), "--json", str(tmp_path / "none" / "out.json")]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and f"--json {tmp_path / 'none' / 'out.json'}: there is no folder" in output.err
+
+
+def test_files_of_different_runs_are_refused(sample, three_files, tmp_path, capsys):
+    other = rewrite(sample, tmp_path / "other.mcap", city=lambda city: setattr(city, "run", "other"))
+    assert main([str(three_files), str(other)]) == 2
+    assert "are files of different runs" in capsys.readouterr().err
+
+
+def test_run_of_a_folder_with_several_runs_is_replayed(sample, three_files, capsys):
+    rewrite(sample, three_files / "other.mcap", city=lambda city: setattr(city, "run", "other"))
+    assert main([str(three_files)]) == 2
+    assert "pass --run with one of them" in capsys.readouterr().err
+    assert main([str(three_files), "--run", "other"]) == 0
+    assert "bit for bit the same" in capsys.readouterr().out
+
+
+def test_repaired_file_of_a_folder_is_replayed_in_the_place_of_the_damaged_one(sample, three_files, capsys):
+    damaged = three_files / "8.mcap"
+    shutil.copy(damaged, three_files / "8.repaired.mcap")
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    (three_files / "x.mcap").write_bytes(b"no record")
+    assert main([str(sample)]) == 0
+    whole = capsys.readouterr().out
+    assert main([str(three_files)]) == 0
+    output = capsys.readouterr()
+    assert output.out == whole
+    assert "x.mcap: cannot be read as a record" in output.err
+
+
+def test_replay_without_the_extra_names_it(sample, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "mcap", None)
+    assert greenserve(["replay", str(sample)]) == 2
+    assert capsys.readouterr().err == "error: records need the package mcap; install greenserve[record]\n"
+
+
+def refused(sample, tmp_path, **changes):
+    with pytest.raises(InputError) as caught:
+        replayed(rewrite(sample, tmp_path / "run.mcap", **changes))
+    return str(caught.value)
+
+
+def test_bomb_of_a_network_is_refused(sample, tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded_run, "MAX_UNPACKED_BYTES", 10 << 20)
+    bomb = gzip.compress(bytes(64 << 20))
+
+    def bombed(files):
+        return {name: bomb for name in files}
+
+    assert "its network is larger than 10 MB unpacked" in refused(sample, tmp_path, attachments=bombed)
+
+
+def test_attachments_are_never_written_under_their_names(sample, tmp_path):
+    names = ["../../outside.net.xml", "/outside.add.xml"]
+
+    def renamed(city):
+        city.network_files[:] = names
+
+    plain = rewrite(
+        sample,
+        tmp_path / "run.mcap",
+        city=renamed,
+        attachments=lambda files: dict(zip(names, files.values(), strict=True)),
+    )
+    assert replayed(plain).differences.first is None
+    assert not [each for each in tmp_path.parent.rglob("outside*")]
+
+
+def test_missing_and_damaged_attachments_are_refused(sample, tmp_path):
+    assert "lacks its attachment network/0-grid.net.xml" in refused(sample, tmp_path, attachments=lambda files: {})
+    message = refused(
+        sample, tmp_path, attachments=lambda files: {name: content[:100] for name, content in files.items()}
+    )
+    assert "its attachment network/0-grid.net.xml is damaged" in message
+
+
+def test_settings_of_another_version_are_refused_in_words(sample, tmp_path):
+    def of_the_future(city):
+        city.greenserve_version = "9.1"
+        city.safety = json.dumps({**json.loads(city.safety), "min_walk_s": 7})
+
+    message = refused(sample, tmp_path, city=of_the_future)
+    assert "a record of version 9.1 cannot be read by version" in message
+    assert "settings that this version does not know" in message
+
+
+def test_lanes_of_another_version_are_refused_in_words(sample, tmp_path):
+    with RecordReader(sample) as reader:
+        lanes = len(reader.city.lanes)
+    message = refused(sample, tmp_path, city=lambda city: city.lanes.pop())
+    assert f"has readings of {lanes - 1} lanes" in message
+    assert f"reads {lanes} lanes or others; use the version that wrote it" in message
+
+
+def test_malformed_readings_are_refused_in_one_line(sample, tmp_path):
+    def shorter(step):
+        if step.step.number == 3:
+            step.step.readings.vehicles.pop()
+        return step
+
+    assert "its contracts, settings, state or readings are malformed" in refused(sample, tmp_path, change=shorter)
+
+
+def test_file_that_is_no_record_is_refused(tmp_path, capsys):
+    (tmp_path / "run.mcap").write_bytes(b"hello")
+    assert main([str(tmp_path / "run.mcap")]) == 2
+    assert main([str(tmp_path / "missing.mcap")]) == 2
+    (tmp_path / "empty").mkdir()
+    assert main([str(tmp_path / "empty")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_command_prints_the_first_difference_and_the_number_of_further_ones(sample, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(observation, "MIN_GAP_M", 2.6)
+    assert main([str(sample), "--json", str(tmp_path / "out.json")]) == 3
+    output = capsys.readouterr().out
+    written = json.loads((tmp_path / "out.json").read_text())
+    total = sum(each["count"] for each in written["differences"])
+    assert "observation[11] (density of lane left1A1.70.00_0)" in output
+    assert f"{total - 1} further differences:" in output
+    assert written["first_difference"]["tl"] == "SA102"
+    assert not written["same"]
+
+
+def test_flags_of_a_server_need_a_server(sample, capsys):
+    assert main([str(sample), "--model-number", "3"]) == 2
+    assert "--model-number is for a model server; pass --server too" in capsys.readouterr().err
+
+
+def test_vehicles_on_detectors_are_those_of_the_record(recorded_city, tmp_path):
+    again = []
+    run = RecordedRun([recorded_city.write(tmp_path / "run.mcap", 0, 80)])
+    replay = Replay(run, on_step=lambda step, tls, publish_ns: again.append(step.detectors))
+    replay.run()
+    assert replay.differences.first is None
+    assert again == [step.detectors for step, _, _ in recorded_city.steps[:80]]
+    assert sum(len(each.detector) for each in again) > 500

@@ -1,0 +1,94 @@
+"""`greenserve record report` and `greenserve record export --atspm`."""
+
+import csv
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from controller.recording.detectors import FUNCTIONS
+from records.command import main
+
+PROG = "greenserve record"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def path(recorded_city, tmp_path_factory):
+    return recorded_city.write(tmp_path_factory.mktemp("record") / "whole.mcap")
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*argv, code=0):
+        assert main([str(each) for each in argv], PROG) == code
+        captured = capsys.readouterr()
+        return captured.err if code else captured.out
+
+    return run
+
+
+def test_report_is_one_page_with_every_picture(path, run, tmp_path):
+    out = tmp_path / "page.html"
+    printed = run("report", path, "--out", out, "--tl", "SA101,SA102,SA103", "--zero", "2026-03-02T07:00")
+    assert printed.splitlines()[0] == str(out)
+    root = ET.fromstring(out.read_text("utf-8").removeprefix("<!DOCTYPE html>\n"))
+    titles = {next(svg.iter(f"{SVG}text")).text.partition(",")[0] for svg in root.iter(f"{SVG}svg")}
+    assert titles == {
+        "Time-Space Diagram",
+        "Phase Termination",
+        "Purdue Coordination Diagram",
+        "Split Monitor",
+        "Purdue Split Failure",
+        "Approach Volume",
+        "Approach Delay",
+        "Queue Length",
+    }
+    assert not [p for p in root.iter("p") if p.get("class") == "none"]
+    assert "Arrivals on Green: " in out.read_text("utf-8")
+
+
+def test_report_has_the_given_time_of_day(path, run, tmp_path):
+    out = tmp_path / "page.html"
+    run("report", path, "--out", out, "--tl", "SA101", "--from", "0:01", "--to", "0:03", "--zero", "2026-03-02T07:00")
+    text = out.read_text("utf-8")
+    assert "simulated time 00:01:00 to 00:03:00" in text and ">07:01:00<" in text and ">07:03:30<" not in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--tl", "SA999"], "--tl: SA999 is not one of the TLs"),
+        (["--from", "100", "--to", "50"], "--to must be later than --from"),
+        (["--from", "9000"], "has no shown state of these TLs at that time"),
+        (["--zero", "today"], "'today' is not a date and time"),
+        (["--city", "missing.toml"], "missing.toml"),
+    ],
+)
+def test_wrong_arguments_are_named(path, run, tmp_path, argv, message):
+    out = tmp_path / "page.html"
+    assert message in run("report", path, "--out", out, *argv, code=2)
+    assert not out.exists()
+
+
+def test_export_writes_files_for_atspm_tools(path, run, tmp_path):
+    folder = tmp_path / "atspm"
+    printed = run("export", path, "--atspm", folder, "--zero", "2026-03-02T07:00")
+    assert str(folder / "events.csv") in printed
+    with (folder / "events.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["TimeStamp"][:13] for row in rows} == {"2026-03-02 07"}
+    assert {"1", "7", "8", "9", "10", "11", "6", "176"} <= {row["EventId"] for row in rows}
+    assert "4" not in {row["EventId"] for row in rows}
+    with (folder / "detectors.csv").open(newline="") as file:
+        table = {(row["DeviceId"], row["Parameter"]): row["Function"] for row in csv.DictReader(file)}
+    assert {function: list(table.values()).count(function) for function in table.values()} == dict.fromkeys(
+        FUNCTIONS, 72
+    )
+    detected = {(row["DeviceId"], row["Parameter"]) for row in rows if row["EventId"] in ("81", "82")}
+    assert detected <= table.keys() and len(detected) > 150
+    assert {"43", "44"} <= {row["EventId"] for row in rows}
+
+
+def test_export_of_tables_takes_no_flags_of_atspm(path, run, tmp_path):
+    error = run("export", path, "--csv", tmp_path / "tables", "--zero", "2026-03-02", code=2)
+    assert "--city and --zero belong to --atspm" in error and not (tmp_path / "tables").exists()
