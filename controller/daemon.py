@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry
 from city import network
 from city.errors import InputError
 from city.network import StreetNetwork
+from controller.alarms import Alarms
 from controller.assembly import Start, checked_start, loop_from, take_over
 from controller.config import ControllerConfig
 from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
 from controller.guard import handover
 from controller.guard.start import open_guarded
-from controller.operator.alarms import Alarms
 from controller.policies.no_policies import NoPolicies, contracts_of_city
 from controller.policies.periodic_thread import PeriodicThread
 from controller.policies.served_contracts import fetch_contracts

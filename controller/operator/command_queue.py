@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Protocol
 
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
+from controller.alarms import Alarms, UnknownAlarm
 from controller.events import OperatorAction, OperatorCommand
-from controller.operator.alarms import Alarms, UnknownAlarm
-from controller.operator.pace import Pace
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import Pin, Saved, SavedModes, SetMode
+from controller.pace import Pace
 from signals.fallback.control_mode import OperatorMode
 
 log = logging.getLogger("controller")

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from controller.alarms import ListedAlarm
 from controller.events import TlDecision
-from controller.operator.alarms import ListedAlarm
 from controller.operator.command_queue import CommandQueue
-from controller.operator.pace import PaceState
 from controller.operator.run_state import AppliedCommand, TlSnapshot
+from controller.pace import PaceState
 from protos import control_pb2 as pb
 from signals.policy import Answer
 

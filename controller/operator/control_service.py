@@ -13,8 +13,8 @@ from city import names
 from city.config import MAX_SPEED
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
+from controller.alarms import Alarms, UnknownAlarm
 from controller.operator import control_messages as messages
-from controller.operator.alarms import Alarms, UnknownAlarm
 from controller.operator.command_queue import (
     Acknowledge,
     CommandQueue,
@@ -31,8 +31,8 @@ from controller.operator.command_queue import (
     StepRun,
     author_of,
 )
-from controller.operator.pace import Pace
 from controller.operator.run_state import RunState
+from controller.pace import Pace
 from controller.policies.served_policies import ServedPolicies
 from protos import control_pb2 as pb
 from signals.fallback.control_mode import OperatorMode

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from controller.alarms import Alarms
 from controller.config import ControllerConfig
 from controller.decision_step import DecisionLoop
-from controller.operator.alarms import Alarms
 from controller.operator.command_queue import CommandQueue
 from controller.operator.control_server import ControlServer
 from controller.operator.control_service import ControlService
-from controller.operator.pace import Pace
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes, path_of
 from controller.operator.watchers import Watchers
+from controller.pace import Pace
 from controller.policies.periodic_thread import PeriodicThread
 from controller.policies.served_policies import ServedPolicies
 from controller.release import Stop

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from city.version import VERSION
-from controller.operator.alarms import Alarms
-from controller.operator.pace import PaceState
+from controller.alarms import Alarms
+from controller.pace import PaceState
 from controller.telemetry.traffic import TrafficMeter
 from signals.fallback.control_mode import ControlMode
 from signals.safety.monitor import MonitorRule

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from controller.alarms import CRITICAL, MAX_ENDED, Alarms, ListedAlarm
 from controller.events import DecisionEvent, OperatorCommand, Sent, TlDecision
-from controller.operator.alarms import CRITICAL, MAX_ENDED, Alarms, ListedAlarm
 from controller.recording.record_writer import NS
 from protos import record_pb2 as record
 from records.playback.moments import MODES

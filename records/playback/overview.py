@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from city.errors import InputError
-from controller.operator.alarms import ListedAlarm
+from controller.alarms import ListedAlarm
 from controller.recording.record_writer import NS
 from protos import record_pb2 as record
 from records.playback.alarm_history import AlarmHistory

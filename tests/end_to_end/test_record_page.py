@@ -20,7 +20,7 @@ from tests.records.recorded_city import SILENT_TL, STREET_TL, record_city
 
 pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.alone]
 
-SAMPLE_CITY = ROOT / "tests" / "controller" / "recording" / "records" / "sample-city.mcap"
+SAMPLE_CITY = ROOT / "tests" / "records" / "records" / "sample-city.mcap"
 opened = functools.partial(real_browser.opened, status="paused")
 
 

@@ -16,9 +16,9 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from city.network import StreetNetwork
+from controller.alarms import SEVERITIES, Alarms
 from controller.guard.metrics import GuardMetrics
-from controller.operator.alarms import SEVERITIES, Alarms
-from controller.operator.pace import Pace
+from controller.pace import Pace
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics, RecordMetrics
 from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb

@@ -50,7 +50,7 @@ def test_the_wheel_has_what_the_docs_use(distributions):
             for package in ("city", "controller", "environment", "export", "greenserve", "protos", "serving")
         ),
         "serving/embedded/models/manager.py",
-        "controller/operator/runbook.md",
+        "controller/runbook.md",
         *(f"controller/operator/page/static/{name}" for name in ("index.html", "main.js", "page.css")),
         *(f"controller/operator/page/static/vendor/{name}" for name in ("uPlot.iife.min.js", "uPlot.LICENSE")),
         pretrained.policy().relative_to(ROOT).as_posix(),

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from city.config import MAX_SPEED
 from city.errors import InputError
-from controller.operator.alarms import Alarms, UnknownAlarm
+from controller.alarms import Alarms, UnknownAlarm
 from controller.operator.command_queue import (
     Acknowledge,
     CommandQueue,
@@ -23,9 +23,9 @@ from controller.operator.command_queue import (
     StepRun,
     author_of,
 )
-from controller.operator.pace import Pace
 from controller.operator.page.exports import Exports
 from controller.operator.run_state import RunState
+from controller.pace import Pace
 from signals.fallback.control_mode import OperatorMode
 
 APPLY_TIMEOUT_S = 10.0

@@ -11,10 +11,10 @@ from google.protobuf.json_format import MessageToDict
 from city.network import StreetNetwork
 from city.street_shapes import Shape, StreetShapes
 from city.version import VERSION
-from controller.operator.alarms import REMEDIES
+from controller.alarms import REMEDIES
 from controller.operator.page.feed import Feed
 from controller.operator.page.frames import MAX_SIGNALS, View
-from controller.operator.runbook import instructions
+from controller.runbook import instructions
 from protos import policy_pb2 as pb
 from signals.fallback.control_mode import ControlMode
 from signals.policy_signals import greens_of

@@ -4,17 +4,17 @@ import contextlib
 import threading
 from types import SimpleNamespace
 
+from controller.alarms import Alarms
 from controller.events import OperatorCommand
-from controller.operator.alarms import Alarms
 from controller.operator.command_queue import CommandQueue
 from controller.operator.control_address import ControlAddress
 from controller.operator.control_client import ControlClient
 from controller.operator.control_server import ControlServer
 from controller.operator.control_service import ControlService
-from controller.operator.pace import Pace
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes
 from controller.operator.watchers import Watchers
+from controller.pace import Pace
 from protos import policy_pb2
 from serving.client.tls_files import ChangingTls
 from signals.fallback.control_mode import ModeState, operator_mode

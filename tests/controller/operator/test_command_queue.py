@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from city.errors import InputError
+from controller.alarms import UnknownAlarm
 from controller.operator import command_queue, saved_modes
-from controller.operator.alarms import UnknownAlarm
 from controller.operator.command_queue import (
     Acknowledge,
     NotYetApplied,

@@ -14,7 +14,7 @@ from records.record_reader import RecordedStep
 from records.run_files import open_files
 
 EVERYWHERE = (-1000.0, -1000.0, 3000.0, 3000.0)
-SAMPLE_CITY = Path(__file__).parents[3] / "recording" / "records" / "sample-city.mcap"
+SAMPLE_CITY = Path(__file__).parents[1] / "records" / "sample-city.mcap"
 
 
 class Played:

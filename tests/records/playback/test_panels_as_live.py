@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from controller.alarms import Alarms
 from controller.events import OperatorAction
-from controller.operator.alarms import Alarms
 from controller.operator.page import panels
 from controller.operator.page.feed import Feed
 from controller.operator.run_state import RunState

@@ -10,10 +10,9 @@ import aiohttp
 import numpy as np
 
 from city import street_shapes
+from controller.alarms import Alarms
 from controller.assembly import Start
-from controller.operator.alarms import Alarms
 from controller.operator.command_queue import CommandQueue
-from controller.operator.pace import Pace
 from controller.operator.page.controls import LiveControls
 from controller.operator.page.exports import Exports
 from controller.operator.page.feed import Feed
@@ -24,6 +23,7 @@ from controller.operator.page.street_data import StreetData
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes
 from controller.operator.watchers import Watchers
+from controller.pace import Pace
 from controller.policies.no_policies import contracts_of_city
 from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart

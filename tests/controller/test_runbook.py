@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.operator.alarms import SEVERITIES
-from controller.operator.runbook import instructions, plain_text, sections
+from controller.alarms import SEVERITIES
+from controller.runbook import instructions, plain_text, sections
 from tests.conftest import ROOT
 
 DOCUMENTED = ROOT / "docs" / "runbook.md"

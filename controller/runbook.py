@@ -16,7 +16,7 @@ _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 def sections(text: str | None = None) -> dict[str, str]:
     """The sections of a runbook by name, in Markdown. `text`: None for the package's own."""
     if text is None:
-        text = (resources.files("controller.operator") / "runbook.md").read_text(encoding="utf-8")
+        text = (resources.files("controller") / "runbook.md").read_text(encoding="utf-8")
     return {name: body.strip() for name, body in _SECTION.findall(text)}
 
 

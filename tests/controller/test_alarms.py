@@ -7,10 +7,10 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from controller import alarms as alarms_module
+from controller.alarms import REMEDIES, SEVERITIES, Alarms, UnknownAlarm
 from controller.events import OperatorCommand
-from controller.operator import alarms as alarms_module
-from controller.operator.alarms import REMEDIES, SEVERITIES, Alarms, UnknownAlarm
-from controller.operator.pace import PaceState
+from controller.pace import PaceState
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule

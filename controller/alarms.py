@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import GaugeMetricFamily
 
+from controller import runbook
 from controller.events import DecisionEvent
-from controller.operator import runbook
-from controller.operator.pace import MAX_CATCH_UP_S, PaceState
+from controller.pace import MAX_CATCH_UP_S, PaceState
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS
 from signals.safety.signal_safety import Override

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.operator.pace import MAX_CATCH_UP_S, Pace
+from controller.pace import MAX_CATCH_UP_S, Pace
 
 
 def begin(pace, now, wall_s):
