@@ -27,14 +27,14 @@ from tqdm import tqdm
 from city import config, network, sumo_files
 from controller.sumo.programs import sumo_program
 from evaluation import actuated
-from evaluation.many_streets import HELD_OUT_SEED
 from export import pretrained
+from pretraining.many_streets import HELD_OUT_SEED
+from pretraining.street_results import control_of
+from pretraining.streets import SUMOCFG, RandomTraffic, city_of
+from pretraining.synthetic.streets import generate
 from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.demand import Demand, SimulatedDemand
-from simulation.street_results import control_of
 from simulation.street_simulation import simulated
-from simulation.streets import SUMOCFG, RandomTraffic, city_of
-from simulation.synthetic.streets import generate
 
 PRETRAINED, ACTUATED, MAX_PRESSURE, FIXED = ARMS = ("pretrained", "actuated", "max-pressure", "fixed")
 VEHICLES_PER_LANE_H = 150.0

@@ -2,7 +2,7 @@
 
     python -m benchmarks.street_fleet [--tls 1000] [--calls 100]
 
-The streets are those of `greenserve train --streets synthetic`; their TLs are exported with --pretrained, built into a
+The streets are those of `greenserve pretrain train --streets synthetic`; their TLs are exported with --pretrained, built into a
 fleet and served by the embedded server; client and server are separate processes. The observations are random numbers.
 Budget: 12 ms for 1,000 TLs.
 """
@@ -27,7 +27,7 @@ from serving.client import Client
 def prepare(folder: Path, count: int) -> None:
     """Write the models of `count` TLs and their fleet under a folder; run in a process of its own."""
     from export.__main__ import main as export
-    from simulation.streets import SUMOCFG, city_of, synthetic
+    from pretraining.streets import SUMOCFG, city_of, synthetic
 
     models, tls = folder / "models", 0
     for seed in itertools.count():

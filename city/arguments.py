@@ -1,6 +1,7 @@
 """Argument parsing with one-line InputErrors."""
 
 import argparse
+from collections.abc import Mapping
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -16,6 +17,21 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} ({self.prog} --help)")
+
+
+def subcommands_parser(prog: str, description: str, summaries: Mapping[str, str]) -> Parser:
+    """A parser for a command without its subcommand: it shows them, and refuses other arguments.
+
+    Args:
+        prog: the command in messages.
+        description: the command in the help.
+        summaries: by subcommand, a line about it.
+    """
+    parser = Parser(prog=prog, description=description)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, summary in summaries.items():
+        commands.add_parser(name, help=summary, add_help=False)
+    return parser
 
 
 def simulated_second(text: str) -> float:

@@ -12,7 +12,6 @@ from city.errors import InputError
 from evaluation.arms import SERVED
 
 MAX_COUNT = 100_000
-DEFAULT_SEEDS = 10
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m evaluation") -> int:
@@ -48,17 +47,7 @@ def parser(prog: str) -> Parser:
         help="served, served:NUMBER, pretrained, policy:FILE, fixed, actuated, max-pressure, greedy; the first is the "
         "candidate (default: served,fixed,actuated,max-pressure)",
     )  # fmt: skip
-    parser.add_argument(
-        "--streets", metavar="DIR", help="compare on the streets of a folder instead of in a city, or on synthetic ones"
-    )
-    parser.add_argument(
-        "--street-count",
-        type=int,
-        default=50,
-        metavar="N",
-        help="with --streets synthetic: number of streets (default: 50)",
-    )
-    parser.add_argument("--seeds", type=int, metavar="N", help="simulations of each arm, in a city (default: 10)")
+    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm (default: 10)")
     parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="seed of the first one (default: 1)")
     parser.add_argument(
         "--vary-demand", action="store_true", help="vary the demand between the seeds, as training does"
@@ -105,12 +94,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         raise InputError(
             "--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out"
         )
-    if args.streets is not None and args.seeds is not None:
-        raise InputError(
-            "--seeds is for an evaluation in a city; leave it or --streets out: each street has one simulation"
-        )
-    args.seeds = DEFAULT_SEEDS if args.seeds is None else args.seeds
-    for name, low in (("seeds", 1), ("first_seed", 0), ("workers", 1), ("street_count", 1)):
+    for name, low in (("seeds", 1), ("first_seed", 0), ("workers", 1)):
         if not low <= getattr(args, name) <= MAX_COUNT:
             raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
     if args.server is not None and args.models_dir is not None:

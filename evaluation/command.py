@@ -17,7 +17,7 @@ from city import config, names, program
 from city.errors import InputError
 from city.version import VERSION
 from controller.policies import no_policies
-from evaluation import detector_faults, paired_runs, policy_models, results_files, streets_command
+from evaluation import detector_faults, paired_runs, policy_models, results_files
 from evaluation.arms import SERVED, Arm, with_faults
 from evaluation.arms import parse as parse_arms
 from evaluation.detector_faults import NO_FAULTS
@@ -38,8 +38,6 @@ COLUMNS = ("delay_s", "duration_s", "waiting_s", "stops", "finished", "worst_tl_
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and return the exit code. Raises InputError, SimulationFailed."""
-    if args.streets is not None:
-        return streets_command.run(args)
     arms = parse_arms(args.arms)
     if args.faults is not None:
         arms = with_faults(arms)

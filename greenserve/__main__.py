@@ -18,6 +18,7 @@ COMMANDS = {
     "describe": ("export.show.describe", "print a model's contract and signatures"),
     "fleet": ("export.fleets.export_fleet", "build one SavedModel out of many TLs' models"),
     "train": ("greenserve.__main__:train", "train TLs by PPO, beside TLs that are served"),
+    "pretrain": ("pretraining.__main__", "make a policy for any junction, and compare it on many streets"),
     "rounds": ("rounds.__main__", "train groups of TLs in rounds, on this machine or on a Ray cluster"),
     "evaluate": ("evaluation.__main__", "compare served policies with baselines on the same demand"),
     "serve": ("serving.__main__", "run the embedded server"),

@@ -5,7 +5,7 @@ import importlib.util
 import sys
 
 from city import program
-from city.arguments import Parser
+from city.arguments import subcommands_parser
 from city.errors import InputError
 
 SUBCOMMANDS = {
@@ -44,14 +44,10 @@ def _without_extra() -> int:
 
 def _no_subcommand(argv: list[str], prog: str) -> int:
     """Handle --help; any other arguments are an error."""
+    description = "Read, draw, export and repair the records of greenserve control --record."
+    parser = subcommands_parser(prog, description, {name: summary for name, (_, summary) in SUBCOMMANDS.items()})
 
     def run() -> int:
-        parser = Parser(
-            prog=prog, description="Read, draw, export and repair the records of greenserve control --record."
-        )
-        commands = parser.add_subparsers(metavar="COMMAND", required=True)
-        for name, (_, summary) in SUBCOMMANDS.items():
-            commands.add_parser(name, help=summary, add_help=False)
         parser.parse_args(argv)
         return 0
 

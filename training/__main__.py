@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from city import config, names, program, run_lock
+from city import config, names, program
 from city.arguments import Parser, host_and_port
 from city.errors import InputError, ProgramFailed
 from signals import contract
@@ -17,9 +17,8 @@ from simulation import model_files
 from simulation.model_files import Versions
 from simulation.model_server import model_server
 from simulation.street_simulation import street_with_demand
-from simulation.streets import SYNTHETIC
 from training import flags
-from training.progress import interrupted, lock_file, network_seeds, progress_files
+from training.progress import interrupted, locked, progress_file
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
@@ -28,8 +27,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m training") -> int
 
     def train() -> int:
         args = _parse(sys.argv[1:] if argv is None else argv, prog)
-        seeds = network_seeds(args.seed, args.networks, args.shared_updates or 0)
-        resumable.extend(progress_files(args.out, args.model_number, seeds))
+        resumable.append(progress_file(args.out, args.model_number))
         return _train(args)
 
     return program.run(train, lambda: interrupted(resumable))
@@ -40,9 +38,15 @@ def parser(prog: str) -> Parser:
     parser = Parser(
         prog=prog,
         description="Train TLs of a city by PPO; their checkpoints are exported with greenserve export.",
-        epilog="See also greenserve rounds.",
+        epilog="See also greenserve rounds and greenserve pretrain train.",
     )
-    parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
+    parser.add_argument(
+        "--city",
+        type=Path,
+        metavar="FILE",
+        default=Path("city.toml"),
+        help="the city's description (default: ./city.toml)",
+    )
     parser.add_argument(
         "--target-tl",
         "--target-TLs",
@@ -64,49 +68,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)"
     )
-    parser.add_argument(
-        "--streets",
-        metavar="DIR",
-        help="train one policy for any junction on the streets of a folder; synthetic: on random ones",
-    )
-    parser.add_argument(
-        "--street-count",
-        type=int,
-        metavar="N",
-        help=f"with --streets synthetic: number of streets (default: {flags.DEFAULT_STREET_COUNT})",
-    )
-    parser.add_argument(
-        "--networks", type=int, default=1, metavar="N",
-        help="with --streets: trainings, with seeds from --seed on, or from --seed + 1 on with --shared-updates; those "
-        "that are best at the gate make one policy (default: 1)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--shared-updates", type=int, metavar="N",
-        help="with --networks: first updates, made once with --seed, from which each network continues with its own "
-        "(default: 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--keep",
-        type=int,
-        metavar="K",
-        help="networks that the policy is made of (default: 3, or all if they are fewer)",
-    )
-    parser.add_argument(
-        "--select", action="append", default=[], metavar="FILE,...",
-        help="train nothing: make one policy of the best of these .policy files at the gate",
-    )  # fmt: skip
-    parser.add_argument(
-        "--gate-streets",
-        type=int,
-        metavar="N",
-        help=f"held-out streets of the gate (default: {flags.DEFAULT_GATE_STREETS})",
-    )
-    parser.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        help="with --streets or --select: simulate on a Ray cluster: HOST:PORT of its head, or auto",
-    )
-    flags.add(parser, has_streets=True)
+    flags.add(parser)
     parser.add_argument(
         "--model-number", type=int, default=1, metavar="N", help="model number of the checkpoints (default: 1)"
     )
@@ -141,30 +103,6 @@ def parser(prog: str) -> Parser:
 def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     args = parser(prog).parse_args(argv)
     flags.check(args)
-    flags.check_count(args, "networks", 1)
-    for name, low in (("street_count", 1), ("gate_streets", 1), ("keep", 1), ("shared_updates", 0)):
-        if getattr(args, name) is not None:
-            flags.check_count(args, name, low)
-    if args.street_count is not None and args.streets != SYNTHETIC:
-        raise InputError("--street-count is for --streets synthetic; leave it out")
-    if args.gate_streets is not None and args.streets is None and not args.select:
-        raise InputError("--gate-streets is for a training on many streets; pass --streets synthetic, or leave it out")
-    if args.streets is None and not args.select and (args.networks > 1 or args.keep is not None):
-        raise InputError(
-            "--networks and --keep are for a training on many streets; pass --streets synthetic, or leave them out"
-        )
-    if args.ray is not None and args.streets is None and not args.select:
-        raise InputError(
-            "--ray is for a training on many streets; pass --streets synthetic, or use greenserve rounds for a city"
-        )
-    if args.ray is not None and args.workers != 1:
-        raise InputError(
-            "--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out"
-        )
-    if args.select and args.networks > 1:
-        raise InputError("--networks is for a training; leave it or --select out")
-    if args.shared_updates and args.networks == 1:
-        raise InputError("--shared-updates is for several networks; pass --networks, or leave it out")
     flags.check_count(args, "model_number", 0)
     if args.infer_model_number is not None:
         flags.check_count(args, "infer_model_number", 0)
@@ -172,13 +110,7 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
 
 
 def _train(args: argparse.Namespace) -> int:
-    if args.streets is not None or args.select:
-        # imported late: it loads TensorFlow
-        from training.phase_competition import command
-
-        with run_lock.held(lock_file(args.out, args.model_number), _other_training(args)):
-            return command.select(args) if args.select else command.train(args)
-    city = config.load(args.city or Path("city.toml"))
+    city = config.load(args.city)
     targets, infers = _selected(args, city)
     street = street_with_demand(city, (*targets, *infers), args.seconds)
     targets, notes = contract.require_controllable(city, targets, street, args.strict)
@@ -188,7 +120,7 @@ def _train(args: argparse.Namespace) -> int:
     if args.server is not None and not args.server.startswith("unix:"):
         host_and_port(args.server, "--server")
     formats = _formats(args.format, targets)
-    with run_lock.held(lock_file(args.out, args.model_number), _other_training(args)):
+    with locked(args.out, args.model_number):
         return _train_locked(args, city, targets, infers, formats)
 
 
@@ -228,13 +160,6 @@ def _train_locked(
         print(f"{tl}: {path}")
     print(f"{result.episodes} episodes; best mean delay on held-out demand: {result.best_delay_s:.1f} s")
     return 0
-
-
-def _other_training(args: argparse.Namespace) -> str:
-    return (
-        f"{args.out}: another training of model number {args.model_number} runs in this folder; wait for its end, or "
-        "pass another --model-number or --out"
-    )
 
 
 def _selected(args: argparse.Namespace, city: config.City) -> tuple[list[str], list[str]]:

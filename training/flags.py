@@ -26,54 +26,24 @@ if TYPE_CHECKING:
 MAX_COUNT = 1_000_000
 HIDDEN_SIZES = (64, 64)
 EPISODES, EPISODES_PER_UPDATE = 300, 4
-"""Defaults of a training in a city."""
-STREETS_EPISODES, STREETS_EPISODES_PER_UPDATE = 960, 24
-"""Defaults of a training on many streets, with DEFAULT_STREET_COUNT."""
-DEFAULT_STREET_COUNT, DEFAULT_GATE_STREETS = 160, 60
+"""Defaults."""
 STREET = street_dialect.DIALECT.name
 EVALUATIONS = ("evaluate_every", "held_out", "patience")
 """Flags of the evaluations on held-out demand; without one, the default of `Settings` counts."""
 FIXED_NETWORKS = "the networks of the dialect street have fixed sizes"
 
 
-def add(parser: argparse.ArgumentParser, has_streets: bool = False) -> None:
-    """Add the flags to a parser. `has_streets`: whether it can train on many streets too, with other defaults."""
-
-    def default(of_city: object, of_streets: object) -> str:
-        return f"(default: {of_city}; many streets: {of_streets})" if has_streets else f"(default: {of_city})"
-
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a training in a city to a parser."""
     parser.add_argument(
         "--start-from",
         metavar="FILE",
         help="TLs of dialect street: policy to start from, or pretrained (default: a new one)",
     )
     parser.add_argument(
-        "--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)"
-    )
-    parser.add_argument(
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
     )
-    parser.add_argument(
-        "--episodes", type=int, metavar="N", help=f"episodes in all {default(EPISODES, STREETS_EPISODES)}"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        metavar="S",
-        help="simulated time of an episode " + default("until the sumocfg's end", 1200),
-    )
-    parser.add_argument(
-        "--episodes-per-update", type=int, metavar="N",
-        help=f"episodes an update {default(EPISODES_PER_UPDATE, STREETS_EPISODES_PER_UPDATE)}",
-    )  # fmt: skip
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=1,
-        metavar="N",
-        help="random seed; the same flags give the same results with any --workers (default: 1)",
-    )
+    add_episodes(parser, EPISODES, EPISODES_PER_UPDATE, "until the sumocfg's end")
     parser.add_argument("--same-demand", action="store_true", help="do not vary the demand between episodes")
     parser.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations (default: 10)")
     parser.add_argument(
@@ -85,15 +55,46 @@ def add(parser: argparse.ArgumentParser, has_streets: bool = False) -> None:
         metavar="N",
         help="evaluations without an improvement that end the training (default: 0, none)",
     )
-    _add_ppo(parser)
+    add_ppo(parser, PpoConfig(), StreetPpo())
+    parser.add_argument(
+        "--hidden-sizes",
+        type=_hidden_sizes,
+        metavar="N,N",
+        help=f"units of the hidden layers, not of dialect street (default: {','.join(map(str, HIDDEN_SIZES))})",
+    )
 
 
-def _add_ppo(parser: argparse.ArgumentParser) -> None:
-    """Add the settings of PPO; without a flag, that of [training] in city.toml counts."""
-    own, street = PpoConfig(), StreetPpo()
+def add_episodes(parser: argparse.ArgumentParser, episodes: int, episodes_per_update: int, seconds: object) -> None:
+    """Add the flags of the episodes, with these defaults. `seconds`: that of the simulated time, in the help."""
+    parser.add_argument(
+        "--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)"
+    )
+    parser.add_argument("--episodes", type=int, metavar="N", help=f"episodes in all (default: {episodes})")
+    parser.add_argument("--seconds", type=float, metavar="S", help=f"simulated time of an episode (default: {seconds})")
+    parser.add_argument(
+        "--episodes-per-update", type=int, metavar="N", help=f"episodes an update (default: {episodes_per_update})"
+    )
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="random seed; the same flags give the same results with any --workers (default: 1)",
+    )
+
+
+def add_ppo(parser: argparse.ArgumentParser, own: PpoConfig, street: PpoConfig) -> None:
+    """Add the settings of PPO.
+
+    Args:
+        parser: gets the flags.
+        own: the defaults.
+        street: the defaults of TLs of dialect street, which are shown where they differ.
+    """
 
     def number(name: str, text: str, kind: type = float) -> None:
-        values = [getattr(config, name) for config in (own, street)]
+        values = getattr(own, name), getattr(street, name)
         of_street = f"; dialect street: {values[1]:g}" if values[1] != values[0] else ""
         key = name.replace("_", "-")
         text = f"{text} (default: {values[0]:g}{of_street})"
@@ -110,22 +111,15 @@ def _add_ppo(parser: argparse.ArgumentParser) -> None:
     number("entropy", "weight of the entropy bonus at the start; falls linearly to 5 %%")
     number("epochs", "passes over an update's decisions", int)
     number("minibatch", "decisions of a TL in a step of the optimiser; dialect street: of all TLs", int)
-    parser.add_argument(
-        "--final-sharpness", type=float, metavar="X",
-        help="factor of categorical actors' logits at the end, from 1 at the start "
-        f"(default: {own.final_sharpness:g}; many streets: {street.final_sharpness:g}; from a trained policy: 1)",
-    )  # fmt: skip
+    number(
+        "final_sharpness", "factor of categorical actors' logits at the end, from 1 at the start; 1 with --start-from"
+    )
     parser.add_argument(
         "--target-kl",
         type=float,
         metavar="X",
         help="end an update's epochs once approx_kl exceeds 1.5 X (default: no early end)",
     )
-    parser.add_argument(
-        "--hidden-sizes", type=_hidden_sizes, metavar="N,N",
-        help="units of the hidden layers, not of dialect street "
-        f"(default: {','.join(map(str, HIDDEN_SIZES))})",
-    )  # fmt: skip
 
 
 def check(args: argparse.Namespace) -> None:
@@ -134,7 +128,7 @@ def check(args: argparse.Namespace) -> None:
         ("episodes", 1), ("episodes_per_update", 1), ("workers", 1), ("evaluate_every", 1), ("held_out", 1),
         ("patience", 0), ("seed", 0),
     ):  # fmt: skip
-        if getattr(args, name) is not None:
+        if getattr(args, name, None) is not None:
             check_count(args, name, low)
     if args.seconds is not None and not 1 <= args.seconds < math.inf:
         raise InputError(f"--seconds {args.seconds:g} must be at least 1")
@@ -210,12 +204,6 @@ def check_applicable(args: argparse.Namespace, city: City, tls: Iterable[str], s
         refuse(args, "final_sharpness", "no target TL has categorical actions")
 
 
-def is_given(args: argparse.Namespace, key: str) -> bool:
-    """Whether a flag without a default is given; 0 is a value."""
-    value = getattr(args, key)
-    return value is not None and value is not False and value != []
-
-
 def refuse(args: argparse.Namespace, key: str, reason: str) -> None:
     """Raise InputError if a flag is given that does not apply."""
     if getattr(args, key) is not None:
@@ -228,7 +216,7 @@ def _value(args: argparse.Namespace, training: PpoSettings, key: str) -> Any:
 
 
 def _given(args: argparse.Namespace) -> PpoSettings:
-    return PpoSettings(**{key: getattr(args, key) for key in ppo_settings.KEYS})
+    return PpoSettings(**{key: getattr(args, key, None) for key in ppo_settings.KEYS})
 
 
 def _shown(key: str, value: Any) -> str:

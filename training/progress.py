@@ -4,21 +4,20 @@ import json
 import os
 import zipfile
 from collections.abc import Iterable, Mapping, Set
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from city import whole_files
+from city import run_lock, whole_files
 from city.errors import InputError, first_line
 
 KEYS = {"identity", "update", "best_delay_s", "best_sharpness", "stale"}
 """Keys of the JSON values of a city's training."""
 ANEW = "pass another --model-number, or remove this training's files and start without --resume"
 """What to do about the damaged state of a training."""
-AGAIN = "remove it and repeat the command, which keeps what else is saved"
-"""What to do about the damaged state of a part of a training."""
 
 
 def progress_file(out: Path, number: int) -> Path:
@@ -26,42 +25,13 @@ def progress_file(out: Path, number: int) -> Path:
     return out / f".trial_{number}.progress.npz"
 
 
-def network_progress_file(out: Path, number: int, seed: int) -> Path:
-    """The progress file of one of the networks that are trained for the policy of a model number."""
-    return progress_file(networks_folder(out, number), seed)
-
-
-def shared_progress_file(out: Path, number: int) -> Path:
-    """The state after the updates that the networks of the policy of a model number share."""
-    return networks_folder(out, number) / ".shared.progress.npz"
-
-
-def progress_files(out: Path, number: int, seeds: Iterable[int]) -> list[Path]:
-    """All files from which a training of a model number may resume. `seeds`: of its networks, if it has several."""
-    networks = [network_progress_file(out, number, seed) for seed in seeds]
-    return [progress_file(out, number), shared_progress_file(out, number), *networks, gate_progress_file(out, number)]
-
-
-def network_seeds(seed: int, networks: int, shared_updates: int) -> range:
-    """The seeds of the networks of a policy. `seed`: --seed, which the shared updates have if there are any."""
-    # no network continues with --seed itself, so each leaves the shared updates with new random numbers
-    first = seed + (1 if shared_updates else 0)
-    return range(first, first + networks)
-
-
-def networks_folder(out: Path, number: int) -> Path:
-    """The folder of the networks of a policy. It is hidden from an export, which takes their product."""
-    return out / f".trial_{number}_networks"
-
-
-def gate_progress_file(out: Path, number: int) -> Path:
-    """The file of the gate's results so far, for the policy of a model number."""
-    return out / f".trial_{number}.gate.npz"
-
-
-def lock_file(out: Path, number: int) -> Path:
-    """The file that is locked while a model number is trained in a folder."""
-    return out / f".trial_{number}.lock"
+def locked(out: Path, number: int) -> AbstractContextManager[None]:
+    """Lock a model number in a folder while it is trained there. Raises InputError if another training has it."""
+    return run_lock.held(
+        out / f".trial_{number}.lock",
+        f"{out}: another training of model number {number} runs in this folder; wait for its end, or pass another "
+        "--model-number or --out",
+    )
 
 
 class Progress:

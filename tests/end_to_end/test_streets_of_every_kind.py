@@ -7,7 +7,7 @@ import pytest
 from city import config, network
 from city.errors import InputError
 from export import pretrained
-from simulation.junction_policies import JunctionPolicies
+from pretraining.junction_policies import JunctionPolicies
 from tests.end_to_end import handmade_streets
 from tests.end_to_end.generated_streets import LongestQueue, RandomChoice, generate, run
 

@@ -13,9 +13,9 @@ from evaluation.arms import parse, with_faults
 from evaluation.detector_faults import FaultRates, FaultyDetectors
 from evaluation.simulation import ArmSimulator, EvaluationTask
 from export import pretrained
+from pretraining.junction_policies import JunctionPolicies
 from signals import contract
 from simulation.demand import Demand
-from simulation.junction_policies import JunctionPolicies
 from tests.conftest import GRID
 from tests.controller.decision_events import Alarms
 

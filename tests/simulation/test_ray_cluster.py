@@ -10,14 +10,14 @@ import pytest
 
 from city.errors import InputError
 from evaluation.__main__ import main as evaluate
+from pretraining import gate
+from pretraining.streets_trainer import StreetsSettings
+from pretraining.synthetic.streets import generate
 from rounds.__main__ import main
 from simulation.executors.ray_tasks import RayTasks
 from simulation.street_simulation import SimulationFailed
-from simulation.synthetic.streets import generate
 from tests.conftest import GRID
 from training.__main__ import main as train
-from training.phase_competition import gate
-from training.phase_competition.trainer import StreetsSettings
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray", reason="Ray is not installed")

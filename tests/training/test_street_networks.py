@@ -1,8 +1,11 @@
 """The networks of a street: what is trained, what is written and what is exported decide alike."""
 
+import re
+
 import numpy as np
 import pytest
 
+from city import network
 from export.actors import phase_competition
 from export.actors.phase_competition import (
     MAX_RED_S,
@@ -15,8 +18,11 @@ from export.actors.phase_competition import (
     scores,
 )
 from export.checkpoints import phase_networks
+from greenserve.__main__ import main
 from signals.approach_features import FEATURES
+from tests.conftest import GRID
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations
+from training.phase_competition import street_learning
 from training.phase_competition.networks import (
     CRITIC_SHAPES,
     Heuristic,
@@ -174,3 +180,30 @@ def test_heuristic_serves_the_green_with_the_most_vehicles(layout):
         wanted[tl] = {k for k in range(greens) if serves[k, lane] == serves[:, lane].max()}
     actions = decided(heuristic, x, heuristic.greedy_actions)
     assert all(int(actions[tl][0, 0]) in wanted[tl] for tl in x)
+
+
+@pytest.mark.parametrize("start", ["x.policy", "pretrained"])
+def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    signal = network.of_sumocfg(GRID / "grid.sumocfg").signals
+    name = sorted(signal)[0]
+    (tmp_path / "city.toml").write_text(
+        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{name}"]\ndialect = "street"\n'
+    )
+    street_learning.save(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
+    flags = [
+        "--episodes",
+        "1",
+        "--episodes-per-update",
+        "1",
+        "--seconds",
+        "120",
+        "--held-out",
+        "1",
+        "--learning-rate",
+        "0.9",
+    ]
+    assert main(["train", "--start-from", start, *flags]) == 0
+    output = capsys.readouterr()
+    start_s = float(re.search(r"before the first update: held-out ([\d.]+) s", output.err)[1])
+    assert float(re.search(r"held-out demand: ([\d.]+) s", output.out)[1]) <= start_s

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from city import config, run_lock
+from city import config
 from controller.check import main as check
 from export import training_record
 from export.__main__ import main as export
@@ -26,7 +26,7 @@ from tests.conftest import GRID, ROOT
 from training.__main__ import main
 from training.episode import TrainingTask
 from training.ppo import Learner
-from training.progress import Progress, lock_file, progress_file
+from training.progress import Progress, locked, progress_file
 from training.statistics import FPS, NotFinite
 from training.trainer import Settings, Trainer
 
@@ -308,7 +308,7 @@ def test_training_that_fails_writes_no_curve(tmp_path, capsys):
 
 
 def test_second_training_of_a_model_number_in_a_folder_is_refused(tmp_path, capsys):
-    with run_lock.held(lock_file(tmp_path, 3), ""):
+    with locked(tmp_path, 3):
         assert train(tmp_path, 3) == 2
         assert capsys.readouterr().err == (
             f"error: {tmp_path}: another training of model number 3 runs in this folder; wait for its end, or pass "

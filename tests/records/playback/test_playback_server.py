@@ -244,8 +244,9 @@ def test_a_file_that_is_no_record_is_one_line(tmp_path, capsys):
 def test_the_page_without_its_extra_is_one_line(monkeypatch, capsys):
     import sys
 
-    for module in ("site", "playback.record_page", "playback.playback_server"):
-        monkeypatch.delitem(sys.modules, f"controller.operator.page.{module}", raising=False)
+    modules = ("controller.operator.page.site", "records.playback.record_page", "records.playback.playback_server")
+    for module in modules:
+        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     assert replay_command.main([str(SAMPLE_CITY), "--page", "127.0.0.1:0"], "greenserve replay") == 2
     assert "--page needs aiohttp; install greenserve[page,record], or leave --page out" in capsys.readouterr().err

@@ -1,0 +1,236 @@
+"""The gate of trained networks: greedy on held-out streets, beside max-pressure as the reference.
+
+Some trainings gridlock a street that max-pressure copes with, or are slow on a kind of junction, and their mean delay
+does not show it. The gate's streets are no training's. Each of the oddities that real networks have is on a part of
+them, and demand goes from a few vehicles to saturation. Each street is simulated with SEEDS demands. A network is
+dropped for one bad simulation:
+
+- a gridlock where the reference has none,
+- more than MAX_RATIO times the reference's delay,
+
+and if its geometric mean delay over all simulations is more than MAX_MEAN_RATIO times the best network's.
+"""
+
+import csv
+import functools
+import io
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from city import network
+from city.config import City
+from city.network import StreetNetwork
+from export.checkpoints import phase_networks
+from pretraining.packed_streets import Street, unpacked
+from pretraining.street_results import StreetResult, control_of, has_gridlock, simulate
+from pretraining.streets import RandomTraffic, city_of, synthetic
+from pretraining.synthetic import oddities
+from pretraining.synthetic.oddities import Oddity
+from pretraining.synthetic.streets import generate
+from simulation.street_simulation import SimulationFailed
+
+REFERENCE = "max-pressure"
+FIRST_SEED = 2_000_000
+"""Seed of the first street. Trainings use the streets from 0, evaluations those from 1,000,000."""
+STREETS = 60
+SEEDS = 2
+"""Simulations of a street, with other vehicles at the same demand: a gridlock comes with one and not with another."""
+SEED_STEP = 100_000_000
+"""Difference of the seeds of two simulations of a street."""
+ODDITY_PART = 8
+"""Each oddity is on 1/ODDITY_PART of the streets, at least."""
+LIGHT, USUAL, SATURATED = (10.0, 60.0), (60.0, 200.0), (200.0, 350.0)
+"""Bounds of the demand, vehicles per hour and lane of the sources."""
+DEMANDS = (USUAL, SATURATED, USUAL, LIGHT, USUAL, SATURATED)
+"""Of one street after another, over and over."""
+MAX_RATIO = 1.5
+MAX_MEAN_RATIO = 1.15
+EXTRA_S = 5.0
+"""Added to both delays of a ratio of one simulation: with little traffic, twice a delay of 3 s is no failure."""
+MAX_KEPT_STREETS = 2
+"""Streets that a process keeps in memory: jobs of the same street follow one another."""
+MIN_DELAY_S = 0.1
+"""Lower bound of a delay in a geometric mean."""
+
+Results = Mapping[str, Mapping[str, StreetResult]]
+"""By simulation (`GateStreet.name`), by name of a network or REFERENCE."""
+
+
+@dataclass(frozen=True)
+class GateStreet:
+    """A street of the gate and its demand: one simulation."""
+
+    folder: Path
+    seed: int
+    """Of the demand and SUMO; that of the street, and SEED_STEP for each simulation before."""
+    vehicles_per_lane_h: float
+    oddities: tuple[Oddity, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the simulation: the street's, with a number from the second simulation on."""
+        repetition = self.seed // SEED_STEP
+        return f"{self.folder.name} ({repetition + 1})" if repetition else self.folder.name
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A network at the gate."""
+
+    name: str
+    mean_delay_s: float
+    """Geometric mean over the simulations."""
+    mean_ratio: float
+    """Relative to the best network's."""
+    worst_ratio: float
+    """Delay relative to the reference's, EXTRA_S added to both, in the worst simulation."""
+    worst_street: str
+    gridlocks: tuple[str, ...]
+    """Simulations in which it has a gridlock and the reference has none."""
+
+    @property
+    def failure(self) -> str:
+        """Why the network is dropped; "" if it passes."""
+        reasons = []
+        if self.gridlocks:
+            reasons.append(f"gridlock where {REFERENCE} has none, on {', '.join(self.gridlocks)}")
+        if self.worst_ratio > MAX_RATIO:
+            reasons.append(
+                f"{self.worst_ratio:.2f} times as slow as {REFERENCE} on {self.worst_street}, more than {MAX_RATIO:g} "
+                "times"
+            )
+        if self.mean_ratio > MAX_MEAN_RATIO:
+            reasons.append(
+                f"geometric mean delay {self.mean_ratio:.2f} times the best network's, more than {MAX_MEAN_RATIO:g} "
+                "times"
+            )
+        return "; ".join(reasons)
+
+
+def streets(folder: Path, count: int) -> list[GateStreet]:
+    """SEEDS simulations of each street; generate the streets, or find an earlier run's. Raises InputError,
+    ProgramFailed."""
+    synthetic(folder, range(FIRST_SEED, FIRST_SEED + count))  # at least these are looked at below
+    part = count // ODDITY_PART
+    found: list[tuple[int, Path, set[Oddity]]] = []
+    missing = Counter(dict.fromkeys(Oddity, part))
+    seed = FIRST_SEED
+    with tqdm(total=count, desc="gate's streets", unit="street", disable=None, leave=False) as bar:
+        while len(found) < count:
+            street = generate(folder, seed)
+            own = oddities.of_street(street)
+            # a street without any oddity that is still missing takes a place that no such street needs
+            if len(found) + missing.total() < count or any(missing[oddity] > 0 for oddity in own):
+                found.append((seed, street, own))
+                missing = Counter({oddity: max(0, missing[oddity] - (oddity in own)) for oddity in Oddity})
+                bar.update()
+            seed += 1
+    return [
+        GateStreet(
+            street,
+            seed + repetition * SEED_STEP,
+            _demand(seed, DEMANDS[k % len(DEMANDS)]),
+            tuple(oddity for oddity in Oddity if oddity in own),
+        )
+        for k, (seed, street, own) in enumerate(found)
+        for repetition in range(SEEDS)
+    ]
+
+
+def _demand(seed: int, bounds: tuple[float, float]) -> float:
+    return float(np.random.default_rng([seed, 9]).uniform(*bounds))
+
+
+@dataclass(frozen=True)
+class GateSimulation:
+    """Runs a network or the reference on a street; a function for executors."""
+
+    seconds: float
+
+    def __call__(self, job: tuple[GateStreet, str, Street, Path | bytes | None]) -> StreetResult | str:
+        """Simulate a street; return the reason if SUMO ends it early. Raises InputError.
+
+        `job`: the street, the name of a network, the street's files, and the network's file or the file's content (None
+        for the reference).
+        """
+        gate_street, _, files, policy = job
+        with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch, unpacked(files) as folder:
+            city, street = _read(folder)
+            traffic = RandomTraffic(street.net_file, gate_street.seed, gate_street.vehicles_per_lane_h, self.seconds)
+            if isinstance(policy, bytes):
+                content, policy = policy, Path(scratch) / f"network{phase_networks.SUFFIX}"
+                policy.write_bytes(content)
+            control = control_of(city, street, policy, REFERENCE if policy is None else None)
+            try:
+                return simulate(city, street, traffic, control, Path(scratch))
+            except SimulationFailed as error:
+                return str(error)
+
+
+@functools.lru_cache(MAX_KEPT_STREETS)
+def _read(folder: Path) -> tuple[City, StreetNetwork]:
+    """Read a street. Raises InputError."""
+    city = city_of(folder)
+    return city, network.of_city(city)
+
+
+def judge(results: Results, names: Sequence[str]) -> list[Verdict]:
+    """The verdicts on networks. Raises SimulationFailed if there was no vehicle on any street."""
+    used = {street: by_name for street, by_name in results.items() if by_name[REFERENCE].total}
+    if not used:
+        raise SimulationFailed("the gate has no street with a vehicle; pass more --gate-streets or longer --seconds")
+    means_s = {name: mean_delay_s(used, name) for name in names}
+    verdicts = []
+    for name in names:
+        ratios = {street: ratio(by_name[name], by_name[REFERENCE]) for street, by_name in used.items()}
+        worst = max(ratios, key=lambda street: ratios[street])
+        gridlocks = [
+            s for s, by_name in used.items() if has_gridlock(by_name, name) and not has_gridlock(by_name, REFERENCE)
+        ]
+        mean_ratio = means_s[name] / min(means_s.values())
+        verdicts.append(Verdict(name, means_s[name], mean_ratio, ratios[worst], worst, tuple(gridlocks)))
+    return verdicts
+
+
+def mean_delay_s(results: Results, name: str) -> float:
+    """Geometric mean over the simulations with vehicles."""
+    delays_s = [max(by_name[name].delay_s, MIN_DELAY_S) for by_name in results.values() if by_name[name].total]
+    return math.exp(float(np.mean(np.log(delays_s))))
+
+
+def ratio(result: StreetResult, reference: StreetResult) -> float:
+    """A delay relative to the reference's, EXTRA_S added to both."""
+    return (result.delay_s + EXTRA_S) / (reference.delay_s + EXTRA_S)
+
+
+def best(verdicts: Sequence[Verdict], keep: int) -> list[Verdict]:
+    """The networks that pass with the least mean delay, at most `keep`, in the given order."""
+    passing = sorted((verdict for verdict in verdicts if not verdict.failure), key=lambda verdict: verdict.mean_delay_s)
+    return [verdict for verdict in verdicts if verdict in passing[:keep]]
+
+
+def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
+    """The results as CSV: a row for each simulation and each network."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    head = ["street", "vehicles_per_lane_h", "oddities", "network", "delay_s", "duration_s", "finished", "total"]
+    writer.writerow([*head, "gridlock", "ratio"])
+    for gate_street in gate_streets:
+        by_name = results.get(gate_street.name, {})
+        for name, result in by_name.items():
+            relative, gridlock = ratio(result, by_name[REFERENCE]), has_gridlock(by_name, name)
+            writer.writerow(
+                [
+                    gate_street.name, f"{gate_street.vehicles_per_lane_h:.1f}", "; ".join(gate_street.oddities), name,
+                    f"{result.delay_s:.3f}", f"{result.duration_s:.3f}", result.finished, result.total, int(gridlock),
+                    f"{relative:.3f}",
+                ]
+            )  # fmt: skip
+    return text.getvalue()

@@ -1,0 +1,151 @@
+"""`greenserve pretrain select`: put trained networks through the gate, and make one policy of the best ones."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from city import program
+from city.arguments import Parser
+from city.errors import InputError, ProgramFailed
+from city.program import GATE_FAILED
+from pretraining.state_files import gate_progress_file
+from simulation.executors import executor
+from training import flags
+from training.progress import interrupted, locked
+
+if TYPE_CHECKING:
+    from pretraining.selection import Outcome, Selection
+
+DEFAULT_KEEP = 3
+"""Networks of a policy, unless --keep says how many."""
+GATE_STREETS, SECONDS = 60, 1200.0
+"""Defaults."""
+
+
+def main(argv: list[str] | None = None, prog: str = "python -m pretraining.select_command") -> int:
+    """Select. Exit code: 0; 3 if no policy passes the gate; 2 if the input is wrong; 1 if the work fails."""
+    resumable: list[Path] = []
+
+    def select() -> int:
+        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
+        check_gate(args)
+        flags.check(args)
+        resumable.append(gate_progress_file(args.out, args.model_number))
+        with locked(args.out, args.model_number):
+            return _select(args)
+
+    return program.run(select, lambda: interrupted(resumable))
+
+
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
+    parser = Parser(
+        prog=prog,
+        description="Make one policy for any junction of those trained networks that are best at the gate.",
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".policy files of pretrain train")
+    parser.add_argument("--seconds", type=float, metavar="S", help=f"simulated time of a street (default: {SECONDS:g})")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
+    add_gate(parser)
+    return parser
+
+
+def add_gate(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the gate, and of where the results are."""
+    parser.add_argument(
+        "--keep",
+        type=int,
+        metavar="K",
+        help=f"networks that the policy is made of (default: {DEFAULT_KEEP}, or all if they are fewer)",
+    )
+    parser.add_argument("--gate-streets", type=int, metavar="N", help=f"streets of the gate (default: {GATE_STREETS})")
+    parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
+    parser.add_argument(
+        "--model-number", type=int, default=1, metavar="N", help="model number of the policy (default: 1)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("checkpoints"),
+        metavar="DIR",
+        help="folder of the results (default: checkpoints)",
+    )
+    parser.add_argument("--resume", action="store_true", help="continue the run that was interrupted in --out")
+
+
+def check_gate(args: argparse.Namespace) -> None:
+    """Check the values of these flags. Raises InputError."""
+    for name in ("gate_streets", "keep"):
+        if getattr(args, name) is not None:
+            flags.check_count(args, name, 1)
+    flags.check_count(args, "model_number", 0)
+    if args.ray is not None and args.workers != 1:
+        raise InputError(
+            "--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out"
+        )
+
+
+def _select(args: argparse.Namespace) -> int:
+    """Gate policies and write the product of the best ones. Raises InputError, ProgramFailed."""
+    # after the checks of the flags: importing TensorFlow takes seconds
+    from pretraining.selection import Network, names_of
+    from simulation.street_simulation import SimulationFailed
+
+    for path in args.files:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; pass .policy files of greenserve pretrain train")
+    names = names_of(args.files)
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"{repeated} is named twice; remove one")
+    try:
+        selected = selection(args, len(args.files))
+        check_cluster(args)
+        networks = [Network(*pair) for pair in zip(names, args.files, strict=True)]
+        return exit_code(selected, selected.run(networks))
+    except SimulationFailed as error:
+        raise ProgramFailed(str(error)) from None
+
+
+def selection(args: argparse.Namespace, networks: int) -> "Selection":
+    """The selection among a number of networks. Raises InputError."""
+    from pretraining.selection import Selection, SelectionSettings
+
+    keep = min(DEFAULT_KEEP, networks) if args.keep is None else args.keep
+    if keep > networks:
+        raise InputError(
+            f"--keep {keep} is more than there are networks, {networks}; pass a smaller --keep or more networks"
+        )
+    settings = SelectionSettings(
+        args.out,
+        args.model_number,
+        keep=keep,
+        street_count=args.gate_streets or GATE_STREETS,
+        seconds=args.seconds or SECONDS,
+        workers=args.workers,
+        ray=args.ray,
+        resume=args.resume,
+    )
+    return Selection(settings, print_line)
+
+
+def check_cluster(args: argparse.Namespace) -> None:
+    """Raise InputError if the Ray cluster does not answer: before streets are generated, not after."""
+    with executor(args.workers, args.ray):
+        pass
+
+
+def exit_code(selected: "Selection", outcome: "Outcome") -> int:
+    """Print the policy's file if it has passed the gate; the exit code."""
+    return exported(selected.settings.policy_file) if outcome.passes else GATE_FAILED
+
+
+def exported(path: Path) -> int:
+    """Print the file of a policy, and how it is exported."""
+    print(f"{path}: one policy for any junction; export it with greenserve export --model-path {path.parent} --tl all")
+    return 0
+
+
+def print_line(line: str) -> None:
+    """Print a line of progress."""
+    print(line, file=sys.stderr, flush=True)

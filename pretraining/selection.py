@@ -1,0 +1,312 @@
+"""From trained networks to one policy: the gate, and the product of the best networks that pass it."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from city import whole_files
+from city.errors import InputError
+from city.version import VERSION
+from export.actors.phase_competition import SHAPES
+from export.checkpoints import phase_networks
+from pretraining import gate
+from pretraining.gate import REFERENCE, GateStreet, Verdict
+from pretraining.packed_streets import for_jobs
+from pretraining.state_files import AGAIN, gate_progress_file
+from pretraining.street_results import StreetResult
+from simulation.executors import executor
+from simulation.street_simulation import SimulationFailed
+from training.phase_competition.networks import CRITIC_SHAPES
+from training.phase_competition.street_learning import policy_file
+from training.progress import Progress
+
+PRODUCT = "product"
+"""Name of the product at the gate."""
+PROGRESS_KEYS = {"identity", "results"}
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained policy that may become a part of the product."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has become of networks at the gate."""
+
+    results: gate.Results
+    verdicts: tuple[Verdict, ...]
+    """On the networks, then on their product, if it has more than one."""
+    kept: tuple[str, ...]
+    """The networks that the policy consists of; empty if too few pass, and then there is no policy."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether there is a policy, and it passes the gate."""
+        last = self.verdicts[-1]
+        return bool(self.kept) and not (last.name == PRODUCT and last.failure)
+
+    def state(self, verdict: Verdict) -> str:
+        """A verdict in a word."""
+        if verdict.failure:
+            return "fails" if verdict.name == PRODUCT else "dropped"
+        return "kept" if verdict.name in self.kept else "passes"
+
+
+@dataclass(frozen=True)
+class SelectionSettings:
+    """Settings of a selection."""
+
+    out: Path
+    number: int
+    """Model number of the product."""
+    keep: int
+    street_count: int
+    seconds: float
+    workers: int
+    ray: str | None
+    """Address of a Ray cluster that simulates; None: this machine."""
+    resume: bool
+
+    @property
+    def policy_file(self) -> Path:
+        return policy_file(self.out, self.number)
+
+    @property
+    def table_file(self) -> Path:
+        """The CSV of the gate's results."""
+        return self.out / f"trial_{self.number}_gate.csv"
+
+
+class Selection:
+    """Gates networks and writes their product."""
+
+    def __init__(self, settings: SelectionSettings, report: Callable[[str], None]) -> None:
+        """Raises InputError if it would replace files of an earlier run. `report`: called with lines of progress."""
+        self.settings, self._report = settings, report
+        self._progress = Progress(gate_progress_file(settings.out, settings.number), PROGRESS_KEYS, AGAIN)
+        if not settings.resume:
+            for path in (settings.policy_file, settings.table_file, self._progress.path):
+                if path.exists():
+                    raise InputError(
+                        f"{path}: already exists, with model number {settings.number}; pass another --model-number or "
+                        "--out, or --resume to continue"
+                    )
+        self._saved: dict[str, dict[str, list[float]]] = {}
+        """By simulation of a street, by digest of a policy's weights."""
+
+    def run(self, networks: Sequence[Network]) -> Outcome:
+        """Gate the networks; write the results and, if enough pass, the product.
+
+        Prints a line for each network.
+
+        Raises:
+            InputError: a file cannot be read or written.
+            ProgramFailed: a street cannot be generated.
+            SimulationFailed: SUMO has ended the simulation of each street.
+        """
+        settings = self.settings
+        for network in networks:
+            phase_networks.load(network.path, CRITIC_SHAPES)
+        streets = gate.streets(settings.out / "gate_streets", settings.street_count)
+        self._restore(streets)
+        # a policy of an earlier selection must not stand beside new results
+        settings.policy_file.unlink(missing_ok=True)
+        results: gate.Results = self._simulate(streets, networks)
+        verdicts = gate.judge(results, [network.name for network in networks])
+        self._print(verdicts)
+        kept = gate.best(verdicts, settings.keep)
+        if len(kept) < settings.keep:
+            whole_files.write(settings.table_file, gate.table(streets, results))
+            self._report(
+                f"{len(kept)} of {len(networks)} networks pass the gate, fewer than --keep {settings.keep}, so no "
+                f"policy is written; the networks and {settings.table_file} are kept: with --resume, pass a smaller "
+                "--keep or more networks"
+            )
+            return Outcome(results, tuple(verdicts), ())
+        chosen = [network for network in networks if network.name in {verdict.name for verdict in kept}]
+        if len(chosen) == 1:
+            own = kept[0]
+        else:
+            # what is used is simulated, not only its parts
+            results, own = self._product_at_the_gate(chosen, streets, results, networks)
+            self._print([own])
+        self._write(chosen, streets, results, verdicts, own)
+        whole_files.write(settings.table_file, gate.table(streets, results))
+        judged = verdicts if len(chosen) == 1 else [*verdicts, own]
+        return Outcome(results, tuple(judged), tuple(network.name for network in chosen))
+
+    def _product_at_the_gate(
+        self,
+        chosen: Sequence[Network],
+        streets: Sequence[GateStreet],
+        results: gate.Results,
+        networks: Sequence[Network],
+    ) -> tuple[gate.Results, Verdict]:
+        draft = self.settings.out / f".{PRODUCT}.{os.getpid()}.draft"
+        try:
+            _save_product(draft, chosen, {})
+            product = Network(PRODUCT, draft)
+            together = self._simulate(streets, [*networks, product])
+        finally:
+            draft.unlink(missing_ok=True)
+        together = {street: by_name for street, by_name in together.items() if street in results}
+        *_, own = gate.judge(together, [*(network.name for network in chosen), PRODUCT])
+        return together, own
+
+    def _simulate(
+        self, streets: Sequence[GateStreet], networks: Sequence[Network]
+    ) -> dict[str, dict[str, StreetResult]]:
+        """The results by simulation and network; simulations that SUMO has ended early are left out. Saves each."""
+        settings = self.settings
+        keys = {network.name: _digest(network.path) for network in networks} | {REFERENCE: REFERENCE}
+        jobs = [
+            (street, name)
+            for street in streets
+            for name, key in keys.items()
+            if key not in self._saved.get(street.name, {})
+        ]
+        simulate, failed = gate.GateSimulation(settings.seconds), set()
+        with (
+            executor(settings.workers, settings.ray) as runner,
+            tqdm(total=len(jobs), desc="gate", unit="simulation", disable=None, leave=False) as bar,
+        ):
+            if jobs and bar.disable:
+                self._report(f"gate: {len(jobs)} simulations of {len({street.folder for street in streets})} streets")
+            policies: dict[str, Path | bytes | None] = {network.name: network.path for network in networks} | {
+                REFERENCE: None
+            }
+            if runner.moves_files:
+                policies = {
+                    name: path.read_bytes() if isinstance(path, Path) else path for name, path in policies.items()
+                }
+            simulations = [(street, name, for_jobs(runner, street.folder), policies[name]) for street, name in jobs]
+            for k, outcome in runner.run(simulate, simulations):
+                street, name = jobs[k]
+                bar.update()
+                if isinstance(outcome, str):
+                    failed.add(street.name)
+                    self._report(f"left out {street.name}: {outcome}")
+                    continue
+                saved = self._saved.setdefault(street.name, {})
+                saved[keys[name]] = [outcome.delay_s, outcome.finished, outcome.total, outcome.duration_s]
+                self._save(streets)
+        used = [street.name for street in streets if street.name not in failed]
+        if not used:
+            raise SimulationFailed(
+                "SUMO has ended the simulations of every street of the gate early; look at the reasons above"
+            )
+        return {name: {own: _result(self._saved[name][key]) for own, key in keys.items()} for name in used}
+
+    def _print(self, verdicts: Iterable[Verdict]) -> None:
+        for verdict in verdicts:
+            state = "fails" if verdict.failure else "passes"
+            print(
+                f"{verdict.name} {state} the gate: {verdict.mean_delay_s:.1f} s in the geometric mean, "
+                f"{verdict.mean_ratio:.2f} times the best network's; {verdict.worst_ratio:.2f} times as slow as "
+                f"{REFERENCE} at worst ({verdict.worst_street}); {len(verdict.gridlocks)} gridlocks",
+                flush=True,
+            )
+            if verdict.failure:
+                dropped = "the product fails the gate" if verdict.name == PRODUCT else f"{verdict.name} is dropped"
+                self._report(f"warning: {dropped}: {verdict.failure}")
+
+    def _write(
+        self,
+        chosen: Sequence[Network],
+        streets: Sequence[GateStreet],
+        results: gate.Results,
+        verdicts: Sequence[Verdict],
+        product: Verdict,
+    ) -> None:
+        names = {network.name for network in chosen}
+        facts = [_facts(verdict) | {"is_kept": verdict.name in names} for verdict in verdicts]
+        description = {
+            "gate": {
+                "streets": len({street.folder for street in streets if street.name in results}),
+                "simulations": len(results),
+                "first_seed": gate.FIRST_SEED,
+                "last_seed": streets[-1].seed % gate.SEED_STEP,
+                "seconds": self.settings.seconds,
+                "max_ratio": gate.MAX_RATIO,
+                "max_mean_ratio": gate.MAX_MEAN_RATIO,
+                "sumo": version("eclipse-sumo"),
+                "reference": {"name": REFERENCE, "mean_delay_s": round(gate.mean_delay_s(results, REFERENCE), 3)},
+                "product": _facts(product),
+                "networks": facts,
+            }
+        }
+        _save_product(self.settings.policy_file, chosen, description)
+
+    def _identity(self, streets: Sequence[GateStreet]) -> dict[str, Any]:
+        return {
+            "--gate-streets": [street.name for street in streets],
+            "--seconds": self.settings.seconds,
+            "greenserve": VERSION,
+            "SUMO": version("eclipse-sumo"),
+        }
+
+    def _save(self, streets: Sequence[GateStreet]) -> None:
+        self._progress.save({"identity": json.dumps(self._identity(streets)), "results": json.dumps(self._saved)}, {})
+
+    def _restore(self, streets: Sequence[GateStreet]) -> None:
+        """Read the results of an interrupted run, if there are any. Raises InputError."""
+        loaded = self._progress.load() if self.settings.resume else None
+        if loaded is None:
+            return
+        values, _ = loaded
+        identity, saved = self._identity(streets), json.loads(values["identity"])
+        if identity["greenserve"] != saved.get("greenserve"):
+            raise InputError(
+                f"{self._progress.path}: the gate to resume was begun by another version of greenserve; remove this "
+                "file (the networks are kept)"
+            )
+        if differing := [name for name in identity if identity[name] != saved.get(name)]:
+            raise InputError(
+                f"{self._progress.path}: the gate to resume had another {', '.join(differing)}; pass the same flags, "
+                "or another --model-number without --resume"
+            )
+        self._saved = json.loads(values["results"])
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Names of files that tell them apart: their paths without the folders that they share."""
+    shared = os.path.commonpath([path.absolute().parent for path in paths])
+    return [str(path.absolute().relative_to(shared)) for path in paths]
+
+
+def _save_product(path: Path, networks: Sequence[Network], description: dict[str, Any]) -> None:
+    """Write the networks of several policies as one. Raises InputError."""
+    loaded = [phase_networks.load(network.path, CRITIC_SHAPES) for network in networks]
+    actors = {name: np.concatenate([actor[name] for actor, _ in loaded]) for name in SHAPES}
+    critics = {name: np.concatenate([critic[name] for _, critic in loaded]) for name in CRITIC_SHAPES}
+    trainings = [training for network in networks for training in phase_networks.trainings(network.path)]
+    phase_networks.save(path, actors, critics, {"training": trainings} | description)
+
+
+def _facts(verdict: Verdict) -> dict[str, Any]:
+    """A verdict for the description of a product."""
+    values = {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(verdict).items()}
+    return values | {"failure": verdict.failure}
+
+
+def _digest(path: Path) -> str:
+    """A digest of the actors' weights of a policy. Raises InputError."""
+    actors, _ = phase_networks.load(path)
+    return hashlib.sha256(b"".join(actors[name].tobytes() for name in SHAPES)).hexdigest()
+
+
+def _result(values: Sequence[float]) -> StreetResult:
+    delay_s, finished, total, duration_s = values
+    return StreetResult(delay_s, int(finished), int(total), duration_s)

@@ -1,0 +1,117 @@
+"""Many streets instead of one city: their settings, and random demand on them."""
+
+import functools
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from city import config, network
+from city.errors import InputError
+from pretraining.synthetic.demand import RandomDemand
+from pretraining.synthetic.streets import generate
+from signals.contract import controllable
+from simulation.demand import MAX_SUMO_SEED
+
+SYNTHETIC = "synthetic"
+"""Name of generated streets, instead of a folder."""
+SUMOCFG = "street.sumocfg"
+"""Name of the configuration in a street's folder."""
+INTERVALS_S, INTERVAL_SHARES = (5, 3, 4, 6, 8, 10), (0.7, 0.06, 0.06, 0.06, 0.06, 0.06)
+MIN_GREENS_S, MIN_GREEN_SHARES = (5.0, 4.0, 7.0, 10.0), (0.7, 0.1, 0.1, 0.1)
+PATH_RED_SHARE = 0.4
+"""Share of the streets with an all-red by the junction's size, as the controller has by default; none on the others."""
+MAX_KEPT_DEMANDS = 200
+MAX_STANDING_S = 60.0
+"""SUMO's vehicles may wait for each other for ever, whatever the signals show, where drivers would not: on short roads,
+each at the end of the lane that the other needs, and inside a junction, each before the same exit (eclipse-sumo/sumo,
+issue 13592)."""
+
+
+@dataclass(frozen=True)
+class RandomTraffic:
+    """A random demand of one simulation, with the interface of `simulation.demand.Demand`."""
+
+    net_file: Path
+    seed: int
+    vehicles_per_lane_h: float
+    seconds: float
+
+    def options(self, sumocfg: Path, folder: Path) -> list[str]:
+        """SUMO's options. `folder`: where the route file is written.
+
+        Vehicles are not removed from a gridlock. But one that has stood at the end of a wrong lane for MAX_STANDING_S
+        continues behind the junction, and one that has stood inside a junction for that time does not hold up others
+        there.
+        """
+        routes = folder / "demand.rou.xml"
+        rng = np.random.default_rng([self.seed, 4])
+        _demand_of(self.net_file).write(routes, rng, self.vehicles_per_lane_h, self.seconds)
+        return [
+            "--seed", str(self.seed % MAX_SUMO_SEED), "--random", "false", "--route-files", str(routes),
+            "--time-to-teleport", "-1", "--time-to-teleport.highways", f"{MAX_STANDING_S:g}",
+            "--time-to-teleport.highways.min-speed", "0", "--ignore-junction-blocker", f"{MAX_STANDING_S:g}",
+        ]  # fmt: skip
+
+
+@functools.lru_cache(MAX_KEPT_DEMANDS)
+def _demand_of(net_file: Path) -> RandomDemand:
+    return RandomDemand(net_file)
+
+
+def synthetic(folder: Path, seeds: Sequence[int]) -> list[Path]:
+    """Generate synthetic streets, or find those of an earlier run. Raises InputError, ProgramFailed."""
+    # threads: SUMO's tools, which run in processes of their own, take most of the time
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        streets = pool.map(functools.partial(generate, folder), seeds)
+        try:
+            return list(tqdm(streets, total=len(seeds), desc="streets", unit="street", disable=None, leave=False))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def of_folder(folder: Path, flag: str) -> tuple[list[Path], list[str]]:
+    """(the streets of a folder: each of its folders with SUMOCFG and a signal, reasons of those that are left out).
+
+    Raises InputError without any; its text begins with `flag`.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{flag} {folder}: no such folder; pass a folder of streets, or {SYNTHETIC}")
+    usable, reasons = [], []
+    for street in sorted(path.parent for path in folder.glob(f"*/{SUMOCFG}")):
+        try:
+            city_of(street)
+        except InputError as error:
+            reasons.append(str(error))
+        else:
+            usable.append(street)
+    if not usable:
+        reason = f"; {reasons[0]}" if reasons else ""
+        raise InputError(f"{flag} {folder}: none of its folders has a {SUMOCFG} with a signal to control{reason}")
+    return usable, reasons
+
+
+def city_of(folder: Path) -> config.City:
+    """A street as a city whose signals have the street dialect, with times drawn by its name. Raises InputError."""
+    sumocfg = folder / SUMOCFG
+    rng = np.random.default_rng(list(folder.name.encode()))
+    interval_s = int(rng.choice(INTERVALS_S, p=INTERVAL_SHARES))
+    min_green_s = float(rng.choice(MIN_GREENS_S, p=MIN_GREEN_SHARES))
+    all_red_s = None if rng.random() < PATH_RED_SHARE else 0.0
+    street = network.of_sumocfg(sumocfg)
+    tls = {
+        signal: config.TL((signal,), "street", signal, delta_time_s=interval_s, min_green_s=min_green_s)
+        for signal in street.signals
+    }
+    city = config.City(folder / "city.toml", config.Network(sumocfg=sumocfg), tls=tls)
+    fit, _ = controllable(city, tls, street)
+    if not fit:
+        raise InputError(f"{sumocfg}: has no signal that can be controlled; leave it out")
+    has_crossings = any(any(street.signals[tl].crossing_m) for tl in fit)
+    safety = config.Safety(all_red_s=all_red_s, max_red_s=config.street_max_red_s(has_crossings))
+    return replace(city, safety=safety, tls={tl: tls[tl] for tl in fit})

@@ -1,0 +1,89 @@
+"""What a street has that makes signal control hard, as real networks do; found in the street's files."""
+
+from collections import Counter
+from enum import StrEnum
+from pathlib import Path
+
+from city import network
+from city.network import SignalNetwork
+from city.sumo_files import elements
+from pretraining.synthetic import junction_movements
+from pretraining.synthetic.junction_movements import Movements
+from pretraining.synthetic.streets import CONFIGURATION, NETWORK
+from signals.policy_signals import distinct_greens, running_program
+from signals.safety.conflicts import GREEN
+
+MAX_CLOSE_M = 60.0
+"""Length of a road between two signals on which a queue soon spills back."""
+MAX_SHORT_LANE_M = 30.0
+"""Length of lanes that begin just before a signal."""
+MIN_MANY_ARMS = 5
+
+
+class Oddity(StrEnum):
+    """What makes a street odd."""
+
+    LEFT_ONLY = "left-only green on a shared lane"
+    MERGE = "merge"
+    MANY_ARMS = "junction of 5 or more arms"
+    ROUNDABOUT = "roundabout"
+    CLOSE = "close junctions"
+    SHORT_LANES = "short lanes"
+
+
+def of_street(folder: Path) -> set[Oddity]:
+    """The oddities of a street of `streets.generate`. Raises InputError."""
+    net_file = folder / NETWORK
+    found = _of_roads(net_file)
+    movements = junction_movements.read(net_file)
+    for name, signal in network.of_sumocfg(folder / CONFIGURATION).signals.items():
+        if len(movements[name].approaches) >= MIN_MANY_ARMS:
+            found.add(Oddity.MANY_ARMS)
+        if _has_left_only_green(signal, movements[name]):
+            found.add(Oddity.LEFT_ONLY)
+    return found
+
+
+def _has_left_only_green(signal: SignalNetwork, movements: Movements) -> bool:
+    """Whether a green of the running program serves left turns alone, on a lane that others share."""
+    lefts = {link for approach in movements.approaches for link in approach.left}
+    shared = {
+        lane for link, pairs in enumerate(signal.links) if link not in lefts | set(movements.crossings) for lane,
+        _ in pairs
+    }  # fmt: skip
+    for state in distinct_greens(signal, running_program(signal)):
+        served = {link for link, c in enumerate(state) if c in GREEN} - set(movements.crossings)
+        if served and served <= lefts and any(lane in shared for link in served for lane, _ in signal.links[link]):
+            return True
+    return False
+
+
+def _of_roads(net_file: Path) -> set[Oddity]:
+    """The oddities that the roads show. Raises InputError."""
+    found: set[Oddity] = set()
+    signals: set[str] = set()
+    roads: list[tuple[str, str, float]] = []
+    for depth, element in elements(net_file):
+        attributes = element.attrib
+        if element.tag == "edge" and "from" in attributes:
+            roads.append(
+                (
+                    attributes["from"],
+                    attributes["to"],
+                    min(float(lane.attrib["length"]) for lane in element.iter("lane")),
+                )
+            )
+        elif element.tag == "junction" and attributes["type"].startswith("traffic_light"):
+            signals.add(attributes["id"])
+        elif element.tag == "roundabout":
+            found.add(Oddity.ROUNDABOUT)
+        if depth == 1:
+            element.clear()
+    entering, leaving = Counter(end for _, end, _ in roads), Counter(start for start, _, _ in roads)
+    if any(count > leaving[node] > 0 for node, count in entering.items() if node not in signals):
+        found.add(Oddity.MERGE)
+    if any(length_m < MAX_CLOSE_M for start, end, length_m in roads if {start, end} <= signals):
+        found.add(Oddity.CLOSE)
+    if any(length_m < MAX_SHORT_LANE_M for start, end, length_m in roads if end in signals and start not in signals):
+        found.add(Oddity.SHORT_LANES)
+    return found

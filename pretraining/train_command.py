@@ -1,0 +1,204 @@
+"""`greenserve pretrain train`: train networks on many streets; one policy for any junction, of one network or of the
+best of several."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from city import program
+from city.arguments import Parser
+from city.errors import InputError, ProgramFailed
+from pretraining import select_command
+from pretraining.select_command import check_cluster, print_line
+from pretraining.state_files import network_seeds, progress_files
+from pretraining.streets import SYNTHETIC, of_folder, synthetic
+from training import flags
+from training.ppo_config import StreetPpo
+from training.progress import interrupted, locked
+
+if TYPE_CHECKING:
+    from pretraining.selection import Network, Selection
+    from pretraining.streets_trainer import StreetsSettings
+
+EPISODES, EPISODES_PER_UPDATE, STREET_COUNT, SECONDS = 960, 24, 160, 1200.0
+"""Defaults."""
+
+
+def main(argv: list[str] | None = None, prog: str = "python -m pretraining.train_command") -> int:
+    """Train. Exit code: 0; 3 if no policy passes the gate; 2 if the input is wrong; 1 if the work fails."""
+    resumable: list[Path] = []
+    """Progress files from which --resume continues."""
+
+    def train() -> int:
+        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
+        _check(args)
+        seeds = network_seeds(args.seed, args.networks, args.shared_updates)
+        resumable.extend(progress_files(args.out, args.model_number, seeds))
+        with locked(args.out, args.model_number):
+            return _train(args)
+
+    return program.run(train, lambda: interrupted(resumable))
+
+
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
+    parser = Parser(
+        prog=prog,
+        description="Train one policy for any junction on many streets; it is exported with greenserve export.",
+    )
+    parser.add_argument(
+        "--streets",
+        default=SYNTHETIC,
+        metavar="DIR",
+        help="train on the streets of a folder, or synthetic: on random ones (default: synthetic)",
+    )
+    parser.add_argument(
+        "--street-count",
+        type=int,
+        metavar="N",
+        help=f"with --streets synthetic: number of streets (default: {STREET_COUNT})",
+    )
+    parser.add_argument(
+        "--networks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="trainings, with seeds from --seed on, or from --seed + 1 on with --shared-updates; those that are best "
+        "at the gate make one policy (default: 1)",
+    )
+    parser.add_argument(
+        "--shared-updates",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --networks: first updates, made once with --seed, from which each network continues with its own "
+        "(default: 0)",
+    )
+    flags.add_episodes(parser, EPISODES, EPISODES_PER_UPDATE, f"{SECONDS:g}")
+    select_command.add_gate(parser)
+    flags.add_ppo(parser, StreetPpo(), StreetPpo())
+    return parser
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Check the flags' values. Raises InputError."""
+    flags.check(args)
+    select_command.check_gate(args)
+    flags.check_count(args, "networks", 1)
+    flags.check_count(args, "shared_updates", 0)
+    if args.street_count is not None:
+        flags.check_count(args, "street_count", 1)
+        if args.streets != SYNTHETIC:
+            raise InputError("--street-count is for --streets synthetic; leave it out")
+    if args.shared_updates and args.networks == 1:
+        raise InputError("--shared-updates is for several networks; pass --networks, or leave it out")
+
+
+def _train(args: argparse.Namespace) -> int:
+    """Train and print the file of the policy. Raises InputError, ProgramFailed."""
+    # after the checks of the flags: importing TensorFlow takes seconds
+    from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
+    from simulation.street_simulation import SimulationFailed
+    from training.statistics import NotFinite
+
+    # made first: it refuses to replace files
+    has_gate = args.networks > 1 or args.keep is not None
+    selection = select_command.selection(args, args.networks) if has_gate else None
+    episodes_per_update = args.episodes_per_update or EPISODES_PER_UPDATE
+    updates = -(-(args.episodes or EPISODES) // episodes_per_update)
+    if args.shared_updates >= updates:
+        raise InputError(
+            f"--shared-updates {args.shared_updates} leaves none of the {updates} updates to each network; pass fewer"
+        )
+    check_cluster(args)
+    settings = StreetsSettings(
+        args.out,
+        tuple(_streets(args)),
+        number=args.model_number,
+        updates=updates,
+        shared_updates=args.shared_updates,
+        shared_seed=args.seed,
+        episodes_per_update=episodes_per_update,
+        seconds=args.seconds or SECONDS,
+        seed=args.seed,
+        workers=args.workers,
+        ray=args.ray,
+        reward=args.reward,
+        ppo=StreetPpo(**flags.ppo_values(args)),
+        resume=args.resume,
+    )
+    try:
+        if selection is None:
+            return select_command.exported(StreetsTrainer(settings, print_line).run())
+        return _train_and_select(selection, settings, args.networks)
+    except (NotFinite, SimulationFailed) as error:
+        raise ProgramFailed(f"{error}; --resume continues from the last saved state, if there is one") from None
+
+
+def _streets(args: argparse.Namespace) -> Sequence[Path]:
+    """The folders of the streets. Raises InputError."""
+    if args.streets == SYNTHETIC:
+        return synthetic(args.out / "streets", range(args.street_count or STREET_COUNT))
+    found, left_out = of_folder(Path(args.streets), "--streets")
+    for reason in left_out:
+        print_line(f"left out: {reason}")
+    return found
+
+
+def _train_and_select(selection: "Selection", settings: "StreetsSettings", count: int) -> int:
+    """Train networks and gate them; write the picture of both.
+
+    Raises InputError, ProgramFailed, SimulationFailed, NotFinite.
+    """
+    from pretraining import curves_picture
+
+    seeds = network_seeds(settings.seed, count, settings.shared_updates)
+    parts = [replace(settings, seed=seed, is_part=True) for seed in seeds]
+    networks = _train_networks(parts)
+    # that of a network that has diverged is shown too
+    curves = {_name(part): part.curve_file for part in parts if part.curve_file.exists()}
+    picture = settings.out / f"{settings.label}_curves.svg"
+    # the gate may take an hour
+    curves_picture.write(picture, curves, None)
+    outcome = selection.run(networks)
+    curves_picture.write(picture, curves, outcome)
+    return select_command.exit_code(selection, outcome)
+
+
+def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Network"]:
+    """Train networks one after another, each with a seed of its own.
+
+    Raises InputError, SimulationFailed, NotFinite if none has been trained.
+    """
+    from pretraining.selection import Network
+    from pretraining.streets_trainer import StreetsTrainer
+    from training.statistics import NotFinite
+
+    has_begun = any(
+        part.progress_file.exists() or (part.shared_updates and part.shared_progress_file.exists()) for part in parts
+    )
+    # if anything has been saved, networks without a saved state start anew
+    resumed = [replace(part, resume=part.resume and (part.progress_file.exists() or not has_begun)) for part in parts]
+    # all of them before the first training, which takes long
+    for part in resumed:
+        part.check_files()
+    networks: list[Network] = []
+    for k, part in enumerate(resumed, 1):
+        print_line(f"network {k} of {len(parts)}, seed {part.seed}")
+        try:
+            path = StreetsTrainer(part, print_line).run()
+        except NotFinite as error:
+            # the same seed would fail again, in shared updates for every network; the others may do without it
+            if (k == len(parts) and not networks) or (part.shared_updates and not part.shared_progress_file.exists()):
+                raise
+            print_line(f"warning: seed {part.seed} is dropped: {error}")
+            continue
+        networks.append(Network(_name(part), path))
+    return networks
+
+
+def _name(part: "StreetsSettings") -> str:
+    return f"seed {part.seed}"

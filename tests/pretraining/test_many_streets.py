@@ -1,0 +1,144 @@
+"""Arms on many streets."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from city import config
+from city.errors import InputError
+from evaluation.arms import parse
+from evaluation.policy_models import with_street_dialect
+from greenserve.__main__ import main
+from pretraining import evaluate_command as streets_command
+from pretraining import many_streets, street_results
+from pretraining.many_streets import StreetSimulation, compare
+from pretraining.street_results import StreetResult, has_gridlock
+from pretraining.streets import city_of
+from pretraining.synthetic.streets import generate
+from simulation.trips import read_trips
+from tests.conftest import GRID
+
+
+@pytest.fixture(scope="module")
+def streets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streets")
+    return [generate(folder, seed) for seed in (0, 3)]
+
+
+def test_arms_of_a_street_have_the_same_vehicles(streets):
+    results = StreetSimulation(parse("max-pressure,fixed,actuated,greedy"), 200.0)((streets[0], 5))
+    assert len({result.total for result in results.values()}) == 1
+    assert len({result.delay_s for result in results.values()}) == 4
+
+
+def test_a_result_has_delay_and_time_in_the_network_of_its_trips(streets, monkeypatch):
+    read = []
+    monkeypatch.setattr(street_results, "read_trips", lambda path: read.append(read_trips(path)) or read[-1])
+    result = StreetSimulation(parse("fixed"), 200.0)((streets[0], 5))["fixed"]
+    (trips,) = read
+    assert (result.delay_s, result.duration_s) == (
+        trips.delay_s,
+        trips.duration_s,
+    ) and result.delay_s != result.duration_s
+
+
+def test_a_demand_that_gridlocks_every_arm_is_a_result_and_no_failure(streets, monkeypatch):
+    for name in ("MIN_VEHICLES_PER_LANE_H", "MAX_VEHICLES_PER_LANE_H"):
+        monkeypatch.setattr(many_streets, name, 3000.0)
+    results = StreetSimulation(parse("pretrained,max-pressure"), 300.0)((streets[1], 5))
+    assert all(0 < result.finished < 0.5 * result.total and result.delay_s < 300.0 for result in results.values()), (
+        results
+    )
+    assert compare({"a": results}, "pretrained", "max-pressure").gridlocks == ()
+
+
+def test_a_comparison_names_worse_streets_and_gridlocks_of_the_candidate_alone():
+    results = {
+        "a": {"x": StreetResult(10, 100, 100, 10), "y": StreetResult(20, 100, 100, 20)},
+        "b": {"x": StreetResult(40, 50, 100, 40), "y": StreetResult(20, 100, 100, 20)},
+        "c": {"x": StreetResult(400, 10, 100, 400), "y": StreetResult(400, 20, 100, 400)},
+    }
+    comparison = compare(results, "x", "y")
+    assert comparison.better == pytest.approx(1 / 3)
+    assert comparison.worse == ("b",)
+    assert comparison.ratio == pytest.approx(1.0)
+    assert comparison.worst_ratio == 2.0
+    assert comparison.gridlocks == ("b", "c")
+    assert has_gridlock(results["b"], "x") and not has_gridlock(results["b"], "y")
+
+
+def test_the_command_compares_arms_and_writes_a_table(streets, tmp_path, capsys):
+    arguments = ["--streets", str(streets[0].parent), "--arms", "max-pressure,fixed", "--seconds", "200"]
+    assert main(["pretrain", "evaluate", *arguments, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "2 streets" in out and "max-pressure against fixed: less delay on" in out
+    rows = list(csv.DictReader((tmp_path / "streets.csv").open()))
+    # a vehicle that waits to depart loses time outside of the network
+    assert all(0 < float(row["duration_s"]) < 200 and row["duration_s"] != row["delay_s"] for row in rows)
+    assert [(row["street"], row["arm"]) for row in rows] == [
+        (street.name, arm) for street in streets for arm in ("max-pressure", "fixed")
+    ]
+
+
+@pytest.mark.parametrize(("all_red_s", "written"), [(None, ""), (0.0, "0.0")])
+def test_the_table_has_the_times_of_a_streets_tls(all_red_s, written, tmp_path, monkeypatch, streets):
+    """Each time is another number, so that no two columns can be exchanged."""
+
+    def drawn(folder):
+        city = city_of(folder)
+        tls = {name: replace(tl, delta_time_s=3, min_green_s=7.0) for name, tl in city.tls.items()}
+        return replace(city, safety=replace(city.safety, all_red_s=all_red_s, max_red_s=120.0), tls=tls)
+
+    monkeypatch.setattr(streets_command, "city_of", drawn)
+    arguments = ["--streets", str(streets[0].parent), "--arms", "fixed", "--seconds", "60", "--out", str(tmp_path)]
+    assert main(["pretrain", "evaluate", *arguments]) == 0
+    for row in csv.DictReader((tmp_path / "streets.csv").open()):
+        assert [float(row[name]) for name in ("delta_time_s", "min_green_s", "max_red_s")] == [3, 7, 120]
+        assert row["all_red_s"] == written
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--arms", "served,fixed"], "arm served is for a city"),
+        (["--arms", "fixed", "--gate", "fixed"], "unrecognized arguments: --gate fixed"),
+        (["--arms", "policy:missing.policy"], "missing.policy"),
+        (["--arms", "policy:"], "is not one of"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, text, streets, capsys):
+    assert main(["pretrain", "evaluate", "--streets", str(streets[0].parent), "--seconds", "60", *flags]) == 2
+    error = capsys.readouterr().err
+    assert text in error and "Traceback" not in error
+
+
+def test_the_pretrained_policy_is_an_arm_of_a_city_of_any_dialect(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "city.toml").write_text(
+        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["A0"]\ndialect = "sumo-rl"\n'
+        '[tl.B]\nsignals = ["C1", "C2"]\ndialect = "sappo"\nstate = "vd"\naction = "kc"\naction_t_s = 5\n'
+    )
+    assert main(["evaluate", "--arms", "pretrained,fixed", "--seeds", "1", "--seconds", "120", "--out", "out"]) == 0
+    assert "pretrained" in capsys.readouterr().out and "SHA-256" in (tmp_path / "out" / "report.html").read_text()
+    pictures = (tmp_path / "out" / "signals-1-pretrained.html").read_text()
+    assert all(signal in pictures for signal in ("A0", "C1", "C2"))
+
+
+def test_only_tls_of_another_dialect_get_the_default_times():
+    city = config.load(GRID / "city.toml")
+    own = config.TL(("A0",), "street", "A", delta_time_s=8, min_green_s=9.0)
+    other = config.TL(("B0",), "sumo-rl", "B", delta_time_s=8, min_green_s=9.0)
+    tls = with_street_dialect(replace(city, tls={"A": own, "B": other})).tls
+    assert tls == {"A": own, "B": config.TL(("B0",), "street", "B")}
+
+
+def test_a_tl_with_the_name_of_one_of_several_signals_is_refused():
+    city = config.load(GRID / "city.toml")
+    several = next(name for name, tl in city.tls.items() if len(tl.signals) > 1)
+    single = next(tl for tl in city.tls.values() if len(tl.signals) == 1)
+    tls = {**city.tls, f"{several}.2": replace(single, name=f"{several}.2")}
+    with pytest.raises(
+        InputError, match=rf"\[tl.{several}\] has several signals.*{several}\.2 is the name of another TL"
+    ):
+        with_street_dialect(replace(city, tls=tls))

@@ -1,0 +1,218 @@
+"""`greenserve pretrain train`, from streets to a policy file."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from city.errors import InputError
+from export.checkpoints import phase_networks
+from greenserve.__main__ import main
+from pretraining import streets_trainer as trainer
+from pretraining import train_command as command
+from pretraining.street_pool import StreetEpisode, StreetSimulator
+from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
+from pretraining.synthetic.streets import generate
+from simulation.trips import Trips
+from training.phase_competition import street_learning
+from training.phase_competition.networks import initial_arrays
+from training.ppo_config import StreetPpo
+
+FLAGS = ["--episodes", "4", "--episodes-per-update", "2", "--seconds", "100"]
+
+
+@pytest.fixture(scope="module")
+def streets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streets")
+    return [generate(folder, seed) for seed in (0, 3)]
+
+
+def settings(streets, out, **changes):
+    values = {
+        "updates": 2,
+        "episodes_per_update": 2,
+        "seconds": 100.0,
+        "cloning_episodes": 2,
+        "ppo": StreetPpo(epochs=1),
+    }
+    return StreetsSettings(out, tuple(streets), **values | changes)
+
+
+def trained(streets, out, **changes):
+    lines = []
+    path = StreetsTrainer(settings(streets, out, **changes), lines.append).run()
+    return phase_networks.load(path)[0], lines
+
+
+def test_a_training_clones_the_heuristic_and_learns(streets, tmp_path):
+    arrays, lines = trained(streets, tmp_path, updates=1)
+    assert lines[0].startswith("cloned ") and lines[-1].startswith("update 1 of 1")
+    assert all(np.isfinite(array).all() for array in arrays.values())
+    assert len(list(csv.DictReader((tmp_path / "trial_1_curve.csv").open()))) == 1
+
+
+def test_episodes_are_simulated_fullest_first_and_returned_in_order(streets, tmp_path):
+    simulated = []
+
+    class Echo:
+        """An executor whose outcomes are the jobs, the last one first."""
+
+        def run(self, simulate, jobs):
+            simulated.extend(jobs)
+            return list(enumerate(jobs))[::-1]
+
+    own = StreetsTrainer(settings(streets, tmp_path), print)
+    own._executor = Echo()
+    jobs = [("a", [], 100.0), ("b", [], 300.0), ("c", [], 200.0)]
+    assert own._simulated(jobs) == jobs
+    assert [street for street, *_ in simulated] == ["b", "c", "a"]
+
+
+@pytest.mark.slow
+def test_a_training_is_the_same_again_and_with_two_workers(streets, tmp_path):
+    first, lines = trained(streets, tmp_path / "a")
+    again, _ = trained(streets, tmp_path / "b", workers=2)
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, again[name])
+    assert lines[0].startswith("cloned ") and lines[-1].startswith("update 2 of 2")
+
+
+@pytest.mark.slow
+def test_another_seed_trains_another_policy(streets, tmp_path):
+    first, _ = trained(streets, tmp_path / "a")
+    second, _ = trained(streets, tmp_path / "b", seed=2)
+    assert not np.array_equal(first["lane_kernel_1"], second["lane_kernel_1"])
+
+
+@pytest.mark.slow
+def test_a_resumed_training_ends_like_an_uninterrupted_one(streets, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "SAVE_EVERY", 1)
+    whole, _ = trained(streets, tmp_path / "whole")
+    cut = StreetsTrainer(settings(streets, tmp_path / "cut"), lambda line: None)
+    step = cut._next_update
+
+    def once(log):
+        if cut._update == 1:
+            raise KeyboardInterrupt
+        return step(log)
+
+    monkeypatch.setattr(cut, "_next_update", once)
+    with pytest.raises(KeyboardInterrupt):
+        cut.run()
+    resumed, _ = trained(streets, tmp_path / "cut", resume=True)
+    for name, array in whole.items():
+        np.testing.assert_array_equal(array, resumed[name])
+    curves = [list(csv.DictReader((tmp_path / name / "trial_1_curve.csv").open())) for name in ("whole", "cut")]
+    assert curves[0] == curves[1]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"updates": 3, "seed": 2}, "had another --episodes, --seed; pass the same flags"),
+        ({"heavy": 0.9}, "was begun by another version of greenserve or SUMO"),
+    ],
+)
+def test_a_training_resumes_with_the_same_flags_and_version_only(change, message, streets, tmp_path):
+    begun = StreetsTrainer(settings(streets, tmp_path), lambda line: None)
+    begun._save(begun._progress)
+    with pytest.raises(InputError, match=message):
+        StreetsTrainer(settings(streets, tmp_path, resume=True, **change), lambda line: None)
+
+
+def test_a_street_that_sumo_refuses_is_left_out_of_an_update(streets, tmp_path):
+    broken = tmp_path / "streets" / "street_9"
+    broken.mkdir(parents=True)
+    for path in streets[0].iterdir():
+        (broken / path.name).write_bytes(path.read_bytes())
+    simulator = StreetSimulator(60.0)
+    simulator._simulator(broken)
+    (broken / "street.net.xml").write_text("<net/>")
+    lines = []
+    with pytest.raises(Exception, match="SUMO"):
+        StreetsTrainer(settings([broken], tmp_path / "out"), lines.append).run()
+
+
+def test_the_defaults_of_a_training_are_those_that_its_page_states(tmp_path, monkeypatch):
+    prepared = []
+
+    class Prepared:
+        def __init__(self, settings, report):
+            prepared.append(settings)
+
+        def run(self):
+            return tmp_path / "street_trial_1.policy"
+
+    monkeypatch.setattr(trainer, "StreetsTrainer", Prepared)
+    monkeypatch.setattr(command, "synthetic", lambda folder, seeds: [folder / f"street_{seed}" for seed in seeds])
+    assert main(["pretrain", "train", "--streets", "synthetic", "--out", str(tmp_path)]) == 0
+    (used,) = prepared
+    page = " ".join((Path(__file__).parents[2] / "docs" / "training.md").read_text().split())
+    assert (
+        f"on {len(used.streets)} random streets (`--street-count`), in {used.updates} updates of "
+        f"{used.episodes_per_update} episodes of {used.seconds:,.0f} s"
+    ) in page
+    assert f"{used.heavy:.0%} of the episodes are saturated".replace("%", " %") in page
+    assert f"{used.light:.0%} have light traffic".replace("%", " %") in page
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["pretrain", "train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"]) == 0
+    assert "out/street_trial_1.policy" in capsys.readouterr().out
+    assert phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"][0]["--seed"] == 1
+    assert main(["pretrain", "train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"]) == 2
+    assert "already exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--streets", "missing"], "no such folder"),
+        (["--streets", "empty"], "none of its folders has a street.sumocfg"),
+        (["--streets", "synthetic", "--street-count", "0"], "--street-count 0 must lie between"),
+        (["--city", "city.toml"], "unrecognized arguments: --city city.toml"),
+        (["--episodes", "0"], "--episodes 0 must lie between"),
+        (["--streets", "synthetic", "--ray", "auto", "--workers", "2"], "--ray uses every CPU of its cluster"),
+        (["--streets", "synthetic", "--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray cluster answers there"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, text, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert main(["pretrain", "train", *flags]) == 2
+    error = capsys.readouterr().err
+    assert text in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("shares", "bounds"),
+    [((0, 0), (0.55, 1.1)), ((1, 0), (1.2, 1.7)), ((0, 1), (0.05, 0.5)), ((0.5, 0.5), (0.05, 1.7))],
+)
+def test_only_usual_demands_adapt_the_rate_of_a_street(shares, bounds, streets, tmp_path, monkeypatch):
+    heavy, light = shares
+    moves = heavy + light == 0
+    prepared = StreetsTrainer(settings(streets[:1], tmp_path, heavy=heavy, light=light), lambda line: None)
+    trips = Trips(1, 1, 100.0, 0, 0, 0, {}, ())
+    monkeypatch.setattr(
+        prepared._executor, "run", lambda simulate, jobs: enumerate(StreetEpisode((), (), trips) for _ in jobs)
+    )
+    prepared._episodes(np.random.default_rng(0), 1, [])
+    assert (prepared._rates[0] < trainer.FIRST_VEHICLES_PER_LANE_H) is moves
+    prepared._rates[0] = 100.0
+    monkeypatch.setattr(trainer, "_rate_factor", lambda delay_s, factor: 1.0)
+    _, loads = prepared._episodes(np.random.default_rng(0), 200, [])
+    low, high = bounds
+    assert 100 * low <= min(loads) < 100 * (low + 0.05) and 100 * (high - 0.05) < max(loads) <= 100 * high
+    if heavy == light == 0.5:
+        assert 0.35 < np.mean(np.array(loads) < 50) < 0.65 and not any(50 < load < 120 for load in loads)
+
+
+def test_a_written_policy_has_the_sharpness_in_its_scores(tmp_path):
+    arrays = initial_arrays(np.random.default_rng(0))
+    street_learning.save(tmp_path / "x.policy", arrays, 3.0, {})
+    loaded = street_learning.load(tmp_path / "x.policy")
+    for k, (before, after) in enumerate(zip(arrays, loaded, strict=True)):
+        np.testing.assert_array_equal(after, 3 * before if k in (8, 9) else before)
