@@ -2,8 +2,9 @@
 
     python -m benchmarks.street_fleet [--tls 1000] [--calls 100]
 
-The streets are those of `greenserve pretrain train --streets synthetic`; their TLs are exported with --pretrained, built into a
-fleet and served by the embedded server; client and server are separate processes. The observations are random numbers.
+The streets are those of `greenserve pretrain train --streets synthetic`; their TLs are exported with --pretrained,
+built into a fleet and served by the embedded server; client and server are separate processes. The observations are
+random numbers.
 Budget: 12 ms for 1,000 TLs.
 """
 
