@@ -21,7 +21,6 @@ generated grid of 1,000 signals, for a tenth of the time.
 Budget: 1.03 x the case without a record; detectors have none.
 """
 
-import argparse
 import importlib.util
 import statistics
 import sys
@@ -32,7 +31,7 @@ from pathlib import Path
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from benchmarks import thousand_signals
+from benchmarks import harness, thousand_signals
 from benchmarks.control_cases import RandomPolicies, check_connection, contracts_of, open_connection
 from benchmarks.control_loop import TURNS, parts
 from benchmarks.turns import ROOT, Command, serve_turns, take_turns
@@ -163,7 +162,7 @@ def main() -> None:
         cfg, seconds, case, transport, folder = sys.argv[2:]
         serve_turns(controlled(Path(cfg), float(seconds), case, transport, folder))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument(
         "--seconds", type=float, default=1200, help="simulated time; a tenth of it on the generated street"
     )
