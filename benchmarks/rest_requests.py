@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.harness import INPUTS, server_process, serving_command, write_actors
+from benchmarks.harness import INPUTS, memory_mb, server_process, serving_command, times_ms, write_actors
 from serving.embedded.__main__ import allow_open_files
 from serving.embedded.flags import MAX_BODY_BYTES_LIMIT
 
