@@ -205,10 +205,10 @@ def _recorder(
 
     city = config.city
     phases = {name: tl.phases for name, tl in city.tls.items() if name in config.infer_tls and tl.phases}
-    loops = detectors.track(connection, begin.signals, begin.sumo_step_s)
-    if loops:
-        log.info("recording the vehicles on %d detectors, which are read after every step of SUMO", len(loops))
-    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, config.driver, phases, loops)
+    tracked = detectors.track(connection, begin.signals, begin.sumo_step_s)
+    if tracked:
+        log.info("recording the vehicles on %d detectors, which are read after every step of SUMO", len(tracked))
+    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, config.driver, phases, tracked)
     files = RecordFolder(folder, int(city.controller.record_max_gb * 1e9))
     return Recorder(files, run, RecordMetrics(registry), on_end_by_error=alarms.note_record)
 

@@ -29,7 +29,7 @@ from controller.recording.record_file import RecordedStep
 from controller.recording.recorded_run import MALFORMED, RecordedRun
 from controller.recording.run_start import RunStart
 from controller.sumo.connection import ONLINE, CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
-from controller.sumo.induction_loops import LoopChange
+from controller.sumo.detector_passages import DetectorChange
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
@@ -102,8 +102,8 @@ class RecordedConnection:
         self._shown = {signal: running.shown for signal, running in run.start.signals.items()}
         self._until_s: float | None = None
         """End of the newest segment; None if nothing was simulated since the last reading."""
-        self._has_loop_changes_of: record.Step | None = None
-        """The step whose vehicles on loops a reading has returned."""
+        self._has_detector_changes_of: record.Step | None = None
+        """The step whose vehicles on detectors a reading has returned."""
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -123,11 +123,11 @@ class RecordedConnection:
         self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._outflow_rows = [self._table.row[lane] for lane in outflow_lanes]
 
-    def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    def detector_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """None: no simulation runs."""
         return {}
 
-    def track_loops(self, loops: Sequence[str], sumo_step_s: float) -> None:
+    def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
         """Do nothing: the record has what was read."""
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
@@ -154,15 +154,15 @@ class RecordedConnection:
             self._shown = dict(zip(self._shown, step.shown[-1].states, strict=True))
         shown = [(each.end_s, tuple(each.states)) for each in step.shown[:-1]]
         rejected = {each.signal: each.reason for each in step.rejections}
-        return StepResult(step.at_s, shown, rejected, self._loop_changes(step))
+        return StepResult(step.at_s, shown, rejected, self._detector_changes(step))
 
-    def _loop_changes(self, step: record.Step) -> list[LoopChange]:
+    def _detector_changes(self, step: record.Step) -> list[DetectorChange]:
         """Those of a step, once."""
-        if step is self._has_loop_changes_of:
+        if step is self._has_detector_changes_of:
             return []
-        self._has_loop_changes_of = step
+        self._has_detector_changes_of = step
         changes = step.detectors
-        return [LoopChange(*each) for each in zip(changes.detector, changes.time_s, changes.is_entry, strict=True)]
+        return [DetectorChange(*each) for each in zip(changes.detector, changes.time_s, changes.is_entry, strict=True)]
 
     def _set_readings(self, step: record.Step) -> None:
         recorded = tuple(self._tls[k] for k in step.due)

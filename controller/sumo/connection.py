@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.sumo.induction_loops import LoopChange
+from controller.sumo.detector_passages import DetectorChange
 from signals.observation import Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import SignalCommand
 
@@ -56,8 +56,8 @@ class StepResult(NamedTuple):
     """
     rejected: dict[str, str]
     """SUMO's error text by signal, if it rejected the signal's command."""
-    loop_changes: Sequence[LoopChange] = ()
-    """Vehicles that came onto the loops of `track_loops` or left them since the last reading, in order of time."""
+    detector_changes: Sequence[DetectorChange] = ()
+    """Vehicles that came onto tracked detectors or left them since the last reading, in order of time."""
 
 
 class Traffic(NamedTuple):
@@ -107,12 +107,12 @@ class SumoConnection(Protocol):
             vehicle_lanes_of: by TL, the lanes whose single vehicles are read when it is due.
         """
 
-    def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    def detector_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """By induction loop (E1) that SUMO has loaded, its parameters of these keys, "" without one. Not for
         decisions."""
 
-    def track_loops(self, loops: Sequence[str], sumo_step_s: float) -> None:
-        """Read the vehicles on induction loops now, and from now on after every step of SUMO.
+    def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
+        """Read the vehicles on detectors now, and from now on after every step of SUMO.
 
         Raises the exceptions of `read`.
         """

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
-from controller.sumo.induction_loops import LoopChange, LoopPassages, LoopVehicle, step_ends
+from controller.sumo.detector_passages import DetectorChange, DetectorPassages, DetectorVehicle, step_ends
 from controller.sumo.programs import sumo_program
 from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
@@ -41,9 +41,9 @@ class LibsumoConnection:
         """End of the newest segment since the last reading."""
         self._on_outflow_lanes: list[list[Sequence[str]]] = []
         """By segment since the last reading, the vehicles on each lane with counted outflow."""
-        self._loops: tuple[str, ...] = ()
-        self._passages = LoopPassages()
-        self._loop_changes: list[LoopChange] = []
+        self._detectors: tuple[str, ...] = ()
+        self._passages = DetectorPassages()
+        self._detector_changes: list[DetectorChange] = []
         """Since the last reading."""
 
     @property
@@ -70,14 +70,14 @@ class LibsumoConnection:
         self._on_outflow_lanes = [self._vehicles_on_outflow_lanes()]
         self._count_outflow()
 
-    def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    def detector_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
         domain = self.api.inductionloop
-        return {loop: tuple(domain.getParameter(loop, key) for key in keys) for loop in domain.getIDList()}
+        return {detector: tuple(domain.getParameter(detector, key) for key in keys) for detector in domain.getIDList()}
 
-    def track_loops(self, loops: Sequence[str], sumo_step_s: float) -> None:
-        self._loops, self._sumo_step_s, self._passages = tuple(loops), sumo_step_s, LoopPassages()
-        self._loop_changes = []
-        self._read_loops(self.api.simulation.getTime())
+    def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
+        self._detectors, self._sumo_step_s, self._passages = tuple(detectors), sumo_step_s, DetectorPassages()
+        self._detector_changes = []
+        self._read_detectors(self.api.simulation.getTime())
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         if commands and self._segment_end_s is not None:
@@ -90,10 +90,10 @@ class LibsumoConnection:
 
     def advance(self, until_s: float) -> None:
         try:
-            if self._loops:
+            if self._detectors:
                 for end_s in step_ends(self.api.simulation.getTime(), until_s, self._sumo_step_s):
                     self.api.simulationStep(end_s)
-                    self._read_loops(end_s)
+                    self._read_detectors(end_s)
             else:
                 self.api.simulationStep(until_s)
         except self.api.FatalTraCIError as error:
@@ -105,7 +105,7 @@ class LibsumoConnection:
     def read(self, due: tuple[str, ...]) -> StepResult:
         rejected, self._rejected = self._rejected, {}
         shown, self._shown_before, self._segment_end_s = self._shown_before, [], None
-        loop_changes, self._loop_changes = self._loop_changes, []
+        detector_changes, self._detector_changes = self._detector_changes, []
         self._shown = dict(zip(self._signals, self._states(), strict=True))
         self._count_outflow()
         lane, readings = self.api.lane, self._table.readings
@@ -124,7 +124,7 @@ class LibsumoConnection:
         ]
         readings.counts[:, rows], readings.mean_length_m[rows] = (vehicles, halting), lengths_m
         self._table.set_vehicles(self._vehicles(vehicle_lanes, vehicle_rows))
-        return StepResult(self.api.simulation.getTime(), shown, rejected, loop_changes)
+        return StepResult(self.api.simulation.getTime(), shown, rejected, detector_changes)
 
     def _vehicles(self, lanes: Sequence[str], rows: Rows) -> VehicleReadings:
         """Read the vehicles on lanes, whose rows in the readings are `rows`."""
@@ -165,14 +165,14 @@ class LibsumoConnection:
     def _vehicles_on_outflow_lanes(self) -> list[Sequence[str]]:
         return [self.api.lane.getLastStepVehicleIDs(name) for name in self._table.outflow_lanes]
 
-    def _read_loops(self, time_s: float) -> None:
+    def _read_detectors(self, time_s: float) -> None:
         get = self.api.inductionloop.getVehicleData
         vehicles_of = {
-            k: [LoopVehicle(vehicle, entry_s, exit_s) for vehicle, _, entry_s, exit_s, _ in data]
-            for k, data in enumerate(map(get, self._loops))
+            k: [DetectorVehicle(vehicle, entry_s, exit_s) for vehicle, _, entry_s, exit_s, _ in data]
+            for k, data in enumerate(map(get, self._detectors))
             if data
         }
-        self._loop_changes += self._passages.add(time_s, vehicles_of)
+        self._detector_changes += self._passages.add(time_s, vehicles_of)
 
     def _count_outflow(self) -> None:
         on_lanes, self._on_outflow_lanes = self._on_outflow_lanes, []

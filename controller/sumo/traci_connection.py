@@ -27,8 +27,8 @@ from controller.sumo.connection import (
     Traffic,
     WaitAborted,
 )
-from controller.sumo.induction_loops import LoopChange, LoopPassages, step_ends
-from controller.sumo.loop_wire import LoopGetters
+from controller.sumo.detector_passages import DetectorChange, DetectorPassages, step_ends
+from controller.sumo.detector_wire import DetectorGetters
 from controller.sumo.messages import MessageStream
 from controller.sumo.programs import StderrReader
 from controller.sumo.signal_commands import decode_rejections, encode_commands
@@ -65,7 +65,7 @@ class _Kind(Enum):
     COMMANDS = "signal commands"
     STEP = "a step"
     OUTFLOW = "vehicles of the outflow lanes"
-    LOOPS = "vehicles on the induction loops"
+    DETECTORS = "vehicles on the detectors"
     LANES = "lane variables, the time and the vehicles' ids"
     STATES = "signal states"
     SINGLE = "a request with an answer that is waited for at once"
@@ -79,17 +79,17 @@ class _Sent(NamedTuple):
     segment_end_s: float | None = None
     """Set if signal commands come with a request for the states of the segment before: the end of that segment."""
     step_end_s: float = 0.0
-    """Of LOOPS, the end of the step after which they are read."""
+    """Of DETECTORS, the end of the step after which they are read."""
 
 
-class _Loops:
-    """The induction loops that are read after every step of SUMO."""
+class _TrackedDetectors:
+    """The detectors that are read after every step of SUMO."""
 
-    def __init__(self, loops: Sequence[str], now: float, sumo_step_s: float) -> None:
-        self.getters = LoopGetters(loops)
+    def __init__(self, detectors: Sequence[str], now: float, sumo_step_s: float) -> None:
+        self.getters = DetectorGetters(detectors)
         self.request = wire.message([self.getters.request])
-        self._passages = LoopPassages()
-        self._changes: list[LoopChange] = []
+        self._passages = DetectorPassages()
+        self._changes: list[DetectorChange] = []
         self._time_s, self._sumo_step_s = now, sumo_step_s
 
     def advance(self, until_s: float) -> list[float]:
@@ -101,7 +101,7 @@ class _Loops:
         """Take the answer after the step that ends at time_s. Raises CommandRejected or MalformedMessage."""
         self._changes += self._passages.add(time_s, self.getters.decode(answer))
 
-    def take_changes(self) -> list[LoopChange]:
+    def take_changes(self) -> list[DetectorChange]:
         """What has changed since the last call."""
         changes, self._changes = self._changes, []
         return changes
@@ -165,7 +165,7 @@ class TraciConnection:
         self._speed_getters: dict[tuple[str, ...], wire.NumericGetters] = {}
         self._origins: dict[str, str] = {}
         """Road on which a vehicle waits to depart, or has waited."""
-        self._loops: _Loops | None = None
+        self._detectors: _TrackedDetectors | None = None
 
     @property
     def api(self) -> Any:
@@ -201,30 +201,32 @@ class TraciConnection:
             wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in outflow_lanes
         )
 
-    def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        loops = self.api.inductionloop.getIDList()
-        if not loops:
+    def detector_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        detectors = self.api.inductionloop.getIDList()
+        if not detectors:
             return {}  # SUMO does not answer a message without commands
         answer = self._request(
-            wire.message([wire.get_parameter(wire.GET_LOOP, loop, key) for loop in loops for key in keys])
+            wire.message(
+                [wire.get_parameter(wire.GET_DETECTOR, detector, key) for detector in detectors for key in keys]
+            )
         )
         reader = wire.Reader(answer)
         try:
-            return {loop: tuple(str(reader.value()) for _ in keys) for loop in loops}
+            return {detector: tuple(str(reader.value()) for _ in keys) for detector in detectors}
         except CommandRejected as error:
             raise CommandRejected(f"SUMO rejected a getter: {error}") from None
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
 
-    def track_loops(self, loops: Sequence[str], sumo_step_s: float) -> None:
-        self._loops = None
-        if not loops:
+    def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
+        self._detectors = None
+        if not detectors:
             return
         now = float(self.api.simulation.getTime())
-        self._loops = _Loops(loops, now, sumo_step_s)
-        answer = self._request(self._loops.request)
+        self._detectors = _TrackedDetectors(detectors, now, sumo_step_s)
+        answer = self._request(self._detectors.request)
         try:
-            self._loops.decode(answer, now)
+            self._detectors.decode(answer, now)
         except CommandRejected as error:
             raise CommandRejected(f"SUMO rejected a getter: {error}") from None
         except MalformedMessage as error:
@@ -256,12 +258,12 @@ class TraciConnection:
             self._messages.send()  # SUMO begins with them while the step is prepared
 
     def advance(self, until_s: float) -> None:
-        if self._loops is None:
+        if self._detectors is None:
             self._post(wire.message([wire.step(until_s)]), _Sent(_Kind.STEP))
         else:
-            for end_s in self._loops.advance(until_s):
+            for end_s in self._detectors.advance(until_s):
                 self._post(wire.message([wire.step(end_s)]), _Sent(_Kind.STEP))
-                self._post(self._loops.request, _Sent(_Kind.LOOPS, step_end_s=end_s))
+                self._post(self._detectors.request, _Sent(_Kind.DETECTORS, step_end_s=end_s))
         self._post_outflow_getters()
         self._messages.send()
         self._segment_end_s = until_s
@@ -288,8 +290,8 @@ class TraciConnection:
                         wire.Reader(answer).stepped()
                 elif sent.kind is _Kind.OUTFLOW:
                     self._count_outflow(wire.Reader(answer))
-                elif sent.kind is _Kind.LOOPS and self._loops is not None:
-                    self._loops.decode(answer, sent.step_end_s)
+                elif sent.kind is _Kind.DETECTORS and self._detectors is not None:
+                    self._detectors.decode(answer, sent.step_end_s)
                 elif sent.kind is _Kind.STATES:
                     self._decode_shown(answer)
                 elif sent.kind is _Kind.COMMANDS:
@@ -312,8 +314,8 @@ class TraciConnection:
         self._table.set_vehicles(
             self._vehicles(names, np.repeat(getters.vehicle_rows, counts)) if names else NO_VEHICLES
         )
-        loop_changes = self._loops.take_changes() if self._loops is not None else ()
-        return StepResult(float(doubles[-1]), shown, rejected, loop_changes)
+        detector_changes = self._detectors.take_changes() if self._detectors is not None else ()
+        return StepResult(float(doubles[-1]), shown, rejected, detector_changes)
 
     def _vehicles(self, names: Sequence[bytes], rows: Rows) -> VehicleReadings:
         """Request the readings of vehicles on the lanes of `rows`. Raises the exceptions of `read`."""

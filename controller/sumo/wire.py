@@ -27,7 +27,7 @@ HANDOVER = 0xF7
 """Not a TraCI command: a controller registers its handover plans with its guard."""
 GUARDED = "behind a guard"
 """Suffix of SUMO's version text if a guard answers."""
-GET_LOOP, GET_LANE, GET_VEHICLE, GET_SIM, GET_TL = 0xA0, 0xA3, 0xA4, 0xAB, 0xA2
+GET_DETECTOR, GET_LANE, GET_VEHICLE, GET_SIM, GET_TL = 0xA0, 0xA3, 0xA4, 0xAB, 0xA2
 JUNCTION_CONTEXT = 0x89
 SET_TL, SET_SIM, SIMSTEP, CLOSE = 0xC2, 0xCB, 0x02, 0x7F
 LAST_STEP_VEHICLE_NUMBER, LAST_STEP_MEAN_SPEED, LAST_STEP_VEHICLE_IDS = 0x10, 0x11, 0x12

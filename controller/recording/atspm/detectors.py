@@ -180,7 +180,7 @@ def track(connection: SumoConnection, signals: Container[str], sumo_step_s: floa
     """
     found = []
     for loop, (signal, function, stop_lane) in sorted(
-        connection.loop_parameters((SIGNAL_KEY, FUNCTION_KEY, LANE_KEY)).items()
+        connection.detector_parameters((SIGNAL_KEY, FUNCTION_KEY, LANE_KEY)).items()
     ):
         if signal not in signals:
             continue
@@ -190,7 +190,7 @@ def track(connection: SumoConnection, signals: Container[str], sumo_step_s: floa
             raise InputError(
                 f"SUMO's inductionLoop {loop} is malformed ({error}); write its file again with greenserve detectors"
             ) from None
-    connection.track_loops([detector.id for detector in found], sumo_step_s)
+    connection.track_detectors([detector.id for detector in found], sumo_step_s)
     return tuple(found)
 
 

@@ -48,15 +48,15 @@ def state_answer(pairs):
     return b"".join(status(0xA2) + content for content in values)
 
 
-def loops_answer(vehicles_of):
-    """`vehicles_of`: by induction loop, (vehicle's id, entry, exit) of the newest step."""
+def detectors_answer(vehicles_of):
+    """`vehicles_of`: by detector, (vehicle's id, entry, exit) of the newest step."""
     answer = b""
-    for loop, vehicles in vehicles_of.items():
+    for detector, vehicles in vehicles_of.items():
         packed = struct.pack("!iBi", 1 + 5 * len(vehicles), wire.TYPE_INT, len(vehicles))
         for vehicle, entry_s, exit_s in vehicles:
             packed += struct.pack("!B", wire.TYPE_STRING) + sized(vehicle)
             for number in (5.0, entry_s, exit_s):
                 packed += struct.pack("!Bd", wire.TYPE_DOUBLE, number)
             packed += struct.pack("!B", wire.TYPE_STRING) + sized("DEFAULT_VEHTYPE")
-        answer += status(0xA0) + value(0xA0, 0x17, loop, wire.TYPE_COMPOUND, packed)
+        answer += status(0xA0) + value(0xA0, 0x17, detector, wire.TYPE_COMPOUND, packed)
     return answer

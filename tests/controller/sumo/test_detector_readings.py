@@ -1,4 +1,4 @@
-"""Vehicles on induction loops are read alike over every connection, from the real SUMO."""
+"""Vehicles on detectors are read alike over every connection, from the real SUMO."""
 
 import pytest
 
@@ -16,15 +16,15 @@ SIGNALS = ("A0", "B1")
 
 
 @pytest.fixture(scope="module")
-def loops():
-    return [loop for loop in detectors.place(network.of_sumocfg(GRID / "grid.sumocfg")) if loop.signal in SIGNALS]
+def placed():
+    return [each for each in detectors.place(network.of_sumocfg(GRID / "grid.sumocfg")) if each.signal in SIGNALS]
 
 
 @pytest.fixture(scope="module")
-def options(loops, tmp_path_factory):
-    path = tmp_path_factory.mktemp("loops") / "detectors.add.xml"
-    other = detectors.Loop("other", "C2", detectors.ADVANCE, loops[0].stop_lane, loops[0].lane, 5.0, 0.0)
-    detectors.write(path, [*loops, other])
+def options(placed, tmp_path_factory):
+    path = tmp_path_factory.mktemp("detectors") / "detectors.add.xml"
+    other = detectors.Loop("other", "C2", detectors.ADVANCE, placed[0].stop_lane, placed[0].lane, 5.0, 0.0)
+    detectors.write(path, [*placed, other])
     files = f"{GRID / 'fixed_time.add.xml'},{path}"
     return [
         "-c",
@@ -41,15 +41,15 @@ def options(loops, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def passages(options, loops):
-    """(loop, vehicle, entry) -> exit of the run, requested after every step; None while the vehicle is on the loop."""
+def passages(options, placed):
+    """(detector, vehicle, entry) -> exit, requested after every step; None while the vehicle is on the detector."""
     found = {}
     connection = start_libsumo(options)
     for _ in range(END_S):
         connection.api.simulationStep()
-        for loop in loops:
-            for vehicle, _, entry_s, exit_s, _ in connection.api.inductionloop.getVehicleData(loop.id):
-                found[loop.id, vehicle, entry_s] = exit_s if exit_s >= 0 else None
+        for detector in placed:
+            for vehicle, _, entry_s, exit_s, _ in connection.api.inductionloop.getVehicleData(detector.id):
+                found[detector.id, vehicle, entry_s] = exit_s if exit_s >= 0 else None
     connection.close()
     return found
 
@@ -63,12 +63,12 @@ def over_guard(options):
 
 
 @pytest.mark.parametrize("opened", [over_socket, over_guard, start_libsumo])
-def test_entries_and_exits_are_those_of_every_step(opened, options, loops, passages):
+def test_entries_and_exits_are_those_of_every_step(opened, options, placed, passages):
     connection = opened(options)
     try:
         tracked = detectors.track(connection, SIGNALS, 1.0)
         assert {each.id: (each.signal, each.function, each.stop_lane) for each in tracked} == {
-            loop.id: (loop.signal, loop.function, loop.stop_lane) for loop in loops
+            detector.id: (detector.signal, detector.function, detector.stop_lane) for detector in placed
         }
         connection.track({}, [], {"A0": len(connection.api.trafficlight.getRedYellowGreenState("A0"))})
         entries, exits = [], []
@@ -76,14 +76,16 @@ def test_entries_and_exits_are_those_of_every_step(opened, options, loops, passa
             # several steps of SUMO in a segment, several segments in a reading
             connection.advance(now + 7)
             connection.advance(now + 10)
-            for loop, time_s, is_entry in connection.read(()).loop_changes:
+            for detector, time_s, is_entry in connection.read(()).detector_changes:
                 assert now < time_s <= now + 10
-                (entries if is_entry else exits).append((tracked[loop].id, time_s))
+                (entries if is_entry else exits).append((tracked[detector].id, time_s))
     finally:
         connection.close()
     assert len(passages) > 50
-    assert sorted(entries) == sorted((loop, entry_s) for loop, _, entry_s in passages)
-    assert sorted(exits) == sorted((loop, exit_s) for (loop, _, _), exit_s in passages.items() if exit_s is not None)
+    assert sorted(entries) == sorted((detector, entry_s) for detector, _, entry_s in passages)
+    assert sorted(exits) == sorted(
+        (detector, exit_s) for (detector, _, _), exit_s in passages.items() if exit_s is not None
+    )
 
 
 @pytest.mark.parametrize("opened", [over_socket, start_libsumo])
@@ -93,14 +95,14 @@ def test_nothing_is_read_without_detectors(opened):
         assert detectors.track(connection, SIGNALS, 1.0) == ()
         connection.track({}, [], {})
         connection.advance(5)
-        assert connection.read(()).loop_changes in ([], ())
+        assert connection.read(()).detector_changes in ([], ())
     finally:
         connection.close()
 
 
 def test_detector_with_an_unknown_function_is_refused():
     class Connection:
-        def loop_parameters(self, keys):
+        def detector_parameters(self, keys):
             return {"x": ("A0", "Presense", "a_0"), "of the user": ("", "", "")}
 
     with pytest.raises(InputError, match=r"inductionLoop x is malformed .*'Presense'.*greenserve detectors"):

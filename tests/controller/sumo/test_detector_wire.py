@@ -1,4 +1,4 @@
-"""Answers to getters of the vehicles on induction loops."""
+"""Answers to getters of the vehicles on detectors."""
 
 import struct
 
@@ -7,29 +7,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.sumo.connection import CommandRejected
-from controller.sumo.induction_loops import LoopVehicle
-from controller.sumo.loop_wire import BLOCK_LOOPS, LoopGetters
+from controller.sumo.detector_passages import DetectorVehicle
+from controller.sumo.detector_wire import BLOCK_DETECTORS, DetectorGetters
 from controller.sumo.wire import TYPE_INT, MalformedMessage
-from tests.controller.sumo.traci_answers import loops_answer, status
+from tests.controller.sumo.traci_answers import detectors_answer, status
 
 TIMES_S = st.floats(allow_nan=False, allow_infinity=False)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.just("v" * 300)
 VEHICLES = st.lists(st.tuples(NAMES, TIMES_S, TIMES_S), max_size=3)
-LOOPS = st.lists(st.just([]) | VEHICLES, max_size=2 * BLOCK_LOOPS + 3)
+DETECTORS = st.lists(st.just([]) | VEHICLES, max_size=2 * BLOCK_DETECTORS + 3)
 
 
 def answer_and_expected(vehicles_of):
     names = [f"presence:{k}" for k in range(len(vehicles_of))]
     expected = {
-        k: [LoopVehicle(vehicle.encode(), entry_s, exit_s) for vehicle, entry_s, exit_s in vehicles]
+        k: [DetectorVehicle(vehicle.encode(), entry_s, exit_s) for vehicle, entry_s, exit_s in vehicles]
         for k, vehicles in enumerate(vehicles_of)
         if vehicles
     }
-    return LoopGetters(names), loops_answer(dict(zip(names, vehicles_of, strict=True))), expected
+    return DetectorGetters(names), detectors_answer(dict(zip(names, vehicles_of, strict=True))), expected
 
 
-@given(LOOPS)
-def test_vehicles_of_all_loops_are_decoded(vehicles_of):
+@given(DETECTORS)
+def test_vehicles_of_all_detectors_are_decoded(vehicles_of):
     getters, answer, expected = answer_and_expected(vehicles_of)
     assert getters.decode(answer) == expected
 
@@ -54,7 +54,9 @@ def test_changed_byte_is_decoded_or_malformed(vehicles, data):
     except (MalformedMessage, CommandRejected):
         return
     # of a time, of a name or of a vehicle's length
-    assert {loop: len(of_loop) for loop, of_loop in decoded.items()} == {k: len(v) for k, v in expected.items()}
+    assert {detector: len(of_detector) for detector, of_detector in decoded.items()} == {
+        k: len(v) for k, v in expected.items()
+    }
 
 
 def test_number_of_vehicles_beyond_any_answer_is_malformed():
@@ -67,4 +69,4 @@ def test_number_of_vehicles_beyond_any_answer_is_malformed():
 
 def test_rejected_getter_is_named():
     with pytest.raises(CommandRejected, match="Induction loop 'x' is not known"):
-        LoopGetters(["x"]).decode(status(0xA0, 0xFF, "Induction loop 'x' is not known"))
+        DetectorGetters(["x"]).decode(status(0xA0, 0xFF, "Induction loop 'x' is not known"))

@@ -1,54 +1,54 @@
-"""Entries and exits of induction loops, from readings after every step."""
+"""Entries and exits of detectors, from readings after every step."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.sumo.induction_loops import LoopChange, LoopPassages, LoopVehicle, step_ends
+from controller.sumo.detector_passages import DetectorChange, DetectorPassages, DetectorVehicle, step_ends
 from signals.simulation_time import round_to_ms
 
 END_S = 12.0
 PASSAGES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9_000), st.integers(0, 4_000)), max_size=12)
-"""(loop, ms of the entry, ms on the loop)"""
+"""(detector, ms of the entry, ms on the detector)"""
 
 
 def of_newest_step(passages, time_s, step_s):
     """What SUMO reports at time_s."""
     vehicles_of = {}
-    for vehicle, (loop, entry_ms, stay_ms) in enumerate(passages):
+    for vehicle, (detector, entry_ms, stay_ms) in enumerate(passages):
         entry_s, exit_s = entry_ms / 1000, (entry_ms + stay_ms) / 1000
         if entry_s <= time_s and exit_s > round_to_ms(time_s - step_s):
-            reported = LoopVehicle(str(vehicle), entry_s, exit_s if exit_s <= time_s else -1.0)
-            vehicles_of.setdefault(loop, []).append(reported)
+            reported = DetectorVehicle(str(vehicle), entry_s, exit_s if exit_s <= time_s else -1.0)
+            vehicles_of.setdefault(detector, []).append(reported)
     return vehicles_of
 
 
 @given(PASSAGES, st.sampled_from([0.1, 0.5, 1.0]))
 def test_every_entry_and_exit_is_found_once_and_in_order(passages, step_s):
-    found, loops = [], LoopPassages()
+    found, readings = [], DetectorPassages()
     for time_s in step_ends(0.0, END_S, step_s):
         # a second reading of the same moment adds nothing
         for _ in range(2):
-            new = loops.add(time_s, of_newest_step(passages, time_s, step_s))
+            new = readings.add(time_s, of_newest_step(passages, time_s, step_s))
             found += new
         assert new == []
-    exits = [(loop, (entry + stay) / 1000) for loop, entry, stay in passages if entry + stay <= 1000 * END_S]
-    expected = [LoopChange(loop, entry / 1000, True) for loop, entry, _ in passages]
-    expected += [LoopChange(loop, exit_s, False) for loop, exit_s in exits]
+    exits = [(detector, (entry + stay) / 1000) for detector, entry, stay in passages if entry + stay <= 1000 * END_S]
+    expected = [DetectorChange(detector, entry / 1000, True) for detector, entry, _ in passages]
+    expected += [DetectorChange(detector, exit_s, False) for detector, exit_s in exits]
     assert sorted(found) == sorted(expected)
     assert [change.time_s for change in found] == sorted(change.time_s for change in found)
 
 
 def test_vehicle_that_is_there_at_first_has_entered_before():
-    assert LoopPassages().add(60.0, {4: [LoopVehicle("a", 12.5, -1.0)]}) == [LoopChange(4, 12.5, True)]
+    assert DetectorPassages().add(60.0, {4: [DetectorVehicle("a", 12.5, -1.0)]}) == [DetectorChange(4, 12.5, True)]
 
 
 def test_vehicle_that_sumo_no_longer_knows_has_left():
-    loops = LoopPassages()
-    loops.add(10.0, {0: [LoopVehicle("a", 9.5, -1.0), LoopVehicle("b", 9.8, -1.0)]})
-    assert loops.add(11.0, {0: [LoopVehicle("b", 9.8, -1.0)]}) == [LoopChange(0, 11.0, False)]
-    assert loops.add(12.0, {}) == [LoopChange(0, 12.0, False)]
-    assert loops.add(13.0, {}) == []
+    readings = DetectorPassages()
+    readings.add(10.0, {0: [DetectorVehicle("a", 9.5, -1.0), DetectorVehicle("b", 9.8, -1.0)]})
+    assert readings.add(11.0, {0: [DetectorVehicle("b", 9.8, -1.0)]}) == [DetectorChange(0, 11.0, False)]
+    assert readings.add(12.0, {}) == [DetectorChange(0, 12.0, False)]
+    assert readings.add(13.0, {}) == []
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
-"""TraCI getters of the vehicles on induction loops; `wire` explains the protocol."""
+"""TraCI getters of the vehicles on detectors; `wire` explains the protocol."""
 
 import struct
 from collections.abc import Iterator, Sequence
 
 from controller.sumo import wire
-from controller.sumo.induction_loops import LoopVehicle
+from controller.sumo.detector_passages import DetectorVehicle
 from controller.sumo.wire import MalformedMessage
 
-BLOCK_LOOPS = 32
-"""Loops that are skipped together if no vehicle is on any of them."""
+BLOCK_DETECTORS = 32
+"""Detectors that are skipped together if no vehicle is on any of them."""
 VALUES_PER_VEHICLE = 5
 """Id, length, entry, exit and type."""
 _TIMES = struct.Struct("!BdBdBdB")
@@ -16,48 +16,52 @@ _TIMES = struct.Struct("!BdBdBdB")
 _TIME_TYPES = (wire.TYPE_DOUBLE, wire.TYPE_DOUBLE, wire.TYPE_DOUBLE, wire.TYPE_STRING)
 
 
-class LoopGetters:
-    """Getters of the vehicles of the newest step. Most loops are empty; the answer of an empty loop is known
+class DetectorGetters:
+    """Getters of the vehicles of the newest step. Most detectors are empty; the answer of an empty detector is known
     beforehand."""
 
-    def __init__(self, loops: Sequence[str]) -> None:
-        self.request = b"".join(wire.get(wire.GET_LOOP, wire.LAST_STEP_VEHICLE_DATA, loop) for loop in loops)
-        self._begins = [wire.value_begin(wire.GET_LOOP, wire.LAST_STEP_VEHICLE_DATA, loop) for loop in loops]
-        """By loop, the begin of its value, up to the type."""
+    def __init__(self, detectors: Sequence[str]) -> None:
+        self.request = b"".join(
+            wire.get(wire.GET_DETECTOR, wire.LAST_STEP_VEHICLE_DATA, detector) for detector in detectors
+        )
+        self._begins = [
+            wire.value_begin(wire.GET_DETECTOR, wire.LAST_STEP_VEHICLE_DATA, detector) for detector in detectors
+        ]
+        """By detector, the begin of its value, up to the type."""
         values = [begin + _compound(0) for begin in self._begins]
-        self._empty = [wire.value_head(wire.GET_LOOP, len(value)) + value for value in values]
-        """By loop, its whole answer without vehicles."""
-        blocks = range(0, len(loops), BLOCK_LOOPS)
-        self._blocks = [(first, b"".join(self._empty[first : first + BLOCK_LOOPS])) for first in blocks]
+        self._empty = [wire.value_head(wire.GET_DETECTOR, len(value)) + value for value in values]
+        """By detector, its whole answer without vehicles."""
+        blocks = range(0, len(detectors), BLOCK_DETECTORS)
+        self._blocks = [(first, b"".join(self._empty[first : first + BLOCK_DETECTORS])) for first in blocks]
 
-    def decode(self, answer: bytes) -> dict[int, list[LoopVehicle]]:
-        """By loop with vehicles, those that were on it. Raises CommandRejected or MalformedMessage."""
-        vehicles_of: dict[int, list[LoopVehicle]] = {}
+    def decode(self, answer: bytes) -> dict[int, list[DetectorVehicle]]:
+        """By detector with vehicles, those that were on it. Raises CommandRejected or MalformedMessage."""
+        vehicles_of: dict[int, list[DetectorVehicle]] = {}
         at = 0
         for first, empty_block in self._blocks:
             if answer.startswith(empty_block, at):
                 at += len(empty_block)
                 continue
-            for loop in range(first, min(first + BLOCK_LOOPS, len(self._empty))):
-                if answer.startswith(self._empty[loop], at):
-                    at += len(self._empty[loop])
+            for detector in range(first, min(first + BLOCK_DETECTORS, len(self._empty))):
+                if answer.startswith(self._empty[detector], at):
+                    at += len(self._empty[detector])
                 else:
-                    vehicles, at = _vehicles(answer, at, self._begins[loop])
+                    vehicles, at = _vehicles(answer, at, self._begins[detector])
                     if vehicles:
-                        vehicles_of[loop] = vehicles
+                        vehicles_of[detector] = vehicles
         if at != len(answer):
-            raise MalformedMessage(f"an answer of {len(answer)} bytes whose loops end at byte {at}")
+            raise MalformedMessage(f"an answer of {len(answer)} bytes whose detectors end at byte {at}")
         return vehicles_of
 
 
 def _compound(vehicles: int) -> bytes:
-    """The begin of a loop's value, from the type to the number of vehicles."""
+    """The begin of a detector's value, from the type to the number of vehicles."""
     number_of_values = 1 + VALUES_PER_VEHICLE * vehicles
     return struct.pack("!BiBi", wire.TYPE_COMPOUND, number_of_values, wire.TYPE_INT, vehicles)
 
 
-def _vehicles(answer: bytes, at: int, begin: bytes) -> tuple[list[LoopVehicle], int]:
-    """Decode the answer of a loop: (its vehicles, the end of the answer)."""
+def _vehicles(answer: bytes, at: int, begin: bytes) -> tuple[list[DetectorVehicle], int]:
+    """Decode the answer of a detector: (its vehicles, the end of the answer)."""
     reader = wire.Reader(answer, at)
     reader.status()
     end = reader.value_end()
@@ -74,7 +78,7 @@ def _vehicles(answer: bytes, at: int, begin: bytes) -> tuple[list[LoopVehicle], 
     return vehicles, end
 
 
-def _each_vehicle(answer: bytes, at: int, end: int, count: int) -> Iterator[LoopVehicle]:
+def _each_vehicle(answer: bytes, at: int, end: int, count: int) -> Iterator[DetectorVehicle]:
     for _ in range(count):
         is_string = answer[at : at + 1] == bytes((wire.TYPE_STRING,))
         vehicle, at = _string(answer, at + 1, end)
@@ -84,9 +88,9 @@ def _each_vehicle(answer: bytes, at: int, end: int, count: int) -> Iterator[Loop
         if not is_string or (first, second, third, fourth) != _TIME_TYPES:
             raise MalformedMessage("an answer whose layout does not match its getters")
         _, at = _string(answer, at + _TIMES.size, end)
-        yield LoopVehicle(vehicle, entry_s, exit_s)
+        yield DetectorVehicle(vehicle, entry_s, exit_s)
     if at != end:
-        raise MalformedMessage(f"{count} vehicles on a loop that end at byte {at}, not {end}")
+        raise MalformedMessage(f"{count} vehicles on a detector that end at byte {at}, not {end}")
 
 
 def _string(answer: bytes, at: int, end: int) -> tuple[bytes, int]:
