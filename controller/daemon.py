@@ -28,7 +28,7 @@ from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from controller.release import Stop, abandon, log_connection_lost, release, release_at_once
 from controller.sumo import libsumo_connection, start
-from controller.sumo.connection import CommandRejected, SumoConnection, SumoConnectionLost, WaitAborted
+from controller.sumo.connection import ApiConnection, CommandRejected, SumoConnection, SumoConnectionLost, WaitAborted
 from controller.sumo.network import check_contracts_match_city
 from controller.sumo.traci_connection import check_decodable
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, check_complete
@@ -136,7 +136,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
 
 
 @contextlib.contextmanager
-def _closed_if_control_does_not_begin(connection: SumoConnection) -> Iterator[None]:
+def _closed_if_control_does_not_begin(connection: ApiConnection) -> Iterator[None]:
     """Close the connection if the block fails. Raises InputError if SUMO ended, rejected a request or sent damaged
     bytes."""
     try:
@@ -415,7 +415,7 @@ def _sumo_arguments(config: ControllerConfig) -> Sequence[str]:
     return [*source, "--no-step-log", "true", "--no-warnings", "true", *seed, *trips, *config.sumo_options]
 
 
-def control_end_s(config: ControllerConfig, connection: SumoConnection) -> float:
+def control_end_s(config: ControllerConfig, connection: ApiConnection) -> float:
     """The simulated second at which control ends; inf: with the simulation. Raises InputError if it has passed."""
     begin_s = float(connection.api.simulation.getTime())
     if config.end_s is not None:

@@ -48,7 +48,7 @@ from controller.events import (
     Unpublished,
 )
 from controller.run_counters import RunCounters
-from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
+from controller.sumo.connection import ONLINE, CommandRejected, DecisionConnection
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
@@ -78,7 +78,7 @@ class DecisionLoop:
 
     def __init__(
         self,
-        connection: SumoConnection,
+        connection: DecisionConnection,
         intersections: Sequence[Intersection],
         policies: Policies,
         street: StreetNetwork,

@@ -8,7 +8,7 @@ from city import network
 from city.config import City
 from city.errors import InputError, ProgramFailed
 from city.network import StreetNetwork
-from controller.sumo.connection import CommandRejected, Interrupts, SumoConnection, SumoConnectionLost
+from controller.sumo.connection import ApiConnection, CommandRejected, Interrupts, SumoConnection, SumoConnectionLost
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from simulation.demand import SimulatedDemand
@@ -102,7 +102,7 @@ def _start(arguments: Sequence[str], transport: str) -> SumoConnection:
 
 
 @contextlib.contextmanager
-def failures_of(connection: SumoConnection, sumocfg: Path | None) -> Iterator[None]:
+def failures_of(connection: ApiConnection, sumocfg: Path | None) -> Iterator[None]:
     """Turn the errors of a simulation that ends early into SimulationFailed."""
     try:
         yield

@@ -20,7 +20,7 @@ from controller.operator.watchers import Watchers
 from controller.policies.periodic_thread import PeriodicThread
 from controller.policies.served_policies import ServedPolicies
 from controller.release import Stop
-from controller.sumo.connection import SumoConnection
+from controller.sumo.connection import OperatedConnection
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import ControllerMetrics
 from protos import policy_pb2 as pb
@@ -114,7 +114,7 @@ class OperatorInterface:
             self._server.start(self._service)
             log.info("the control API listens on port %d", self._server.port)
 
-    def before_step(self, loop: DecisionLoop, end_s: float, connection: SumoConnection, stop: Stop) -> float:
+    def before_step(self, loop: DecisionLoop, end_s: float, connection: OperatedConnection, stop: Stop) -> float:
         """Apply commands, and wait until the step may begin; return the simulated second at which it ends at the
         latest.
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.assembly import loop_from
@@ -28,7 +27,7 @@ from controller.recording.messages import Encoder
 from controller.recording.record_file import RecordedStep
 from controller.recording.recorded_run import MALFORMED, RecordedRun
 from controller.recording.run_start import RunStart
-from controller.sumo.connection import ONLINE, CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
+from controller.sumo.connection import ONLINE, StepResult, TrackedLanes
 from controller.sumo.detector_passages import DetectorChange
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
@@ -88,11 +87,7 @@ class RecordedSteps:
 
 
 class RecordedConnection:
-    """A `SumoConnection` that returns what was recorded, and sends nothing."""
-
-    connection_error: type[Exception] = SumoConnectionLost
-    api = None
-    is_guarded = False
+    """A `TrackingConnection` that returns what was recorded, and sends nothing."""
 
     def __init__(self, run: RunStart, steps: RecordedSteps) -> None:
         self._steps = steps
@@ -122,13 +117,6 @@ class RecordedConnection:
     ) -> None:
         self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._outflow_rows = [self._table.row[lane] for lane in outflow_lanes]
-
-    def detector_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """None: no simulation runs."""
-        return {}
-
-    def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
-        """Do nothing: the record has what was read."""
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         """Do nothing: the record has the states that SUMO showed."""
@@ -190,41 +178,8 @@ class RecordedConnection:
         frozen = self._steps.current.step.frozen if self._steps.current is not None else ()
         return {signal: ONLINE if signal in frozen else "" for signal in signals}
 
-    def traffic(self, lanes: tuple[str, ...]) -> Traffic:
-        """Raise CommandRejected: a record has no mean speeds."""
-        raise CommandRejected("a record has no mean speeds of lanes")
-
-    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
-        """None: a record has no vehicles away from the lanes that were read."""
-        return np.zeros((0, 4))
-
-    def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
-        """Do nothing: no simulation runs."""
-
-    def register_handover(self, content: bytes) -> None:
-        """Do nothing: no simulation runs."""
-
     def switch_program(self, signal: str, program: str) -> None:
         """Do nothing: no simulation runs."""
-
-    def keep_alive(self) -> None:
-        """Do nothing: a replay has no guard."""
-
-    def check_open(self) -> None:
-        """Do nothing: a record does not end by itself."""
-
-    def signal_states(self, links_of: Mapping[str, int]) -> list[str]:
-        """None of them: a record has the states of controlled signals alone."""
-        return [""] * len(links_of)
-
-    def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
-        """Do nothing: no simulation runs."""
-
-    def error_message(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        """Do nothing: the record's files belong to its reader."""
 
 
 class RecordedPolicies:

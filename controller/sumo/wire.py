@@ -41,6 +41,9 @@ PARAMETER = 0x7E
 TYPE_INT, TYPE_DOUBLE, TYPE_STRING, TYPE_STRING_LIST, TYPE_COMPOUND = 0x09, 0x0B, 0x0C, 0x0E, 0x0F
 TYPE_POSITION_2D = 0x01
 
+WRONG_LAYOUT = "an answer whose layout does not match its getters"
+BLOCK_SIZE = 32
+"""Lists that are skipped together if all of them are empty."""
 _STATUS_BYTES = 7  # length, command, result, an empty description's int32
 _VALUE_BYTES = {TYPE_INT: 4, TYPE_DOUBLE: 8}
 _DOUBLE = struct.pack("!B", TYPE_DOUBLE)
@@ -114,6 +117,7 @@ def value_begin(domain: int, variable: int, name: str) -> bytes:
     return struct.pack("!BB", domain + 0x10, variable) + _name(name)
 
 
+@functools.cache
 def _accepted(identifier: int) -> bytes:
     """The status of a command that SUMO accepted."""
     return struct.pack("!BBBi", _STATUS_BYTES, identifier, 0, 0)
@@ -195,7 +199,7 @@ class NumericGetters:
         raw[self._positions] = 0  # as in the template
         if not unread.startswith(self._template):
             _raise_first_rejection(answer)
-            raise MalformedMessage("an answer whose layout does not match its getters")
+            raise MalformedMessage(WRONG_LAYOUT)
         return values[: self._int_bytes].view(">i4"), values[self._int_bytes :].view(">f8")
 
 
@@ -206,39 +210,72 @@ class StateGetters:
         """`lengths`: number of links by signal."""
         self.request = b"".join(get(GET_TL, STATE, signal) for signal in lengths)
         self._parts: list[tuple[bytes, bytes, int]] = []
+        """By signal, the begin of its value; all that precedes a state of the expected length; this length."""
         for signal, length in lengths.items():
-            value = value_begin(GET_TL, STATE, signal) + struct.pack("!Bi", TYPE_STRING, length)
-            self._parts.append((_name(signal), value_head(GET_TL, len(value) + length) + value, length))
+            begin = value_begin(GET_TL, STATE, signal) + struct.pack("!B", TYPE_STRING)
+            head = value_head(GET_TL, len(begin) + 4 + length) + begin + struct.pack("!i", length)
+            self._parts.append((begin, head, length))
 
     def decode(self, answer: bytes) -> tuple[list[str], int]:
         """Decode (state per signal, in order; their end in the answer). Raises CommandRejected or MalformedMessage."""
         states, at = [], 0
-        for name, head, length in self._parts:
-            begin = at + len(head)
-            if answer.startswith(head, at) and begin + length <= len(answer):
-                at = begin + length
-                states.append(answer[begin:at].decode("ascii", errors="replace"))
+        for begin, head, length in self._parts:
+            state_at = at + len(head)
+            if answer.startswith(head, at) and state_at + length <= len(answer):
+                at = state_at + length
+                state = answer[state_at:at]
             else:
-                reader = Reader(answer, at)
-                state = reader.value()
-                if not isinstance(state, str) or name not in answer[at : reader.at]:
-                    raise MalformedMessage("an answer whose layout does not match its getters")
-                states.append(state)
-                at = reader.at
+                size_at, at = value_at(answer, at, begin)
+                state, state_end = sized_string(answer, size_at, at)
+                if state_end != at:
+                    raise MalformedMessage(WRONG_LAYOUT)
+            states.append(state.decode("ascii", errors="replace"))
         return states, at
 
 
+class ListGetters:
+    """Getters of lists that are mostly empty; the answer of an empty one is known beforehand."""
+
+    def __init__(self, domain: int, variable: int, names: Sequence[str], empty: bytes) -> None:
+        """`empty`: an empty value, from its type on."""
+        self.request = b"".join(get(domain, variable, name) for name in names)
+        self._begins = [value_begin(domain, variable, name) for name in names]
+        """By object, the begin of its value, up to the type."""
+        values = [begin + empty for begin in self._begins]
+        self._empty = [value_head(domain, len(value)) + value for value in values]
+        """By object, its whole answer while it is empty."""
+        blocks = range(0, len(names), BLOCK_SIZE)
+        self._blocks = [(first, b"".join(self._empty[first : first + BLOCK_SIZE])) for first in blocks]
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def filled(self, answer: bytes, at: int = 0) -> tuple[list[tuple[int, int, int]], int]:
+        """Find the lists that are not empty: ((object's index, begin at its type, end) of each; end of all answers).
+
+        `at`: begin of the first answer. Raises CommandRejected or MalformedMessage.
+        """
+        filled: list[tuple[int, int, int]] = []
+        for first, empty_block in self._blocks:
+            if answer.startswith(empty_block, at):
+                at += len(empty_block)
+                continue
+            for k, empty in enumerate(self._empty[first : first + BLOCK_SIZE], first):
+                if answer.startswith(empty, at):
+                    at += len(empty)
+                else:
+                    begin, at = value_at(answer, at, self._begins[k])
+                    filled.append((k, begin, at))
+        return filled, at
+
+
 class VehicleIdGetters:
-    """Getters of the ids of the vehicles on lanes. Most lanes are empty; the answer of an empty lane is known
-    beforehand."""
+    """Getters of the ids of the vehicles on lanes."""
 
     def __init__(self, lanes: Sequence[str]) -> None:
-        self.request = b"".join(get(GET_LANE, LAST_STEP_VEHICLE_IDS, lane) for lane in lanes)
-        self._lanes: list[tuple[bytes, bytes]] = []
-        """By lane, the begin of its value, up to the number of ids; and its whole answer while it is empty."""
-        for lane in lanes:
-            begin = value_begin(GET_LANE, LAST_STEP_VEHICLE_IDS, lane) + struct.pack("!B", TYPE_STRING_LIST)
-            self._lanes.append((begin, value_head(GET_LANE, len(begin) + 4) + begin + bytes(4)))
+        empty = struct.pack("!Bi", TYPE_STRING_LIST, 0)
+        self._lanes = ListGetters(GET_LANE, LAST_STEP_VEHICLE_IDS, lanes, empty)
+        self.request = self._lanes.request
 
     def decode(self, answer: bytes, at: int = 0) -> tuple[list[bytes], list[int]]:
         """Decode (vehicles' ids, each after its size as `VehicleGetters` takes them; number of vehicles by lane).
@@ -246,30 +283,20 @@ class VehicleIdGetters:
         `at`: begin of the first lane's answer. Raises CommandRejected or MalformedMessage.
         """
         names: list[bytes] = []
-        counts: list[int] = []
-        for begin, empty in self._lanes:
-            if answer.startswith(empty, at):
-                at += len(empty)
-                counts.append(0)
-            else:
-                of_lane, at = _sized_strings(answer, at, begin)
-                names += of_lane
-                counts.append(len(of_lane))
+        counts = [0] * len(self._lanes)
+        for lane, begin, end in self._lanes.filled(answer, at)[0]:
+            of_lane = _sized_strings(answer, begin, end)
+            names += of_lane
+            counts[lane] = len(of_lane)
         return names, counts
 
 
-def _sized_strings(answer: bytes, at: int, begin: bytes) -> tuple[list[bytes], int]:
-    """Decode a list of strings without unpacking them: (strings, each after its size; end of the list)."""
-    reader = Reader(answer, at + _STATUS_BYTES)
-    if not answer.startswith(_accepted(GET_LANE), at):
-        Reader(answer, at).status()
-        raise MalformedMessage("an answer to a getter of another kind")
-    end = reader.value_end()
-    at = reader.at + len(begin)
-    if not answer.startswith(begin, reader.at) or at + 4 > end:
-        raise MalformedMessage("an answer whose layout does not match its getters")
-    count = int.from_bytes(answer[at : at + 4])
-    at += 4
+def _sized_strings(answer: bytes, at: int, end: int) -> list[bytes]:
+    """Take a list of strings apart without unpacking them: the strings, each after its size."""
+    if answer[at] != TYPE_STRING_LIST or at + 5 > end:
+        raise MalformedMessage(WRONG_LAYOUT)
+    count = int.from_bytes(answer[at + 1 : at + 5])
+    at += 5
     strings = []
     while at < end:
         size = 4 + int.from_bytes(answer[at : at + 4])
@@ -279,7 +306,7 @@ def _sized_strings(answer: bytes, at: int, begin: bytes) -> tuple[list[bytes], i
         raise MalformedMessage(
             f"a list of {len(strings)} strings that ends at byte {at}, not of {count} that ends at {end}"
         )
-    return strings, end
+    return strings
 
 
 class _VehicleLayout(NamedTuple):
@@ -368,32 +395,24 @@ def vehicles_near(junction: str, radius_m: float) -> bytes:
 def decode_vehicles_near(answer: bytes, junction: str) -> NDArray[np.float64]:
     """float64 [vehicles, 4]: x and y in m, angle in degrees, speed in m/s. Raises CommandRejected or
     MalformedMessage."""
-    reader = Reader(answer)
-    reader.status()
-    end = reader.value_end()
-    at = reader.at
-    head = bytes((JUNCTION_CONTEXT + 0x10,)) + _name(junction) + bytes((GET_VEHICLE, len(_NEAR_VARIABLES)))
-    if answer[at : at + len(head)] != head:
-        raise MalformedMessage("an answer whose layout does not match its subscription")
-    at += len(head)
-    (count,) = struct.unpack_from("!i", answer, at)
-    at += 4
-    position, angle, speed = _NEAR_HEADS
+    begin = bytes((JUNCTION_CONTEXT + 0x10,)) + _name(junction) + bytes((GET_VEHICLE, len(_NEAR_VARIABLES)))
+    at, end = value_at(answer, 0, begin)
     values = []
     try:
+        (count,) = struct.unpack_from("!i", answer, at)
+        at += 4
         while at < end:
             at += 4 + int.from_bytes(answer[at : at + 4])
             before_position, x, y, before_angle, deg, before_speed, mps = _NEAR_VALUES.unpack_from(answer, at)
-            if before_position != position or before_angle != angle or before_speed != speed:
-                raise MalformedMessage("an answer whose layout does not match its subscription")
+            if (before_position, before_angle, before_speed) != _NEAR_HEADS:
+                raise MalformedMessage(WRONG_LAYOUT)
             values.append((x, y, deg, mps))
             at += _NEAR_VALUES.size
     except struct.error:
         raise MalformedMessage(f"an answer that ends at byte {len(answer)}, inside a vehicle") from None
     if at != end or len(values) != count:
         raise MalformedMessage(f"{len(values)} vehicles that end at byte {at}, not {count} that end at {end}")
-    reader.at = end
-    reader.status()  # of the subscription's end
+    Reader(answer, end).status()  # of the subscription's end
     return np.array(values, np.float64).reshape(-1, 4)
 
 
@@ -403,8 +422,43 @@ def _skip_rejections(answer: bytes, at: int, count: int) -> int:
     for _ in range(count):
         with contextlib.suppress(CommandRejected):
             reader.status()
-            raise MalformedMessage("an answer whose layout does not match its getters")
+            raise MalformedMessage(WRONG_LAYOUT)
     return reader.at
+
+
+def check_stepped(answer: bytes) -> None:
+    """Check the answer to a step. Raises CommandRejected or MalformedMessage.
+
+    Subscription results that follow its status belong to other clients.
+    """
+    if answer != STEPPED and Reader(answer).status() != SIMSTEP:
+        raise MalformedMessage("an answer to a command other than the step")
+
+
+def value_at(answer: bytes, at: int, begin: bytes) -> tuple[int, int]:
+    """Find the value of a getter whose answer is at `at`: (position behind its begin, its end).
+
+    `begin`: the first bytes of the value, up to what is not known of it. Raises CommandRejected or MalformedMessage.
+    """
+    accepted = _accepted(begin[0] - 0x10)
+    if not answer.startswith(accepted, at):
+        Reader(answer, at).status()
+        raise MalformedMessage("an answer to a getter of another kind")
+    reader = Reader(answer, at + len(accepted))
+    end = reader.value_end()
+    known_end = reader.at + len(begin)
+    if not answer.startswith(begin, reader.at) or known_end >= end:
+        raise MalformedMessage(WRONG_LAYOUT)
+    return known_end, end
+
+
+def sized_string(answer: bytes, at: int, end: int) -> tuple[bytes, int]:
+    """Decode (a string's bytes, its end). `end`: of the value that contains it. Raises MalformedMessage."""
+    size = int.from_bytes(answer[at : at + 4])
+    string_at = at + 4
+    if string_at + size > end:
+        raise MalformedMessage(f"a string of {size} bytes, but {max(end - string_at, 0)} remain")
+    return answer[string_at : string_at + size], string_at + size
 
 
 def _raise_first_rejection(answer: bytes) -> None:
@@ -436,11 +490,7 @@ class Reader:
         return values
 
     def _string(self) -> str:
-        (size,) = self._take("!i")
-        if not 0 <= size <= self.remaining:
-            raise MalformedMessage(f"a string of {size} bytes, but {self.remaining} remain")
-        raw = self._answer[self.at : self.at + size]
-        self.at += size
+        raw, self.at = sized_string(self._answer, self.at, len(self._answer))
         return raw.decode(errors="replace")
 
     def _length(self) -> int:
@@ -489,8 +539,3 @@ class Reader:
         if self.at != end:
             raise MalformedMessage(f"a value that ends at byte {self.at}, not {end}")
         return value
-
-    def stepped(self) -> None:
-        """Check the status of a step. Subscription results that follow belong to other clients."""
-        if self.status() != SIMSTEP:
-            raise MalformedMessage("an answer to a command other than the step")

@@ -21,7 +21,7 @@ from city.errors import InputError
 from city.lanes import is_internal
 from city.network import SignalNetwork, StreetNetwork
 from city.sumo_files import elements
-from controller.sumo.connection import SumoConnection
+from controller.sumo.connection import DetectorConnection
 
 ADVANCE, PRESENCE, YELLOW_RED = "Advance", "Presence", "Yellow_Red"
 FUNCTIONS = (ADVANCE, PRESENCE, YELLOW_RED)
@@ -172,7 +172,7 @@ def _known(function: str) -> str:
     return function
 
 
-def track(connection: SumoConnection, signals: Container[str], sumo_step_s: float) -> tuple[Detector, ...]:
+def track(connection: DetectorConnection, signals: Container[str], sumo_step_s: float) -> tuple[Detector, ...]:
     """Read the vehicles on the signals' detectors that SUMO has loaded, after each of its steps from now on.
 
     Returns the detectors in the order of the connection's loops; without any, nothing is read. Raises InputError for a

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from controller.sumo.connection import CommandRejected
 from controller.sumo.detector_passages import DetectorVehicle
-from controller.sumo.detector_wire import BLOCK_DETECTORS, DetectorGetters
-from controller.sumo.wire import TYPE_INT, MalformedMessage
+from controller.sumo.detector_wire import DetectorGetters
+from controller.sumo.wire import BLOCK_SIZE, TYPE_INT, MalformedMessage
 from tests.controller.sumo.traci_answers import detectors_answer, status
 
 TIMES_S = st.floats(allow_nan=False, allow_infinity=False)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.just("v" * 300)
 VEHICLES = st.lists(st.tuples(NAMES, TIMES_S, TIMES_S), max_size=3)
-DETECTORS = st.lists(st.just([]) | VEHICLES, max_size=2 * BLOCK_DETECTORS + 3)
+DETECTORS = st.lists(st.just([]) | VEHICLES, max_size=2 * BLOCK_SIZE + 3)
 
 
 def answer_and_expected(vehicles_of):
