@@ -88,10 +88,10 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
     dialects.check_city_settings(city)
-    models = model_settings.read(args, city, needs_district=False)
-    city = models.city
+    city, own_tls = model_settings.in_district(city, args.district, is_required=False)
+    models = model_settings.read(args, city)
     street = network.of_city(city)
-    tls = names.select(args.infer_tl or ["all"], list(models.tls), "--infer-tl", city.tl_of_signal)
+    tls = names.select(args.infer_tl or ["all"], list(own_tls), "--infer-tl", city.tl_of_signal)
     with _client(models) if _uses_server(args) else contextlib.nullcontext() as client:
         return _compare(city, street, tls, models, client, args.strict)
 

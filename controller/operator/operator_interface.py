@@ -81,7 +81,7 @@ class OperatorInterface:
         self.page: LivePage | None = None
         """The live page, once it begins."""
         self._service = ControlService(
-            self.state, self.queue, self.pace, alarms, policies, config.policy, config.attach
+            self.state, self.queue, self.pace, alarms, policies, config.policy, config.sumo.attach
         )
 
     def _bound(self, config: ControllerConfig, metrics: ControllerMetrics) -> ControlServer:
@@ -158,7 +158,7 @@ def _path(config: ControllerConfig) -> Path | None:
     """The file of the modes; None, with a warning, if there can be none. Raises InputError if another user owns its
     folder."""
     try:
-        return path_of(config.city.path, config.attach, config.order)
+        return path_of(config.city.path, config.sumo.attach, config.sumo.order)
     except OSError as error:
         log.warning("%s; a restart forgets the modes that operators set; set TMPDIR to a writable folder", error)
         return None

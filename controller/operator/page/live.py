@@ -88,7 +88,7 @@ class LivePage:
 def _token(config: ControllerConfig) -> str:
     """The token of commands: that of the controller before this one, so that a page that is open stays in command."""
     try:
-        path = saved_modes.path_of(config.city.path, config.attach, config.order).with_suffix(".token")
+        path = saved_modes.path_of(config.city.path, config.sumo.attach, config.sumo.order).with_suffix(".token")
         token = path.read_text(encoding="ascii").strip() if path.exists() else ""
     except (OSError, ValueError, InputError) as error:
         log.warning("the live page: its token cannot be kept over a restart: %s", error)

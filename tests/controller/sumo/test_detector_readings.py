@@ -7,6 +7,7 @@ from city.errors import InputError
 from controller.guard.start import open_guarded
 from controller.recording.atspm import detectors
 from controller.sumo import start
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from tests.conftest import GRID
@@ -55,11 +56,11 @@ def passages(options, placed):
 
 
 def over_socket(options):
-    return start.start(options, 1, Interrupts())
+    return start.connect(SumoAccess(arguments=options), Interrupts())
 
 
 def over_guard(options):
-    return open_guarded(None, options, 1, None, 0, 60.0, Interrupts())
+    return open_guarded(SumoAccess(arguments=options), 60.0, Interrupts())
 
 
 @pytest.mark.parametrize("opened", [over_socket, over_guard, start_libsumo])

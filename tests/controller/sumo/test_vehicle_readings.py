@@ -5,6 +5,7 @@ import pytest
 
 from controller.guard.start import open_guarded
 from controller.sumo import start
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from signals.observation import NO_VEHICLES
@@ -24,11 +25,11 @@ longer."""
 
 
 def over_socket():
-    return start.start(OPTIONS, 1, Interrupts())
+    return start.connect(SumoAccess(arguments=OPTIONS), Interrupts())
 
 
 def over_guard():
-    return open_guarded(None, OPTIONS, 1, None, 0, 60.0, Interrupts())
+    return open_guarded(SumoAccess(arguments=OPTIONS), 60.0, Interrupts())
 
 
 def in_process():
