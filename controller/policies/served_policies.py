@@ -8,6 +8,7 @@ from controller.policies.served_contracts import ComparedContracts, ServedContra
 from controller.policies.served_fleet import Coverage, ServedFleet
 from protos import policy_pb2 as pb
 from serving.client import Client, Prediction, Version
+from serving.client.fleet import ScoredAction
 from serving.client.messages import scores_of
 from serving.contract import ACTION, ContractError, scores_name
 from serving.errors import BadRequest, DeadlineExceeded, InvalidResponse, ModelNotFound, ServingError, Unavailable
@@ -244,20 +245,14 @@ class ServedPolicies:
         self, coverage: Coverage, observations: Mapping[str, Observation], timeout_s: float
     ) -> dict[str, Answer | Exception]:
         """Answers of the fleet by TL. Raises ServingError, ContractError."""
-        fleet, versions = coverage.fleet, coverage.fleet.versions
+        request = self._client.predict_fleet_with_scores if self._with_scores else self._client.predict_fleet
         answers: dict[str, Answer | Exception] = {}
-        if not self._with_scores:
-            for tl, action in self._client.predict_fleet(fleet, observations, coverage.version, timeout_s).items():
-                answers[tl] = action if isinstance(action, Exception) else Answer(action, versions[tl], fleet.model)
-            return answers
-        for tl, scored in self._client.predict_fleet_with_scores(
-            fleet, observations, coverage.version, timeout_s
-        ).items():
-            answers[tl] = (
-                scored
-                if isinstance(scored, Exception)
-                else Answer(scored.action, versions[tl], fleet.model, scored.scores)
-            )
+        for tl, result in request(coverage.fleet, observations, coverage.version, timeout_s).items():
+            if isinstance(result, Exception):
+                answers[tl] = result
+                continue
+            action, scores = result if isinstance(result, ScoredAction) else (result, None)
+            answers[tl] = Answer(action, coverage.fleet.versions[tl], coverage.fleet.model, scores)
         return answers
 
     def _answer(self, tl: str, prediction: Prediction | ServingError) -> Answer | Exception:

@@ -74,6 +74,32 @@ class DetectorPassages:
         return sorted(changes, key=lambda change: (change.time_s, change.detector, not change.is_entry))
 
 
+class TrackedDetectors:
+    """The detectors that a connection reads after every step of SUMO, and what has changed since its last reading."""
+
+    def __init__(self, detectors: Sequence[str], now: float, sumo_step_s: float) -> None:
+        self.ids = tuple(detectors)
+        self._now = now
+        self._sumo_step_s = sumo_step_s
+        self._passages = DetectorPassages()
+        self._changes: list[DetectorChange] = []
+
+    def advance(self, until_s: float) -> list[float]:
+        """The ends of SUMO's steps in the segment that ends at until_s."""
+        ends = step_ends(self._now, until_s, self._sumo_step_s)
+        self._now = until_s
+        return ends
+
+    def add(self, time_s: float, vehicles_of: Mapping[int, Sequence[DetectorVehicle]]) -> None:
+        """Take the vehicles after the step that ends at time_s, as `DetectorPassages.add`."""
+        self._changes += self._passages.add(time_s, vehicles_of)
+
+    def take_changes(self) -> list[DetectorChange]:
+        """What has changed since the last call."""
+        changes, self._changes = self._changes, []
+        return changes
+
+
 def step_ends(from_s: float, until_s: float, sumo_step_s: float) -> list[float]:
     """The ends of SUMO's steps after from_s, the last one of which is until_s."""
     count = max(round((until_s - from_s) / sumo_step_s), 1)

@@ -1,6 +1,7 @@
 """SUMO in this process, with the controller as its only client."""
 
 import contextlib
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
-from controller.sumo.detector_passages import DetectorChange, DetectorPassages, DetectorVehicle, step_ends
+from controller.sumo.detector_passages import DetectorVehicle, TrackedDetectors
 from controller.sumo.programs import sumo_program
 from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
@@ -31,7 +32,7 @@ class LibsumoConnection:
         self.api = api
         self.connection_error = api.FatalTraCIError
         self._table = TrackedLanes()
-        self._rows: dict[tuple[str, ...], tuple[list[str], slice | Rows, list[str], Rows]] = {}
+        self._rows_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_rows)
         self._rejected: dict[str, str] = {}
         """SUMO's error text by signal, of the commands since the last reading."""
         self._signals: tuple[str, ...] = ()
@@ -41,10 +42,7 @@ class LibsumoConnection:
         """End of the newest segment since the last reading."""
         self._on_outflow_lanes: list[list[Sequence[str]]] = []
         """By segment since the last reading, the vehicles on each lane with counted outflow."""
-        self._detectors: tuple[str, ...] = ()
-        self._passages = DetectorPassages()
-        self._detector_changes: list[DetectorChange] = []
-        """Since the last reading."""
+        self._detectors = TrackedDetectors((), 0.0, 1.0)
 
     @property
     def is_guarded(self) -> bool:
@@ -66,6 +64,7 @@ class LibsumoConnection:
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
         self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self._rows_of.cache_clear()
         self._signals = tuple(signals)
         self._on_outflow_lanes = [self._vehicles_on_outflow_lanes()]
         self._count_outflow()
@@ -75,9 +74,9 @@ class LibsumoConnection:
         return {detector: tuple(domain.getParameter(detector, key) for key in keys) for detector in domain.getIDList()}
 
     def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
-        self._detectors, self._sumo_step_s, self._passages = tuple(detectors), sumo_step_s, DetectorPassages()
-        self._detector_changes = []
-        self._read_detectors(self.api.simulation.getTime())
+        now = self.api.simulation.getTime()
+        self._detectors = TrackedDetectors(detectors, now, sumo_step_s)
+        self._read_detectors(now)
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         if commands and self._segment_end_s is not None:
@@ -90,8 +89,8 @@ class LibsumoConnection:
 
     def advance(self, until_s: float) -> None:
         try:
-            if self._detectors:
-                for end_s in step_ends(self.api.simulation.getTime(), until_s, self._sumo_step_s):
+            if self._detectors.ids:
+                for end_s in self._detectors.advance(until_s):
                     self.api.simulationStep(end_s)
                     self._read_detectors(end_s)
             else:
@@ -104,16 +103,12 @@ class LibsumoConnection:
 
     def read(self, due: tuple[str, ...]) -> StepResult:
         rejected, self._rejected = self._rejected, {}
-        shown, self._shown_before, self._segment_end_s = self._shown_before, [], None
-        detector_changes, self._detector_changes = self._detector_changes, []
+        shown, self._shown_before = self._shown_before, []
+        self._segment_end_s = None
         self._shown = dict(zip(self._signals, self._states(), strict=True))
         self._count_outflow()
         lane, readings = self.api.lane, self._table.readings
-        if due not in self._rows:
-            if len(self._rows) > MAX_CACHED_BATCHES:
-                self._rows.clear()
-            self._rows[due] = *self._table.rows_of(due), *self._table.vehicle_rows_of(due)
-        names, rows, vehicle_lanes, vehicle_rows = self._rows[due]
+        names, rows, vehicle_lanes, vehicle_rows = self._rows_of(due)
         vehicles = list(map(lane.getLastStepVehicleNumber, names))
         # an empty lane has no halting vehicles and no mean length
         halting = [
@@ -122,9 +117,14 @@ class LibsumoConnection:
         lengths_m = [
             lane.getLastStepLength(name) if count else 0.0 for name, count in zip(names, vehicles, strict=True)
         ]
-        readings.counts[:, rows], readings.mean_length_m[rows] = (vehicles, halting), lengths_m
+        readings.counts[:, rows] = vehicles, halting
+        readings.mean_length_m[rows] = lengths_m
         self._table.set_vehicles(self._vehicles(vehicle_lanes, vehicle_rows))
-        return StepResult(self.api.simulation.getTime(), shown, rejected, detector_changes)
+        return StepResult(self.api.simulation.getTime(), shown, rejected, self._detectors.take_changes())
+
+    def _new_rows(self, due: tuple[str, ...]) -> tuple[list[str], slice | Rows, list[str], Rows]:
+        """(lanes of TLs that are counted, their rows, lanes of their single vehicles, their rows)."""
+        return *self._table.rows_of(due), *self._table.vehicle_rows_of(due)
 
     def _vehicles(self, lanes: Sequence[str], rows: Rows) -> VehicleReadings:
         """Read the vehicles on lanes, whose rows in the readings are `rows`."""
@@ -169,10 +169,10 @@ class LibsumoConnection:
         get = self.api.inductionloop.getVehicleData
         vehicles_of = {
             k: [DetectorVehicle(vehicle, entry_s, exit_s) for vehicle, _, entry_s, exit_s, _ in data]
-            for k, data in enumerate(map(get, self._detectors))
+            for k, data in enumerate(map(get, self._detectors.ids))
             if data
         }
-        self._detector_changes += self._passages.add(time_s, vehicles_of)
+        self._detectors.add(time_s, vehicles_of)
 
     def _count_outflow(self) -> None:
         on_lanes, self._on_outflow_lanes = self._on_outflow_lanes, []

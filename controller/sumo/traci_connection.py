@@ -27,7 +27,7 @@ from controller.sumo.connection import (
     Traffic,
     WaitAborted,
 )
-from controller.sumo.detector_passages import DetectorChange, DetectorPassages, step_ends
+from controller.sumo.detector_passages import TrackedDetectors
 from controller.sumo.detector_wire import DetectorGetters
 from controller.sumo.messages import MessageStream
 from controller.sumo.programs import StderrReader
@@ -91,31 +91,6 @@ def _first_roads(vehicles: Sequence[str], answer: bytes) -> dict[str, str]:
 @functools.lru_cache(4)
 def _state_getters(links_of: tuple[tuple[str, int], ...]) -> wire.StateGetters:
     return wire.StateGetters(dict(links_of))
-
-
-class _TrackedDetectors:
-    """The detectors that are read after every step of SUMO."""
-
-    def __init__(self, detectors: Sequence[str], now: float, sumo_step_s: float) -> None:
-        self.getters = DetectorGetters(detectors)
-        self.request = wire.message([self.getters.request])
-        self._passages = DetectorPassages()
-        self._changes: list[DetectorChange] = []
-        self._time_s, self._sumo_step_s = now, sumo_step_s
-
-    def advance(self, until_s: float) -> list[float]:
-        """The ends of SUMO's steps in the segment that ends at until_s."""
-        ends, self._time_s = step_ends(self._time_s, until_s, self._sumo_step_s), until_s
-        return ends
-
-    def decode(self, time_s: float, answer: bytes) -> None:
-        """Take the answer after the step that ends at time_s. Raises CommandRejected or MalformedMessage."""
-        self._changes += self._passages.add(time_s, self.getters.decode(answer))
-
-    def take_changes(self) -> list[DetectorChange]:
-        """What has changed since the last call."""
-        changes, self._changes = self._changes, []
-        return changes
 
 
 class _Getters(NamedTuple):
@@ -188,7 +163,7 @@ class TraciConnection:
         self._traffic_getters_of = functools.lru_cache(MAX_CACHED_BATCHES)(_traffic_getters)
         self._origins: dict[str, str] = {}
         """Road on which a vehicle waits to depart, or has waited."""
-        self._detectors: _TrackedDetectors | None = None
+        self._detectors: TrackedDetectors | None = None
 
     @property
     def api(self) -> Any:
@@ -242,8 +217,14 @@ class TraciConnection:
         if not detectors:
             return
         now = float(self.api.simulation.getTime())
-        self._detectors = tracked = _TrackedDetectors(detectors, now, sumo_step_s)
-        self._ask([tracked.getters.request], lambda answer: tracked.decode(now, answer))
+        self._detectors = TrackedDetectors(detectors, now, sumo_step_s)
+        self._detector_getters = DetectorGetters(detectors)
+        self._ask([self._detector_getters.request], functools.partial(self._add_detected, now))
+
+    def _add_detected(self, time_s: float, answer: bytes) -> None:
+        """Take the vehicles on detectors after the step that ends at time_s."""
+        if self._detectors is not None:
+            self._detectors.add(time_s, self._detector_getters.decode(answer))
 
     def _new_getters(self, due: tuple[str, ...]) -> _Getters:
         lanes, rows = self._table.rows_of(due)
@@ -280,7 +261,8 @@ class TraciConnection:
         else:
             for end_s in self._detectors.advance(until_s):
                 self._post(wire.message([wire.step(end_s)]), wire.check_stepped)
-                self._post(self._detectors.request, functools.partial(self._detectors.decode, end_s))
+                decode = functools.partial(self._add_detected, end_s)
+                self._post(wire.message([self._detector_getters.request]), decode)
         self._post_outflow_getters()
         self._messages.send()
         self._segment_end_s = until_s

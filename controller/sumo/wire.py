@@ -412,7 +412,8 @@ def decode_vehicles_near(answer: bytes, junction: str) -> NDArray[np.float64]:
         raise MalformedMessage(f"an answer that ends at byte {len(answer)}, inside a vehicle") from None
     if at != end or len(values) != count:
         raise MalformedMessage(f"{len(values)} vehicles that end at byte {at}, not {count} that end at {end}")
-    Reader(answer, end).status()  # of the subscription's end
+    if Reader(answer, end).status() != JUNCTION_CONTEXT:
+        raise MalformedMessage("an answer to a command other than the subscription's end")
     return np.array(values, np.float64).reshape(-1, 4)
 
 
@@ -499,9 +500,12 @@ class Reader:
 
     def status(self) -> int:
         """Read a status and return its command id. Raises CommandRejected if it is an error."""
-        self._length()
+        begin = self.at
+        end = begin + self._length()
         identifier, result = self._take("!BB")
         text = self._string()
+        if self.at != end:
+            raise MalformedMessage(f"a status that ends at byte {self.at}, not {end}")
         if result:
             raise CommandRejected(text or f"command 0x{identifier:02x} failed")
         return identifier

@@ -48,15 +48,34 @@ def state_answer(pairs):
     return b"".join(status(0xA2) + content for content in values)
 
 
-def detectors_answer(vehicles_of):
+def numbers_answer(lanes, numbers):
+    """`numbers`: by lane, (number of vehicles, mean length)."""
+    answer = b""
+    for lane, (count, length_m) in zip(lanes, numbers, strict=True):
+        answer += status(0xA3) + value(0xA3, 0x10, lane, wire.TYPE_INT, struct.pack("!i", count))
+        answer += status(0xA3) + value(0xA3, 0x15, lane, wire.TYPE_DOUBLE, struct.pack("!d", length_m))
+    return answer
+
+
+def near_answer(junction, vehicles, count=None):
+    """A context subscription's answer and that to its end. `vehicles`: (id, x, y, angle, speed)."""
+    count = len(vehicles) if count is None else count
+    body = struct.pack("!B", 0x99) + sized(junction) + struct.pack("!BBi", 0xA4, 3, count)
+    for name, x, y, angle, speed in vehicles:
+        body += sized(name) + struct.pack("!BBBdd", 0x42, 0, 1, x, y)
+        body += struct.pack("!BBBd", 0x43, 0, 0x0B, angle) + struct.pack("!BBBd", 0x40, 0, 0x0B, speed)
+    return status(0x89) + struct.pack("!Bi", 0, len(body) + 5) + body + status(0x89)
+
+
+def detectors_answer(vehicles_of, length_m=5.0, vehicle_type="DEFAULT_VEHTYPE"):
     """`vehicles_of`: by detector, (vehicle's id, entry, exit) of the newest step."""
     answer = b""
     for detector, vehicles in vehicles_of.items():
         packed = struct.pack("!iBi", 1 + 5 * len(vehicles), wire.TYPE_INT, len(vehicles))
         for vehicle, entry_s, exit_s in vehicles:
             packed += struct.pack("!B", wire.TYPE_STRING) + sized(vehicle)
-            for number in (5.0, entry_s, exit_s):
+            for number in (length_m, entry_s, exit_s):
                 packed += struct.pack("!Bd", wire.TYPE_DOUBLE, number)
-            packed += struct.pack("!B", wire.TYPE_STRING) + sized("DEFAULT_VEHTYPE")
+            packed += struct.pack("!B", wire.TYPE_STRING) + sized(vehicle_type)
         answer += status(0xA0) + value(0xA0, 0x17, detector, wire.TYPE_COMPOUND, packed)
     return answer

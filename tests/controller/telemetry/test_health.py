@@ -116,12 +116,12 @@ def units():
         address = re.search(r"^Environment=SUMO_ADDRESS=(.*)$", text, re.M)[1]
         started = re.search(rf"^ExecStart=\S+ {command} (.*)$", text, re.M)[1].replace("${SUMO_ADDRESS}", address)
         arguments[name] = ["--city", str(GRID / "city.toml"), *started.split()]
-    return controller_config.parse(arguments["controller"]), guard.parse(arguments["guard"])[0]
+    return controller_config.parse(arguments["controller"]), guard.parse(arguments["guard"])
 
 
 def test_units_start_a_controller_that_connects_to_its_guard(units):
     controller, its_guard = units
-    assert controller.attach == ("127.0.0.1", its_guard.port)
+    assert controller.sumo.attach == ("127.0.0.1", its_guard.port)
 
 
 def test_units_serve_metrics_and_health_at_the_ports_of_compose_on_loopback(units):
