@@ -4,6 +4,8 @@ import socket
 
 import pytest
 
+from tests.controller.sumo.openers import OPENERS, OPTIONS
+
 
 @pytest.fixture
 def sockets():
@@ -17,3 +19,21 @@ def sockets():
 def quick_polls(monkeypatch):
     """A wait for SUMO checks the operator's requests at once."""
     monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
+
+
+@pytest.fixture(params=OPENERS)
+def connection(request):
+    """A connection to the sample city's SUMO, in each way."""
+    made = request.param(OPTIONS)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def busy(connection):
+    """A connection at second 90 that tracks no lanes."""
+    connection.track({}, [], {})
+    connection.read(())
+    connection.advance(90.0)
+    connection.read(())
+    return connection

@@ -4,13 +4,10 @@ import pytest
 
 from city import network
 from city.errors import InputError
-from controller.guard.start import open_guarded
 from controller.recording.atspm import detectors
-from controller.sumo import start
-from controller.sumo.access import SumoAccess
-from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from tests.conftest import GRID
+from tests.controller.sumo.openers import OPENERS, OPTIONS, over_socket
 
 END_S = 120
 SIGNALS = ("A0", "B1")
@@ -26,19 +23,7 @@ def options(placed, tmp_path_factory):
     path = tmp_path_factory.mktemp("detectors") / "detectors.add.xml"
     other = detectors.Loop("other", "C2", detectors.ADVANCE, placed[0].stop_lane, placed[0].lane, 5.0, 0.0)
     detectors.write(path, [*placed, other])
-    files = f"{GRID / 'fixed_time.add.xml'},{path}"
-    return [
-        "-c",
-        str(GRID / "grid.sumocfg"),
-        "-a",
-        files,
-        "--seed",
-        "3",
-        "--no-step-log",
-        "true",
-        "--no-warnings",
-        "true",
-    ]
+    return [*OPTIONS, "-a", f"{GRID / 'fixed_time.add.xml'},{path}"]
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +40,7 @@ def passages(options, placed):
     return found
 
 
-def over_socket(options):
-    return start.connect(SumoAccess(arguments=options), Interrupts())
-
-
-def over_guard(options):
-    return open_guarded(SumoAccess(arguments=options), 60.0, Interrupts())
-
-
-@pytest.mark.parametrize("opened", [over_socket, over_guard, start_libsumo])
+@pytest.mark.parametrize("opened", OPENERS)
 def test_entries_and_exits_are_those_of_every_step(opened, options, placed, passages):
     connection = opened(options)
     try:
@@ -91,7 +68,7 @@ def test_entries_and_exits_are_those_of_every_step(opened, options, placed, pass
 
 @pytest.mark.parametrize("opened", [over_socket, start_libsumo])
 def test_nothing_is_read_without_detectors(opened):
-    connection = opened(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true"])
+    connection = opened(OPTIONS)
     try:
         assert detectors.track(connection, SIGNALS, 1.0) == ()
         connection.track({}, [], {})

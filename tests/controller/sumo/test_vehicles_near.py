@@ -7,17 +7,13 @@ from hypothesis import strategies as st
 
 from controller.sumo import wire
 from controller.sumo.wire import MalformedMessage
-from tests.controller.sumo.test_vehicle_readings import connection  # noqa: F401 - the fixture of every connection
 from tests.controller.sumo.traci_answers import near_answer
 
 JUNCTION = "B1"
 
 
-def test_vehicles_near_are_those_that_sumo_has(connection):  # noqa: F811
-    connection.track({}, [], {})
-    connection.read(())
-    connection.advance(90.0)
-    connection.read(())
+def test_vehicles_near_are_those_that_sumo_has(busy):
+    connection = busy
     vehicle = connection.api.vehicle
     expected = [(*vehicle.getPosition(v), vehicle.getAngle(v), vehicle.getSpeed(v)) for v in vehicle.getIDList()]
     assert len(expected) > 10
