@@ -3,7 +3,8 @@
 import struct
 from collections.abc import Iterator, Sequence
 
-from controller.sumo import wire
+from traci import constants as tc
+
 from controller.sumo.detector_passages import DetectorVehicle
 from controller.sumo.wire import WRONG_LAYOUT, ListGetters, MalformedMessage, sized_string
 
@@ -11,14 +12,16 @@ VALUES_PER_VEHICLE = 5
 """Id, length, entry, exit and type."""
 _TIMES = struct.Struct("!BdBdBdB")
 """Length, entry and exit, each after its type, and the type of the vehicle type's name."""
-_TIME_TYPES = (wire.TYPE_DOUBLE, wire.TYPE_DOUBLE, wire.TYPE_DOUBLE, wire.TYPE_STRING)
+_TIME_TYPES = (tc.TYPE_DOUBLE, tc.TYPE_DOUBLE, tc.TYPE_DOUBLE, tc.TYPE_STRING)
 
 
 class DetectorGetters:
     """Getters of the vehicles that were on detectors during the newest step."""
 
     def __init__(self, detectors: Sequence[str]) -> None:
-        self._detectors = ListGetters(wire.GET_DETECTOR, wire.LAST_STEP_VEHICLE_DATA, detectors, _compound(0))
+        self._detectors = ListGetters(
+            tc.CMD_GET_INDUCTIONLOOP_VARIABLE, tc.LAST_STEP_VEHICLE_DATA, detectors, _compound(0)
+        )
         self.request = self._detectors.request
 
     def decode(self, answer: bytes) -> dict[int, list[DetectorVehicle]]:
@@ -32,7 +35,7 @@ class DetectorGetters:
 def _compound(vehicles: int) -> bytes:
     """The begin of a detector's value, from the type to the number of vehicles."""
     number_of_values = 1 + VALUES_PER_VEHICLE * vehicles
-    return struct.pack("!BiBi", wire.TYPE_COMPOUND, number_of_values, wire.TYPE_INT, vehicles)
+    return struct.pack("!BiBi", tc.TYPE_COMPOUND, number_of_values, tc.TYPE_INTEGER, vehicles)
 
 
 def _vehicles(answer: bytes, at: int, end: int) -> Iterator[DetectorVehicle]:
@@ -43,7 +46,7 @@ def _vehicles(answer: bytes, at: int, end: int) -> Iterator[DetectorVehicle]:
         raise MalformedMessage(WRONG_LAYOUT)
     at += 10
     for _ in range(count):
-        is_string = answer[at : at + 1] == bytes((wire.TYPE_STRING,))
+        is_string = answer[at : at + 1] == bytes((tc.TYPE_STRING,))
         vehicle, at = sized_string(answer, at + 1, end)
         if at + _TIMES.size > end:
             raise MalformedMessage(f"an answer that ends at byte {end}, inside a vehicle")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import traci
 from numpy.typing import NDArray
+from traci import constants as tc
 
 from city.errors import InputError
 from controller.sumo import wire
@@ -39,12 +40,12 @@ from signals.safety.signal_safety import SignalCommand
 Decoded = TypeVar("Decoded")
 CLOSE = wire.message([wire.command(wire.CLOSE, b"")])
 _LANE_VARIABLES = (
-    (wire.LAST_STEP_VEHICLE_NUMBER, wire.TYPE_INT),
-    (wire.LAST_STEP_HALTING, wire.TYPE_INT),
-    (wire.LAST_STEP_LENGTH, wire.TYPE_DOUBLE),
+    (tc.LAST_STEP_VEHICLE_NUMBER, tc.TYPE_INTEGER),
+    (tc.LAST_STEP_VEHICLE_HALTING_NUMBER, tc.TYPE_INTEGER),
+    (tc.LAST_STEP_LENGTH, tc.TYPE_DOUBLE),
 )
 """Variables of a lane: two ints, then a double."""
-_SPEED_VARIABLES = ((wire.LAST_STEP_VEHICLE_NUMBER, wire.TYPE_INT), (wire.LAST_STEP_MEAN_SPEED, wire.TYPE_DOUBLE))
+_SPEED_VARIABLES = ((tc.LAST_STEP_VEHICLE_NUMBER, tc.TYPE_INTEGER), (tc.LAST_STEP_MEAN_SPEED, tc.TYPE_DOUBLE))
 
 
 def check_decodable(error: Exception) -> None:
@@ -78,7 +79,7 @@ def _ignore(_: bytes) -> None:
 
 def _traffic_getters(lanes: tuple[str, ...]) -> wire.NumericGetters:
     return wire.NumericGetters(
-        [(wire.GET_LANE, variable, lane, kind) for lane in lanes for variable, kind in _SPEED_VARIABLES]
+        [(tc.CMD_GET_LANE_VARIABLE, variable, lane, kind) for lane in lanes for variable, kind in _SPEED_VARIABLES]
     )
 
 
@@ -196,7 +197,7 @@ class TraciConnection:
         self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._signals = tuple(signals)
         self._states = wire.StateGetters(signals)
-        outflow = [wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in outflow_lanes]
+        outflow = [wire.get(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lane) for lane in outflow_lanes]
         self._outflow_request = wire.message(outflow) if outflow else b""
         self._getters_of.cache_clear()
 
@@ -209,7 +210,11 @@ class TraciConnection:
             reader = wire.Reader(answer)
             return {detector: tuple(str(reader.value()) for _ in keys) for detector in detectors}
 
-        getters = [wire.get_parameter(wire.GET_DETECTOR, detector, key) for detector in detectors for key in keys]
+        getters = [
+            wire.get_parameter(tc.CMD_GET_INDUCTIONLOOP_VARIABLE, detector, key)
+            for detector in detectors
+            for key in keys
+        ]
         return self._ask(getters, decode)
 
     def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
@@ -228,8 +233,10 @@ class TraciConnection:
 
     def _new_getters(self, due: tuple[str, ...]) -> _Getters:
         lanes, rows = self._table.rows_of(due)
-        variables = [(wire.GET_LANE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_VARIABLES]
-        variables.append((wire.GET_SIM, wire.TIME, "", wire.TYPE_DOUBLE))
+        variables = [
+            (tc.CMD_GET_LANE_VARIABLE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_VARIABLES
+        ]
+        variables.append((tc.CMD_GET_SIM_VARIABLE, tc.VAR_TIME, "", tc.TYPE_DOUBLE))
         numbers = wire.NumericGetters(variables)
         vehicle_lanes, vehicle_rows = self._table.vehicle_rows_of(due)
         vehicle_ids = wire.VehicleIdGetters(vehicle_lanes)
@@ -314,7 +321,9 @@ class TraciConnection:
             reader = wire.Reader(answer)
             return {signal: str(reader.value()) for signal in signals}
 
-        return self._ask([wire.get(wire.GET_TL, wire.CURRENT_PROGRAM, signal) for signal in signals], decode)
+        return self._ask(
+            [wire.get(tc.CMD_GET_TL_VARIABLE, tc.TL_CURRENT_PROGRAM, signal) for signal in signals], decode
+        )
 
     def traffic(self, lanes: tuple[str, ...]) -> Traffic:
         numbers = self._traffic_getters_of(lanes)
@@ -322,12 +331,12 @@ class TraciConnection:
         def decode(answer: bytes) -> tuple[NDArray[np.int32], NDArray[np.float64], list[str]]:
             return *numbers.decode(answer), list(wire.Reader(answer, numbers.size).value())
 
-        pending = wire.get(wire.GET_SIM, wire.PENDING_VEHICLES, "")
+        pending = wire.get(tc.CMD_GET_SIM_VARIABLE, tc.VAR_PENDING_VEHICLES, "")
         counts, speeds_mps, waiting = self._ask([numbers.request, pending], decode)
         # its route is the same as long as a vehicle waits
         if unknown := [vehicle for vehicle in waiting if vehicle not in self._origins]:
             self._origins |= self._ask(
-                [wire.get(wire.GET_VEHICLE, wire.EDGES, vehicle) for vehicle in unknown],
+                [wire.get(tc.CMD_GET_VEHICLE_VARIABLE, tc.VAR_EDGES, vehicle) for vehicle in unknown],
                 functools.partial(_first_roads, unknown),
             )
         return Traffic(counts, speeds_mps, [self._origins[vehicle] for vehicle in waiting])
@@ -362,7 +371,7 @@ class TraciConnection:
     def switch_program(self, signal: str, program: str) -> None:
         with contextlib.suppress(CommandRejected):
             self.shown()  # receives the answer that is due first; the signal is switched even if it is a rejection
-        answer = self._request(wire.message([wire.set_string(wire.SET_TL, wire.PROGRAM, signal, program)]))
+        answer = self._request(wire.message([wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_PROGRAM, signal, program)]))
         with _decoding(""):
             wire.Reader(answer).status()
 
@@ -421,7 +430,9 @@ class TraciConnection:
         return self._stderr.error()
 
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
-        switches = [wire.set_string(wire.SET_TL, wire.PROGRAM, signal, program) for signal, program in programs]
+        switches = [
+            wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_PROGRAM, signal, program) for signal, program in programs
+        ]
         self._messages.end(wire.message(switches) + self._unmark + CLOSE)
 
     def close(self) -> None:

@@ -18,40 +18,28 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from traci import constants as tc
 
 from controller.sumo.connection import CommandRejected
 
-# equal to traci.constants
-GETVERSION, SETORDER = 0x00, 0x03
+GETVERSION = tc.CMD_GETVERSION
+SETORDER = tc.CMD_SETORDER
+CLOSE = tc.CMD_CLOSE
 HANDOVER = 0xF7
 """Not a TraCI command: a controller registers its handover plans with its guard."""
 GUARDED = "behind a guard"
 """Suffix of SUMO's version text if a guard answers."""
-GET_DETECTOR, GET_LANE, GET_VEHICLE, GET_SIM, GET_TL = 0xA0, 0xA3, 0xA4, 0xAB, 0xA2
-JUNCTION_CONTEXT = 0x89
-SET_TL, SET_SIM, SIMSTEP, CLOSE = 0xC2, 0xCB, 0x02, 0x7F
-LAST_STEP_VEHICLE_NUMBER, LAST_STEP_MEAN_SPEED, LAST_STEP_VEHICLE_IDS = 0x10, 0x11, 0x12
-LAST_STEP_HALTING, LAST_STEP_LENGTH, LAST_STEP_VEHICLE_DATA = 0x14, 0x15, 0x17
-LANE_POSITION, SPEED, WAITING_TIME, POSITION, ANGLE = 0x56, 0x40, 0x7A, 0x42, 0x43
-TIME, STATE, PROGRAM, PHASE, PHASE_DURATION = 0x66, 0x20, 0x23, 0x22, 0x24
-EDGES, PENDING_VEHICLES = 0x54, 0x94
-CURRENT_PROGRAM = 0x29
-"""Getter of the program; PROGRAM is its setter."""
-PARAMETER = 0x7E
-TYPE_INT, TYPE_DOUBLE, TYPE_STRING, TYPE_STRING_LIST, TYPE_COMPOUND = 0x09, 0x0B, 0x0C, 0x0E, 0x0F
-TYPE_POSITION_2D = 0x01
-
 WRONG_LAYOUT = "an answer whose layout does not match its getters"
 BLOCK_SIZE = 32
 """Lists that are skipped together if all of them are empty."""
 _STATUS_BYTES = 7  # length, command, result, an empty description's int32
-_VALUE_BYTES = {TYPE_INT: 4, TYPE_DOUBLE: 8}
-_DOUBLE = struct.pack("!B", TYPE_DOUBLE)
-_VEHICLE_VARIABLES = (LANE_POSITION, SPEED, WAITING_TIME)
+_VALUE_BYTES = {tc.TYPE_INTEGER: 4, tc.TYPE_DOUBLE: 8}
+_DOUBLE = struct.pack("!B", tc.TYPE_DOUBLE)
+_VEHICLE_VARIABLES = (tc.VAR_LANEPOSITION, tc.VAR_SPEED, tc.VAR_WAITING_TIME)
 
-SET_OK = bytes((_STATUS_BYTES, SET_TL, 0, 0, 0, 0, 0))
+SET_OK = bytes((_STATUS_BYTES, tc.CMD_SET_TL_VARIABLE, 0, 0, 0, 0, 0))
 """SUMO's answer to a signal command that it accepted."""
-STEPPED = bytes((_STATUS_BYTES, SIMSTEP, 0, 0, 0, 0, 0)) + bytes(4)
+STEPPED = bytes((_STATUS_BYTES, tc.CMD_SIMSTEP, 0, 0, 0, 0, 0)) + bytes(4)
 """SUMO's answer to a step if no client has subscriptions."""
 
 
@@ -71,6 +59,11 @@ def _name(text: str) -> bytes:
     return struct.pack("!i", len(raw)) + raw
 
 
+def _string(text: str) -> bytes:
+    """A string after its type."""
+    return struct.pack("!B", tc.TYPE_STRING) + _name(text)
+
+
 def get(domain: int, variable: int, name: str) -> bytes:
     """Encode a getter of a variable of the object `name`."""
     return command(domain, struct.pack("!B", variable) + _name(name))
@@ -78,31 +71,31 @@ def get(domain: int, variable: int, name: str) -> bytes:
 
 def get_parameter(domain: int, name: str, key: str) -> bytes:
     """Encode a getter of a parameter of the object `name`."""
-    return command(domain, struct.pack("!B", PARAMETER) + _name(name) + struct.pack("!B", TYPE_STRING) + _name(key))
+    return command(domain, struct.pack("!B", tc.VAR_PARAMETER) + _name(name) + _string(key))
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def set_string(domain: int, variable: int, name: str, value: str) -> bytes:
-    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!B", TYPE_STRING) + _name(value))
+    return command(domain, struct.pack("!B", variable) + _name(name) + _string(value))
 
 
 def set_parameter(key: str, value: str) -> bytes:
     """Encode the setting of a parameter of the simulation."""
-    strings = b"".join(struct.pack("!B", TYPE_STRING) + _name(text) for text in (key, value))
-    return command(SET_SIM, struct.pack("!B", PARAMETER) + _name("") + struct.pack("!Bi", TYPE_COMPOUND, 2) + strings)
+    pair = struct.pack("!Bi", tc.TYPE_COMPOUND, 2) + _string(key) + _string(value)
+    return command(tc.CMD_SET_SIM_VARIABLE, struct.pack("!B", tc.VAR_PARAMETER) + _name("") + pair)
 
 
 def set_int(domain: int, variable: int, name: str, value: int) -> bytes:
-    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bi", TYPE_INT, value))
+    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bi", tc.TYPE_INTEGER, value))
 
 
 def set_double(domain: int, variable: int, name: str, value: float) -> bytes:
-    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bd", TYPE_DOUBLE, value))
+    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bd", tc.TYPE_DOUBLE, value))
 
 
 def step(until_s: float) -> bytes:
     """Encode a step to simulated second `until_s`."""
-    return command(SIMSTEP, struct.pack("!d", until_s))
+    return command(tc.CMD_SIMSTEP, struct.pack("!d", until_s))
 
 
 def value_head(domain: int, size: int) -> bytes:
@@ -172,7 +165,7 @@ class NumericGetters:
     """
 
     def __init__(self, variables: Sequence[tuple[int, int, str, int]]) -> None:
-        """`variables`: (domain, variable, object name, TYPE_INT or TYPE_DOUBLE)."""
+        """`variables`: (domain, variable, object name, integer or double), by traci's constants."""
         self.request = b"".join(get(domain, variable, name) for domain, variable, name, _ in variables)
         template = bytearray()
         ints: list[NDArray[np.intp]] = []
@@ -181,7 +174,7 @@ class NumericGetters:
             size = _VALUE_BYTES[kind]
             value = value_begin(domain, variable, name) + struct.pack("!B", kind) + bytes(size)
             template += value_head(domain, len(value)) + value
-            (ints if kind == TYPE_INT else doubles).append(np.arange(len(template) - size, len(template)))
+            (ints if kind == tc.TYPE_INTEGER else doubles).append(np.arange(len(template) - size, len(template)))
         self.size = len(template)
         self._template = bytes(template)
         self._int_bytes = 4 * len(ints)
@@ -208,12 +201,13 @@ class StateGetters:
 
     def __init__(self, lengths: Mapping[str, int]) -> None:
         """`lengths`: number of links by signal."""
-        self.request = b"".join(get(GET_TL, STATE, signal) for signal in lengths)
+        self.request = b"".join(get(tc.CMD_GET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, signal) for signal in lengths)
         self._parts: list[tuple[bytes, bytes, int]] = []
         """By signal, the begin of its value; all that precedes a state of the expected length; this length."""
         for signal, length in lengths.items():
-            begin = value_begin(GET_TL, STATE, signal) + struct.pack("!B", TYPE_STRING)
-            head = value_head(GET_TL, len(begin) + 4 + length) + begin + struct.pack("!i", length)
+            name = value_begin(tc.CMD_GET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, signal)
+            begin = name + struct.pack("!B", tc.TYPE_STRING)
+            head = value_head(tc.CMD_GET_TL_VARIABLE, len(begin) + 4 + length) + begin + struct.pack("!i", length)
             self._parts.append((begin, head, length))
 
     def decode(self, answer: bytes) -> tuple[list[str], int]:
@@ -273,8 +267,8 @@ class VehicleIdGetters:
     """Getters of the ids of the vehicles on lanes."""
 
     def __init__(self, lanes: Sequence[str]) -> None:
-        empty = struct.pack("!Bi", TYPE_STRING_LIST, 0)
-        self._lanes = ListGetters(GET_LANE, LAST_STEP_VEHICLE_IDS, lanes, empty)
+        empty = struct.pack("!Bi", tc.TYPE_STRINGLIST, 0)
+        self._lanes = ListGetters(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lanes, empty)
         self.request = self._lanes.request
 
     def decode(self, answer: bytes, at: int = 0) -> tuple[list[bytes], list[int]]:
@@ -293,7 +287,7 @@ class VehicleIdGetters:
 
 def _sized_strings(answer: bytes, at: int, end: int) -> list[bytes]:
     """Take a list of strings apart without unpacking them: the strings, each after its size."""
-    if answer[at] != TYPE_STRING_LIST or at + 5 > end:
+    if answer[at] != tc.TYPE_STRINGLIST or at + 5 > end:
         raise MalformedMessage(WRONG_LAYOUT)
     count = int.from_bytes(answer[at + 1 : at + 5])
     at += 5
@@ -323,9 +317,11 @@ class _VehicleLayout(NamedTuple):
 @functools.lru_cache(maxsize=1 << 10)
 def _vehicle_layout(size: int) -> _VehicleLayout:
     """The layout for an id that takes `size` bytes, with its own size."""
-    requests = [command(GET_VEHICLE, bytes((variable, *bytes(size))))[:-size] for variable in _VEHICLE_VARIABLES]
-    head = value_head(GET_VEHICLE, 2 + size + 1 + 8)
-    answers = [head + bytes((GET_VEHICLE + 0x10, variable)) for variable in _VEHICLE_VARIABLES]
+    requests = [
+        command(tc.CMD_GET_VEHICLE_VARIABLE, bytes((variable, *bytes(size))))[:-size] for variable in _VEHICLE_VARIABLES
+    ]
+    head = value_head(tc.CMD_GET_VEHICLE_VARIABLE, 2 + size + 1 + 8)
+    answers = [head + bytes((tc.CMD_GET_VEHICLE_VARIABLE + 0x10, variable)) for variable in _VEHICLE_VARIABLES]
     return _VehicleLayout(
         tuple(requests), tuple(answers), struct.Struct("!" + f"{len(head) + 2 + size + 1}sd" * len(answers))
     )
@@ -375,7 +371,7 @@ class VehicleGetters:
         return np.array(values, np.float64).reshape(-1, len(_VEHICLE_VARIABLES)).T, np.array(known, np.bool_)
 
 
-_NEAR_VARIABLES = ((POSITION, TYPE_POSITION_2D), (ANGLE, TYPE_DOUBLE), (SPEED, TYPE_DOUBLE))
+_NEAR_VARIABLES = ((tc.VAR_POSITION, tc.POSITION_2D), (tc.VAR_ANGLE, tc.TYPE_DOUBLE), (tc.VAR_SPEED, tc.TYPE_DOUBLE))
 _NEAR_VALUES = struct.Struct("!3sdd3sd3sd")
 """The variables of a vehicle in a subscription's answer: id of the variable, status and type before each value."""
 _NEAR_HEADS = tuple(bytes((variable, 0, kind)) for variable, kind in _NEAR_VARIABLES)
@@ -387,15 +383,17 @@ def vehicles_near(junction: str, radius_m: float) -> bytes:
 
     A context subscription that ends in the same message: SUMO answers it at once, and sends nothing at later steps.
     """
-    head = struct.pack("!dd", 0.0, 1e9) + _name(junction) + struct.pack("!Bd", GET_VEHICLE, radius_m)
+    subscription = tc.CMD_SUBSCRIBE_JUNCTION_CONTEXT
+    head = struct.pack("!dd", 0.0, 1e9) + _name(junction) + struct.pack("!Bd", tc.CMD_GET_VEHICLE_VARIABLE, radius_m)
     variables = bytes((len(_NEAR_VARIABLES), *(variable for variable, _ in _NEAR_VARIABLES)))
-    return command(JUNCTION_CONTEXT, head + variables) + command(JUNCTION_CONTEXT, head + bytes(1))
+    return command(subscription, head + variables) + command(subscription, head + bytes(1))
 
 
 def decode_vehicles_near(answer: bytes, junction: str) -> NDArray[np.float64]:
     """float64 [vehicles, 4]: x and y in m, angle in degrees, speed in m/s. Raises CommandRejected or
     MalformedMessage."""
-    begin = bytes((JUNCTION_CONTEXT + 0x10,)) + _name(junction) + bytes((GET_VEHICLE, len(_NEAR_VARIABLES)))
+    what = bytes((tc.CMD_GET_VEHICLE_VARIABLE, len(_NEAR_VARIABLES)))
+    begin = bytes((tc.CMD_SUBSCRIBE_JUNCTION_CONTEXT + 0x10,)) + _name(junction) + what
     at, end = value_at(answer, 0, begin)
     values = []
     try:
@@ -412,7 +410,7 @@ def decode_vehicles_near(answer: bytes, junction: str) -> NDArray[np.float64]:
         raise MalformedMessage(f"an answer that ends at byte {len(answer)}, inside a vehicle") from None
     if at != end or len(values) != count:
         raise MalformedMessage(f"{len(values)} vehicles that end at byte {at}, not {count} that end at {end}")
-    if Reader(answer, end).status() != JUNCTION_CONTEXT:
+    if Reader(answer, end).status() != tc.CMD_SUBSCRIBE_JUNCTION_CONTEXT:
         raise MalformedMessage("an answer to a command other than the subscription's end")
     return np.array(values, np.float64).reshape(-1, 4)
 
@@ -432,7 +430,7 @@ def check_stepped(answer: bytes) -> None:
 
     Subscription results that follow its status belong to other clients.
     """
-    if answer != STEPPED and Reader(answer).status() != SIMSTEP:
+    if answer != STEPPED and Reader(answer).status() != tc.CMD_SIMSTEP:
         raise MalformedMessage("an answer to a command other than the step")
 
 
@@ -531,9 +529,9 @@ class Reader:
         self._string()
         (kind,) = self._take("!B")
         value: str | list[str]
-        if kind == TYPE_STRING:
+        if kind == tc.TYPE_STRING:
             value = self._string()
-        elif kind == TYPE_STRING_LIST:
+        elif kind == tc.TYPE_STRINGLIST:
             (count,) = self._take("!i")
             if not 0 <= count <= self.remaining:
                 raise MalformedMessage(f"a list of {count} strings in {self.remaining} bytes")

@@ -5,6 +5,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from traci import constants as tc
 
 from controller.sumo import wire
 from controller.sumo.connection import CommandRejected
@@ -31,7 +32,7 @@ IDS_OF = {"a_0": [], "a_1": ["~~~", "~~~~~"], "a_2": ["~" * 300]}
 VEHICLES = ["flow.1", "v" * 300]
 DETECTED = {"x": [], "y": [("~~~", DOUBLE, DOUBLE)], "z": []}
 
-NUMERIC = [(0xA3, v, lane, kind) for lane in LANES for v, kind in ((0x10, wire.TYPE_INT), (0x15, wire.TYPE_DOUBLE))]
+NUMERIC = [(0xA3, v, lane, kind) for lane in LANES for v, kind in ((0x10, tc.TYPE_INTEGER), (0x15, tc.TYPE_DOUBLE))]
 CASES = {
     "numbers": (wire.NumericGetters(NUMERIC).decode, numbers_answer(LANES, [(INT, DOUBLE)] * 2)),
     "states": (wire.StateGetters({k: len(v) for k, v in STATES.items()}).decode, state_answer(STATES.items())),

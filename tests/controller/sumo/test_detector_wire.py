@@ -5,10 +5,11 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from traci import constants as tc
 
 from controller.sumo.detector_passages import DetectorVehicle
 from controller.sumo.detector_wire import DetectorGetters
-from controller.sumo.wire import BLOCK_SIZE, TYPE_INT, MalformedMessage
+from controller.sumo.wire import BLOCK_SIZE, MalformedMessage
 from tests.controller.sumo.traci_answers import detectors_answer
 
 TIMES_S = st.floats(allow_nan=False, allow_infinity=False)
@@ -41,7 +42,7 @@ def test_answer_that_goes_on_is_malformed():
 
 def test_number_of_vehicles_beyond_any_answer_is_malformed():
     getters, answer, _ = answer_and_expected([[("v", 1.0, 2.0)]])
-    number = answer.index(struct.pack("!Bi", TYPE_INT, 1)) + 1
+    number = answer.index(struct.pack("!Bi", tc.TYPE_INTEGER, 1)) + 1
     for wrong in (-1, 1 << 25, (1 << 31) - 1):
         with pytest.raises(MalformedMessage):
             getters.decode(answer[:number] + struct.pack("!i", wrong) + answer[number + 4 :])

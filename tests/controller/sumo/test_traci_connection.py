@@ -7,6 +7,7 @@ import threading
 from types import MappingProxyType, SimpleNamespace
 
 import pytest
+from traci import constants as tc
 
 from controller.sumo import wire
 from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost, WaitAborted
@@ -35,13 +36,13 @@ def tracking(ours, abort_requested=lambda: False, vehicle_lanes_of=MappingProxyT
 
 
 def numbers(vehicles):
-    of_lane = ((0x10, wire.TYPE_INT, b"\0\0\0%c"), (0x14, wire.TYPE_INT, b"\0\0\0%c"))
+    of_lane = ((0x10, tc.TYPE_INTEGER, b"\0\0\0%c"), (0x14, tc.TYPE_INTEGER, b"\0\0\0%c"))
     answer = b""
     for lane, count in zip(LANES, vehicles, strict=True):
         for variable, kind, form in of_lane:
             answer += status(0xA3) + value(0xA3, variable, lane, kind, form % count)
-        answer += status(0xA3) + value(0xA3, 0x15, lane, wire.TYPE_DOUBLE, b"\x40\x14" + bytes(6))  # 5.0
-    return answer + status(0xAB) + value(0xAB, 0x66, "", wire.TYPE_DOUBLE, b"\x40\x14" + bytes(6))
+        answer += status(0xA3) + value(0xA3, 0x15, lane, tc.TYPE_DOUBLE, b"\x40\x14" + bytes(6))  # 5.0
+    return answer + status(0xAB) + value(0xAB, 0x66, "", tc.TYPE_DOUBLE, b"\x40\x14" + bytes(6))
 
 
 @contextlib.contextmanager
@@ -63,7 +64,7 @@ def answering(sumo, request, answer, closes=False):
     assert not thread.is_alive(), "the request has not arrived"
 
 
-STEPPED = wire.message([status(wire.SIMSTEP) + bytes(4)])
+STEPPED = wire.message([status(tc.CMD_SIMSTEP) + bytes(4)])
 CLOSE = wire.message([wire.command(wire.CLOSE, b"")])
 
 
@@ -71,11 +72,14 @@ def shown(state="Gr"):
     return wire.message([state_answer([("X", state)])])
 
 
-def read(ends, vehicles=(3, 4), states=None, until_s=5.0):
-    """Read after a step. `states`: SUMO's message with the signal's state; None: Gr; b"": it follows later."""
+def read(ends, vehicles=(3, 4), states=None, until_s=5.0, ids=b"", step=STEPPED):
+    """Read after a step.
+
+    `states`: what SUMO sends after the lanes; None: the state Gr. `ids`: answers to getters of vehicles' ids.
+    """
     connection, sumo = ends
     connection.advance(until_s)
-    sumo.sendall(STEPPED + wire.message([numbers(vehicles)]) + (shown() if states is None else states))
+    sumo.sendall(step + wire.message([numbers(vehicles), ids]) + (shown() if states is None else states))
     return connection.read(("TL",))
 
 
@@ -97,24 +101,16 @@ def vehicle_ends(sockets):
     return tracking(sockets[0], vehicle_lanes_of={"TL": list(IDS_OF)}), sockets[1]
 
 
-def lanes_and_ids(ids_of):
-    return STEPPED + wire.message([numbers([3, 4]), ids_answer(ids_of)])
-
-
-def read_with_vehicles(connection, sumo, answer):
+def read_with_vehicles(ends, answer):
     """Read after a step; `answer`: to the request for the vehicles' values."""
-    connection.advance(5.0)
-    sumo.sendall(lanes_and_ids(IDS_OF) + shown() + wire.message([answer]))
-    return connection.read(("TL",))
+    return read(ends, states=shown() + wire.message([answer]), ids=ids_answer(IDS_OF))
 
 
 def test_vehicles_are_requested_once_their_ids_are_known(vehicle_ends):
     connection, sumo = vehicle_ends
-    connection.advance(5.0)
-    sumo.sendall(lanes_and_ids(IDS_OF) + shown())
     request = wire.VehicleGetters([sized(name) for name, _ in VEHICLES]).request
     with answering(sumo, wire.message([request]), wire.message([vehicle_answer(VEHICLES)])):
-        assert connection.read(("TL",)) == (5.0, [], {}, ())
+        assert read(vehicle_ends, ids=ids_answer(IDS_OF)) == (5.0, [], {}, ())
     assert connection.lanes == ("in0_0", "in1_0", "up_0")
     row, *values = connection.readings.by_vehicle
     assert row.tolist() == [1, 1, 2] and [tuple(of) for of in zip(*values, strict=True)] == [own for _, own in VEHICLES]
@@ -123,20 +119,20 @@ def test_vehicles_are_requested_once_their_ids_are_known(vehicle_ends):
 
 def test_nothing_more_is_requested_without_vehicles(vehicle_ends):
     connection, sumo = vehicle_ends
-    read_with_vehicles(connection, sumo, vehicle_answer(VEHICLES))
+    read_with_vehicles(vehicle_ends, vehicle_answer(VEHICLES))
     sumo.recv(1 << 16)
-    connection.advance(10.0)
-    sumo.sendall(lanes_and_ids({lane: [] for lane in IDS_OF}))
-    connection.read(("TL",))
-    assert sumo.recv(1 << 16).endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")]))
+    read(vehicle_ends, states=b"", ids=ids_answer({lane: [] for lane in IDS_OF}))
+    assert sumo.recv(1 << 16).endswith(
+        wire.message([wire.get(tc.CMD_GET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, "X")])
+    )
     assert connection.readings.by_vehicle is NO_VEHICLES
     sumo.sendall(shown())
     assert connection.shown() == {"X": "Gr"} and not select.select([sumo], [], [], 0)[0]
 
 
 def test_vehicle_that_another_client_removed_is_left_out(vehicle_ends):
-    connection, sumo = vehicle_ends
-    read_with_vehicles(connection, sumo, vehicle_answer([VEHICLES[0], ("b", None), VEHICLES[2]]))
+    connection, _ = vehicle_ends
+    read_with_vehicles(vehicle_ends, vehicle_answer([VEHICLES[0], ("b", None), VEHICLES[2]]))
     row, position_m, speed_mps, waiting_s = connection.readings.by_vehicle
     assert row.tolist() == [1, 2] and position_m.tolist() == [30.0, 1.0] and speed_mps.tolist() == [2.0, 13.9]
     assert waiting_s.tolist() == [0.0, 0.0] and connection.readings.vehicles.tolist() == [3, 4, 0]
@@ -145,29 +141,24 @@ def test_vehicle_that_another_client_removed_is_left_out(vehicle_ends):
 @pytest.mark.parametrize("answer", [b"", b"nonsense", vehicle_answer(VEHICLES)[:-1], vehicle_answer(VEHICLES[::-1])])
 def test_malformed_vehicles_end_the_connection(vehicle_ends, answer):
     with pytest.raises(SumoConnectionLost):
-        read_with_vehicles(*vehicle_ends, answer)
+        read_with_vehicles(vehicle_ends, answer)
 
 
 def test_answers_stay_in_order_after_rejected_vehicle_ids(vehicle_ends):
-    connection, sumo = vehicle_ends
-    connection.advance(5.0)
-    rejected = status(wire.GET_LANE, 0xFF, "Lane 'in0_0' is not known")
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4]), rejected]) + shown())
+    connection, _ = vehicle_ends
     with pytest.raises(CommandRejected, match="Lane 'in0_0' is not known"):
-        connection.read(("TL",))
-    read_with_vehicles(connection, sumo, vehicle_answer(VEHICLES))
+        read(vehicle_ends, ids=status(tc.CMD_GET_LANE_VARIABLE, 0xFF, "Lane 'in0_0' is not known"))
+    read_with_vehicles(vehicle_ends, vehicle_answer(VEHICLES))
     assert connection.readings.by_vehicle.position_m.tolist() == [30.0, 9.5, 1.0]
 
 
 def test_answers_stay_in_order_after_an_aborted_wait_for_vehicles(sockets, quick_polls):
     ours, sumo = sockets
     connection = tracking(ours, lambda: True, {"TL": list(IDS_OF)})
-    connection.advance(5.0)
-    sumo.sendall(lanes_and_ids(IDS_OF) + shown())
     with pytest.raises(WaitAborted):
-        connection.read(("TL",))
+        read((connection, sumo), ids=ids_answer(IDS_OF))
     sumo.sendall(wire.message([vehicle_answer(VEHICLES)]))
-    read_with_vehicles(connection, sumo, vehicle_answer([("a", (31.0, 1.0, 0.0)), *VEHICLES[1:]]))
+    read_with_vehicles((connection, sumo), vehicle_answer([("a", (31.0, 1.0, 0.0)), *VEHICLES[1:]]))
     assert connection.readings.by_vehicle.position_m.tolist() == [31.0, 9.5, 1.0]
 
 
@@ -186,11 +177,13 @@ def test_states_are_requested_after_numbers_and_sent_before_commands(ends, cross
     connection, sumo = ends
     all_red, _ = SignalSafety(crossing, SafetyTimes(3, 4)).permit("rrrr", 0.0)
     read(ends, states=b"")
-    assert sumo.recv(1 << 16).endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")])), (
-        "requested without waiting"
-    )
+    assert sumo.recv(1 << 16).endswith(
+        wire.message([wire.get(tc.CMD_GET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, "X")])
+    ), "requested without waiting"
     connection.set([all_red])
-    assert sumo.recv(1 << 16) == wire.message([wire.set_string(wire.SET_TL, wire.STATE, "X", "rrrr")])
+    assert sumo.recv(1 << 16) == wire.message(
+        [wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, "X", "rrrr")]
+    )
     sumo.sendall(shown())
     connection.advance(10.0)
     assert connection.shown() == {"X": "Gr"}, "of the reading, whatever commands were sent since"
@@ -199,15 +192,15 @@ def test_states_are_requested_after_numbers_and_sent_before_commands(ends, cross
 
 def test_switch_program_keeps_the_states_of_the_reading(ends):
     connection, _ = ends
-    read(ends, states=shown() + wire.message([status(wire.SET_TL)]))
+    read(ends, states=shown() + wire.message([status(tc.CMD_SET_TL_VARIABLE)]))
     connection.switch_program("X", "0")
     assert connection.shown() == {"X": "Gr"}
 
 
 def test_programs_are_requested_between_two_steps(ends):
     connection, sumo = ends
-    text = value(wire.GET_TL, wire.CURRENT_PROGRAM, "X", wire.TYPE_STRING, b"\0\0\0\6online")
-    read(ends, states=shown() + wire.message([status(wire.GET_TL) + text]))
+    text = value(tc.CMD_GET_TL_VARIABLE, tc.TL_CURRENT_PROGRAM, "X", tc.TYPE_STRING, b"\0\0\0\6online")
+    read(ends, states=shown() + wire.message([status(tc.CMD_GET_TL_VARIABLE) + text]))
     assert connection.programs(["X"]) == {"X": "online"} and connection.shown() == {"X": "Gr"}
     for answer, error in ((b"\0\0\0\1", SumoConnectionLost), (b"\x09\xa2\xff\0\0\0\2no", CommandRejected)):
         sumo.sendall(wire.message([answer]))
@@ -236,14 +229,15 @@ def test_close_waits_for_its_answer(ends):
 def test_switch_program_works_after_rejected_states(ends):
     connection, sumo = ends
     read(ends, states=b"")
-    sumo.sendall(wire.message([status(wire.GET_TL, 0xFF, "not today")]))
-    switch = wire.message([wire.set_string(wire.SET_TL, wire.PROGRAM, "X", "0")])
-    with answering(sumo, switch, wire.message([status(wire.SET_TL)])):
+    sumo.sendall(wire.message([status(tc.CMD_GET_TL_VARIABLE, 0xFF, "not today")]))
+    switch = wire.message([wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_PROGRAM, "X", "0")])
+    with answering(sumo, switch, wire.message([status(tc.CMD_SET_TL_VARIABLE)])):
         connection.switch_program("X", "0")
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"), [(status(wire.GET_TL, 0xFF, "not today"), CommandRejected), (b"nonsense", SumoConnectionLost)]
+    ("answer", "error"),
+    [(status(tc.CMD_GET_TL_VARIABLE, 0xFF, "not today"), CommandRejected), (b"nonsense", SumoConnectionLost)],
 )
 def test_unreadable_states_raise_as_numbers_do(ends, answer, error):
     read(ends, states=wire.message([answer]))
@@ -253,12 +247,9 @@ def test_unreadable_states_raise_as_numbers_do(ends, answer, error):
 
 def test_answers_stay_in_order_after_a_rejection(ends):
     connection, sumo = ends
-    connection.advance(5.0)
-    rejected = wire.message([status(wire.SIMSTEP, 0xFF, "not today")])
-    sumo.sendall(rejected + wire.message([numbers([0, 0])]) + shown())
     with pytest.raises(CommandRejected, match="not today"):
-        connection.read(("TL",))
-    sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, "no such program")]))
+        read(ends, step=wire.message([status(tc.CMD_SIMSTEP, 0xFF, "not today")]))
+    sumo.sendall(wire.message([status(tc.CMD_SET_TL_VARIABLE, 0xFF, "no such program")]))
     with pytest.raises(CommandRejected, match="no such program"):
         connection.switch_program("X", "0")
 
@@ -267,11 +258,8 @@ def test_answers_stay_in_order_after_a_rejection(ends):
     "answer", [b"\0\0\0\3", wire.message([b"nonsense"]) + STEPPED, STEPPED + wire.message([b"more"])]
 )
 def test_malformed_answer_ends_the_connection(ends, answer):
-    connection, sumo = ends
-    connection.advance(5.0)
-    sumo.sendall(answer)
     with pytest.raises(SumoConnectionLost):
-        connection.read(("TL",))
+        read(ends, step=answer)
 
 
 def test_wait_for_sumo_checks_at_intervals_for_an_abort(sockets, quick_polls):
@@ -303,9 +291,9 @@ def test_late_answers_of_an_aborted_wait_are_not_mixed_up(sockets, quick_polls):
     with pytest.raises(WaitAborted):
         connection.switch_program("X", "0")
     late = STEPPED + wire.message([numbers([3, 4])]) + shown()
-    sumo.sendall(late + wire.message([status(wire.SET_TL)]))
+    sumo.sendall(late + wire.message([status(tc.CMD_SET_TL_VARIABLE)]))
     for program in "12":
-        sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, f"no program {program}")]))
+        sumo.sendall(wire.message([status(tc.CMD_SET_TL_VARIABLE, 0xFF, f"no program {program}")]))
         with pytest.raises(CommandRejected, match=f"no program {program}"):
             connection.switch_program("X", program)
 
