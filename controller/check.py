@@ -140,7 +140,7 @@ def _compare(
 
 
 def _uses_server(args: argparse.Namespace) -> bool:
-    """Whether contracts are read from a model server, not from the models' folder."""
+    """True if contracts are read from a model server, not from the models' folder."""
     return args.server is not None or args.district is not None
 
 
@@ -195,7 +195,7 @@ def _stored(city: City, street: StreetNetwork, version: Version, tl: str) -> pb.
 
 
 def _no_model(city: City, street: StreetNetwork, tl: str, folder: Path) -> str:
-    """What to do about a TL without a model; for dialect street, with what the shipped policy fits. Raises
+    """The remedy for a TL without a model; for dialect street, with what the shipped policy fits. Raises
     InputError."""
     if city.tls[tl].dialect != street_dialect.DIALECT.name:
         return f"{folder}: holds no version; export it (greenserve export --tl {tl})"

@@ -98,7 +98,7 @@ def abandon(loop: DecisionLoop, connection: ReleaseConnection) -> None:
 
 
 def _left_to_guard(loop: DecisionLoop, connection: ReleaseConnection) -> bool:
-    """Whether unreleased signals remain that a guard hands back when the connection closes."""
+    """True if unreleased signals remain that a guard hands back when the connection closes."""
     unreleased = [signal for signal, _ in loop.unreleased()]
     if unreleased and connection.is_guarded:
         log.warning("left to the guard to hand back: %s", ", ".join(unreleased))

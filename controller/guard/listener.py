@@ -81,7 +81,7 @@ def record_of(pid_file: Path) -> dict[str, Any] | None:
 
 
 def _looks_like_traci(connection: socket.socket) -> bool:
-    """Whether the first message arrives at once and has a controller's length; the simulation waits meanwhile."""
+    """True if the first message arrives at once and has a controller's length; the simulation waits meanwhile."""
     connection.settimeout(FIRST_MESSAGE_TIMEOUT_S)
     try:
         size = connection.recv(4, socket.MSG_PEEK | socket.MSG_WAITALL)

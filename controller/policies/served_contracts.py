@@ -67,7 +67,7 @@ class ContractSource:
         return contract
 
     def _member(self, tl: str, error: ServingError) -> pb.Member | None:
-        """The fleet's member for a TL whose own model is not served; None if the fleet does not answer for it."""
+        """The fleet's member for a TL whose own model is not served; None if there is none."""
         # for a model that it does not serve, TensorFlow Serving reports an unknown label
         if not isinstance(error, ModelNotFound) and not isinstance(self._version, str):
             return None
@@ -121,7 +121,7 @@ def _versions(client: Client, tl: str) -> str:
 
 
 def same_contract(a: pb.PolicyContract, b: pb.PolicyContract) -> bool:
-    """Whether two contracts are equal except for their origin."""
+    """True if two contracts are equal except for their origin."""
     copies = pb.PolicyContract(), pb.PolicyContract()
     for copy, contract in zip(copies, (a, b), strict=True):
         copy.CopyFrom(contract)
@@ -144,7 +144,7 @@ class ComparedContract(NamedTuple):
 
 
 class ComparedContracts(NamedTuple):
-    """What a comparison of all TLs' contracts found."""
+    """The result of a comparison of all TLs' contracts."""
 
     same: tuple[str, ...]
     changed: tuple[str, ...]
@@ -181,7 +181,7 @@ class ServedContracts:
         )
 
     def is_known(self, tl: str, version: int) -> bool:
-        """Whether the version's contract has been compared."""
+        """True if the version's contract has been compared."""
         return version in self._compared[tl]
 
     def contract_of(self, tl: str, version: int) -> pb.PolicyContract | None:
@@ -190,8 +190,7 @@ class ServedContracts:
         return compared.contract if compared is not None else None
 
     def is_unchanged(self, tl: str) -> bool:
-        """Whether the TL's version that answered last has the contract of the start; also true if it is not compared
-        yet."""
+        """True if the version that answered last has the contract of the start, or is not compared yet."""
         return all(compared.is_same for compared in list(self._compared[tl].values())[-1:])
 
     def note_answer(self, tl: str, version: int) -> None:

@@ -209,8 +209,7 @@ class ServedPolicies:
     def _request_fleet(
         self, observations: Mapping[str, Observation], end_s: float, may_look_up: bool = True
     ) -> Mapping[str, Answer | Exception]:
-        """Answers of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not
-        answer.
+        """Answers of the fleet by TL; {} if it does not answer. A TL with a value that is not finite has an exception.
 
         If the server no longer has the fleet's version, the number is looked up and the new version is requested, once.
         `may_look_up`: false in that second request.

@@ -29,7 +29,7 @@ class SumoAccess:
 
     @property
     def has_other_clients(self) -> bool:
-        """Whether SUMO may have other clients, so that it must not end with this one."""
+        """True if SUMO may have other clients, so that it must not end with this one."""
         return self.attach is not None or self.clients > 1
 
 

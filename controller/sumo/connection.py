@@ -88,7 +88,7 @@ class ApiConnection(Protocol):
 
 
 class DecisionConnection(Protocol):
-    """What decision steps need: commands, simulated time, readings."""
+    """Commands, simulated time and readings, for decision steps."""
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ class TrackingConnection(DecisionConnection, Protocol):
 
 
 class StartConnection(TrackingConnection, ApiConnection, Protocol):
-    """What the start of a run needs, up to its first decision step."""
+    """All that the start of a run needs, up to its first decision step."""
 
     def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
         """Mark signals as controlled by `owner` until this connection is closed; "" removes marks. Raises
@@ -175,10 +175,10 @@ class TrafficConnection(Protocol):
 
 
 class ViewConnection(Protocol):
-    """What a picture of the running street needs, between a reading and the next commands."""
+    """Vehicles and signals of the running street, for a picture between a reading and the next commands."""
 
     def shown(self) -> dict[str, str]:
-        """As that of `DecisionConnection`."""
+        """See `DecisionConnection.shown`."""
 
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
         """Read all vehicles around a junction: float64 [vehicles, 4].
@@ -195,7 +195,7 @@ class ViewConnection(Protocol):
 
 
 class OperatedConnection(ViewConnection, Protocol):
-    """What a run needs while an operator lets it wait between two steps."""
+    """Signs of life, for a run that waits between two steps for its pace or an operator."""
 
     def keep_alive(self) -> None:
         """Show the connection's guard, if any, that this process is alive. Raises SumoConnectionLost, WaitAborted."""
@@ -205,11 +205,11 @@ class OperatedConnection(ViewConnection, Protocol):
 
 
 class ReleaseConnection(Protocol):
-    """What the release of a run's signals needs beside its decision steps."""
+    """The last resorts of a release, beside its decision steps."""
 
     @property
     def is_guarded(self) -> bool:
-        """Whether a guard has the handover plans, and hands the signals back safely when this connection closes."""
+        """True if a guard has the handover plans, and hands the signals back safely when this connection closes."""
 
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
         """Request (signal, program) switches and close, without waiting for answers to earlier requests."""

@@ -44,7 +44,7 @@ class DetectorPassages:
         """Second of the newest reading."""
 
     def add(self, time_s: float, vehicles_of: Mapping[int, Sequence[DetectorVehicle]]) -> list[DetectorChange]:
-        """What a reading adds, in order of time; at one moment of a detector, entries come first.
+        """Find the changes of a reading, in order of time; at one moment of a detector, entries come first.
 
         Args:
             time_s: simulated second of the reading.
@@ -95,7 +95,7 @@ class TrackedDetectors:
         self._changes += self._passages.add(time_s, vehicles_of)
 
     def take_changes(self) -> list[DetectorChange]:
-        """What has changed since the last call."""
+        """Return the changes since the last call."""
         changes, self._changes = self._changes, []
         return changes
 

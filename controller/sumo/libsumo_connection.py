@@ -71,7 +71,10 @@ class LibsumoConnection:
 
     def detector_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
         domain = self.api.inductionloop
-        return {detector: tuple(domain.getParameter(detector, key) for key in keys) for detector in domain.getIDList()}
+        parameters = {}
+        for detector in domain.getIDList():
+            parameters[detector] = tuple(domain.getParameter(detector, key) for key in keys)
+        return parameters
 
     def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
         now = self.api.simulation.getTime()
@@ -166,12 +169,11 @@ class LibsumoConnection:
         return [self.api.lane.getLastStepVehicleIDs(name) for name in self._table.outflow_lanes]
 
     def _read_detectors(self, time_s: float) -> None:
-        get = self.api.inductionloop.getVehicleData
-        vehicles_of = {
-            k: [DetectorVehicle(vehicle, entry_s, exit_s) for vehicle, _, entry_s, exit_s, _ in data]
-            for k, data in enumerate(map(get, self._detectors.ids))
-            if data
-        }
+        vehicles_of = {}
+        for k, detector in enumerate(self._detectors.ids):
+            # (vehicle, length, entry, exit, type)
+            if data := self.api.inductionloop.getVehicleData(detector):
+                vehicles_of[k] = [DetectorVehicle(vehicle, entry_s, exit_s) for vehicle, _, entry_s, exit_s, _ in data]
         self._detectors.add(time_s, vehicles_of)
 
     def _count_outflow(self) -> None:

@@ -90,9 +90,9 @@ def define_off_programs(api: Any, signals: Iterable[SignalNetwork]) -> None:
 
 def _check_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
     """Raise InputError unless SUMO and the file have the same links."""
-    running = [
-        sorted({(pair[0], pair[1]) for pair in link if pair}) for link in api.trafficlight.getControlledLinks(signal.id)
-    ]
+    running = []
+    for link in api.trafficlight.getControlledLinks(signal.id):
+        running.append(sorted({(pair[0], pair[1]) for pair in link if pair}))
     in_file = [sorted(set(link)) for link in signal.links]
     # states may be longer than the number of links: either side may omit the empty ones
     while running and not running[-1]:
@@ -205,7 +205,7 @@ def _differing_lane(exported: Sequence[pb.Approach], signal: SignalNetwork) -> s
 
 
 def _is_same(exported: pb.Approach, now: pb.Approach) -> bool:
-    """Whether an incoming lane is the exported one."""
+    """Compare an incoming lane with the exported one."""
 
     def names_of(approach: pb.Approach) -> tuple[object, ...]:
         upstream = [lane.lane_id for lane in approach.upstream]

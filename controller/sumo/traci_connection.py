@@ -95,7 +95,7 @@ def _state_getters(links_of: tuple[tuple[str, int], ...]) -> wire.StateGetters:
 
 
 class _Getters(NamedTuple):
-    """What is read for the TLs that are due."""
+    """The getters for the TLs that are due."""
 
     numbers: wire.NumericGetters
     """Of the lane variables, and the time."""
@@ -208,7 +208,10 @@ class TraciConnection:
 
         def decode(answer: bytes) -> dict[str, tuple[str, ...]]:
             reader = wire.Reader(answer)
-            return {detector: tuple(str(reader.value()) for _ in keys) for detector in detectors}
+            parameters = {}
+            for detector in detectors:
+                parameters[detector] = tuple(str(reader.value()) for _ in keys)
+            return parameters
 
         getters = [
             wire.get_parameter(tc.CMD_GET_INDUCTIONLOOP_VARIABLE, detector, key)

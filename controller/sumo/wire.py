@@ -140,7 +140,7 @@ class MessageSplitter:
 
     @property
     def is_between(self) -> bool:
-        """Whether every message is complete."""
+        """True if every message is complete."""
         return not self._data
 
     def feed(self, data: bytes) -> Iterator[bytes]:

@@ -42,10 +42,18 @@ class TrafficMeter:
         """`contracts`: of the controlled TLs; their signals in this order are those of the events."""
         self._tls = [contract.tl for contract in contracts]
         self._index = {tl: k for k, tl in enumerate(self._tls)}
-        self._lanes_of = [
-            list(dict.fromkeys(lane for signal in contract.signals for lane in signal.lane_ids))
-            for contract in contracts
-        ]
+        self._lanes_of: list[list[str]] = []
+        self._green_links: list[_GreenLinks] = []
+        signal_tl: list[int] = []
+        links: list[int] = []
+        for k, contract in enumerate(contracts):
+            lanes = [lane for signal in contract.signals for lane in signal.lane_ids]
+            self._lanes_of.append(list(dict.fromkeys(lanes)))
+            for signal_id in contract.signal_ids:
+                is_vehicle_link = [length_m == 0 for length_m in street.signals[signal_id].crossing_m]
+                self._green_links.append(_GreenLinks(is_vehicle_link))
+                signal_tl.append(k)
+                links.append(sum(is_vehicle_link))
         self._rows_of: list[Rows] = []
         self._batch_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_batch)
         count = len(self._tls)
@@ -53,15 +61,8 @@ class TrafficMeter:
         self._read_s: Floats = np.full(count, np.nan)
         self._delay_s: Floats = np.zeros(count)
         self._has_delay = np.zeros(count, bool)
-        vehicle_links = [
-            [length == 0 for length in street.signals[s].crossing_m] for c in contracts for s in c.signal_ids
-        ]
-        self._green_links = [_GreenLinks(links) for links in vehicle_links]
-        self._signal_tl: Rows = np.array(
-            [k for k, contract in enumerate(contracts) for _ in contract.signal_ids], np.intp
-        )
-        links = np.bincount(self._signal_tl, [sum(links) for links in vehicle_links], count)
-        self._links: Floats = np.maximum(links, 1.0)
+        self._signal_tl: Rows = np.array(signal_tl, np.intp)
+        self._links: Floats = np.maximum(np.bincount(self._signal_tl, links, count), 1.0)
         self._green: Floats = np.zeros(count)
         self._weight = 0.0
 
