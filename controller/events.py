@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from controller.sumo.detector_passages import DetectorChange
+from controller.sumo.tracked_detectors import DetectorChange
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.observation import Observation, PhaseState, Readings

@@ -25,8 +25,8 @@ from controller.recording.messages import Encoder
 from controller.recording.record_file import RecordedStep
 from controller.recording.run_start import RunStart
 from controller.sumo.connection import SumoConnection
-from controller.sumo.detector_passages import step_ends
 from controller.sumo.network import running_signals
+from controller.sumo.tracked_detectors import step_ends
 from protos import record_pb2 as record
 from simulation.controlled_simulation import Control
 

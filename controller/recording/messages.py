@@ -12,7 +12,7 @@ import numpy as np
 
 from controller.events import DecisionEvent, Sent, TlDecision
 from controller.recording.run_start import RunStart
-from controller.sumo.detector_passages import DetectorChange
+from controller.sumo.tracked_detectors import DetectorChange
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode

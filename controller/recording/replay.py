@@ -28,7 +28,7 @@ from controller.recording.record_file import RecordedStep
 from controller.recording.recorded_run import MALFORMED, RecordedRun
 from controller.recording.run_start import RunStart
 from controller.sumo.connection import ONLINE, StepResult, TrackedLanes
-from controller.sumo.detector_passages import DetectorChange
+from controller.sumo.tracked_detectors import DetectorChange
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.sumo.detector_passages import DetectorChange
+from controller.sumo.tracked_detectors import DetectorChange
 from signals.observation import Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import SignalCommand
 

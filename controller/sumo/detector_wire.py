@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from traci import constants as tc
 
-from controller.sumo.detector_passages import DetectorVehicle
+from controller.sumo.tracked_detectors import DetectorVehicle
 from controller.sumo.wire import WRONG_LAYOUT, ListGetters, MalformedMessage, sized_string
 
 VALUES_PER_VEHICLE = 5

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
-from controller.sumo.detector_passages import DetectorVehicle, TrackedDetectors
 from controller.sumo.programs import sumo_program
+from controller.sumo.tracked_detectors import DetectorVehicle, TrackedDetectors
 from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 

@@ -28,11 +28,11 @@ from controller.sumo.connection import (
     Traffic,
     WaitAborted,
 )
-from controller.sumo.detector_passages import TrackedDetectors
 from controller.sumo.detector_wire import DetectorGetters
 from controller.sumo.messages import MessageStream
 from controller.sumo.programs import StderrReader
 from controller.sumo.signal_commands import decode_rejections, encode_commands
+from controller.sumo.tracked_detectors import TrackedDetectors
 from controller.sumo.wire import MalformedMessage
 from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import SignalCommand

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traci import constants as tc
 
-from controller.sumo.detector_passages import DetectorVehicle
 from controller.sumo.detector_wire import DetectorGetters
+from controller.sumo.tracked_detectors import DetectorVehicle
 from controller.sumo.wire import BLOCK_SIZE, MalformedMessage
 from tests.controller.sumo.traci_answers import detectors_answer
 

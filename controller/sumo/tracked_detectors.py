@@ -1,7 +1,7 @@
 """Vehicles that come onto induction loops (E1) and leave them.
 
 SUMO reports the vehicles that were on a detector during its newest step, each with the times of its entry and exit.
-So detectors are read after every step of SUMO, also between two decisions. `DetectorPassages` makes entries and exits
+So detectors are read after every step of SUMO, also between two decisions. `TrackedDetectors` makes entries and exits
 of these readings. https://sumo.dlr.de/docs/TraCI/Induction_Loop_Value_Retrieval.html
 """
 
@@ -34,17 +34,27 @@ class DetectorChange(NamedTuple):
     is_entry: bool
 
 
-class DetectorPassages:
-    """Finds the entries and exits of vehicles in the readings of detectors."""
+class TrackedDetectors:
+    """Finds the entries and exits of vehicles in the readings of detectors, one after every step of SUMO."""
 
-    def __init__(self) -> None:
+    def __init__(self, detectors: Sequence[str], now: float, sumo_step_s: float) -> None:
+        self.ids = tuple(detectors)
+        self._now = now
+        self._sumo_step_s = sumo_step_s
         self._on: dict[int, set[tuple[Hashable, float]]] = {}
         """By detector, (vehicle, its entry in s) of those that are on it; without empty detectors."""
         self._read_s = -math.inf
         """Second of the newest reading."""
+        self._changes: list[DetectorChange] = []
 
-    def add(self, time_s: float, vehicles_of: Mapping[int, Sequence[DetectorVehicle]]) -> list[DetectorChange]:
-        """Find the changes of a reading, in order of time; at one moment of a detector, entries come first.
+    def advance(self, until_s: float) -> list[float]:
+        """The ends of SUMO's steps in the segment that ends at until_s."""
+        ends = step_ends(self._now, until_s, self._sumo_step_s)
+        self._now = until_s
+        return ends
+
+    def add(self, time_s: float, vehicles_of: Mapping[int, Sequence[DetectorVehicle]]) -> None:
+        """Add a reading.
 
         Args:
             time_s: simulated second of the reading.
@@ -71,31 +81,10 @@ class DetectorPassages:
             if now:
                 self._on[detector] = now
         self._read_s = time_s
-        return sorted(changes, key=lambda change: (change.time_s, change.detector, not change.is_entry))
-
-
-class TrackedDetectors:
-    """The detectors that a connection reads after every step of SUMO, and what has changed since its last reading."""
-
-    def __init__(self, detectors: Sequence[str], now: float, sumo_step_s: float) -> None:
-        self.ids = tuple(detectors)
-        self._now = now
-        self._sumo_step_s = sumo_step_s
-        self._passages = DetectorPassages()
-        self._changes: list[DetectorChange] = []
-
-    def advance(self, until_s: float) -> list[float]:
-        """The ends of SUMO's steps in the segment that ends at until_s."""
-        ends = step_ends(self._now, until_s, self._sumo_step_s)
-        self._now = until_s
-        return ends
-
-    def add(self, time_s: float, vehicles_of: Mapping[int, Sequence[DetectorVehicle]]) -> None:
-        """Take the vehicles after the step that ends at time_s, as `DetectorPassages.add`."""
-        self._changes += self._passages.add(time_s, vehicles_of)
+        self._changes += sorted(changes, key=lambda change: (change.time_s, change.detector, not change.is_entry))
 
     def take_changes(self) -> list[DetectorChange]:
-        """Return the changes since the last call."""
+        """Return the changes since the last call, in order of time; at one moment of a detector, entries first."""
         changes, self._changes = self._changes, []
         return changes
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.sumo.detector_passages import DetectorChange, DetectorPassages, DetectorVehicle, step_ends
+from controller.sumo.tracked_detectors import DetectorChange, DetectorVehicle, TrackedDetectors, step_ends
 from signals.simulation_time import round_to_ms
 
 END_S = 12.0
@@ -23,15 +23,18 @@ def of_newest_step(passages, time_s, step_s):
     return vehicles_of
 
 
+def changes(tracked, time_s, vehicles_of):
+    tracked.add(time_s, vehicles_of)
+    return tracked.take_changes()
+
+
 @given(PASSAGES, st.sampled_from([0.1, 0.5, 1.0]))
 def test_every_entry_and_exit_is_found_once_and_in_order(passages, step_s):
-    found, readings = [], DetectorPassages()
-    for time_s in step_ends(0.0, END_S, step_s):
+    found, tracked = [], TrackedDetectors((), 0.0, step_s)
+    for time_s in tracked.advance(END_S):
+        found += changes(tracked, time_s, of_newest_step(passages, time_s, step_s))
         # a second reading of the same moment adds nothing
-        for _ in range(2):
-            new = readings.add(time_s, of_newest_step(passages, time_s, step_s))
-            found += new
-        assert new == []
+        assert changes(tracked, time_s, of_newest_step(passages, time_s, step_s)) == []
     exits = [(detector, (entry + stay) / 1000) for detector, entry, stay in passages if entry + stay <= 1000 * END_S]
     expected = [DetectorChange(detector, entry / 1000, True) for detector, entry, _ in passages]
     expected += [DetectorChange(detector, exit_s, False) for detector, exit_s in exits]
@@ -40,15 +43,16 @@ def test_every_entry_and_exit_is_found_once_and_in_order(passages, step_s):
 
 
 def test_vehicle_that_is_there_at_first_has_entered_before():
-    assert DetectorPassages().add(60.0, {4: [DetectorVehicle("a", 12.5, -1.0)]}) == [DetectorChange(4, 12.5, True)]
+    tracked = TrackedDetectors((), 0.0, 1.0)
+    assert changes(tracked, 60.0, {4: [DetectorVehicle("a", 12.5, -1.0)]}) == [DetectorChange(4, 12.5, True)]
 
 
 def test_vehicle_that_sumo_no_longer_knows_has_left():
-    readings = DetectorPassages()
-    readings.add(10.0, {0: [DetectorVehicle("a", 9.5, -1.0), DetectorVehicle("b", 9.8, -1.0)]})
-    assert readings.add(11.0, {0: [DetectorVehicle("b", 9.8, -1.0)]}) == [DetectorChange(0, 11.0, False)]
-    assert readings.add(12.0, {}) == [DetectorChange(0, 12.0, False)]
-    assert readings.add(13.0, {}) == []
+    tracked = TrackedDetectors((), 0.0, 1.0)
+    changes(tracked, 10.0, {0: [DetectorVehicle("a", 9.5, -1.0), DetectorVehicle("b", 9.8, -1.0)]})
+    assert changes(tracked, 11.0, {0: [DetectorVehicle("b", 9.8, -1.0)]}) == [DetectorChange(0, 11.0, False)]
+    assert changes(tracked, 12.0, {}) == [DetectorChange(0, 12.0, False)]
+    assert changes(tracked, 13.0, {}) == []
 
 
 @pytest.mark.parametrize(
