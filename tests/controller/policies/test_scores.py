@@ -5,13 +5,12 @@ import shutil
 import numpy as np
 import pytest
 
-from controller.policies.served_contracts import fetch_contracts
-from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from protos import predict_pb2 as wire
 from serving.client import Client, Fleet
 from serving.contract import from_saved_model
 from serving.embedded.config import ServerConfig
+from tests.controller.policies.controlled_tls import ControlledTls, failed
 from tests.export import mixed_fleet
 from tests.export.mixed_fleet import ACTORS, CATEGORICAL
 from tests.serving.conftest import running
@@ -34,15 +33,13 @@ def served(request, models, tmp_path):
 
 
 def ask(client, observations, with_fleet, with_scores):
-    contracts = fetch_contracts(client, ACTORS, None)
-    fleet = ServedFleet(client, "city", contracts, None) if with_fleet else None
-    if fleet is not None:
-        fleet.update()
-        assert fleet.coverage.tls == set(ACTORS)
-    policies = ServedPolicies(client, contracts, None, 30.0, fleet=fleet, with_scores=with_scores)
-    answers = policies.ask(observations)
-    assert not [answer for answer in answers.values() if isinstance(answer, Exception)], answers
-    assert fleet is None or fleet.coverage is not None, "the fleet is not suspended"
+    started = ControlledTls(client, ACTORS, None, "city" if with_fleet else "", 30.0, with_scores)
+    if started.fleet is not None:
+        started.fleet.update()
+        assert started.fleet.coverage.tls == set(ACTORS)
+    answers = started.policies.ask(observations)
+    assert not failed(answers), answers
+    assert started.fleet is None or started.fleet.coverage is not None, "the fleet is not suspended"
     return answers
 
 

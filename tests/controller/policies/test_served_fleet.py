@@ -18,6 +18,7 @@ from protos import policy_pb2 as pb
 from serving.client import Client, Fleet
 from serving.embedded.config import ServerConfig
 from serving.errors import InvalidResponse, ModelNotFound, Unavailable
+from tests.controller.policies.controlled_tls import ControlledTls, failed
 from tests.serving.conftest import running
 
 TLS = ("SA101", "SA103", "SA104", "SA108")
@@ -32,16 +33,12 @@ def fleet_models(grid_models, tmp_path_factory):
     return folder
 
 
-class City:
+class City(ControlledTls):
     """A server with a fleet, its client, and the policies of a controller."""
 
-    def __init__(self, server, client, pinned=None):
-        self.server, self.client = server, client
-        self.contracts = fetch_contracts(client, TLS, None)
-        self.fleet = ServedFleet(client, "city", self.contracts, pinned)
-        self.policies = ServedPolicies(client, self.contracts, pinned, 5.0, fleet=self.fleet)
-        rng = np.random.default_rng(0)
-        self.observations = {tl: rng.random(c.observation.size, np.float32) for tl, c in self.contracts.items()}
+    def __init__(self, server, client, models):
+        super().__init__(client, TLS, fleet="city")
+        self.server, self.client, self.models = server, client, models
 
     def calls(self, model):
         labels = {"model_name": model, "status": "OK"}
@@ -89,11 +86,6 @@ class City:
         return {**self.contracts, tl: contract}
 
 
-def failed(answers):
-    """The TLs without an answer."""
-    return {tl for tl, answer in answers.items() if isinstance(answer, Exception)}
-
-
 def raising(error):
     def act():
         raise error
@@ -114,9 +106,7 @@ def city(fleet_models, tmp_path):
     shutil.copytree(fleet_models, tmp_path / "models")
     server_config = ServerConfig(tmp_path / "models", port=0, poll_s=3600)
     with running(server_config) as server, Client(f"127.0.0.1:{server.port}", retries=0) as client:
-        made = City(server, client)
-        made.models = tmp_path / "models"
-        yield made
+        yield City(server, client, tmp_path / "models")
 
 
 def as_numbers(answers):
@@ -273,7 +263,7 @@ def test_version_replaced_under_its_number_is_not_followed(covered, caplog):
     for tl in TLS:
         covered.policies.contracts.check(tl)
     assert "SA103: the server now answers with version 1, with another contract; its actions are ignored" in caplog.text
-    assert failed(covered.policies.ask(covered.observations)) == {"SA103"}
+    assert failed(covered.ask()) == {"SA103"}
 
 
 def replace_action(monkeypatch, change):
@@ -286,7 +276,7 @@ def replace_action(monkeypatch, change):
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_only_the_tl_whose_numbers_are_not_finite_has_no_answer(covered, number, monkeypatch):
-    own = covered.policies.ask(covered.observations)
+    own = covered.ask()
     columns = covered.fleet.coverage.fleet.actions["SA103"]
 
     def spoil(action):
@@ -304,10 +294,10 @@ def test_only_the_tl_whose_numbers_are_not_finite_has_no_answer(covered, number,
 @pytest.mark.parametrize("change", [lambda action: action.astype(str).astype(object), lambda action: action[:, :-1]])
 def test_fleet_answer_without_numbers_or_of_another_size_suspends_the_fleet(covered, change, monkeypatch):
     replace_action(monkeypatch, change)
-    answers = covered.policies.ask(covered.observations)
+    answers = covered.ask()
     monkeypatch.undo()
     assert covered.fleet.coverage is None
-    assert agree(answers, covered.policies.ask(covered.observations))
+    assert agree(answers, covered.ask())
 
 
 def test_update_in_progress_does_not_re_enable_a_suspended_fleet(covered):
@@ -320,30 +310,30 @@ def test_update_in_progress_does_not_re_enable_a_suspended_fleet(covered):
 
 
 def without_own_models(city, tls):
-    """Stop serving the own models of TLs; the policies of a controller that starts then."""
+    """Stop serving the own models of TLs; what a controller has that starts then."""
     city.remove(*tls)
-    contracts = fetch_contracts(city.client, TLS, None, "city")
-    fleet = ServedFleet(city.client, "city", contracts, None)
-    fleet.update()
-    return contracts, ServedPolicies(city.client, contracts, None, 5.0, fleet=fleet), fleet
+    started = ControlledTls(city.client, TLS, fleet="city")
+    started.fleet.update()
+    return started
 
 
 def test_fleet_answers_alone_for_tls_whose_own_models_are_not_served(city):
-    own = city.policies.ask(city.observations)
-    contracts, policies, fleet = without_own_models(city, TLS)
-    assert contracts == city.contracts and fleet.coverage.only_in_fleet == set(TLS)
+    own = city.ask()
+    started = without_own_models(city, TLS)
+    assert started.contracts == city.contracts and started.fleet.coverage.only_in_fleet == set(TLS)
     for tls in (TLS, ["SA103"]):
-        answers, counts = city.count_calls(policies, tls)
+        answers, counts = city.count_calls(started.policies, tls)
         assert counts == {"city": 1} and agree(answers, {tl: own[tl] for tl in tls})
-    assert policies.model_numbers == dict.fromkeys(TLS, 1)
+    assert started.policies.model_numbers == dict.fromkeys(TLS, 1)
 
 
 def test_fleet_alone_answers_over_a_publication_without_an_update(city):
-    _, policies, fleet = without_own_models(city, TLS)
+    started = without_own_models(city, TLS)
     for before, after in (("1", "2"), ("2", "3")):
         city.rename(f"city/{before}", f"city/{after}")
-        assert not failed(policies.ask(city.observations))
-        assert fleet.coverage.version == int(after) and fleet.coverage.only_in_fleet == set(TLS)
+        assert not failed(started.ask())
+        coverage = started.fleet.coverage
+        assert coverage.version == int(after) and coverage.only_in_fleet == set(TLS)
 
 
 def test_fleet_answers_at_once_for_a_tl_whose_own_model_was_removed(covered):
@@ -356,18 +346,18 @@ def test_model_that_is_nowhere_served_does_not_end_a_suspension(covered):
     covered.remove("SA103")
     covered.fleet.suspend("no answer")
     covered.fleet._contracts["SA103"] = pb.PolicyContract(tl="SA103")  # the fleet's one differs
-    answers = covered.policies.ask(covered.observations)
+    answers = covered.ask()
     assert failed(answers) == {"SA103"} and isinstance(answers["SA103"], ModelNotFound)
     assert covered.fleet.coverage is None
 
 
 def test_fleet_that_fails_is_asked_again_by_tls_without_own_models(city, monkeypatch):
-    _, policies, fleet = without_own_models(city, TLS[:2])
+    started = without_own_models(city, TLS[:2])
     replace_action(monkeypatch, lambda action: action[:, :-1])
-    assert failed(policies.ask(city.observations)) == set(TLS[:2])
-    assert fleet.coverage is not None, "it is not suspended"
+    assert failed(started.ask()) == set(TLS[:2])
+    assert started.fleet.coverage is not None, "it is not suspended"
     monkeypatch.undo()
-    assert not failed(policies.ask(city.observations))
+    assert not failed(started.ask())
 
 
 def test_missing_model_is_an_error_unless_the_fleet_holds_the_wanted_version(city):
@@ -435,7 +425,7 @@ def test_a_pinned_tl_is_answered_by_its_own_model_until_the_pin_is_taken_back(co
 
 def test_a_pinned_version_that_is_unloaded_is_not_answered_by_the_fleet(covered):
     covered.policies.pin("SA103", 7)
-    answers = covered.policies.ask(covered.observations)
+    answers = covered.ask()
     assert failed(answers) == {"SA103"} and isinstance(answers["SA103"], ModelNotFound)
 
 
@@ -448,7 +438,7 @@ def test_a_version_that_the_server_lacks_is_refused_in_words(city):
 
 
 def test_comparing_contracts_on_request_covers_every_tl(city):
-    city.policies.ask(city.observations)
+    city.ask()
     compared = city.policies.compare_contracts()
     assert (set(compared.same), compared.changed, compared.failed) == (set(TLS), (), ())
     assert city.fleet.coverage.tls == set(TLS)
@@ -457,7 +447,7 @@ def test_comparing_contracts_on_request_covers_every_tl(city):
 def test_contracts_of_answered_versions_are_known_for_own_models_and_fleets(city):
     exports, tl = Exports(city.policies, city.models, lambda: 0.0), "SA101"
     for model in (tl, "city"):
-        answer = city.policies.ask(city.observations)[tl]
+        answer = city.ask()[tl]
         assert answer.model == model
         assert city.policies.contract_of(tl, model, answer.version) == city.contracts[tl]
         assert exports.of(tl, model, answer.version)["manifest"]["path"] == f"models/{tl}/1/assets.extra/export.json"
