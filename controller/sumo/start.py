@@ -103,14 +103,12 @@ def attach(
     """
     stderr = StderrReader(process.stderr if process is not None else None)
     connection = _connected(address, process, stderr)
-    if order is not None:
-        try:
-            connection.setOrder(order)
-        except BaseException as error:
-            _close(connection)
-            if isinstance(error, Exception):
-                _raise_order_error(error, address, order, process, stderr)
-            raise
+    try:
+        if order is not None:
+            _set_order(connection, order, address, process, stderr)
+    except BaseException:
+        _close(connection)
+        raise
     return TraciConnection(connection, traci.FatalTraCIError, process, stderr, interrupts, through_guard)
 
 
@@ -134,25 +132,28 @@ def _connected(address: tuple[str, int], process: subprocess.Popen[bytes] | None
             time.sleep(CONNECT_INTERVAL_S)
 
 
-def _raise_order_error(
-    error: Exception,
-    address: tuple[str, int],
+def _set_order(
+    connection: Any,
     order: int,
+    address: tuple[str, int],
     process: subprocess.Popen[bytes] | None,
     stderr: StderrReader,
 ) -> None:
-    """Raise InputError if the error of setOrder comes from SUMO's answer, or from the end of the connection."""
+    """Set this client's TraCI order; SUMO answers once all its clients have connected. Raises InputError."""
     host, port = address
-    if isinstance(error, traci.TraCIException):
+    try:
+        connection.setOrder(order)
+    except traci.TraCIException as error:
         raise InputError(
             f"SUMO at {host}:{port} rejects order {order} for this client: {error}; pass another --order"
         ) from None
-    check_decodable(error)
-    if not isinstance(error, (traci.FatalTraCIError, OSError)):
-        return
-    if process is not None:
-        raise InputError(f"SUMO ended before the simulation began: {stderr.error() or error}") from None
-    raise InputError(
-        f"{host}:{port} closed the connection ({error}): SUMO ended, or it is not a SUMO server, "
-        "or it is a guard that has a controller"
-    ) from None
+    except Exception as error:
+        check_decodable(error)
+        if not isinstance(error, (traci.FatalTraCIError, OSError)):
+            raise
+        if process is not None:
+            raise InputError(f"SUMO ended before the simulation began: {stderr.error() or error}") from None
+        raise InputError(
+            f"{host}:{port} closed the connection ({error}): SUMO ended, or it is not a SUMO server, "
+            "or it is a guard that has a controller"
+        ) from None
