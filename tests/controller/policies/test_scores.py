@@ -72,6 +72,14 @@ def test_scores_that_are_not_requested_change_no_action(served, observations, wi
         np.testing.assert_array_equal(answers[tl].action, found.action)
 
 
+def ask_own_model(fake, models, with_scores):
+    """The answer of SA101's own model."""
+    contracts = {"SA101": from_saved_model(models / "SA101" / "1")}
+    with Client(fake.address) as client:
+        policies = ServedPolicies(client, contracts, None, 30.0, with_scores=with_scores)
+        return policies.ask({"SA101": np.zeros(9, np.float32)})["SA101"]
+
+
 @pytest.mark.parametrize(("with_scores", "output_filter"), [(False, ["action"]), (True, [])])
 def test_own_models_are_asked_for_the_action_alone_without_scores(fake, models, with_scores, output_filter):
     requests = []
@@ -81,10 +89,7 @@ def test_own_models_are_asked_for_the_action_alone_without_scores(fake, models, 
         return answer(action=np.array([1]), probabilities=np.array([[0.25, 0.5, 0.25]], np.float32))
 
     fake.answer = respond
-    contracts = {"SA101": from_saved_model(models / "SA101" / "1")}
-    with Client(fake.address) as client:
-        policies = ServedPolicies(client, contracts, None, 30.0, with_scores=with_scores)
-        found = policies.ask({"SA101": np.zeros(9, np.float32)})["SA101"]
+    found = ask_own_model(fake, models, with_scores)
     assert [list(request.output_filter) for request in requests] == [output_filter]
     assert (None if found.scores is None else found.scores.tolist()) == ([0.25, 0.5, 0.25] if with_scores else None)
 
@@ -112,8 +117,5 @@ def test_fleet_is_asked_for_the_action_alone_without_scores(fake, models, tmp_pa
 @pytest.mark.parametrize("scores", [np.zeros((1, 2), np.float32), np.array([[b"a", b"b", b"c"]], object)])
 def test_scores_that_do_not_fit_the_contract_cost_no_decision(fake, models, scores):
     fake.answer = lambda request, context: answer(action=np.array([1]), probabilities=scores)
-    contracts = {"SA101": from_saved_model(models / "SA101" / "1")}
-    with Client(fake.address) as client:
-        policies = ServedPolicies(client, contracts, None, 30.0, with_scores=True)
-        found = policies.ask({"SA101": np.zeros(9, np.float32)})["SA101"]
+    found = ask_own_model(fake, models, with_scores=True)
     assert found.action.item() == 1 and found.scores is None
