@@ -89,6 +89,7 @@ def _first_roads(vehicles: Sequence[str], answer: bytes) -> dict[str, str]:
     return {vehicle: reader.value()[0] for vehicle in vehicles}
 
 
+# a watcher's view changes rarely, and there are few watchers
 @functools.lru_cache(4)
 def _state_getters(links_of: tuple[tuple[str, int], ...]) -> wire.StateGetters:
     return wire.StateGetters(dict(links_of))

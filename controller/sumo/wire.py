@@ -31,7 +31,7 @@ GUARDED = "behind a guard"
 """Suffix of SUMO's version text if a guard answers."""
 WRONG_LAYOUT = "an answer whose layout does not match its getters"
 BLOCK_SIZE = 32
-"""Lists that are skipped together if all of them are empty."""
+"""Lists that are skipped together if all of them are empty: one comparison, of about 1 kB."""
 _STATUS_BYTES = 7  # length, command, result, an empty description's int32
 _VALUE_BYTES = {tc.TYPE_INTEGER: 4, tc.TYPE_DOUBLE: 8}
 _DOUBLE = struct.pack("!B", tc.TYPE_DOUBLE)
@@ -74,6 +74,7 @@ def get_parameter(domain: int, name: str, key: str) -> bytes:
     return command(domain, struct.pack("!B", tc.VAR_PARAMETER) + _name(name) + _string(key))
 
 
+# a signal shows the same few states again and again
 @functools.lru_cache(maxsize=1 << 14)
 def set_string(domain: int, variable: int, name: str, value: str) -> bytes:
     return command(domain, struct.pack("!B", variable) + _name(name) + _string(value))
