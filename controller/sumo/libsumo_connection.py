@@ -35,7 +35,7 @@ class LibsumoConnection:
         self._rows_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_rows)
         self._rejected: dict[str, str] = {}
         """SUMO's error text by signal, of the commands since the last reading."""
-        self._signals: tuple[str, ...] = ()
+        self._signals: dict[str, int] = {}
         self._shown: dict[str, str] = {}
         self._shown_before: list[tuple[float, Sequence[str]]] = []
         self._segment_end_s: float | None = None
@@ -65,7 +65,7 @@ class LibsumoConnection:
     ) -> None:
         self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._rows_of.cache_clear()
-        self._signals = tuple(signals)
+        self._signals = dict(signals)
         self._on_outflow_lanes = [self._vehicles_on_outflow_lanes()]
         self._count_outflow()
 
@@ -83,7 +83,7 @@ class LibsumoConnection:
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         if commands and self._segment_end_s is not None:
-            self._shown_before.append((self._segment_end_s, self._states()))
+            self._shown_before.append((self._segment_end_s, self.signal_states(self._signals)))
         for command in commands:
             try:
                 self._set(command)
@@ -108,7 +108,7 @@ class LibsumoConnection:
         rejected, self._rejected = self._rejected, {}
         shown, self._shown_before = self._shown_before, []
         self._segment_end_s = None
-        self._shown = dict(zip(self._signals, self._states(), strict=True))
+        self._shown = dict(zip(self._signals, self.signal_states(self._signals), strict=True))
         self._count_outflow()
         lane, readings = self.api.lane, self._table.readings
         names, rows, vehicle_lanes, vehicle_rows = self._rows_of(due)
@@ -161,9 +161,6 @@ class LibsumoConnection:
         domain = self.api.vehicle
         rows = [(*domain.getPosition(v), domain.getAngle(v), domain.getSpeed(v)) for v in domain.getIDList()]
         return np.array(rows, np.float64).reshape(-1, 4)
-
-    def _states(self) -> list[str]:
-        return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in self._signals]
 
     def _vehicles_on_outflow_lanes(self) -> list[Sequence[str]]:
         return [self.api.lane.getLastStepVehicleIDs(name) for name in self._table.outflow_lanes]

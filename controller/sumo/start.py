@@ -56,11 +56,11 @@ def connect(sumo: SumoAccess, interrupts: Interrupts) -> TraciConnection:
     """Connect to a running SUMO, or start one. Raises InputError. `interrupts`: the operator's requests."""
     if sumo.attach is not None:
         return attach(sumo.attach, interrupts, sumo.order)
+    program = sumo_gui_program() if sumo.gui else sumo_program()
     port = sumo.port or free_port()
     if sumo.port:
         _check_free(port)
     log_clients(port, sumo.clients)
-    program = sumo_gui_program() if sumo.gui else sumo_program()
     command = [program, *sumo.arguments, "--remote-port", str(port), "--num-clients", str(sumo.clients)]
     command += GUI_OPTIONS if sumo.gui else ()
     # a process group of its own: Ctrl-C at the terminal must reach only the controller, which releases first
