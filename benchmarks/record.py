@@ -9,7 +9,7 @@ cases run interleaved, each in a process of its own, in turns of a twelfth of th
 - recorded, as a simulation at full speed does it: a chunk each second of wall time;
 - recorded with a chunk at each step, as a run in real time does it: more bytes, because a chunk is compressed by
   itself;
-- recorded with the loops of `greenserve detectors`, which SUMO simulates too and which are read after each of its
+- recorded with the detectors of `greenserve detectors`, which SUMO simulates too and which are read after each of its
   steps.
 
 The last turn includes the end of the record: all of it is written, with its index, and on the disk (fsync). Not
@@ -83,10 +83,10 @@ def controlled(sumocfg: Path, seconds: float, case: str, transport: str, folder:
     contracts = contracts_of(street, "sumo-rl")
     options: list[str] = []
     if case == WITH_DETECTORS:
-        loops = Path(folder).with_suffix(".add.xml")
-        detectors.write(loops, detectors.place(street))
+        additional = Path(folder).with_suffix(".add.xml")
+        detectors.write(additional, detectors.place(street))
         listed = sumo_files.listed_files(sumocfg, "additional-files")
-        options = ["--additional-files", ",".join(map(str, [*listed, loops]))]
+        options = ["--additional-files", ",".join(map(str, [*listed, additional]))]
     connection = open_connection(transport, sumocfg, options)
     check_connection(connection, transport)
     start = checked_start(connection, street, contracts)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.assembly import loop_from
@@ -25,8 +24,8 @@ from controller.decision_step import DecisionLoop
 from controller.events import DecisionEvent, OperatorAction
 from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart
-from controller.sumo.connection import ONLINE, CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
-from controller.sumo.induction_loops import LoopChange
+from controller.sumo.connection import ONLINE, StepResult, TrackedLanes
+from controller.sumo.tracked_detectors import DetectorChange
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
@@ -88,11 +87,7 @@ class RecordedSteps:
 
 
 class RecordedConnection:
-    """A `SumoConnection` that returns what was recorded, and sends nothing."""
-
-    connection_error: type[Exception] = SumoConnectionLost
-    api = None
-    is_guarded = False
+    """A `TrackingConnection` that returns what was recorded, and sends nothing."""
 
     def __init__(self, run: RunStart, steps: RecordedSteps) -> None:
         self._steps = steps
@@ -102,8 +97,8 @@ class RecordedConnection:
         self._shown = {signal: running.shown for signal, running in run.start.signals.items()}
         self._until_s: float | None = None
         """End of the newest segment; None if nothing was simulated since the last reading."""
-        self._has_loop_changes_of: record.Step | None = None
-        """The step whose vehicles on loops a reading has returned."""
+        self._has_detector_changes_of: record.Step | None = None
+        """The step whose vehicles on detectors a reading has returned."""
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -122,13 +117,6 @@ class RecordedConnection:
     ) -> None:
         self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._outflow_rows = [self._table.row[lane] for lane in outflow_lanes]
-
-    def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """None: no simulation runs."""
-        return {}
-
-    def track_loops(self, loops: Sequence[str], sumo_step_s: float) -> None:
-        """Do nothing: the record has what was read."""
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         """Do nothing: the record has the states that SUMO showed."""
@@ -154,15 +142,15 @@ class RecordedConnection:
             self._shown = dict(zip(self._shown, step.shown[-1].states, strict=True))
         shown = [(each.end_s, tuple(each.states)) for each in step.shown[:-1]]
         rejected = {each.signal: each.reason for each in step.rejections}
-        return StepResult(step.at_s, shown, rejected, self._loop_changes(step))
+        return StepResult(step.at_s, shown, rejected, self._detector_changes(step))
 
-    def _loop_changes(self, step: record.Step) -> list[LoopChange]:
+    def _detector_changes(self, step: record.Step) -> list[DetectorChange]:
         """Those of a step, once."""
-        if step is self._has_loop_changes_of:
+        if step is self._has_detector_changes_of:
             return []
-        self._has_loop_changes_of = step
+        self._has_detector_changes_of = step
         changes = step.detectors
-        return [LoopChange(*each) for each in zip(changes.detector, changes.time_s, changes.is_entry, strict=True)]
+        return [DetectorChange(*each) for each in zip(changes.detector, changes.time_s, changes.is_entry, strict=True)]
 
     def _set_readings(self, step: record.Step) -> None:
         recorded = tuple(self._tls[k] for k in step.due)
@@ -190,41 +178,8 @@ class RecordedConnection:
         frozen = self._steps.current.step.frozen if self._steps.current is not None else ()
         return {signal: ONLINE if signal in frozen else "" for signal in signals}
 
-    def traffic(self, lanes: tuple[str, ...]) -> Traffic:
-        """Raise CommandRejected: a record has no mean speeds."""
-        raise CommandRejected("a record has no mean speeds of lanes")
-
-    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
-        """None: a record has no vehicles away from the lanes that were read."""
-        return np.zeros((0, 4))
-
-    def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
-        """Do nothing: no simulation runs."""
-
-    def register_handover(self, content: bytes) -> None:
-        """Do nothing: no simulation runs."""
-
     def switch_program(self, signal: str, program: str) -> None:
         """Do nothing: no simulation runs."""
-
-    def keep_alive(self) -> None:
-        """Do nothing: a replay has no guard."""
-
-    def check_open(self) -> None:
-        """Do nothing: a record does not end by itself."""
-
-    def signal_states(self, links_of: Mapping[str, int]) -> list[str]:
-        """None of them: a record has the states of controlled signals alone."""
-        return [""] * len(links_of)
-
-    def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
-        """Do nothing: no simulation runs."""
-
-    def error_message(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        """Do nothing: the record's files belong to its reader."""
 
 
 class RecordedPolicies:
