@@ -184,7 +184,7 @@ def test_client_verify_decides_whether_clients_need_a_certificate(verify, grid_m
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", "Error parsing text-format tensorflow.serving.SSLConfig: "),
+        ("nonsense", "not a tensorflow.serving.SSLConfig: "),
         ('server_key: "x"', "server_key or server_cert is missing"),
         ('server_key: "x" server_cert: "y" client_verify: true', "custom_ca is missing; add the CA bundle"),
     ],

@@ -194,54 +194,48 @@ def restored_process():
         signal.signal(number, handler)
 
 
-def test_wrong_flags_give_one_error_line_and_exit_code_2(models, capsys, tmp_path, restored_process):
-    city = ["--city", str(GRID / "city.toml")]
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (["--models-dir", "none"], "none: no such folder"),
+        (["--models-dir", ".", "--port", "TAKEN"], "cannot listen on 127.0.0.1:"),
+        (["--models-dir", ".", "--port=0", "--rest_api_port", "TAKEN"], "choose another --rest_api_port"),
+        (["--models-dir", ".", "--port=9000", "--rest_api_port=9000"], "cannot be the same as --port"),
+        (["--models-dir", ".", "--model_base_path", "/"], "both name the models"),
+        (["--models-dir", ".", "--monitoring_config_file", "x"], "--monitoring_config_file needs --rest_api_port"),
+        (["--models-dir", ".", "--models_root", "none"], "--models_root none: no such folder"),
+        (["--model_name", "x"], "--model_name needs --model_base_path"),
+        (["--model_base_path=models/x"], "must be an absolute path"),
+        (["--model_config_file", "none.config"], "none.config: cannot be read"),
+        (["--city", "none.toml"], "no such file"),
+        (["--enable_model_warmup=maybe"], "'maybe' must be true or false"),
+        (["--port", "70000"], "--port 70000 must lie between 0 and 65535"),
+        (["--rest_api_port", "70000"], "--rest_api_port 70000 must lie between"),
+        (["--poll-s", "90000"], "--file_system_poll_wait_seconds 90000.0 must lie between -86400 and 86400"),
+        (["--poll-s", "nan"], "must lie between"),
+        (["--rest_api_timeout_in_ms=86400001"], "must lie between"),
+        (["--load_retry_interval_micros=86400000001"], "must lie between"),
+        (["--num_load_threads=-1"], "--num_load_threads -1 must lie between 0"),
+        (["--rest_api_max_body_bytes=0"], "must lie between 1 and 67108864"),
+        (["--rest_api_max_body_bytes=67108865"], "must lie between 1 and 67108864"),
+        (["--grpc_max_message_mb=0"], "must lie between 1 and 2048"),
+        (["--grpc_max_message_mb=2049"], "must lie between 1 and 2048"),
+        (["--enable_profiler=false"], "--enable_profiler=false is not a flag of this server; python -m serving --help"),
+        (["--enable_batching"], "--enable_batching is not a flag of this server"),
+        (["--rest_api_p=1"], "--rest_api_p=1 is not a flag of this server"),
+        (["nonsense"], "nonsense is not a flag of this server"),
+    ],
+)
+def test_wrong_flags_give_one_error_line_and_exit_code_2(flags, part, tmp_path, monkeypatch, capsys, restored_process):
+    monkeypatch.chdir(tmp_path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        for flags, message in (
-            (["--models-dir", str(tmp_path / "none"), *city], "no such folder"),
-            (["--models-dir", str(models), "--port", port, *city], "cannot listen on 127.0.0.1:"),
-            (["--models-dir", str(models), "--port", "70000", *city], "must lie between"),
-            (["--models-dir", str(models), "--poll-s", "90000", *city], "must be at most 86400"),
-            (["--models-dir", str(models), "--model_base_path", str(models), *city], "both name the models"),
-            (["--model_name", "x", *city], "--model_name needs --model_base_path"),
-            (["--model_config_file", str(tmp_path / "none.config"), *city], "none.config: cannot be read"),
-            (
-                ["--enable_profiler=false", *city],
-                "--enable_profiler=false: this server has tensorflow_model_server's --enable_profiler at its default "
-                "only, true;",
-            ),
-            (["--rest_api_port", "70000", *city], "--rest_api_port 70000 must lie between"),
-            (
-                ["--models-dir", str(models), "--port=0", "--rest_api_port", port, *city],
-                "choose another --rest_api_port",
-            ),
-            (
-                ["--models-dir", str(models), "--port=9000", "--rest_api_port=9000", *city],
-                "cannot be the same as --port",
-            ),
-            (
-                ["--models-dir", str(models), "--monitoring_config_file", "x", *city],
-                "--monitoring_config_file needs --rest_api_port",
-            ),
-            (
-                ["--models-dir", str(models), "--batching_parameters_file", "x", *city],
-                "--batching_parameters_file at its default only, empty;",
-            ),
-            (["--rest_api_timeout_in_ms=86400001", *city], "must be at most 86400000"),
-            (["--load_retry_interval_micros=86400000001", *city], "must be at most 86400000000"),
-            (["--enable_batching=true", *city], "this server does not batch"),
-            (["--nonsense", *city], "unknown argument --nonsense"),
-            (["--rest_api_p=1", *city], "unknown argument --rest_api_p=1"),
-            (["--models", str(models), *city], "unknown argument --models"),
-            (["--num_load_threads=-1", *city], "--num_load_threads -1 must lie between 0"),
-            (["--city", str(tmp_path / "city.toml")], "no such file"),
-        ):
-            assert main(flags) == 2
-            lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-            assert len(lines) == 1 and message in lines[0], lines
+        city = [] if "--city" in flags else ["--city", str(GRID / "city.toml")]
+        assert main([*(port if flag == "TAKEN" else flag for flag in flags), *city]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and part in lines[0], lines
 
 
 def test_a_version_number_beyond_int64_is_ignored(models):

@@ -41,10 +41,7 @@ def pairs():
     metadata = wire.GetModelMetadataResponse()
     metadata.metadata["signature_def"].value = b"abc"
     yield metadata, get_model_metadata_pb2.GetModelMetadataResponse
-    log = prediction_log_pb.PredictionLog(predict_log=prediction_log_pb.PredictLog(request=ours, response=response))
-    log.log_metadata.model_spec.CopyFrom(spec)
-    log.log_metadata.sampling_config.sampling_rate, log.log_metadata.timestamp_secs = 0.5, 7
-    log.log_metadata.saved_model_tags.append("serve")
+    log = prediction_log_pb.PredictionLog(predict_log=prediction_log_pb.PredictLog(request=ours))
     yield log, prediction_log_pb2.PredictionLog
 
 
