@@ -57,11 +57,6 @@ _OPTIONS: dict[str, int | str] = {
 }
 
 
-def _options(config: ServerConfig) -> dict[str, int | str]:
-    """gRPC's options."""
-    return {**_OPTIONS, "grpc.max_receive_message_length": config.max_message_bytes, **dict(config.channel_arguments)}
-
-
 class Server:
     """An embedded server; `start` returns once the models are served and the ports are open."""
 
@@ -88,10 +83,11 @@ class Server:
         self._set_health(serving=False)
         # two threads: one for GetModelStatus while a reload, of which only one runs, occupies the other for minutes
         self._model_service_pool = futures.ThreadPoolExecutor(2, thread_name_prefix="model_service")
+        limit = {"grpc.max_receive_message_length": config.max_message_bytes}
         self._server = grpc.server(
             futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
             maximum_concurrent_rpcs=config.threads + config.max_queued_calls,
-            options=list(_options(config).items()),
+            options=list({**_OPTIONS, **limit, **dict(config.channel_arguments)}.items()),
         )
         self._add_services()
         self._rest: RestServer | None = None
@@ -115,11 +111,9 @@ class Server:
         return session
 
     def _add_services(self) -> None:
-        manager = self.manager
-
-        partial = functools.partial
+        manager, partial = self.manager, functools.partial
         prediction_rpcs: dict[str, tuple[Any, Any]] = {
-            "Predict": (partial(predict, manager, self.metrics.count_run), wire.PredictRequest),
+            "Predict": (partial(predict, manager, self.metrics), wire.PredictRequest),
             "GetModelMetadata": (partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
             **{name: (partial(unimplemented, name), message) for name, message in UNIMPLEMENTED_RPCS.items()},
         }

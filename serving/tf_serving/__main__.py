@@ -11,7 +11,7 @@ request them by number until they have moved.
 
 import argparse
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -125,14 +125,18 @@ def _write(args: argparse.Namespace) -> None:
     selected = _select_versions(args, available, models_dir)
     districts = _districts(args, city, available)
     fleets = {district.fleet for district in districts.values()} if districts else None
-    models = _Models(models_dir, fleets, args.all_models)
-    if fleet_tls := models.fleet_members(selected).intersection(item.partition("=")[0] for item in args.model):
+
+    def fleet_members(models: Mapping[str, Versions]) -> set[str]:
+        return set() if args.all_models else config_files.fleet_members(models_dir, models, fleets)
+
+    if fleet_tls := fleet_members(selected).intersection(item.partition("=")[0] for item in args.model):
         raise InputError(
             f"--model: {', '.join(sorted(fleet_tls))} is in a fleet, which is served instead; pass --all-models too"
         )
     files = ServerFiles({}, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), _ssl(args))
     for folder, names in _models_by_server(list(available), districts).items():
-        publication = _Publication(models, files, args.out / folder, {name: selected[name] for name in names})
+        target = {name: selected[name] for name in names}
+        publication = _Publication(models_dir, fleet_members, files, args.out / folder, target)
         if args.server is None:
             publication.write(args.loaded)
         else:
@@ -169,25 +173,12 @@ def _districts(args: argparse.Namespace, city: city_config.City, available: Coll
 
 
 @dataclass(frozen=True)
-class _Models:
-    """A folder of models, and which of them are served."""
-
-    folder: Path
-    fleets: Collection[str] | None
-    """Fleets that replace the models of their TLs; None: all."""
-    is_every_model_served: bool
-    """Whether the models of a fleet's TLs are served too."""
-
-    def fleet_members(self, models: Mapping[str, Versions]) -> set[str]:
-        """The models that are not served, because a fleet holds them."""
-        return set() if self.is_every_model_served else config_files.fleet_members(self.folder, models, self.fleets)
-
-
-@dataclass(frozen=True)
 class _Publication:
     """The versions and labels that one server is to have."""
 
-    models: _Models
+    models_dir: Path
+    fleet_members: Callable[[Mapping[str, Versions]], set[str]]
+    """Returns which of these models are not served, because a fleet holds them."""
     files: ServerFiles
     """The server's files, without models."""
     out: Path
@@ -223,7 +214,7 @@ class _Publication:
 
     def _write_files(self, versions: Mapping[str, Versions]) -> int:
         """Write the files for these versions; returns the number of models that are served."""
-        members = self.models.fleet_members(versions)
+        members = self.fleet_members(versions)
         served = {name: each for name, each in versions.items() if name not in members}
         config_files.write(replace(self.files, models=served), self.out)
         return len(served)
@@ -237,7 +228,7 @@ class _Publication:
         """
         final = {
             name: config_files.with_previous_versions(
-                current.get(name), versions, version_files.versions(self.models.folder / name)
+                current.get(name), versions, version_files.versions(self.models_dir / name)
             )
             for name, versions in self.target.items()
         }

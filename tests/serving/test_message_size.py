@@ -13,7 +13,7 @@ from serving.client import Client, channel
 from serving.embedded.config import ServerConfig
 from serving.embedded.flags import parse
 from serving.embedded.rpc.grpc_method import GrpcMethod
-from serving.embedded.rpc.predict import predict
+from serving.embedded.rpc.predict import run_request
 from serving.embedded.status import StatusError
 from serving.errors import BadRequest
 from tests.serving.conftest import running
@@ -26,11 +26,10 @@ def test_outputs_over_2_gib_are_refused_before_they_are_converted():
     servable = SimpleNamespace(
         signatures={"serving_default": signature}, definitions=definitions, run=lambda *_: [huge]
     )
-    models = SimpleNamespace(find=lambda spec: (1, servable))
     with pytest.raises(
         StatusError, match="the outputs take 4294967296 bytes, more than the 2 GiB of a message"
     ) as refused:
-        predict(models, lambda *_: None, wire.PredictRequest(model_spec=wire.ModelSpec(name="m")))
+        run_request(servable, wire.PredictRequest())
     assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 

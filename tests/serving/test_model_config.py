@@ -307,10 +307,10 @@ MODEL_A = "name: 'a' base_path: '/m' model_platform: 'tensorflow'"
 @pytest.mark.parametrize(
     ("body", "part"),
     [
-        ("model_config_list { config { name: 'a' base_path: '/m' } }", "neither"),
-        (f"model_config_list {{ config {{ {MODEL_A} model_type: TENSORFLOW }} }}", "both"),
-        ("model_config_list { config { name: 'a' base_path: '/m' model_type: OTHER } }", "model_type choice 2"),
-        ("model_config_list { config { name: 'a' base_path: '/m' model_platform: 'torch' } }", "platform torch"),
+        ("model_config_list { config { name: 'a' base_path: '/m' } }", "model_platform '' must be 'tensorflow'"),
+        (f"model_config_list {{ config {{ {MODEL_A} model_type: TENSORFLOW }} }}", "without model_type"),
+        ("model_config_list { config { name: 'a' base_path: '/m' model_type: OTHER } }", "without model_type"),
+        ("model_config_list { config { name: 'a' base_path: '/m' model_platform: 'torch' } }", "model_platform 'torch' must be"),
         ("model_config_list { config { name: 'a' model_platform: 'tensorflow' } }", "base_path()="),
         (f"model_config_list {{ config {{ {MODEL_A.replace('/m', 'x/y')} }} }}", "base_path()=x/y"),
         (f"model_config_list {{ config {{ {MODEL_A.replace('/m', 's3://x')} }} }}", "this server reads local folders only"),

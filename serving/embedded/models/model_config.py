@@ -19,7 +19,8 @@ from serving.embedded.models.version_policy import NEWEST, VersionPolicy
 from serving.embedded.status import StatusError
 from serving.embedded.text_proto import NO_REQUEST_LOG
 
-PLATFORM = "tensorflow"
+_PLATFORMS = ((pb.MODEL_TYPE_UNSPECIFIED, "tensorflow"), (pb.TENSORFLOW, ""))
+"""(deprecated model_type, model_platform) of a model that can be served."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,11 @@ def from_proto(models: pb.ModelConfigList) -> dict[str, ModelConfig]:
             raise StatusError(
                 StatusCode.INVALID_ARGUMENT, f"Illegal to list model {entry.name} multiple times in config list"
             )
-        _check_platform(entry)
+        if (entry.model_type, entry.model_platform) not in _PLATFORMS:
+            raise StatusError(
+                StatusCode.INVALID_ARGUMENT,
+                f"model {entry.name}: model_platform {entry.model_platform!r} must be 'tensorflow', without model_type",
+            )
         if "://" in entry.base_path:
             raise StatusError(
                 StatusCode.INVALID_ARGUMENT,
@@ -77,26 +82,6 @@ def from_proto(models: pb.ModelConfigList) -> dict[str, ModelConfig]:
             raise StatusError(StatusCode.INVALID_ARGUMENT, f"model {entry.name}: {NO_REQUEST_LOG}")
         configs[entry.name] = ModelConfig(entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels))
     return configs
-
-
-def _check_platform(entry: pb.ModelConfig) -> None:
-    fields = (
-        "ModelServerConfig::model_type (deprecated)",
-        "ModelServerConfig::model_platform",
-        f"model name is {entry.name}",
-    )
-    if entry.model_type and entry.model_platform:
-        raise StatusError(StatusCode.INVALID_ARGUMENT, "Illegal setting both {} and {}, {}".format(*fields))
-    if not entry.model_type and not entry.model_platform:
-        raise StatusError(StatusCode.INVALID_ARGUMENT, "Illegal setting neither {} nor {}, {}".format(*fields))
-    if entry.model_type not in (pb.MODEL_TYPE_UNSPECIFIED, pb.TENSORFLOW):
-        raise StatusError(
-            StatusCode.INVALID_ARGUMENT, f"ModelServerConfig::model_type choice {entry.model_type} not supported."
-        )
-    if entry.model_platform not in ("", PLATFORM):
-        raise StatusError(
-            StatusCode.INVALID_ARGUMENT, f"Model {entry.name} requests unsupported platform {entry.model_platform}"
-        )
 
 
 def _policy(entry: pb.ModelConfig) -> VersionPolicy:

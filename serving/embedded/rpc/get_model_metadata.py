@@ -3,14 +3,14 @@
 from grpc import StatusCode
 
 from protos import predict_pb2 as wire
-from serving.embedded.models.servable import ServableFinder
+from serving.embedded.models.manager import ModelManager
 from serving.embedded.status import StatusError
 
 _FIELD = "signature_def"
 _TYPE_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 
-def get_model_metadata(models: ServableFinder, request: wire.GetModelMetadataRequest) -> wire.GetModelMetadataResponse:
+def get_model_metadata(manager: ModelManager, request: wire.GetModelMetadataRequest) -> wire.GetModelMetadataResponse:
     """Return the signatures of a model. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise StatusError(StatusCode.INVALID_ARGUMENT, "Missing ModelSpec")
@@ -21,7 +21,7 @@ def get_model_metadata(models: ServableFinder, request: wire.GetModelMetadataReq
     for name in request.metadata_field:
         if name != _FIELD:
             raise StatusError(StatusCode.INVALID_ARGUMENT, f"Metadata field {name} is not supported")
-    version, servable = models.find(request.model_spec)
+    version, servable = manager.find(request.model_spec)
     response = wire.GetModelMetadataResponse()
     response.model_spec.name = request.model_spec.name
     response.model_spec.version.value = version

@@ -11,33 +11,43 @@ from numpy.typing import NDArray
 from protos import predict_pb2 as wire
 from serving.client.channel import MAX_MESSAGE_BYTES
 from serving.contract import DEFAULT_SIGNATURE
-from serving.embedded.models.servable import Servable, ServableFinder, Signature
+from serving.embedded.models.manager import ModelManager
+from serving.embedded.models.servable import Servable, Signature
 from serving.embedded.status import TOO_LARGE, StatusError
-from serving.tensors import DT_STRING, STORAGE_DTYPES, TensorError, to_array, type_name, typed_proto
-
-CountRun = Callable[[str, float], None]
-"""Counts a run of a model: (model, duration in seconds)."""
+from serving.embedded.telemetry.metrics import ServerMetrics
+from serving.tensors import TensorError, to_array, type_name, typed_proto
 
 
-def predict(models: ServableFinder, count_run: CountRun, request: wire.PredictRequest) -> wire.PredictResponse:
-    """Run a signature. Raises StatusError."""
+def predict(manager: ModelManager, metrics: ServerMetrics, request: wire.PredictRequest) -> wire.PredictResponse:
+    """Run a signature of the version that a request names. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise StatusError(StatusCode.INVALID_ARGUMENT, "Missing ModelSpec")
-    spec = request.model_spec
-    version, servable = models.find(spec)
-    name = spec.signature_name or DEFAULT_SIGNATURE
+    name = request.model_spec.name
+    version, servable = manager.find(request.model_spec)
+    response = run_request(servable, request, functools.partial(metrics.count_run, name))
+    response.model_spec.name, response.model_spec.version.value = name, version
+    return response
+
+
+def run_request(
+    servable: Servable, request: wire.PredictRequest, count_s: Callable[[float], None] = lambda _: None
+) -> wire.PredictResponse:
+    """The outputs that a request asks a loaded version for; `count_s` receives the run's duration.
+
+    Raises StatusError.
+    """
+    name = request.model_spec.signature_name or DEFAULT_SIGNATURE
     signature = servable.signatures.get(name)
     if signature is None:
         raise StatusError(StatusCode.FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
     arrays = _input_arrays(signature, servable.definitions.signature_def[name], request.inputs)
     keys = _output_keys(signature, request.output_filter)
-    outputs = run(servable, name, arrays, keys, functools.partial(count_run, spec.name))
+    outputs = run(servable, name, arrays, keys, count_s)
     size = sum(array.nbytes for array in outputs)
     if size > MAX_MESSAGE_BYTES:
         # before it is converted, which takes several times this memory
         raise StatusError(StatusCode.INVALID_ARGUMENT, f"the outputs take {size} bytes, {TOO_LARGE}")
-    response = wire.PredictResponse(model_spec=wire.ModelSpec(name=spec.name, signature_name=name))
-    response.model_spec.version.value = version
+    response = wire.PredictResponse(model_spec=wire.ModelSpec(signature_name=name))
     for key, array in zip(keys, outputs, strict=True):
         # typed values, not tensor_content: TensorFlow Serving's default
         typed_proto(array, response.outputs[key], signature.outputs[key])
@@ -94,10 +104,6 @@ def _input_arrays(
             raise StatusError(
                 StatusCode.INVALID_ARGUMENT,
                 f"Expects arg[0] to be {type_name(dtype)} but {type_name(tensor.dtype)} is provided",
-            )
-        if dtype != DT_STRING and dtype not in STORAGE_DTYPES:
-            raise StatusError(
-                StatusCode.INVALID_ARGUMENT, f"tensor parsing error: {key}: {type_name(dtype)} cannot be sent"
             )
         try:
             arrays[key] = to_array(tensor, raw=True)
