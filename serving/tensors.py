@@ -20,7 +20,7 @@ NUMPY_DTYPES: dict[int, str] = {
 }  # fmt: skip
 """TensorFlow dtype number -> NumPy dtype."""
 STORAGE_DTYPES: dict[int, str] = {**NUMPY_DTYPES, _BFLOAT16: "<u2"}
-"""The same, and the integers that store bfloat16, which NumPy lacks."""
+"""TensorFlow dtype number -> NumPy dtype of its values, or of the integers that store bfloat16."""
 _STORAGE = {number: np.dtype(name) for number, name in STORAGE_DTYPES.items()}
 _DTYPE_NUMBER = {np.dtype(name): number for number, name in NUMPY_DTYPES.items()}
 _FIELD = {

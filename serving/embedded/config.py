@@ -34,7 +34,7 @@ class Ssl:
     custom_ca: bytes
     """CA bundle that verifies clients; empty: no client certificate is requested."""
     client_verify: bool
-    """Whether a client must present a certificate (mTLS)."""
+    """A client must present a certificate (mTLS)."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class ServerConfig:
     """File that `ssl` was read from; it may be replaced while the server runs."""
     warm_up: bool = True
     health: bool = True
-    """Whether grpc.health.v1.Health is served."""
+    """Serve grpc.health.v1.Health."""
     rest: RestConfig | None = None
     allow_any_operation: bool = False
-    """Whether models may contain operations that are not in `serving.graph_operations`, such as reading files."""
+    """Load models with operations that are not in `serving.graph_operations`, such as reading files, too."""
     reload_rpc: bool = True
-    """Whether HandleReloadConfigRequest is answered."""
+    """Answer HandleReloadConfigRequest."""
     models_root: Path | None = None
     """Folder in which the models of reload requests must lie; None: the folder of the models at the start."""
     max_message_bytes: int = MAX_MESSAGE_MB << 20

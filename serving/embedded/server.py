@@ -78,7 +78,7 @@ class Server:
         self._configs: Mapping[str, ModelConfig] = config.models
         self._models_root = config.models_root or config.models_dir or models_root.common_folder(config.models)
         self._is_reconfigured = False
-        """Whether a reload has replaced the models of the command line."""
+        """A reload has replaced the models of the command line."""
         self._health = health.HealthServicer()
         self._set_health(serving=False)
         # two threads: one for GetModelStatus while a reload, of which only one runs, occupies the other for minutes

@@ -8,7 +8,9 @@ class Gate:
     """Replaces an object's method: its calls wait until `go` is set."""
 
     def __init__(self, monkeypatch, target, name):
-        self.began, self.go, self.count = threading.Event(), threading.Event(), 0
+        self.began = threading.Event()
+        self.go = threading.Event()
+        self.count = 0
         self._original = getattr(target, name)
         monkeypatch.setattr(target, name, self)
 

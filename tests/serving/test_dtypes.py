@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-from serving.client import Client
 from serving.tensors import to_array
 from tests.serving.saved_models import DTYPES, UNSUPPORTED_DTYPES
 
@@ -88,9 +87,3 @@ def test_an_error_of_tensorflow_keeps_its_status_and_text(stub):
     with pytest.raises(grpc.RpcError) as refused:
         stub.Predict(request("sum", a=a, b=b), timeout=10)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "Incompatible shapes" in refused.value.details()
-
-
-def test_the_client_runs_any_signature_of_any_model(non_policy_server):
-    with Client(f"127.0.0.1:{non_policy_server.port}") as client:
-        outputs = client.run("dtypes", {"a": np.float32([[1]]), "b": np.float32([[2]])}, signature="sum")
-        assert outputs["sum"].tolist() == [[3]] and outputs["difference"].tolist() == [[-1]]

@@ -4,7 +4,6 @@ import math
 import shutil
 import threading
 from concurrent import futures
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -18,7 +17,6 @@ from tensorflow_serving.apis import (
     predict_pb2,
     prediction_service_pb2_grpc,
 )
-from tensorflow_serving.config import model_server_config_pb2
 
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
@@ -335,16 +333,6 @@ def test_a_reload_with_logging_config_is_refused_in_one_line(models):
         code, details = api.reload(text(models, ("a", "second", logging)))
         assert code == grpc.StatusCode.INVALID_ARGUMENT and api.version("a") == 4
         assert details.startswith("model a: this server logs no requests; leave logging_config out")
-
-
-def test_config_messages_have_tensorflow_servings_bytes():
-    body = text_format.Parse(
-        text(Path("/m"), ("a", "x", 'version_labels { key: "s" value: 3 } model_version_policy { all {} }')),
-        model_server_config_pb2.ModelServerConfig(),
-    )
-    ours = pb.ModelServerConfig.FromString(body.SerializeToString())
-    assert ours.SerializeToString(deterministic=True) == body.SerializeToString(deterministic=True)
-    assert ours.model_config_list.config[0].version_labels == {"s": 3}
 
 
 def test_a_failed_version_is_retried_as_the_flags_say(tmp_path):

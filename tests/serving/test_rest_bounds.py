@@ -4,8 +4,6 @@ import contextlib
 import gzip
 import http.client
 import json
-import subprocess
-import sys
 import threading
 import time
 
@@ -18,7 +16,7 @@ from serving.embedded.rest import json_document, json_request, request_body
 from serving.embedded.rest import server as rest_server
 from serving.embedded.rest.request_body import Body, Budget
 from serving.embedded.status import StatusError
-from tests.end_to_end.programs import free_port
+from tests.end_to_end.programs import free_port, program
 from tests.serving.conftest import running
 from tests.serving.gates import Gate, until
 from tests.serving.http_calls import connected, send
@@ -40,19 +38,6 @@ class BlockedParser(Gate):
         except StatusError:
             self.stopped += 1
             raise
-
-
-@contextlib.contextmanager
-def server_process(models):
-    """A server in a process of its own: (its gRPC address, its REST port)."""
-    port = free_port()
-    command = [sys.executable, "-m", "serving", f"--models_dir={models}", "--port=0", f"--rest_api_port={port}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        yield process.stdout.readline().removeprefix("ready at ").partition(",")[0], port
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.fixture
@@ -186,8 +171,14 @@ def test_hostile_rest_clients_delay_predict_by_less_than_a_second(grid_models, u
                 connection.request("POST", PREDICT, packed, {"Content-Encoding": "gzip"})
                 connection.getresponse().read()
 
-    with server_process(grid_models) as (address, rest_port), Client(address, retries=0) as client:
-        attackers = [threading.Thread(target=attack, args=(rest_port,)) for _ in range(8)]
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(
+            program("serving", f"--models_dir={grid_models}", "--port=0", f"--rest_api_port={port}")
+        )
+        address = process.stdout.readline().removeprefix("ready at ").partition(",")[0]
+        client = stack.enter_context(Client(address, retries=0))
+        attackers = [threading.Thread(target=attack, args=(port,)) for _ in range(8)]
         try:
             for attacker in attackers:
                 attacker.start()

@@ -42,7 +42,7 @@ def rest():
 
 
 def refuses(port):
-    """Whether new connections are refused, at last."""
+    """Tell whether new connections are refused, at last."""
     with pytest.raises(ConnectionError):
         while True:
             socket.create_connection(("127.0.0.1", port), timeout=30).close()

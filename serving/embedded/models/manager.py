@@ -40,7 +40,7 @@ class LoadOptions:
     max_num_load_retries: int = 5
     load_retry_interval_s: float = 60.0
     allow_labels_for_unavailable: bool = True
-    """Whether a new label may name a version that is not available yet."""
+    """A new label may name a version that is not available yet."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Model:
     """Version -> fingerprint of the files that it was loaded from."""
     failed: dict[int, Failure] = field(default_factory=dict)
     was_empty: bool = False
-    """Whether the last poll found no version in the folder."""
+    """The last poll found no version in the folder."""
 
 
 def _aspired(config: ModelConfig) -> set[int]:
@@ -164,7 +164,7 @@ class ModelManager:
             self.apply(configs, now_s, at_once=True)
 
     def _is_served_from(self, name: str, config: ModelConfig) -> bool:
-        """Whether a version in the configured folder is loaded; one in the model's previous folder does not count."""
+        """Tell whether a version in the configured folder is loaded; one in the previous folder does not count."""
         return any(
             version_files.is_in(fingerprint, config.base_path)
             for fingerprint in self._models[name].loaded_fingerprints.values()
@@ -236,7 +236,7 @@ class ModelManager:
                 self._unload_version(name, model, action.version)
 
     def _may_retry(self, failure: Failure, now_s: float) -> bool:
-        """Whether a failed version is due for a retry although its files are unchanged."""
+        """Tell whether a failed version is due for a retry although its files are unchanged."""
         is_due = now_s - failure.last_try_s >= self._loading.load_retry_interval_s
         return failure.tries <= self._loading.max_num_load_retries and is_due and now_s > failure.last_try_s
 
@@ -290,7 +290,7 @@ class ModelManager:
                 model.servables = {}
 
     def is_known(self, name: str) -> bool:
-        """Whether a model of this name is configured, or was."""
+        """Tell whether a model of this name is configured, or was."""
         return name in self._models
 
     def versions_by_state(self) -> dict[str, int]:

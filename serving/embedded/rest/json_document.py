@@ -28,7 +28,9 @@ class _Blocks:
     """A text in blocks, as a file. Between two blocks Python runs other threads, and `check` may raise StatusError."""
 
     def __init__(self, text: bytes, check: Callable[[], None]) -> None:
-        self._text, self._check, self._offset = text, check, 0
+        self._text = text
+        self._check = check
+        self._offset = 0
 
     def read(self, size: int) -> bytes:
         self._check()

@@ -87,7 +87,7 @@ def _names(inputs: Mapping[str, int]) -> str:
 
 
 def _has_keys(value: Any) -> bool:
-    """Whether a value is an object of tensors; an object with base64 is a string."""
+    """Tell whether a value is an object of tensors; an object with base64 is a string."""
     return isinstance(value, dict) and not _is_base64(value)
 
 

@@ -23,7 +23,9 @@ class Budget:
 
     def __init__(self, max_body_bytes: int) -> None:
         self.max_body_bytes = max_body_bytes
-        self._limit, self._used, self._lock = BODIES_IN_FLIGHT * max_body_bytes, 0, threading.Lock()
+        self._limit = BODIES_IN_FLIGHT * max_body_bytes
+        self._used = 0
+        self._lock = threading.Lock()
 
     def take(self, size: int) -> None:
         """Reserve bytes. Raises StatusError (UNAVAILABLE) if they would exceed the limit."""
@@ -87,7 +89,9 @@ class Body:
         self.check_client()
         if not self._is_gzip:
             return bytes(self._data)
-        stream, packed, unpacked = zlib.decompressobj(_GZIP), bytes(self._data), bytearray()
+        stream = zlib.decompressobj(_GZIP)
+        packed = bytes(self._data)
+        unpacked = bytearray()
         try:
             while packed and not stream.eof:
                 self.check_client()

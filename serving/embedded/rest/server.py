@@ -80,7 +80,10 @@ class RestServer:
             host: address to listen on.
             config: port, threads and limits.
         """
-        self._manager, self._metrics, self._host, self._config = manager, metrics, host, config
+        self._manager = manager
+        self._metrics = metrics
+        self._host = host
+        self._config = config
         self.port = config.port
         self._budget = Budget(config.max_body_bytes)
         self._pool = ThreadPoolExecutor(config.threads, "rest")
@@ -139,7 +142,10 @@ class RestServer:
         if not path.lower().startswith("/v1/"):
             return web.Response(status=404)
         begin = time.perf_counter()
-        route, status, text, error_text = _Route(), StatusCode.OK, "", ""
+        route = _Route()
+        status = StatusCode.OK
+        text = ""
+        error_text = ""
         try:
             if request.method == "OPTIONS":
                 _check_origin(request)

@@ -38,7 +38,9 @@ class GrpcMethod:
             is_known: whether a model of this name is or was configured; other names do not become metric labels.
             pool: the RPC's own threads; None: the server's.
         """
-        self.name, self._function, self._request_type = name, function, request_type
+        self.name = name
+        self._function = function
+        self._request_type = request_type
         self._metrics, self._is_known = metrics, is_known
         self.experimental_thread_pool = pool  # grpc reads this attribute
 
@@ -48,7 +50,10 @@ class GrpcMethod:
 
     def __call__(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         begin = time.perf_counter()
-        model, code, details, response = "", StatusCode.OK, "", b""
+        model = ""
+        code = StatusCode.OK
+        details = ""
+        response = b""
         try:
             time_left_s = context.time_remaining()
             if time_left_s is not None and time_left_s <= 0:

@@ -55,7 +55,10 @@ class Session:
         """Load a version's folder. Raises LoadError, also for an operation that is not allowed (`graph_check`)."""
         tf = self._tf = library()
         has_loops = not allow_any_operation and graph_check.check(path)
-        options, status, buffer, graph = tf.NewSessionOptions(), tf.NewStatus(), tf.NewBuffer(), tf.NewGraph()
+        options = tf.NewSessionOptions()
+        status = tf.NewStatus()
+        buffer = tf.NewBuffer()
+        graph = tf.NewGraph()
         session = None
         try:
             config = (_LOOP_CONFIG if has_loops else _CONFIG).SerializeToString()
