@@ -193,10 +193,10 @@ class _Publication:
 
     def write_with_server(self, address: str) -> None:
         """Write files that load new versions, wait until the server has them, then move the labels."""
+        current = config_files.read(self.out)
         with _client(address) as client:
             states = {name: loaded_versions(client, name) for name in self.target}
-            current = {name: state for name, state in states.items() if state is not None}
-            current = current or config_files.read(self.out)
+            current = {name: state for name, state in states.items() if state is not None} or current
             steps = self._steps(current, {name: versions.numbers for name, versions in current.items()})
             if steps:
                 errors = failed_loads(client, steps)

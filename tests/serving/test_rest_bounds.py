@@ -1,11 +1,13 @@
 """Hostile REST clients: large, packed and many bodies, and clients that leave, cost a bounded amount of work."""
 
 import contextlib
+import gc
 import gzip
 import http.client
 import json
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from serving.embedded.status import StatusError
 from tests.end_to_end.programs import free_port, program
 from tests.serving.conftest import running
 from tests.serving.gates import Gate, until
-from tests.serving.http_calls import connected, send
+from tests.serving.http_calls import call, connected, send
 
 PREDICT = "/v1/models/SA103:predict"
 ROW = json.dumps({"instances": [[0.0] * 17]}).encode()
@@ -95,6 +97,26 @@ def test_work_of_a_request_stops_when_its_client_does_not_wait(grid_models, monk
             until(lambda: 'status="CANCELLED"} 1.0' in server.metrics.text().decode())
         parser.go.set()
         until(lambda: parser.stopped == 1 and server._rest._budget._used == 0)
+
+
+def test_parsed_body_of_an_invalid_request_is_freed_with_its_answer(server, monkeypatch):
+    class Document(dict):
+        """A dictionary that can have weak references."""
+
+    documents = []
+
+    def parse(_text, _check):
+        document = Document(inputs=["x"])
+        documents.append(weakref.ref(document))
+        return document
+
+    monkeypatch.setattr(rest_server.json_document, "parse", parse)
+    gc.disable()
+    try:
+        assert call(server.rest_port, "POST", PREDICT, {})[0] == 400
+        until(lambda: documents[0]() is None)
+    finally:
+        gc.enable()
 
 
 def test_gzip_beyond_the_bound_is_not_unpacked():

@@ -121,9 +121,9 @@ def _flatten(value: Any, key: str, check: Check) -> tuple[list[int], list[Any]]:
     """The shape of nested lists, and all their values. Raises StatusError if lists at one depth differ in length."""
     shape: list[int] = []
     values = [value]
-    while list in set(map(type, values)):
+    while list in (types := set(map(type, values))):
         check()
-        if set(map(type, values)) != {list} or len(set(map(len, values))) != 1:
+        if types != {list} or len(set(map(len, values))) != 1:
             raise StatusError(_INVALID, f"input {key}: its lists differ in length at depth {len(shape)}")
         if len(shape) == MAX_DEPTH:
             raise StatusError(_INVALID, f"input {key}: lists are nested more than {MAX_DEPTH} deep")
