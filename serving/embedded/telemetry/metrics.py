@@ -6,10 +6,9 @@ others are ours, and begin with `serving_`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
 
 LATENCY_US = tuple(float(f"{10 * 1.8**k:g}") for k in range(33))
 """Bucket bounds of the latency histograms, in microseconds."""
@@ -51,8 +50,10 @@ class ServerMetrics:
         ProcessCollector(registry=self.registry)
 
     def report_versions(self, count_by_state: Callable[[], Mapping[str, int]]) -> None:
-        """Export the number of versions by state. `count_by_state` is called whenever the metrics are read."""
-        self.registry.register(_VersionsByState(count_by_state))
+        """Export the number of versions by state. `count_by_state`: state -> number, called when metrics are read."""
+        versions = Gauge("serving_model_versions", "Versions by state.", ("state",), registry=self.registry)
+        for state in count_by_state():
+            versions.labels(state).set_function(lambda state=state: count_by_state()[state])
 
     def count_request(self, model: str, status: str) -> None:
         """Count a request. `model`: empty for an unknown model, so that clients cannot add labels."""
@@ -81,16 +82,3 @@ class ServerMetrics:
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return bytes(generate_latest(self.registry))
-
-
-class _VersionsByState:
-    """Collector of the number of versions by state."""
-
-    def __init__(self, count_by_state: Callable[[], Mapping[str, int]]) -> None:
-        self._count_by_state = count_by_state
-
-    def collect(self) -> Iterator[Metric]:
-        states = GaugeMetricFamily("serving_model_versions", "Versions by state.", labels=("state",))
-        for state, count in self._count_by_state().items():
-            states.add_metric((state,), count)
-        yield states
