@@ -58,7 +58,6 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.controller_import
 	$(BIN)/python -m benchmarks.session
 	$(BIN)/python -m benchmarks.unary_predict
-	$(BIN)/python -m benchmarks.prediction_log
 	$(BIN)/python -m benchmarks.concurrent_callers
 	$(BIN)/python -m benchmarks.rest_requests
 	$(BIN)/python -m benchmarks.many_models

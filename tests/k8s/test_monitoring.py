@@ -65,12 +65,13 @@ def samples():
         traffic.add(event(now, [decision("SA101")], states=[(now - 5, now, [])]))
     controller.report_traffic(traffic)
     server = ServerMetrics()
-    server.build = {"version": "0"}
-    server.states = lambda: {"AVAILABLE": 1}
+    server.build.info({"version": "0"})
+    server.report_versions(lambda: {"AVAILABLE": 1})
     server.count_request("SA101", "OK")
     server.count_latency("SA101", "Predict", "GRPC", 0.001)
     server.count_run("SA101", 0.001)
-    server.count_load("SA101", 0.1)
+    server.loads.labels("SA101", "success")
+    server.load_s.labels("SA101")
     families = [*controller.registry.collect(), *GuardMetrics().registry.collect(), *server.registry.collect()]
     return {sample.name for family in families for sample in family.samples} | {family.name for family in families}
 
