@@ -9,7 +9,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from city.config import TL, City, Safety
 from city.errors import InputError
@@ -53,19 +53,6 @@ class PhaseSequencer(Protocol):
 
     def decides_at(self, now: float) -> bool:
         """Whether a decision may be taken at `now`; if not, an answer only shows that the policy is available."""
-
-
-class SavesState(Protocol):
-    """A sequencer or observer whose state is in the record, so that a run can be replayed from the middle on.
-
-    Those of the included dialects do. A TL with a dialect of the user's own is not replayed.
-    """
-
-    def save_state(self, state: Any) -> None:
-        """Write the state that later requests or observations depend on into a message of protos/loop_state.proto."""
-
-    def restore_state(self, state: Any) -> None:
-        """Go on from a saved state. Raises ValueError if it is not one of this TL."""
 
 
 class Dialect(Protocol):

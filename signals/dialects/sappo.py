@@ -25,19 +25,20 @@ Source: the training system of this dialect; tests compare with vectors that it 
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from city.config import TL, Safety
 from city.errors import InputError
 from city.network import SEQUENTIAL_TYPES, Phase, is_green
-from protos import loop_state_pb2 as loop_state
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
 from signals.cycle_plans import PlanSequencer, cycle_plan
 from signals.dialects import ActionValues, PhaseSequencer
 from signals.observation import Floats, Observation, PhaseState, Readings, Rows, Shares
 from signals.policy_signals import PolicySignal, signal_messages
+from signals.saved_state import SavedState
 from signals.simulation_time import next_multiple_s, round_to_ms
 
 STATES = ("d", "v", "vd", "vdd")
@@ -191,6 +192,14 @@ def _check_plans(tl: TL, signals: Sequence[pb.Signal]) -> None:
         )
 
 
+@dataclass
+class ObserverState(SavedState):
+    """The counts from which the next volumes count."""
+
+    outflow_before: tuple[float, ...] = ()
+    """By lane, at the last decision; empty before the first one."""
+
+
 class SappoObserver:
     """[lane blocks of `d`, `v`, `vd` or `vdd` | phase per signal], float32."""
 
@@ -199,14 +208,14 @@ class SappoObserver:
         self._rows = rows
         self._length_m = length_m[rows]
         self._phase_scale = max(max(phase_counts) - 1, 1)
-        self._outflow_before: Floats | None = None
-        self._outflow_now: Floats | None = None
+        self.state = ObserverState()
+        self._outflow_now: Floats = np.zeros(0)
         self.size = len(_BLOCKS[state]) * len(rows) + len(phase_counts)
 
     def observe(self, readings: Readings, shares: Shares, phase_state: PhaseState) -> Observation:
         density = readings.vehicles[self._rows] / self._length_m
         outflow = readings.outflow[self._rows]
-        volume = outflow - (outflow if self._outflow_before is None else self._outflow_before)
+        volume = outflow - (self.state.outflow_before or outflow)
         self._outflow_now = outflow
         blocks = {
             "d": (density,),
@@ -218,18 +227,7 @@ class SappoObserver:
         return np.concatenate([*map(_normalise, blocks), phase]).astype(np.float32)
 
     def decided(self) -> None:
-        self._outflow_before = self._outflow_now
-
-    def save_state(self, state: loop_state.ObserverState) -> None:
-        """Write the counts from which the next volumes count."""
-        if self._outflow_before is not None:
-            state.outflow_before.extend(self._outflow_before.tolist())
-
-    def restore_state(self, state: loop_state.ObserverState) -> None:
-        """Go on from saved counts. Raises ValueError if they are not those of these lanes."""
-        if state.outflow_before and len(state.outflow_before) != len(self._rows):
-            raise ValueError(f"its state has counts of {len(state.outflow_before)} lanes, not {len(self._rows)}")
-        self._outflow_before = np.array(state.outflow_before) if state.outflow_before else None
+        self.state.outflow_before = tuple(self._outflow_now.tolist())
 
 
 def _normalise(block: Floats) -> Floats:
@@ -238,38 +236,45 @@ def _normalise(block: Floats) -> Floats:
     return normalised
 
 
+@dataclass
+class KeepChangeState(SavedState):
+    """The phase of each signal, and since when it may be green."""
+
+    phases: list[int]
+    green_from_s: list[float]
+    begin_s: float = 0.0
+
+
 class KeepChangeSequencer:
     """`kc`: each signal keeps its green or steps through yellow to the following green."""
 
     def __init__(self, programs: Sequence[Sequence[Phase]], interval_s: float, actionp: float) -> None:
         self._programs = [tuple(phases) for phases in programs]
         self._interval_s, self._actionp = interval_s, actionp
-        self._begin_s = 0.0
-        self._phase = [0] * len(self._programs)
-        self._green_from_s = [-math.inf] * len(self._programs)
+        self.state = KeepChangeState([0] * len(self._programs), [-math.inf] * len(self._programs))
 
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
         if start:
-            self._begin_s = now
+            self.state.begin_s = now
         for k, (phases, state) in enumerate(zip(self._programs, shown, strict=True)):
             greens = [i for i, phase in enumerate(phases) if is_green(phase.state)]
-            self._phase[k] = next((i for i in greens if phases[i].state == state), greens[0] if greens else 0)
-            self._green_from_s[k] = -math.inf
+            self.state.phases[k] = next((i for i in greens if phases[i].state == state), greens[0] if greens else 0)
+            self.state.green_from_s[k] = -math.inf
 
     def apply_action(self, now: float, action: ActionValues) -> None:
         for k, a in enumerate(action):
             if a >= self._actionp:
                 phases = self._programs[k]
-                self._phase[k] = (self._current(k, now) + 1) % len(phases)
+                self.state.phases[k] = (self._current(k, now) + 1) % len(phases)
                 # a program without a yellow in between steps to the next green at once
-                at_once = is_green(phases[self._phase[k]].state)
-                self._green_from_s[k] = -math.inf if at_once else round_to_ms(now + KC_YELLOW_S)
+                at_once = is_green(phases[self.state.phases[k]].state)
+                self.state.green_from_s[k] = -math.inf if at_once else round_to_ms(now + KC_YELLOW_S)
 
     def _current(self, k: int, now: float) -> int:
         """Phase index of signal k at second `now`: after its yellow, that of the following green."""
         phases = self._programs[k]
-        index = self._phase[k]
-        if now >= self._green_from_s[k]:
+        index = self.state.phases[k]
+        if now >= self.state.green_from_s[k]:
             for _ in phases:
                 if is_green(phases[index].state):
                     break
@@ -286,26 +291,10 @@ class KeepChangeSequencer:
         return PhaseState(tuple(self._current(k, now) for k in range(len(self._programs))), True)
 
     def next_change_s(self, now: float) -> float:
-        return min((t for t in self._green_from_s if t > now), default=math.inf)
+        return min((t for t in self.state.green_from_s if t > now), default=math.inf)
 
     def next_decision_s(self, now: float) -> float:
-        return next_multiple_s(now, self._begin_s, self._interval_s)
+        return next_multiple_s(now, self.state.begin_s, self._interval_s)
 
     def decides_at(self, now: float) -> bool:
         return True
-
-    def save_state(self, state: loop_state.SequencerState) -> None:
-        """Write the state that later requests depend on."""
-        saved = state.keep_change
-        saved.begin_s = self._begin_s
-        saved.phases.extend(self._phase)
-        saved.green_from_s.extend(self._green_from_s)
-
-    def restore_state(self, state: loop_state.SequencerState) -> None:
-        """Go on from a saved state. Raises ValueError if it is not one of these programs."""
-        saved = state.keep_change
-        if not len(saved.phases) == len(saved.green_from_s) == len(self._programs):
-            raise ValueError(f"its state has {len(saved.phases)} signals, not {len(self._programs)}")
-        if any(index >= len(phases) for index, phases in zip(saved.phases, self._programs, strict=True)):
-            raise ValueError("its state has a phase that its program does not have")
-        self._begin_s, self._phase, self._green_from_s = saved.begin_s, list(saved.phases), list(saved.green_from_s)

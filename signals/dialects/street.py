@@ -19,7 +19,6 @@ import numpy as np
 from city.config import TL, Safety
 from city.lanes import is_internal
 from city.network import SignalNetwork
-from protos import loop_state_pb2 as loop_state
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
 from signals.approach_features import FEATURES, MAX_RED_S, REACH_M, ApproachFeatures
@@ -139,48 +138,34 @@ class StreetSequencer(GreenPhaseSequencer):
         self, greens: Sequence[str], delta_time_s: float, yellow_s: float, min_green_s: float, all_red_s: float = 0.0
     ) -> None:
         super().__init__(greens, delta_time_s, yellow_s, min_green_s, all_red_s)
-        self._left_s = [0.0] * len(greens)
-        """By green, when it was last left."""
-        self._shown_s = 0.0
-        """When the current green is, or was first, shown."""
+        self.state.left_s = [0.0] * len(greens)
 
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
         super().enter(now, shown, start)
-        self._left_s = [now] * len(self._left_s)
-        self._shown_s = now
+        self.state.left_s = [now] * len(self.state.left_s)
+        self.state.shown_s = now
 
     def apply_action(self, now: float, action: Sequence[float]) -> None:
-        before = self._green
+        state, before = self.state, self.state.green
         super().apply_action(now, action)
-        if self._green != before:
-            self._left_s[before] = now
-            self._shown_s = self._green_from_s
+        if state.green != before:
+            state.left_s[before] = now
+            state.shown_s = state.green_from_s
 
     def note_shown(self, now: float, signal: int = 0) -> None:
-        if now < self._awaits_green_until_s:
-            self._shown_s = max(self._shown_s, now)
+        if now < self.state.awaits_green_until_s:
+            self.state.shown_s = max(self.state.shown_s, now)
         super().note_shown(now, signal)
 
     def decides_at(self, now: float) -> bool:
         return self._may_change(now)
 
     def phase_state(self, now: float) -> PhaseState:
-        state = super().phase_state(now)
-        since_s = [now - left_s for left_s in self._left_s]
-        since_s[self._green] = 0.0
-        return PhaseState(state.phases, state.min_green_passed, max(now - self._shown_s, 0.0), tuple(since_s))
-
-    def save_state(self, state: loop_state.SequencerState) -> None:
-        super().save_state(state)
-        state.green_phases.left_s.extend(self._left_s)
-        state.green_phases.shown_s = self._shown_s
-
-    def restore_state(self, state: loop_state.SequencerState) -> None:
-        super().restore_state(state)
-        saved = state.green_phases
-        if len(saved.left_s) != len(self._left_s):
-            raise ValueError(f"its state has times of {len(saved.left_s)} greens, not {len(self._left_s)}")
-        self._left_s, self._shown_s = list(saved.left_s), saved.shown_s
+        green_phase, state = super().phase_state(now), self.state
+        since_s = [now - left_s for left_s in state.left_s]
+        since_s[state.green] = 0.0
+        green_s = max(now - state.shown_s, 0.0)
+        return PhaseState(green_phase.phases, green_phase.min_green_passed, green_s, tuple(since_s))
 
 
 class StreetObserver:
@@ -206,12 +191,6 @@ class StreetObserver:
 
     def decided(self) -> None:
         """Do nothing: no feature counts from the last decision."""
-
-    def save_state(self, state: loop_state.ObserverState) -> None:
-        """Do nothing: an observation depends on the readings alone."""
-
-    def restore_state(self, state: loop_state.ObserverState) -> None:
-        """Do nothing, as `save_state`."""
 
     def longest_red_s(self, since_green_s: Sequence[float]) -> Floats:
         """[lanes], the longest time of a link of each lane without green. `since_green_s`: s since each green was

@@ -27,7 +27,6 @@ import numpy as np
 
 from city.config import TL, Safety
 from city.errors import InputError
-from protos import loop_state_pb2 as loop_state
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, ContractError
 from signals.dialects import PhaseSequencer
@@ -150,9 +149,3 @@ class SumoRlObserver(GatheringObserver):
 
     def decided(self) -> None:
         """Do nothing: no feature counts from the last decision."""
-
-    def save_state(self, state: loop_state.ObserverState) -> None:
-        """Do nothing: an observation depends on the readings alone."""
-
-    def restore_state(self, state: loop_state.ObserverState) -> None:
-        """Do nothing, as `save_state`."""

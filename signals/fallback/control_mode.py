@@ -36,8 +36,10 @@ class OperatorMode(StrEnum):
 
 @dataclass(frozen=True)
 class ModeState:
+    """A TL's control mode, and how it came to it."""
+
     mode: ControlMode = ControlMode.POLICY
-    since_s: float = 0.0
+    mode_since_s: float = 0.0
     good_answers: int = 0
     """Valid answers in a row while recovering."""
     by_operator: bool = False
@@ -58,13 +60,13 @@ def next_mode(state: ModeState, answered: bool, now: float, hold_s: float, recov
             return state
         if state.mode is ControlMode.HOLD or state.good_answers + 1 >= recovery_answers:
             return ModeState(ControlMode.POLICY, now)
-        since_s = state.since_s if state.mode is ControlMode.RECOVERING else now
+        since_s = state.mode_since_s if state.mode is ControlMode.RECOVERING else now
         return ModeState(ControlMode.RECOVERING, since_s, state.good_answers + 1)
     if state.mode is ControlMode.POLICY:
         return ModeState(ControlMode.FALLBACK if hold_s <= 0 else ControlMode.HOLD, now)
     if state.mode is ControlMode.HOLD:
-        return ModeState(ControlMode.FALLBACK, now) if round_to_ms(now - state.since_s) >= hold_s else state
-    return ModeState(ControlMode.FALLBACK, now if state.mode is ControlMode.RECOVERING else state.since_s)
+        return ModeState(ControlMode.FALLBACK, now) if round_to_ms(now - state.mode_since_s) >= hold_s else state
+    return ModeState(ControlMode.FALLBACK, now if state.mode is ControlMode.RECOVERING else state.mode_since_s)
 
 
 def operator_mode(state: ModeState, wanted: OperatorMode, now: float) -> ModeState:

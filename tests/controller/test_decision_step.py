@@ -108,7 +108,7 @@ def test_readings_are_of_the_moment_and_the_tls_that_decide(crossing, further_s)
     connection.advance, connection.read = advance_further, noted_read
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     other = one_signal(crossing)
-    other.tl, other.next_decision_s = "SA102", 2.0
+    other.tl, other.state.next_decision_s = "SA102", 2.0
     loop = DecisionLoop(connection, [one_signal(crossing), other], SimpleNamespace(ask=ask), street, (), 0.0, 1.0)
     while loop.now < 100:
         loop.step(loop.now + 2)

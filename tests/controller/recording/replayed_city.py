@@ -11,6 +11,7 @@ import numpy as np
 from city import config, network
 from controller.assembly import checked_start, loop_from, take_over
 from controller.policies.no_policies import contracts_of_city
+from controller.recording import loop_state
 from controller.recording.atspm import detectors
 from controller.recording.messages import Encoder
 from controller.recording.record_file import RecordWriter
@@ -18,6 +19,7 @@ from controller.recording.run_start import RunStart, encode, network_file_names
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.start import start
+from protos.loop_state_pb2 import LoopState
 from serving.contract import CATEGORICAL
 from serving.errors import DeadlineExceeded
 from signals.policy import Answer
@@ -82,8 +84,9 @@ class Recorder:
             self._begin(event)
         self._writer.add(*self._encoder.encode(event), BEGIN_UNIX_NS + round(event.at_s * 1e9))
         self._steps += 1
-        if self._steps >= self._steps_a_file and event.save_state is not None:
-            self._state = event.save_state()
+        if self._steps >= self._steps_a_file and event.state is not None:
+            self._state = LoopState()
+            loop_state.save(event.state(), self._state)
             self.close()
 
     def _begin(self, event):

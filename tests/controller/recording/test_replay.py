@@ -11,7 +11,7 @@ import pytest
 from city import config
 from city.errors import InputError
 from controller.events import OperatorAction
-from controller.recording import recorded_run
+from controller.recording import loop_state, recorded_run
 from controller.recording.record_file import RecordReader, RecordWriter
 from controller.recording.recorded_run import RecordedRun
 from controller.recording.replay import Replay
@@ -126,7 +126,9 @@ def check_files_together_and_alone(folder):
         steps += alone.replayed_steps
         if k + 1 < len(files):
             with RecordReader(files[k + 1]) as following:
-                assert alone.loop._save() == following.state
+                message = LoopState()
+                loop_state.save(alone.loop.saved_state(), message)
+                assert message == following.state
     assert steps == replay.replayed_steps
     return run
 

@@ -20,7 +20,7 @@ BEGIN_S = 100.0
 def seconds_until_shown(safety, green, following):
     """Seconds after which `following` is shown if it is requested every second from a green that may end."""
     safety.start_from(green, BEGIN_S - 60)
-    safety.bound_exceeded_at_s = math.inf
+    safety.state.bound_exceeded_at_s = math.inf
     for second in range(120):
         permitted, _ = safety.permit(following, BEGIN_S + second)
         if permitted.state == following:

@@ -253,7 +253,7 @@ class TestState:
     def test_signal_without_a_start_counts_as_red_and_clear(self, crossing):
         for requested, reported in (("rrrr", set()), ("GgGr", set())):
             safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2, max_red_s=60), ["GgGr", "rrrG"])
-            assert (safety.shown, safety.bound_exceeded_at_s, safety.is_cleared(0)) == ("rrrr", math.inf, True)
+            assert (safety.shown, safety.state.bound_exceeded_at_s, safety.is_cleared(0)) == ("rrrr", math.inf, True)
             state, overrides = safety.permit(requested, 0)
             assert state.state == requested and reasons(overrides) == reported
         assert safety.network is crossing
