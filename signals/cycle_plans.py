@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from city.errors import InputError
-from city.network import Phase, is_green
+from city.network import ProgramPhase, is_green
 from signals.observation import PhaseState
 from signals.saved_state import SavedState
 
@@ -26,7 +26,7 @@ GreenSplitChange = tuple[int, ...]
 class CyclePlan:
     """A fixed-time plan; actions change its offset and green splits."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[ProgramPhase, ...]
     offset_s: int
     variable: tuple[int, ...]
     """Phases of variable duration, by index."""
@@ -38,7 +38,7 @@ class CyclePlan:
         return sum(int(phase.duration_s) for phase in self.phases)
 
 
-def cycle_plan(phases: Sequence[Phase], offset_s: int, min_green_s: float, max_green_s: float) -> CyclePlan:
+def cycle_plan(phases: Sequence[ProgramPhase], offset_s: int, min_green_s: float, max_green_s: float) -> CyclePlan:
     """The plan of a program.
 
     Phases with different minDur and maxDur are variable; without any, the greens are,

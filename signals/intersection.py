@@ -31,7 +31,7 @@ RECOVERY_INTERVAL_S = 2.0
 """In fallback the policy is queried at every multiple of this: for all such TLs at once, in one Predict."""
 
 
-class Source(IntEnum):
+class StateSource(IntEnum):
     """The part of a TL that its requested states come from."""
 
     POLICY = 0
@@ -53,7 +53,7 @@ class IntersectionState(SavedState):
     next_decision_s: float = -math.inf
     due_s: float = -math.inf
     """When it needs commands next."""
-    source: Source = Source.POLICY
+    source: StateSource = StateSource.POLICY
     requested: tuple[str, ...] = ()
     """The states requested last, by signal."""
     is_on_fallback_plan: bool = False
@@ -94,7 +94,7 @@ class Intersection:
         self.observer = observer
         self._policy_sequencer = sequencer
         self._sources: tuple[Any, ...] = (sequencer, max_pressure, driver)
-        """By `Source`."""
+        """By `StateSource`."""
         self.plans = tuple(plans)
         self._config = config
         self._max_pressure = max_pressure
@@ -144,7 +144,7 @@ class Intersection:
             safety.start_from(state, now)
         self._take_over(now, start=True)
         if self._driver is not None:
-            self.state.source = Source.DRIVER
+            self.state.source = StateSource.DRIVER
             self._driver.enter(now, shown)
         elif forces_first:
             for safety, state in zip(self.safeties, self._policy_sequencer.requested_states(now), strict=True):
@@ -251,7 +251,7 @@ class Intersection:
         self.state.enter_plan_by_s = None
         if self.state.is_on_fallback_plan:
             self._leave_fallback(now, shown)
-            self.state.source = Source.DRIVER
+            self.state.source = StateSource.DRIVER
             driver.enter(now, [safety.shown for safety in self.safeties])
         if self.mode is ControlMode.HOLD:
             self.state.next_decision_s = _next_recovery_s(now)
@@ -268,8 +268,8 @@ class Intersection:
         """Let max-pressure decide by the readings, or without any run the fallback plan."""
         self.state.next_decision_s = _next_recovery_s(now)
         if self._max_pressure is not None and not self.state.is_on_fallback_plan and readings is not None:
-            if self.state.source is not Source.MAX_PRESSURE:
-                self.state.source = Source.MAX_PRESSURE
+            if self.state.source is not StateSource.MAX_PRESSURE:
+                self.state.source = StateSource.MAX_PRESSURE
                 self._max_pressure.enter(now, [safety.shown for safety in self.safeties])
             self._max_pressure.decide(now, readings)
             self.state.next_decision_s = min(self.state.next_decision_s, self._max_pressure.state.next_decision_s)
@@ -289,8 +289,8 @@ class Intersection:
     def _leave_fallback(self, now: float, shown: Sequence[str] | None) -> None:
         """Take over from the fallback, if it was in control."""
         self.state.enter_plan_by_s = None
-        if self.state.source is not Source.POLICY:
-            self.state.source = Source.POLICY
+        if self.state.source is not StateSource.POLICY:
+            self.state.source = StateSource.POLICY
             self._policy_sequencer.enter(now, [safety.shown for safety in self.safeties])
         if self.state.is_on_fallback_plan:
             # a signal that is not released yet shows the sent state, so its ages are known

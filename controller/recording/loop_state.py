@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from signals.fallback.control_mode import ControlMode
-from signals.intersection import Source
+from signals.intersection import StateSource
 from signals.safety.conflicts import OverrideReason
 
-ENUMS: dict[str, type[Enum]] = {kind.__name__: kind for kind in (ControlMode, OverrideReason, Source)}
-"""By the name that they have in the record too."""
+ENUMS: dict[str, type[Enum]] = {"ControlMode": ControlMode, "OverrideReason": OverrideReason, "Source": StateSource}
+"""By their names in the record."""
 T = TypeVar("T", bound=Any)
 
 

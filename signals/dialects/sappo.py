@@ -31,7 +31,7 @@ import numpy as np
 
 from city.config import TL, Safety
 from city.errors import InputError
-from city.network import SEQUENTIAL_TYPES, Phase, is_green
+from city.network import SEQUENTIAL_TYPES, ProgramPhase, is_green
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
 from signals.cycle_plans import PlanSequencer, cycle_plan
@@ -148,7 +148,8 @@ class Sappo:
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         programs = [
-            [Phase(p.state, p.duration_s, p.min_s, p.max_s) for p in signal.phases] for signal in contract.signals
+            [ProgramPhase(p.state, p.duration_s, p.min_s, p.max_s) for p in signal.phases]
+            for signal in contract.signals
         ]
         action, timing = contract.action, contract.timing
         if action.kind == "kc":
@@ -248,7 +249,7 @@ class KeepChangeState(SavedState):
 class KeepChangeSequencer:
     """`kc`: each signal keeps its green or steps through yellow to the following green."""
 
-    def __init__(self, programs: Sequence[Sequence[Phase]], interval_s: float, actionp: float) -> None:
+    def __init__(self, programs: Sequence[Sequence[ProgramPhase]], interval_s: float, actionp: float) -> None:
         self._programs = [tuple(phases) for phases in programs]
         self._interval_s, self._actionp = interval_s, actionp
         self.state = KeepChangeState([0] * len(self._programs), [-math.inf] * len(self._programs))

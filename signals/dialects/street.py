@@ -36,7 +36,7 @@ HEAD = ("min_green", "green_time")
 """Features of the signal after the one-hot of its greens."""
 
 
-class Street(SumoRl):
+class StreetDialect(SumoRl):
     """Settings, action and times of sumo-rl; an observation of its own."""
 
     name = "street"
@@ -91,7 +91,7 @@ class Street(SumoRl):
         )
 
 
-DIALECT = Street()
+DIALECT = StreetDialect()
 
 
 def approaches(network: SignalNetwork) -> list[pb.Approach]:

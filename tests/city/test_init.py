@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from city import config, init, network
 from city.names import canonical, contains_tl
-from city.network import Phase, Program, SignalNetwork, StreetNetwork
+from city.network import Program, ProgramPhase, SignalNetwork, StreetNetwork
 from controller.sumo.programs import sumo_program
 from greenserve.__main__ import main
 from signals import dialects
@@ -92,7 +92,7 @@ def test_ids_that_cannot_be_names_are_changed_and_shown(signal, tl):
 
 def test_long_ids_get_short_names_with_the_id_beside_them(tmp_path):
     ids = ["A0", "cluster_1098574052_1098574061_247379905", "TL001", "joinedS_cluster_1\n#2_357187_359543", "B1"]
-    green = (Program("0", "static", 0, (Phase("Gr", 30, 30, 30), Phase("yr", 3, 3, 3))),)
+    green = (Program("0", "static", 0, (ProgramPhase("Gr", 30, 30, 30), ProgramPhase("yr", 3, 3, 3))),)
     signals = {i: SignalNetwork(i, ((), ()), ("a_0",), green, "0", None, None, None) for i in ids}
     street = StreetNetwork(NET, signals, {})
     names = init.tl_names(ids)
@@ -106,7 +106,7 @@ def test_long_ids_get_short_names_with_the_id_beside_them(tmp_path):
 
 @given(st.lists(st.text(min_size=1, max_size=12), unique=True, min_size=1, max_size=8))
 def test_any_ids_give_different_valid_names(tmp_path_factory, ids):
-    green = (Program("0", "static", 0, (Phase("Gr", 30, 30, 30), Phase("yr", 3, 3, 3))),)
+    green = (Program("0", "static", 0, (ProgramPhase("Gr", 30, 30, 30), ProgramPhase("yr", 3, 3, 3))),)
     signals = {i: SignalNetwork(i, ((), ()), ("a_0",), green, "0", None, None, None) for i in ids}
     street = StreetNetwork(NET, signals, {})
     names = init.tl_names(ids)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from city.config import Controller
-from city.network import Phase, Program
+from city.network import Program, ProgramPhase
 from protos import policy_pb2 as pb
 from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
@@ -15,7 +15,10 @@ from signals.safety.signal_safety import SignalSafety
 GREENS = ["GgGr", "rrrG"]
 PLAN = FallbackPlan(
     Program(
-        "0", "static", 0, tuple(Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3)))
+        "0",
+        "static",
+        0,
+        tuple(ProgramPhase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3))),
     ),
     False,
 )

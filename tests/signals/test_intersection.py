@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from city.config import Controller
-from city.network import Phase, Program, ProgramSwitch, SignalNetwork
+from city.network import Program, ProgramPhase, ProgramSwitch, SignalNetwork
 from protos import policy_pb2 as pb
 from signals.cycle_plans import PlanSequencer, cycle_plan
 from signals.dialects.sappo import KeepChangeSequencer
@@ -283,7 +283,7 @@ def test_action_outside_the_signals_greens_is_a_failure(crossing):
 
 
 def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing):
-    phases = [Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3))]
+    phases = [ProgramPhase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3))]
     contract = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
     sequencer = PlanSequencer("offset", [cycle_plan(phases, 0, 4, 60)], 2, 2, 2)
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
@@ -327,7 +327,7 @@ def test_unsynchronised_plan_begins_with_its_first_green():
 def two_signals():
     none = np.zeros((2, 2), bool)
     foes = np.array([[False, True], [True, False]])
-    phases = [Phase(s, 10, 10, 10) for s in ("Gr", "yr", "rG", "ry")]
+    phases = [ProgramPhase(s, 10, 10, 10) for s in ("Gr", "yr", "rG", "ry")]
     networks = [
         SignalNetwork(
             name,

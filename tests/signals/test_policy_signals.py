@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from city.config import TL
 from city.errors import InputError
-from city.network import Phase, Program, ProgramSwitch, SignalNetwork, green_states
+from city.network import Program, ProgramPhase, ProgramSwitch, SignalNetwork, green_states
 from signals import policy_signals
 from signals.policy_signals import distinct_greens, of_tl, running_program
 
@@ -16,7 +16,7 @@ SETTINGS = TL(("X",), "sumo-rl", "SA101")
 
 
 def program(name, *states):
-    return Program(name, "static", 0, tuple(Phase(state, 20.0, 20.0, 20.0) for state in states))
+    return Program(name, "static", 0, tuple(ProgramPhase(state, 20.0, 20.0, 20.0) for state in states))
 
 
 GUESS = program("0", "GGrr", "yyrr", "rrGG", "rryy")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from city.network import Phase as ProgramPhase
-from city.network import Program
+from city.network import Program, ProgramPhase
 from controller.recording.atspm.detectors import ADVANCE, PRESENCE, Loop
 from controller.recording.atspm.event_codes import Code
 from controller.recording.atspm.events import signal_events
