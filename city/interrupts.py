@@ -19,7 +19,7 @@ class InterruptContext:
     """
 
     received = False
-    """Whether a signal arrived: a library may turn the KeyboardInterrupt into another error."""
+    """True if a signal arrived: a library may turn the KeyboardInterrupt into another error."""
     _retry: threading.Timer | None = None
 
     def __enter__(self) -> "InterruptContext":

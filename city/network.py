@@ -57,11 +57,11 @@ class Program:
     offset_s: int
     phases: tuple[ProgramPhase, ...]
     is_coordinated: bool = False
-    """Whether an actuated program also ends its phases at fixed seconds of a cycle."""
+    """True if an actuated program also ends its phases at fixed seconds of a cycle."""
 
     @property
     def is_blinking(self) -> bool:
-        """Whether it never shows a colour, so that drivers follow the right of way."""
+        """True if it never shows a colour, so that drivers follow the right of way."""
         return all(set(phase.state) <= set("oO") for phase in self.phases)
 
     @property
@@ -87,7 +87,7 @@ class ProgramSwitch:
 
 
 def is_green(state: str) -> bool:
-    """Whether a phase state is a green phase: no `y` and not all `r`/`s` (sumo-rl's rule)."""
+    """True if a phase state is a green phase: no `y` and not all `r`/`s` (sumo-rl's rule)."""
     return "y" not in state and state.count("r") + state.count("s") != len(state)
 
 
@@ -191,9 +191,10 @@ class StreetNetwork:
     lane_length_m: dict[str, float]
     """By lane of the network."""
     lanes_behind: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it, each with the distance from its end to
-    the
-    stop line in m: a vehicle that stops at the signal may still be on one of them."""
+    """By incoming lane shorter than MIN_APPROACH_M, lane that leads to it -> distance from its end to the stop line, m.
+
+    A vehicle that stops at the signal may still be on one of them.
+    """
     begin_s: float = 0.0
     end_s: float | None = None
     additional: tuple[Path, ...] = ()
@@ -309,7 +310,7 @@ def _reason(error: KeyError | ValueError) -> str:
 
 
 def _is_coordinated(element: ET.Element) -> bool:
-    """Whether a `tlLogic` has SUMO's parameter `coordinated`, or phases with `earliestEnd` or `latestEnd`."""
+    """True if a `tlLogic` has SUMO's parameter `coordinated`, or phases with `earliestEnd` or `latestEnd`."""
     is_set = any(
         p.get("key") == "coordinated" and p.get("value", "").lower() in ("true", "1") for p in element.iter("param")
     )
@@ -508,8 +509,7 @@ class _NetworkReader:
         return [self.lanes.limit_mps[a] for a, b in pairs if not {a, b} & self.crossings]
 
     def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
-        """(by link index the length of its longest vehicle path over the junction in m, text about an invalid path or
-        "")."""
+        """(by link, length of its longest vehicle path over the junction in m; text about an invalid path or "")."""
         path_m, invalid_path = [0.0] * size, ""
         for connection in connections:
             if not {connection.from_lane, connection.to_lane} & self.crossings:

@@ -66,7 +66,7 @@ def run(
 
 
 def _is_stdout_broken() -> bool:
-    """Whether the reader of stdout has gone."""
+    """True if the reader of stdout has gone."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)

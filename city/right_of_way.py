@@ -126,7 +126,7 @@ class Requests:
 
 
 def _is_set(text: str, k: int) -> bool:
-    """Whether a request's text has a 1 for request k; it is read from right to left, and what is missing is a 0."""
+    """True if a request's text has a 1 for request k; it is read from right to left, and what is missing is a 0."""
     return k < len(text) and text[-1 - k] == "1"
 
 
@@ -181,7 +181,7 @@ def _may_meet(
     junction_of: Mapping[str, str],
     paths: Mapping[Connection, NDArray[np.float64]],
 ) -> bool:
-    """Whether two connections without requests are foes: they lead to the same road, or their paths come close."""
+    """True if two connections without requests are foes: they lead to the same road, or their paths come close."""
     junctions = {junction_of.get(link.from_lane, ""), junction_of.get(foe.from_lane, "")} - {""}
     if len(junctions) > 1:
         return False
@@ -189,7 +189,7 @@ def _may_meet(
 
 
 def _are_close(path: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> bool:
-    """Whether two paths, [n, 2] in m, come closer than a vehicle is wide; True if one is unknown."""
+    """True if two paths, [n, 2] in m, come closer than a vehicle is wide; True if one is unknown."""
     if path is None or other is None:
         return True
     return bool(np.linalg.norm(path[:, None] - other[None], axis=2).min() < VEHICLE_WIDTH_M)
@@ -243,8 +243,7 @@ def path_length_m(connection: Connection, continuation: Mapping[str, str], shape
 def _corners(
     connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]
 ) -> list[tuple[float, float]]:
-    """The polyline of a connection's path over its junction, in m, from the end of its lane to the start of the
-    next."""
+    """The corners of a connection's path over its junction, in m, from lane end to lane start."""
     corners = [points(shapes[connection.from_lane])[-1]]
     lane = connection.via
     while lane in shapes:
@@ -255,7 +254,7 @@ def _corners(
 
 
 def green_together(size: int, states: Iterable[str]) -> Foes:
-    """Whether some state shows two links green at the same time, bool [size, size].
+    """True if some state shows two links green at the same time, bool [size, size].
 
     The requests also let a turning link yield to the crossing street, which drivers do not
     expect: a pair of greens that no phase shows must not appear in a transition.

@@ -34,7 +34,7 @@ from signals.intersection import Intersection
 from signals.observation import Floats
 from signals.policy import Policies
 from signals.policy_signals import distinct_greens, greens_of, running_program
-from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 
 DRIVERS: dict[str, type[MaxPressure] | type[Greedy]] = {kind.name: kind for kind in (MaxPressure, Greedy)}
@@ -222,17 +222,8 @@ def _intersection(
 def _monitors(intersection: Intersection, street: StreetNetwork) -> list[SignalMonitor]:
     """A monitor for each signal of a TL."""
     times = intersection.safeties[0].times
-    limits = Limits(
-        yellow_s=times.yellow_s,
-        min_green_s=times.min_green_s,
-        all_red_s=times.all_red_s,
-        max_red_s=times.max_red_s,
-        walking_speed_mps=times.walking_speed_mps,
-        yellow_by_speed=times.yellow_by_speed,
-        red_by_path=times.red_by_path,
-    )
     signals = intersection.contract.signals
-    return [SignalMonitor(street.signals[signal.id], limits, greens_of(signal)) for signal in signals]
+    return [SignalMonitor(street.signals[signal.id], times, greens_of(signal)) for signal in signals]
 
 
 def _roads(lanes: Iterable[str]) -> list[str]:

@@ -27,7 +27,7 @@ class LoopState(SavedState):
     now_s: float
     """Simulated second of the step before."""
     is_releasing: bool
-    """Whether the signals are being handed back, at the end of the run."""
+    """True if the signals are being handed back, at the end of the run."""
     released_at_s: dict[str, float]
     """By signal, since when it runs its own program, which is not monitored."""
     tls: list[IntersectionState]
@@ -90,7 +90,7 @@ class TlDecision(NamedTuple):
 
     @property
     def is_missing(self) -> bool:
-        """Whether the policy gave no valid action."""
+        """True if the policy gave no valid action."""
         return bool(self.failure)
 
 

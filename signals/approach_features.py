@@ -1,5 +1,4 @@
-"""What vehicles on the way to a stop line mean for a policy: features of every incoming lane, from positions and
-speeds.
+"""Features of every incoming lane, from the positions and speeds of vehicles on the way to its stop line.
 
 A vehicle counts for each incoming lane that it may reach within REACH_M without passing another signal, weighted by the
 share of vehicles that go there (`city.lane_graph`). Distances are those of its front to the stop line.
@@ -89,13 +88,10 @@ class ApproachFeatures:
         entry = self._first[vehicles.row[v]] + nth
         distance_m = self._distance_m[entry] + self._length_m[vehicles.row[v]] - vehicles.position_m[v]
         seen = distance_m < REACH_M
-        v, entry, distance_m = v[seen], entry[seen], np.maximum(distance_m[seen], 0.0)
-        approach, share, mps, waiting_s = (
-            self._approach[entry],
-            self._share[entry],
-            vehicles.speed_mps[v],
-            vehicles.waiting_s[v],
-        )
+        v, entry = v[seen], entry[seen]
+        distance_m = np.maximum(distance_m[seen], 0.0)
+        approach, share = self._approach[entry], self._share[entry]
+        mps, waiting_s = vehicles.speed_mps[v], vehicles.waiting_s[v]
         relative = mps / self._limit_mps[vehicles.row[v]]
 
         def total(weights: Floats) -> Floats:

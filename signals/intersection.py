@@ -45,7 +45,7 @@ class IntersectionState(SavedState):
 
     observer: SavedState | None
     sequencer: SavedState | None
-    """Of the policy."""
+    """The policy's sequencer."""
     max_pressure: SavedState | None
     driver: SavedState | None
     signals: list[SignalState]
@@ -57,7 +57,7 @@ class IntersectionState(SavedState):
     requested: tuple[str, ...] = ()
     """The states requested last, by signal."""
     is_on_fallback_plan: bool = False
-    """Whether the signals run their own programs, or are on the way there."""
+    """True if the signals run their own programs, or are on the way there."""
     enter_plan_by_s: float | None = None
     """When the transition to the plan must begin at the latest, once the mode is FALLBACK."""
 
@@ -125,12 +125,12 @@ class Intersection:
 
     @property
     def has_policy(self) -> bool:
-        """Whether a policy is asked; if not, a driver controls."""
+        """True if a policy is asked; if not, a driver controls."""
         return self._driver is None
 
     @property
     def control_name(self) -> str:
-        """What controls the TL, in log lines: the control mode, or the driver in the place of a policy."""
+        """The TL's control in log lines: the control mode, or the driver in the place of a policy."""
         return (
             self.mode.name if self._driver is None or self.state.mode_state.by_operator else self._driver.name.upper()
         )
@@ -166,7 +166,7 @@ class Intersection:
 
     @property
     def is_on_fallback_plan(self) -> bool:
-        """Whether the signals run their own programs, or are on the way there."""
+        """True if the signals run their own programs, or are on the way there."""
         return self.state.is_on_fallback_plan
 
     def observe(self, readings: Readings, shares: Shares, now: float) -> Observation:
@@ -174,7 +174,7 @@ class Intersection:
         return self.observer.observe(readings, shares, self.phase_state(now))
 
     def decides_at(self, now: float) -> bool:
-        """Whether an answer at second `now` is a decision; if not, it only shows that the policy is available."""
+        """True if an answer at second `now` is a decision; if not, it only shows that the policy is available."""
         return self.mode is ControlMode.POLICY and self._policy_sequencer.decides_at(now)
 
     def phase_state(self, now: float) -> PhaseState:
@@ -277,7 +277,7 @@ class Intersection:
             self.state.is_on_fallback_plan = True
 
     def _must_finish_service(self, now: float) -> bool:
-        """Whether the plan must wait for a green that serves a link beyond max red.
+        """True if the plan must wait for a green that serves a link beyond max red.
 
         A TL that alternates between modes would restart that service each time and never
         reach the green. The plan waits for one such green at most: other links may wait too.
@@ -307,12 +307,12 @@ class Intersection:
 
     @property
     def is_released(self) -> bool:
-        """Whether SUMO has confirmed that every signal runs its own program."""
+        """True if SUMO has confirmed that every signal runs its own program."""
         return all(signal.is_release_confirmed for signal in self.state.signals)
 
     @property
     def awaits_confirmation(self) -> bool:
-        """Whether a release has been sent and not yet confirmed."""
+        """True if a release has been sent and not yet confirmed."""
         return any(signal.is_release_sent and not signal.is_release_confirmed for signal in self.state.signals)
 
     def confirm_sent(self, rejected: Container[str]) -> None:

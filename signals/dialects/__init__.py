@@ -52,7 +52,7 @@ class PhaseSequencer(Protocol):
         """The first decision moment after `now`."""
 
     def decides_at(self, now: float) -> bool:
-        """Whether a decision may be taken at `now`; if not, an answer only shows that the policy is available."""
+        """True if a decision may be taken at `now`; if not, an answer only shows that the policy is available."""
 
 
 class Dialect(Protocol):
@@ -68,7 +68,7 @@ class Dialect(Protocol):
         """The contract's kind of action: `categorical`, or a kind of this dialect alone."""
 
     takes_first_program: bool
-    """Whether the family's own trainer takes each signal's first program and all its green phases, whichever runs."""
+    """True if the family's own trainer takes each signal's first program and all its green phases, whichever runs."""
 
     def build_contract(self, tl: TL, signals: Sequence[PolicySignal], safety: Safety) -> pb.PolicyContract:
         """The contract of a TL without its origin. Raises InputError."""
@@ -77,10 +77,10 @@ class Dialect(Protocol):
         """Raise ContractError if a contract contradicts itself; `serving.contract.check` has passed."""
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
-        """Whether actions modify the plan of the program, so that its durations must be those of training."""
+        """True if actions modify the plan of the program, so that its durations must be those of training."""
 
     def counts_outflow(self, contract: pb.PolicyContract) -> bool:
-        """Whether the observation counts vehicles that left a lane, which must be sampled every second."""
+        """True if the observation counts vehicles that left a lane, which must be sampled every second."""
 
     def vehicle_lanes(self, contract: pb.PolicyContract) -> Sequence[str]:
         """The lanes whose single vehicles the observation needs (`Readings.by_vehicle`); mostly none."""

@@ -45,8 +45,12 @@ STATES = ("d", "v", "vd", "vdd")
 PLAN_ACTIONS = ("offset", "gr", "gro")
 ACTIONS = (*PLAN_ACTIONS, "kc")
 # the trainer's defaults
-CONTROL_CYCLE, ADD_TIME_S, OFFSET_RANGE = 5, 2, 2
-KC_YELLOW_S, ACTION_T_S, ACTIONP = 3.0, 12, 0.2
+CONTROL_CYCLE = 5
+ADD_TIME_S = 2
+OFFSET_RANGE = 2
+KC_YELLOW_S = 3.0
+ACTION_T_S = 12
+ACTIONP = 0.2
 _EPSILON = float(np.finfo(float).eps)
 _BLOCKS = {"d": ("density",), "v": ("volume",), "vd": ("density", "volume"), "vdd": ("volume_per_density",)}
 
@@ -112,7 +116,8 @@ class Sappo:
         )
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
-        where, kind, state = f"the contract of {contract.tl}", contract.action.kind, contract.observation.state
+        where = f"the contract of {contract.tl}"
+        kind, state = contract.action.kind, contract.observation.state
         remedy = f"export it again (greenserve export --tl {contract.tl})"
         if kind not in ACTIONS:
             raise ContractError(f"{where} has action {kind!r}, not one of {', '.join(ACTIONS)}; {remedy}")

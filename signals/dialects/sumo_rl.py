@@ -35,7 +35,9 @@ from signals.observation import Floats, GatheringObserver, Observation, PhaseSta
 from signals.policy_signals import PolicySignal, greens_of, signal_messages
 
 # sumo-rl's defaults
-DELTA_TIME_S, YELLOW_S, MIN_GREEN_S = 5, 2.0, 5.0
+DELTA_TIME_S = 5
+YELLOW_S = 2.0
+MIN_GREEN_S = 5.0
 
 
 class SumoRl:

@@ -27,7 +27,7 @@ class ControlMode(Enum):
 
 
 class OperatorMode(StrEnum):
-    """What an operator can set a TL to."""
+    """A mode that an operator can set."""
 
     POLICY = "policy"
     HOLD = "hold"
@@ -43,11 +43,11 @@ class ModeState:
     good_answers: int = 0
     """Valid answers in a row while recovering."""
     by_operator: bool = False
-    """Whether an operator set the mode, so that answers do not change it."""
+    """True if an operator set the mode, so that answers do not change it."""
 
     @property
     def is_fallback(self) -> bool:
-        """Whether the fallback plan runs."""
+        """True if the fallback plan runs."""
         return self.mode in (ControlMode.FALLBACK, ControlMode.RECOVERING, ControlMode.FIXED)
 
 

@@ -67,7 +67,7 @@ def lanes_of(signal: SignalNetwork, lanes_behind: Mapping[str, Iterable[str]]) -
 
 
 class _PressureLanes:
-    """The rows of a signal's lanes in the readings, and the weight of their vehicles in the pressure of each green."""
+    """The rows of a signal's lanes in the readings, and their vehicles' weights in each green's pressure."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ class FallbackPlan:
 
     program: Program
     is_synchronised: bool
-    """Whether the program is in step with simulated time: it is static and its offset is known."""
+    """True if the program is in step with simulated time: it is static and its offset is known."""
 
     def entry_phase(self, now: float, min_green_s: float) -> tuple[int | None, float | None]:
         """(green phase to begin with at second `now`, its remaining time in s); without a time, its full duration.
@@ -71,7 +71,7 @@ class PlanTransition:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether SUMO has accepted the release, so that the program runs."""
+        """True if SUMO has accepted the release, so that the program runs."""
         return self._safety.state.is_release_confirmed
 
     def next(self, now: float) -> tuple[PermittedState | PermittedRelease | None, list[Override]]:

@@ -1,7 +1,7 @@
 """The monitor: checks the states that SUMO shows, and raises alarms.
 
-It shares no code with the safety rules, so that an error there cannot hide itself
-here, and it never changes a signal. Its input is every state that a signal showed, with
+It shares the times and no code with the safety rules, so that an error there cannot hide
+itself here, and it never changes a signal. Its input is every state that a signal showed, with
 its begin and end; it keeps the colour of each link and since when the link shows it.
 """
 
@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from city.network import SignalNetwork
+from signals.safety.safety_times import SafetyTimes
 from signals.saved_state import SavedState
 
 _ROUNDING_S = 1e-3
@@ -26,9 +27,9 @@ class MonitorRule(StrEnum):
     CONFLICT = "conflict"
     """Two foes had green that the right of way does not permit together."""
     YELLOW = "yellow"
-    """A vehicle link went from green to red without yellow, its yellow was too short, or it went from yellow to
-    green."""
+    """A vehicle link went from green to red, had a yellow that was too short, or went from yellow to green."""
     MIN_GREEN = "min_green"
+    """A link lost its green before min green."""
     CLEARANCE = "clearance"
     """A link turned green while a foe was not clear yet."""
     MAX_RED_EXCEEDED = "max_red_exceeded"
@@ -41,25 +42,12 @@ class MonitorRule(StrEnum):
 
 @dataclass(frozen=True)
 class Alarm:
+    """A rule that a signal broke, and when."""
+
     signal: str
     rule: MonitorRule
     at_s: float
     message: str
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits that every signal must keep, in s (walking speed in m/s)."""
-
-    yellow_s: float
-    min_green_s: float
-    all_red_s: float
-    max_red_s: float = math.inf
-    walking_speed_mps: float = 1.2
-    yellow_by_speed: bool = True
-    """Whether a yellow must also be as long as the approach speed requires."""
-    red_by_path: bool = False
-    """Whether a link must also be red for as long as its last vehicle needs to clear the junction."""
 
 
 class _Change(NamedTuple):
@@ -82,7 +70,7 @@ class MonitorState(SavedState):
     since_s: list[float]
     """By link, since when it shows its colour; NaN if it has since before it was monitored."""
     waited_s: list[float]
-    """By link, how long it was red under control before the signal ran its own program, if it has stayed red since."""
+    """By link, its red under control before the signal ran its own program, if it has stayed red since."""
     shown: str = ""
     monitored_from_s: float = math.inf
     max_waited_s: float = 0.0
@@ -94,7 +82,7 @@ class MonitorState(SavedState):
 class SignalMonitor:
     """The monitor of one signal."""
 
-    def __init__(self, network: SignalNetwork, limits: Limits, greens: Sequence[str] = ()) -> None:
+    def __init__(self, network: SignalNetwork, limits: SafetyTimes, greens: Sequence[str] = ()) -> None:
         """`greens`: the green phases; max red applies to links that some of them serve and some do not."""
         self.signal = network.id
         self._links = len(network.links)
@@ -290,7 +278,7 @@ def _colour(c: str) -> str:
 
 
 def _required_red_s(path_m: float, mps: float) -> float:
-    """Red in s in which a vehicle of 6.1 m clears its path, less 1 s until its foes have started (ITE RP-040B)."""
+    """Red in s in which a vehicle of 6.1 m clears its path, less 1 s until foes start (ITE RP-040B)."""
     return (path_m + 6.1) / mps - 1.0 if path_m > 0 < mps else 0.0
 
 

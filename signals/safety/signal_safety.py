@@ -21,7 +21,7 @@ nearest permitted state:
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import NamedTuple, final
 
 from city.network import SignalNetwork
@@ -45,63 +45,43 @@ _OFF = str.maketrans("oOY", "yyy")
 _NONE: frozenset[OverrideReason] = frozenset()
 _SEAL = object()
 RECHECK_INTERVAL_S = 1.0
-"""Simulated seconds after which a requested state that is not shown yet is permitted again, if no later moment is
-known."""
+"""Simulated seconds after which a requested state that is not shown yet is permitted again."""
 MAX_CACHED_TRANSITIONS = 64
-"""Of a signal, some 0.5 kB each. If there are more, as under random requests, it begins again."""
+"""Transitions of a signal, some 0.5 kB each; beyond, as under random requests, the cache begins anew."""
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
 class PermittedState:
     """A signal state that passed the safety rules; only this module creates one."""
 
-    __slots__ = ("signal", "state")
     signal: str
     state: str
+    _: KW_ONLY
+    seal: InitVar[object]
 
-    def __init__(self, signal: str, state: str, *, seal: object) -> None:
+    def __post_init__(self, seal: object) -> None:
         if seal is not _SEAL:
             raise TypeError("only signals.safety creates a PermittedState")
-        object.__setattr__(self, "signal", signal)
-        object.__setattr__(self, "state", state)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a PermittedState is immutable")
-
-    def __deepcopy__(self, memo: object) -> "PermittedState":
-        return self  # immutable
-
-    def __repr__(self) -> str:
-        return f"PermittedState({self.signal}, {self.state})"
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
 class PermittedRelease:
     """Permission to hand a signal to its program."""
 
-    __slots__ = ("phase", "program", "remaining_s", "signal")
     signal: str
     program: str
     phase: int | None
     """The green phase that the program begins with; None if it has no green because the signal is off or blinks."""
     remaining_s: float | None
     """Remaining duration of the phase; without it, its duration in the program."""
+    _: KW_ONLY
+    seal: InitVar[object]
 
-    def __init__(
-        self, signal: str, program: str, phase: int | None, remaining_s: float | None, *, seal: object
-    ) -> None:
+    def __post_init__(self, seal: object) -> None:
         if seal is not _SEAL:
             raise TypeError("only signals.safety creates a PermittedRelease")
-        object.__setattr__(self, "signal", signal)
-        object.__setattr__(self, "program", program)
-        object.__setattr__(self, "phase", phase)
-        object.__setattr__(self, "remaining_s", remaining_s)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a PermittedRelease is immutable")
-
-    def __deepcopy__(self, memo: object) -> "PermittedRelease":
-        return self  # immutable
 
 
 SignalCommand = PermittedState | PermittedRelease
@@ -145,10 +125,10 @@ class SignalState(SavedState):
     """The requested state whose overrides are reported."""
     reported: frozenset[OverrideReason] = _NONE
     is_sent: bool = False
-    """Whether the shown state is the one that was sent to SUMO last."""
+    """True if the shown state is the one that was sent to SUMO last."""
     is_release_sent: bool = False
     is_release_confirmed: bool = False
-    """Whether SUMO has accepted the release, so that the signal runs its own program."""
+    """True if SUMO has accepted the release, so that the signal runs its own program."""
 
 
 class SignalSafety:
@@ -180,10 +160,9 @@ class SignalSafety:
         self._bounds_s = {
             c: [(i, ceil_to_ms(bound_s)) for i, bound_s in enumerate(by_link)] for c, by_link in bounds_s.items()
         }
-        """By colour and link, (link, age in s beyond which the colour has no further effect, in whole ms as SUMO's
-        time)."""
+        """By colour and link, (link, age in s beyond which the colour has no further effect, in whole ms)."""
         self._transitions: dict[tuple[str, str, int], _Transition] = {}
-        """By (state, target, young links): all that a transition depends on, except for pedestrians."""
+        """By (shown state, target, young links): all that a transition depends on, except for pedestrians."""
         links = self.rules.links
         self.state = SignalState("r" * links, [-math.inf] * links, [math.inf] * links)
         self.permitted: PermittedState
@@ -194,7 +173,7 @@ class SignalSafety:
         """When no age has a further effect."""
         self.resume()
         self._target_state = self.state.shown
-        """What the newest call of `permit` led to, or to the first step of."""
+        """The state to which the newest call of `permit` led, or took the first step."""
         self._bounds = ServiceBounds(self.rules, times, greens)
 
     @property
@@ -270,13 +249,13 @@ class SignalSafety:
         return min((end_s for end_s in ends_s if now < end_s < math.inf), default=recheck_s)
 
     def shows(self, requested: str) -> bool:
-        """Whether the requested state is shown, so that nothing changes before the next request."""
+        """True if the requested state is shown, so that nothing changes before the next request."""
         state = self.state
         return state.shown == requested and state.forced is None
 
     @property
     def is_serving(self) -> bool:
-        """Whether a green that serves a link beyond max red is due, or shown for less than min green."""
+        """True if a green that serves a link beyond max red is due, or shown for less than min green."""
         return self.state.forced is not None
 
     @property
@@ -317,7 +296,7 @@ class SignalSafety:
         return change_s
 
     def is_cleared(self, now: float) -> bool:
-        """Whether every link has been red for long enough that any green may follow."""
+        """True if every link has been red for long enough that any green may follow."""
         return all(c in "rsu" and now >= settled_s for c, settled_s in zip(self.shown, self._settled_s, strict=True))
 
     def permit_release(
@@ -428,8 +407,7 @@ class SignalSafety:
         return _Transition(permitted, frozenset(reasons), turned)
 
     def _walking_s(self, target: str, now: float) -> dict[int, float]:
-        """Time in s until pedestrians are clear, by crossing that the target does not serve and that is not clear
-        yet."""
+        """Time in s until pedestrians are clear, by crossing that the target does not serve."""
         walking_s = {}
         for j in self._crossings:
             if target[j] in GREEN:
@@ -441,7 +419,7 @@ class SignalSafety:
         return walking_s
 
     def _would_only_wait(self, i: int, target: str, walking_s: Mapping[int, float]) -> bool:
-        """Whether link i may keep its green for now: the vehicles that follow it wait for pedestrians until it is
+        """True if link i may keep its green for now: the vehicles that follow it wait for pedestrians until it is
         clear."""
         clearing_s = self.yellow_s[i] + self.clearance_s[i]
         waits_for = sum(1 << j for j, seconds in walking_s.items() if seconds > clearing_s)

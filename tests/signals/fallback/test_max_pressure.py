@@ -18,7 +18,7 @@ from signals.green_phases import GreenPhaseSequencer
 from signals.intersection import Intersection
 from signals.observation import Readings
 from signals.policy import Answer
-from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
 from tests.signals.single_signal import GREENS, PLAN
@@ -165,7 +165,7 @@ def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
     shown = [(now, command.state) for now, command in sent]
     assert {"GgGr", "rrrG"} <= {state for now, state in shown if 15 < now < 100}
     assert x.mode is ControlMode.POLICY and shown[-1][1] == "GgGr"
-    monitor = SignalMonitor(crossing, Limits(3, 5, 0))
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 0))
     ends = [*(now for now, _ in shown[1:]), 160]
     assert [
         alarm

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from city import network
 from city.network import SignalNetwork
 from signals.safety import monitor as monitor_module
-from signals.safety.monitor import Limits, MonitorRule, SignalMonitor
+from signals.safety.monitor import MonitorRule, SignalMonitor
 from signals.safety.safety_times import SafetyTimes, red_clearance_s, yellow_s_at
 from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID
 from tests.signals.safety.floor_examples import PATHS, SPEEDS
 
-LIMITS = Limits(yellow_s=3, min_green_s=5, all_red_s=1)
+LIMITS = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1)
 
 
 def broken_rules(signal, shown, limits=LIMITS, greens=()):
@@ -107,7 +107,7 @@ def test_link_of_vehicles_and_pedestrians_has_yellow_and_clearance(crossing):
 
 def test_max_red_is_reported_once_until_the_link_is_served(crossing):
     greens = ("GgGr", "rrrG")
-    monitor = SignalMonitor(crossing, Limits(3, 5, 1, max_red_s=60), greens)
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 1, max_red_s=60), greens)
     alarms = [alarm for t in range(400) for alarm in monitor.check_shown("GgGr", t, t + 1)]
     assert [alarm.rule for alarm in alarms] == [MonitorRule.MAX_RED_EXCEEDED] and 60 < alarms[0].at_s < 100
     served = [(400, "yyyr"), (403, "rrrr"), (404, "rrrG"), (410, "rrry"), (413, "rrrr"), (414, "GgGr")]
@@ -122,7 +122,7 @@ def test_max_red_is_reported_if_control_alternates_with_the_program(crossing):
     """Only waiting under this controller counts."""
     greens = ("GgGr", "rrrG")
     for controlled_s, served_s, is_reported in ((6, None, True), (6, 20, False), (0, None, False)):
-        monitor = SignalMonitor(crossing, Limits(3, 5, 1, max_red_s=60), greens)
+        monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 1, max_red_s=60), greens)
         alarms = []
         for t in range(2000):
             second = t % 36
@@ -219,7 +219,7 @@ def test_states_under_adversarial_requests_break_no_rule(kind, street, times_as_
         phases = [phase.state for phase in signal.plan.phases]
         greens = [phases[i] for i in signal.plan.greens]
         safety = SignalSafety(signal, times, greens)
-        monitor = SignalMonitor(signal, Limits(3, times.min_green_s, all_red_s, max_red_s), greens)
+        monitor = SignalMonitor(signal, SafetyTimes(3, times.min_green_s, all_red_s, max_red_s=max_red_s), greens)
         safety.start_from(phases[0], 0)
         request = requests_of(kind, phases, rng)
         for step in range(2000):
@@ -262,7 +262,7 @@ def test_monitor_and_safety_rules_agree_on_every_state(crossing):
 
 @pytest.mark.parametrize(("program_state", "alarm_count"), [("oooo", 0), ("OOOO", 0), ("rrrr", 1)])
 def test_signal_that_is_off_does_not_count_as_red(crossing, program_state, alarm_count):
-    monitor = SignalMonitor(crossing, Limits(3, 5, 0, max_red_s=30), ["GgGr", "rrrG"])
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 0, max_red_s=30), ["GgGr", "rrrG"])
     alarms = monitor.check_shown("GgGr", 0, 50)
     alarms += monitor.follow_program(program_state, 50)
     alarms += monitor.check_shown("GgGr", 60, 70)
@@ -280,14 +280,14 @@ def test_yellow_of_the_approach_speed_is_checked(crossing, mps, yellow_s):
 
 
 def test_yellow_of_the_approach_speed_is_not_checked_without_yellow_by_speed(crossing):
-    limits = Limits(yellow_s=0, min_green_s=5, all_red_s=0, yellow_by_speed=False)
+    limits = SafetyTimes(yellow_s=0, min_green_s=5, all_red_s=0, yellow_by_speed=False)
     assert broken_rules(crossing, [(0, "GgGr"), (10, "yyyr"), (10.5, "rrrr")], limits) == []
 
 
 @pytest.mark.parametrize(("path_m", "mps", "red_s"), PATHS)
 def test_red_clearance_by_path_is_checked(crossing, path_m, mps, red_s):
     signal = _with(crossing, path_m=(path_m,) * 4, slowest_mps=(mps,) * 4)
-    limits = Limits(yellow_s=3, min_green_s=5, all_red_s=0, red_by_path=True)
+    limits = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=0, red_by_path=True)
     for seconds in (red_s - 0.05, red_s):
         shown = [(0, "Grrr"), (10, "yrrr"), (13, "rrrr"), (13 + seconds, "rrrG")] if seconds > 0 else []
         shown = shown or [(0, "Grrr"), (10, "yrrr"), (13, "rrrG")]
@@ -356,7 +356,7 @@ def test_alarms_name_links_and_durations(crossing):
 
 
 GREENS = ("GgGr", "rrrG")
-MAX_RED = Limits(yellow_s=3, min_green_s=5, all_red_s=1, max_red_s=60)
+MAX_RED = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1, max_red_s=60)
 MAX_RED_AND_SERVICE_S = 60 + 3 * (5 + 3 + 1)
 """Max red, and for each of two phases and the one that is shown a min green, a yellow and an all-red."""
 

@@ -13,14 +13,14 @@ from protos.loop_state_pb2 import MonitorState, SignalState, TlState
 from protos.record_pb2 import TlStep
 from signals.fallback.control_mode import OperatorMode
 from signals.policy import Answer
-from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID
 from tests.signals.single_signal import GREENS, one_signal
 
 TIMES = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1, max_green_s=20, max_red_s=30)
-LIMITS = Limits(yellow_s=3, min_green_s=5, all_red_s=1, max_red_s=5)
+LIMITS = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1, max_red_s=5)
 
 
 def resumed(first, second, kind):

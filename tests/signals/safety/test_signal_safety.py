@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from city import network
 from city.network import is_green
 from signals.safety.conflicts import ConflictRules, OverrideReason
-from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
 from tests.conftest import GRID
@@ -177,11 +177,11 @@ class TestByExample:
         permissive = crossing.permissive.copy()
         permissive[1, 3] = permissive[3, 1] = True
         signal = replace(crossing, permissive=permissive)
-        rules, monitor = ConflictRules(signal), SignalMonitor(signal, Limits(3, 5, 0))
+        rules, monitor = ConflictRules(signal), SignalMonitor(signal, SafetyTimes(3, 5, 0))
         for state, is_conflict in (("rgrg", False), ("rGrg", True), ("rgrG", True), ("rGrG", True)):
             assert bool(rules.conflicts(state)) == is_conflict, state
             assert bool(monitor.check_shown(state, 0, 1)) == is_conflict
-            monitor = SignalMonitor(signal, Limits(3, 5, 0))
+            monitor = SignalMonitor(signal, SafetyTimes(3, 5, 0))
         assert adopted(signal, shown="rrrg", greens=("rgrg",)).permit("rgrg", 10)[0].state == "rgrg"
         assert adopted(signal, shown="rrrG", greens=("rgrg",)).permit("rgrG", 10)[0].state == "rrrG"
 
