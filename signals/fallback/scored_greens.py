@@ -5,15 +5,17 @@ behind it, or its detector may have failed.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from city.network import SignalNetwork
 from signals.green_phases import GreenPhaseSequencer, GreenPhasesState
 from signals.observation import Floats, Readings
 from signals.safety.conflicts import GREEN
+from signals.safety.safety_times import SafetyTimes
 from signals.saved_state import SavedState
 from signals.simulation_time import round_to_ms
 
@@ -40,29 +42,62 @@ class ScoredGreensState(SavedState):
     next_decision_s: float = -math.inf
 
 
-class ScoredGreens(ABC):
-    """The greens of one TL's signals, chosen by a score."""
+class GreenScore(Protocol):
+    """Scores the greens of one signal."""
 
     name: str
-    """As in arms and log lines."""
+    """The kind of control, as in arms and log lines."""
 
-    def __init__(self, greens: Sequence[Sequence[str]], yellow_s: float, min_green_s: float, all_red_s: float) -> None:
-        """Take the green phases by signal, and the times in s of their sequencers."""
+    def __init__(
+        self,
+        signal: SignalNetwork,
+        greens: Sequence[str],
+        lane_row: Mapping[str, int],
+        length_m: Floats,
+        lanes_behind: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        """Prepare the score of every green.
+
+        Args:
+            signal: the signal.
+            greens: its green phases.
+            lane_row: row of a lane in the readings and in `length_m`; lanes that are not read are left out.
+            length_m: float64 [lanes], lane lengths.
+            lanes_behind: by short incoming lane, lane that leads to it -> distance from its end to the stop line, m.
+        """
+
+    def scores(self, readings: Readings) -> Floats:
+        """float64 [greens]."""
+
+
+class ScoredGreens:
+    """The greens of one TL's signals, chosen by a score."""
+
+    def __init__(
+        self,
+        kind: type[GreenScore],
+        signals: Sequence[SignalNetwork],
+        greens: Sequence[Sequence[str]],
+        lane_row: Mapping[str, int],
+        length_m: Floats,
+        times: SafetyTimes,
+        lanes_behind: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        """`signals`, `greens`: by signal, as those of `GreenScore`. `times`: yellow, all-red and min green."""
+        self.name = kind.name
+        pairs = list(zip(signals, greens, strict=True))
+        self._scores = [kind(signal, states, lane_row, length_m, lanes_behind) for signal, states in pairs]
         self._sequencers = [
-            GreenPhaseSequencer(states, DECISION_INTERVAL_S, yellow_s, min_green_s, all_red_s) for states in greens
+            GreenPhaseSequencer(states, DECISION_INTERVAL_S, times.yellow_s, times.min_green_s, times.all_red_s)
+            for states in greens
         ]
         self._served = [np.array([[c in GREEN for c in state] for state in states]) for states in greens]
         """By signal, bool [greens, links]: whether a green serves a link."""
-        self.state = ScoredGreensState(
-            [
-                ScoredSignalState(sequencer.state, [0.0] * served.shape[1])
-                for sequencer, served in zip(self._sequencers, self._served, strict=True)
-            ]
-        )
-
-    @abstractmethod
-    def scores(self, signal: int, readings: Readings) -> Floats:
-        """float64 [greens] of a signal, which is given by its index."""
+        signal_states = [
+            ScoredSignalState(sequencer.state, [0.0] * served.shape[1])
+            for sequencer, served in zip(self._sequencers, self._served, strict=True)
+        ]
+        self.state = ScoredGreensState(signal_states)
 
     def enter(self, now: float, shown: Sequence[str]) -> None:
         """Take over from the states that are shown; the first decision is due now."""
@@ -78,7 +113,7 @@ class ScoredGreens(ABC):
             return
         self.state.next_decision_s = round_to_ms(now + DECISION_INTERVAL_S)
         for k, sequencer in enumerate(self._sequencers):
-            scores = self.scores(k, readings)
+            scores = self._scores[k].scores(readings)
             # of equal greens the current one stays: a change costs a yellow
             current = sequencer.phase_state(now).phases[0]
             best = current if scores[current] >= scores.max() - 1e-12 else int(scores.argmax())

@@ -13,7 +13,7 @@ from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.max_pressure import MaxPressure, lanes_of
 from signals.fallback.plan import FallbackSchedule
-from signals.fallback.scored_greens import MAX_WAIT_S
+from signals.fallback.scored_greens import MAX_WAIT_S, ScoredGreens
 from signals.green_phases import GreenPhaseSequencer
 from signals.intersection import Intersection
 from signals.observation import Readings
@@ -34,7 +34,7 @@ def readings(**vehicles):
 
 
 def controller(crossing, length_m=LENGTH_M):
-    made = MaxPressure([crossing], [GREENS], ROW, length_m, 3, 5)
+    made = ScoredGreens(MaxPressure, [crossing], [GREENS], ROW, length_m, SafetyTimes(3, 5), {})
     made.enter(0, ["GgGr"])
     return made
 
@@ -76,7 +76,9 @@ def test_lanes_behind_a_short_lane_count_as_one_with_it(crossing):
     counts = np.array([2.0, 0, 0, 0, 0, 0, 0, 0, 5])
     row = {lane: k for k, lane in enumerate(lanes)}
     for behind, green in ((["behind_0"], "rrrG"), ([], "GgGr")):
-        made = MaxPressure([crossing], [GREENS], row, length_m, 3, 5, lanes_behind={"in3_0": behind})
+        made = ScoredGreens(
+            MaxPressure, [crossing], [GREENS], row, length_m, SafetyTimes(3, 5), {"in3_0": dict.fromkeys(behind, 1.0)}
+        )
         made.enter(0, ["GgGr"])
         made.decide(20, Readings(np.array([counts, counts]), counts, counts))
         assert made.requested_states(23)[0] == green
@@ -102,7 +104,7 @@ def test_min_green_is_kept(crossing):
 
 
 def test_it_decides_every_5_s_only(crossing):
-    made = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, yellow_s=0, min_green_s=0)
+    made = ScoredGreens(MaxPressure, [crossing], [GREENS], ROW, LENGTH_M, SafetyTimes(0, 0), {})
     made.enter(20, ["GgGr"])
     assert chosen(made, 20, in3=9) == "rrrG"
     assert [chosen(made, now, in0=9) for now in (22, 24, 24.5, 25)] == ["rrrG", "rrrG", "rrrG", "GgGr"]
@@ -132,7 +134,7 @@ def intersection(crossing, hold_s=10, driven=False):
     tl_contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
     sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
-    pressure = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, 3, 5)
+    pressure = controller(crossing)
     driver = pressure if driven else None
     plans = [FallbackSchedule(PLAN)]
     config = Controller(hold_s=hold_s)
@@ -185,7 +187,7 @@ def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_
     lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal], {})]
     read = ReadLanes({lane: i for i, lane in enumerate(lanes)}, grid_street)
     times = SafetyTimes(3, 5)
-    assert isinstance(_scored_greens(MaxPressure, made, grid_street, read, times), MaxPressure)
+    assert isinstance(_scored_greens(MaxPressure, made, grid_street, read, times), ScoredGreens)
     signal = grid_street.signals[made.signal_ids[1]]
     red = replace(
         signal.plan, phases=tuple(replace(phase, state="r" * len(phase.state)) for phase in signal.plan.phases)
