@@ -25,17 +25,27 @@ PLAN = FallbackPlan(
 HOLD_S = 10
 
 
-def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5), actions=len(GREENS)):  # noqa: B008 - immutable
-    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=actions))
-    safety = SignalSafety(crossing, times, GREENS)
-    sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
+def one_signal(
+    crossing,
+    hold_s=HOLD_S,
+    times=SafetyTimes(3, 5),  # noqa: B008 - immutable
+    actions=None,
+    greens=GREENS,
+    sequencer=None,
+    kind="categorical",
+    lanes=4,
+    **parts,
+):
+    """A TL that shows its first green. `parts`: max-pressure or a driver."""
+    action = pb.Action(kind=kind, size=actions or len(greens))
     x = Intersection(
-        contract,
-        SumoRlObserver(np.arange(4), 4, 2),
-        sequencer,
-        [safety],
+        pb.PolicyContract(tl="SA101", signal_ids=["X"], action=action),
+        SumoRlObserver(np.arange(4), lanes, 2),
+        sequencer or GreenPhaseSequencer(greens, 5, 3, 5),
+        [SignalSafety(crossing, times, greens)],
         [FallbackSchedule(PLAN)],
         Controller(hold_s=hold_s, recovery_answers=2),
+        **parts,
     )
-    x.start(0, ["GgGr"])
+    x.start(0, [greens[0]])
     return x

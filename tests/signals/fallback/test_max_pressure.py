@@ -5,23 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from city.config import Controller
 from controller.assembly import ReadLanes, _scored_greens
-from protos import policy_pb2 as pb
 from signals import contract
-from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.max_pressure import MaxPressure, lanes_of
-from signals.fallback.plan import FallbackSchedule
 from signals.fallback.scored_greens import MAX_WAIT_S, ScoredGreens
-from signals.green_phases import GreenPhaseSequencer
-from signals.intersection import Intersection
 from signals.observation import Readings
 from signals.policy import Answer
 from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
-from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
-from tests.signals.single_signal import GREENS, PLAN
+from signals.safety.signal_safety import PermittedRelease, PermittedState
+from tests.signals.single_signal import GREENS, one_signal
 
 LANES = [f"{way}{i}_0" for way in ("in", "out") for i in range(4)]
 ROW = {lane: k for k, lane in enumerate(LANES)}
@@ -131,18 +125,8 @@ def test_max_pressure_instead_of_a_policy_never_enters_fallback(crossing):
 
 
 def intersection(crossing, hold_s=10, driven=False):
-    tl_contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
-    safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
-    sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
     pressure = controller(crossing)
-    driver = pressure if driven else None
-    plans = [FallbackSchedule(PLAN)]
-    config = Controller(hold_s=hold_s)
-    x = Intersection(
-        tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure, driver
-    )
-    x.start(0, ["GgGr"])
-    return x
+    return one_signal(crossing, hold_s, lanes=8, max_pressure=pressure, driver=pressure if driven else None)
 
 
 def play(x, until_s, answer, readings_at, begin_s=0, release_s=None):
