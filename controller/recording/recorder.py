@@ -135,9 +135,7 @@ class Recorder:
             return None
         self._hour = hour
         self._states += 1
-        message = LoopState()
-        loop_state.save(event.state(), message)
-        return message
+        return LoopState(**loop_state.values(event.state()))
 
     def close(self) -> None:
         """Write what is queued and finish the file, within CLOSE_TIMEOUT_S."""

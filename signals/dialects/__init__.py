@@ -14,6 +14,7 @@ from typing import Protocol
 from city.config import TL, City, Safety
 from city.errors import InputError
 from protos import policy_pb2 as pb
+from serving.contract import ContractError
 from signals import user_dialects
 from signals.observation import Floats, Observer, PhaseState
 from signals.policy_signals import PolicySignal
@@ -140,6 +141,13 @@ def _by_name(name: str, where: str) -> Dialect:
     raise InputError(
         f"{where} dialect {name!r} is not one of {', '.join(names())}; for one of your own write module:Class in "
         "city.toml (docs/reference/dialects.md)"
+    )
+
+
+def contradiction(contract: pb.PolicyContract, reason: str) -> ContractError:
+    """The error for a contract that contradicts itself. `reason`: continues "the contract of SA101 "."""
+    return ContractError(
+        f"the contract of {contract.tl} {reason}; export it again (greenserve export --tl {contract.tl})"
     )
 
 

@@ -33,9 +33,8 @@ from city.config import TL, Safety
 from city.errors import InputError
 from city.network import SEQUENTIAL_TYPES, ProgramPhase, is_green
 from protos import policy_pb2 as pb
-from serving.contract import ContractError
 from signals.cycle_plans import PlanSequencer, cycle_plan
-from signals.dialects import ActionValues, PhaseSequencer
+from signals.dialects import ActionValues, PhaseSequencer, contradiction
 from signals.observation import Floats, Observation, PhaseState, Readings, Rows, Shares
 from signals.policy_signals import PolicySignal, signal_messages
 from signals.saved_state import SavedState
@@ -116,26 +115,22 @@ class Sappo:
         )
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
-        where = f"the contract of {contract.tl}"
         kind, state = contract.action.kind, contract.observation.state
-        remedy = f"export it again (greenserve export --tl {contract.tl})"
         if kind not in ACTIONS:
-            raise ContractError(f"{where} has action {kind!r}, not one of {', '.join(ACTIONS)}; {remedy}")
+            raise contradiction(contract, f"has action {kind!r}, not one of {', '.join(ACTIONS)}")
         if state not in STATES:
-            raise ContractError(f"{where} has state {state!r}, not one of {', '.join(STATES)}; {remedy}")
+            raise contradiction(contract, f"has state {state!r}, not one of {', '.join(STATES)}")
         if list(contract.observation.features) != _features(state, contract.signals):
-            raise ContractError(f"{where} lists features that its signals do not have; {remedy}")
+            raise contradiction(contract, "lists features that its signals do not have")
         size = _action_size(kind, len(contract.signals))
         if contract.action.size != size:
-            raise ContractError(
-                f"{where} has action size {contract.action.size}, but its signals take {size}; {remedy}"
-            )
+            raise contradiction(contract, f"has action size {contract.action.size}, but its signals take {size}")
         intervals: dict[str, float] = {"decision_interval_s": contract.timing.decision_interval_s}
         if kind in PLAN_ACTIONS:
             intervals = {"control_cycle": contract.timing.control_cycle, "offset_range": contract.action.offset_range}
         for name, value in intervals.items():
             if not value >= 1:
-                raise ContractError(f"{where} has {name} {value:g}, but it must be at least 1; {remedy}")
+                raise contradiction(contract, f"has {name} {value:g}, but it must be at least 1")
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
         return contract.action.kind in PLAN_ACTIONS

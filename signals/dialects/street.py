@@ -20,9 +20,8 @@ from city.config import TL, Safety
 from city.lanes import is_internal
 from city.network import SignalNetwork
 from protos import policy_pb2 as pb
-from serving.contract import ContractError
 from signals.approach_features import FEATURES, MAX_RED_S, REACH_M, ApproachFeatures
-from signals.dialects import PhaseSequencer
+from signals.dialects import PhaseSequencer, contradiction
 from signals.dialects.sumo_rl import SumoRl
 from signals.green_phases import GreenPhaseSequencer
 from signals.observation import Floats, Observation, ObserverGroup, PhaseState, Readings, Shares
@@ -62,19 +61,17 @@ class StreetDialect(SumoRl):
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
         super().check_contract(contract)
-        where = f"the contract of {contract.tl}"
-        remedy = f"export it again (greenserve export --tl {contract.tl})"
         signal = contract.signals[0]
         greens = greens_of(signal)
         if len(signal.change_s) != len(greens) ** 2:
-            raise ContractError(f"{where} has change times of another number of greens than its signal; {remedy}")
+            raise contradiction(contract, "has change times of another number of greens than its signal")
         links = min((len(green) for green in greens), default=0)
         if any(not 0 <= link < links for approach in signal.approaches for link in approach.links):
-            raise ContractError(f"{where} has a lane with a link that its signal does not have; {remedy}")
+            raise contradiction(contract, "has a lane with a link that its signal does not have")
         lanes = [lane for approach in signal.approaches for lane in (*approach.upstream, *approach.exits)]
         numbers = [x for lane in lanes for x in (lane.distance_m, lane.share, lane.length_m, lane.limit_mps)]
         if not all(math.isfinite(x) and x >= 0 for x in (*numbers, *signal.change_s)):
-            raise ContractError(f"{where} has a length, speed or time that is negative or not finite; {remedy}")
+            raise contradiction(contract, "has a length, speed or time that is negative or not finite")
 
     def vehicle_lanes(self, contract: pb.PolicyContract) -> list[str]:
         approaches = contract.signals[0].approaches

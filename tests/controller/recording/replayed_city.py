@@ -85,8 +85,7 @@ class Recorder:
         self._writer.add(*self._encoder.encode(event), BEGIN_UNIX_NS + round(event.at_s * 1e9))
         self._steps += 1
         if self._steps >= self._steps_a_file and event.state is not None:
-            self._state = LoopState()
-            loop_state.save(event.state(), self._state)
+            self._state = LoopState(**loop_state.values(event.state()))
             self.close()
 
     def _begin(self, event):

@@ -126,9 +126,7 @@ def check_files_together_and_alone(folder):
         steps += alone.replayed_steps
         if k + 1 < len(files):
             with RecordReader(files[k + 1]) as following:
-                message = LoopState()
-                loop_state.save(alone.loop.saved_state(), message)
-                assert message == following.state
+                assert LoopState(**loop_state.values(alone.loop.saved_state())) == following.state
     assert steps == replay.replayed_steps
     return run
 
