@@ -289,6 +289,7 @@ class TestState:
         for requested, reported in (("rrrr", set()), ("GgGr", set())):
             safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2, max_red_s=60), ["GgGr", "rrrG"])
             assert (safety.shown, safety.state.bound_exceeded_at_s, safety.is_cleared(0)) == ("rrrr", math.inf, True)
+            assert not (safety.state.is_sent or safety.state.is_release_sent or safety.state.is_release_confirmed)
             state, overrides = safety.permit(requested, 0)
             assert state.state == requested and reasons(overrides) == reported
         assert safety.network is crossing
