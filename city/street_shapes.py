@@ -82,8 +82,8 @@ def read(net_file: Path) -> StreetShapes:
             ) from None
         if depth == 1:
             element.clear()
-    at_signal = {
-        signal: tuple(dict.fromkeys(end_of[road] for road in roads if end_of.get(road)))
-        for signal, roads in signal_roads.items()
-    }
+    at_signal = {}
+    for signal, roads in signal_roads.items():
+        ends = [end_of.get(road, "") for road in roads]
+        at_signal[signal] = tuple(dict.fromkeys(filter(None, ends)))
     return StreetShapes(tuple(lanes), tuple(junctions), at_signal)

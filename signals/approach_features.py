@@ -64,8 +64,7 @@ class ApproachFeatures:
         self._count = np.bincount(_rows(entry[0] for entry in entries), minlength=lanes)
         self._first = np.cumsum(self._count) - self._count
         """By lane, the number of its entries and the first of them."""
-        reach_m = [sum(min(i.length_m, REACH_M - i.distance_m) * i.share for i in a.upstream) for a in approaches]
-        self._reach_m = np.maximum(np.array(reach_m), 0.1)
+        self._reach_m = np.maximum(np.array([_reach_m(approach) for approach in approaches]), 0.1)
         exits = [(k, lane_row[lane.lane_id], lane.share) for k, a in enumerate(approaches) for lane in a.exits]
         self._exit_approach, self._exit_row = _rows(e[0] for e in exits), _rows(e[1] for e in exits)
         self._exit_share = np.array([e[2] for e in exits])
@@ -136,6 +135,11 @@ class ApproachFeatures:
         for name, values in by_lane.items():
             weights = self._exit_share * values[self._exit_row]
             out[:, FEATURES.index(name)] = np.bincount(self._exit_approach, weights, self.size)
+
+
+def _reach_m(approach: pb.Approach) -> float:
+    """Length of the upstream lanes within REACH_M, weighted by their shares, m."""
+    return sum(min(lane.length_m, REACH_M - lane.distance_m) * lane.share for lane in approach.upstream)
 
 
 def _rows(values: Iterable[int]) -> Rows:

@@ -89,14 +89,12 @@ def permitted_changes(plan: CyclePlan, add_time_s: int) -> tuple[GreenSplitChang
             f"gr and gro support {MAX_VARIABLE_PHASES}"
         )
     longest = durations.index(max(durations))
-    return tuple(
-        change
-        for change in green_split_changes(len(durations), longest)
-        if all(
-            low <= duration + add_time_s * step <= high or step == 0
-            for duration, step, (low, high) in zip(durations, change, plan.bounds_s, strict=True)
-        )
-    )
+
+    def keeps_bounds(change: GreenSplitChange) -> bool:
+        greens = zip(durations, change, plan.bounds_s, strict=True)
+        return all(step == 0 or low <= duration + add_time_s * step <= high for duration, step, (low, high) in greens)
+
+    return tuple(filter(keeps_bounds, green_split_changes(len(durations), longest)))
 
 
 def gr_index(a: float, n: int) -> int:

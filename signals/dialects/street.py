@@ -93,39 +93,24 @@ DIALECT = StreetDialect()
 
 def approaches(network: SignalNetwork) -> list[pb.Approach]:
     """The incoming lanes of a signal that vehicles use."""
+    return [_approach(network, lane) for lane in network.lanes if not is_internal(lane)]
+
+
+def _approach(network: SignalNetwork, lane: str) -> pb.Approach:
     graph = network.lane_graph
-    approaches = []
-    for lane in network.lanes:
-        if is_internal(lane):
-            continue
-        links = [k for k, link in enumerate(network.links) for incoming, _ in link if incoming == lane]
-        exits = [out for link in network.links for incoming, out in link if incoming == lane and not is_internal(out)]
-        approaches.append(
-            pb.Approach(
-                lane_id=lane,
-                links=list(dict.fromkeys(links)),
-                upstream=[
-                    pb.ReadLane(
-                        lane_id=upstream.lane,
-                        distance_m=upstream.distance_m,
-                        share=upstream.share,
-                        length_m=graph.length_m[upstream.lane],
-                        limit_mps=graph.limit_mps[upstream.lane],
-                    )
-                    for upstream in graph.upstream(lane, REACH_M)
-                ],
-                exits=[
-                    pb.ReadLane(
-                        lane_id=out,
-                        share=exits.count(out) / len(exits),
-                        length_m=graph.length_m[out],
-                        limit_mps=graph.limit_mps[out],
-                    )
-                    for out in dict.fromkeys(exits)
-                ],
-            )
-        )
-    return approaches
+
+    def read_lane(lane: str, share: float, distance_m: float = 0.0) -> pb.ReadLane:
+        length_m, limit_mps = graph.length_m[lane], graph.limit_mps[lane]
+        return pb.ReadLane(lane_id=lane, distance_m=distance_m, share=share, length_m=length_m, limit_mps=limit_mps)
+
+    pairs = [(k, outgoing) for k, link in enumerate(network.links) for incoming, outgoing in link if incoming == lane]
+    exits = [outgoing for _, outgoing in pairs if not is_internal(outgoing)]
+    return pb.Approach(
+        lane_id=lane,
+        links=list(dict.fromkeys(k for k, _ in pairs)),
+        upstream=[read_lane(each.lane, each.share, each.distance_m) for each in graph.upstream(lane, REACH_M)],
+        exits=[read_lane(outgoing, exits.count(outgoing) / len(exits)) for outgoing in dict.fromkeys(exits)],
+    )
 
 
 class StreetSequencer(GreenPhaseSequencer):

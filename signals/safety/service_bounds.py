@@ -14,9 +14,8 @@ class ServiceBounds:
     def __init__(self, rules: ConflictRules, times: SafetyTimes, greens: Sequence[str]) -> None:
         self._rules, self._times = rules, times
         self._greens = [state for state in greens if rules.violation(state) is None]
-        always_green = [all(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
-        sometimes_green = [any(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
-        self.links = [i for i in range(rules.links) if sometimes_green[i] and not always_green[i]]
+        served = [{state[i] in GREEN for state in self._greens} for i in range(rules.links)]
+        self.links = [i for i in range(rules.links) if served[i] == {True, False}]
         """Links that some green phase serves and another does not: the bounds apply to them."""
         self._has_bounds = min(times.max_green_s, times.max_red_s) < math.inf
 

@@ -8,6 +8,7 @@ _WHOLE_MS = "SUMO counts whole milliseconds, and a duration that is 1 ms short m
 _SPEED = "equal at exactly 50.5, 60.5 or 70.5 km/h, which are no speeds in m/s with the two decimals of networks"
 _NO_LINKS = "differs for a signal without links, which has no link that could wait"
 _OVERWRITTEN = "follow_program or check_shown sets it before anything reads it"
+_SOME_AND_OTHERS = "compared with {True, False}: links that some phases serve are also those that others do not serve"
 _PREFILTER = "a prefilter that lets more pass; _check_max_red compares each link's red itself"
 
 EQUIVALENT_MUTANTS = {
@@ -44,9 +45,8 @@ EQUIVALENT_MUTANTS = {
     "monitor.SignalMonitor.check_shown: end_s - state.monitored_from_s -> end_s + state.monitored_from_s": (
         _PREFILTER + "; simulated time is not negative"
     ),
-    "monitor.SignalMonitor.__init__: state[i] in 'gG' -> state[i] not in 'gG'": (
-        "compared with {True, False}: links that some phases serve are also those that some phases do not serve"
-    ),
+    "monitor.SignalMonitor.__init__: state[i] in 'gG' -> state[i] not in 'gG'": _SOME_AND_OTHERS,
+    "service_bounds.ServiceBounds.__init__: state[i] in GREEN -> state[i] not in GREEN": _SOME_AND_OTHERS,
     "monitor.MonitorState: is_controlled: bool = True -> is_controlled: bool = False": (
         "without a state, follow_program compares nothing and check_shown begins anew in either case"
     ),

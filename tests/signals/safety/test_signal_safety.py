@@ -448,6 +448,8 @@ class TestVehiclesBesidePedestrians:
         # link 1 keeps its green, link 2 starts, and neither is a foe
         assert self.shown(self.signal(crossing), "GGrGr", "rGrrG") == "GGrrr"
         assert self.shown(self.signal(crossing), "GGrGr", "rGGrG") == "GGGrr"
+        # link 1 is a foe of link 0, and stays red
+        assert self.shown(self.signal(crossing, foes=foes_of((0, 1), (0, 4), (3, 4))), "GrrGr", "rrrrG") == "Grrrr"
 
     def test_green_that_nothing_follows_ends_once_pedestrians_are_clear_in_time(self, crossing):
         assert self.shown(self.signal(crossing, walking_m=3.0), "GrrGr", "rrrrr") == "yrrrr"
