@@ -17,6 +17,7 @@ from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID
+from tests.signals.dialects.toy_counts import ToySequencer
 from tests.signals.single_signal import GREENS, one_signal
 
 TIMES = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1, max_green_s=20, max_red_s=30)
@@ -140,6 +141,13 @@ def test_tl_goes_on_from_a_saved_state(crossing, steps, saved_after):
             second = resumed(first, one_signal(crossing, times=TIMES, hold_s=4), TlState)
         now = min(first.next_due_s(now), now + 10)
         assert math.isfinite(now)
+
+
+def test_dialect_of_the_users_own_need_not_have_a_state(crossing):
+    first, second = (one_signal(crossing, sequencer=ToySequencer(GREENS)) for _ in range(2))
+    first.commands(0)
+    assert not TlState(**loop_state.values(first.state)).HasField("sequencer")
+    assert resumed(first, second, TlState).state.requested == (GREENS[0],)
 
 
 def test_link_beyond_max_red_is_not_reported_again_after_a_saved_state(crossing):
