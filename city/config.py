@@ -20,7 +20,9 @@ from city.toml_table import SimulationTime
 FALLBACKS = ("plan", "max-pressure")
 PADDINGS = ("supersuit",)
 FLOORS = ("street", "dialect")
-MAX_DEADLINE_MS, MAX_WATCHDOG_S, MAX_SPEED = 60_000, 3599, 1000
+MAX_DEADLINE_MS = 60_000
+MAX_WATCHDOG_S = 3599
+MAX_SPEED = 1000
 MAX_PHASE = 16
 """Number of phases of a signal controller."""
 MIN_RECORD_GB = 1
@@ -144,7 +146,7 @@ class Controller:
     watchdog_s: float = 10.0
     """Wall time in s after which the guard of a silent controller hands its signals back."""
     fallback: str = "plan"
-    """What controls a TL in control mode fallback: `plan`, its signals' own programs, or `max-pressure`."""
+    """The control of a TL in mode fallback: `plan`, its signals' own programs, or `max-pressure`."""
     recovery_answers: int = 2
     """Valid answers in a row that bring a TL back from its fallback to its policy."""
     record: Path | None = None

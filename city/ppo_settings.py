@@ -7,12 +7,16 @@ from typing import Any
 from city.errors import InputError
 
 SCHEDULES = ("linear", "constant")
-MAX_EPOCHS, MAX_MINIBATCH, MAX_UNITS, MAX_SHARPNESS, MAX_TARGET_KL = 1000, 1_000_000, 4096, 1000, 10
+MAX_EPOCHS = 1000
+MAX_MINIBATCH = 1_000_000
+MAX_UNITS = 4096
+MAX_SHARPNESS = 1000
+MAX_TARGET_KL = 10
 
 
 @dataclass(frozen=True)
 class PpoSettings:
-    """What is given; None: the default of what is trained (training/ppo_config.py)."""
+    """Settings that are given; None: the default of what is trained (training/ppo_config.py)."""
 
     learning_rate: float | None = None
     learning_rate_schedule: str | None = None
@@ -44,7 +48,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"be integers between 1 and {MAX_UNITS}",
     ),
 }  # fmt: skip
-"""By key: whether a value is in its range, and what a value must do."""
+"""By key: (test of a value's range, requirement in an error's text)."""
 
 
 def check(settings: PpoSettings, shown: Callable[[str, Any], str]) -> None:

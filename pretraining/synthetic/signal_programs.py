@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from city.network import Phase, Program, SignalNetwork, green_states
+from city.network import Program, ProgramPhase, SignalNetwork, green_states
 from pretraining.synthetic.junction_movements import Approach, Movements
 from signals.green_phases import yellow_between
 from signals.policy_signals import distinct_greens
@@ -240,7 +240,7 @@ _MAKERS: dict[ProgramKind, Callable[[_GreenBuilder, Junction, Axes, np.random.Ge
 
 def _distinct(states: Iterable[str], signal: SignalNetwork) -> list[str]:
     """The greens that differ for vehicles, in order."""
-    phases = tuple(Phase(state, 0.0, 0.0, 0.0) for state in states)
+    phases = tuple(ProgramPhase(state, 0.0, 0.0, 0.0) for state in states)
     return distinct_greens(signal, Program(PROGRAM_ID, "static", 0, phases))
 
 

@@ -1,5 +1,6 @@
 """A run of the sample city in the real SUMO: what it begins with, and its decision events."""
 
+import copy
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -36,8 +37,8 @@ class Snapshots:
 
     def add(self, event):
         # only the loop of now can give the state of now
-        state = event.save_state() if event.save_state is not None else None
-        self.events.append(replace(snapshot(event), save_state=None if state is None else lambda: state))
+        state = copy.deepcopy(event.state()) if event.state is not None else None
+        self.events.append(replace(snapshot(event), state=None if state is None else lambda: state))
 
     def close(self):
         pass

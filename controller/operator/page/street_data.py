@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 
 from city.network import StreetNetwork
-from city.street_shapes import Shape, StreetShapes
+from city.street_shapes import Polyline, StreetShapes
 from city.version import VERSION
 from controller.alarms import REMEDIES
 from controller.operator.page.feed import Feed
@@ -142,7 +142,7 @@ def _signal_middles(street: StreetNetwork, shapes: StreetShapes) -> dict[str, tu
     return middles
 
 
-def _compact(points: Shape) -> list[int]:
+def _compact(points: Polyline) -> list[int]:
     """x0, y0, and then differences, in cm."""
     values: list[int] = []
     last = (0, 0)

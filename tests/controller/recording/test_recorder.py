@@ -15,13 +15,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from mcap.reader import make_reader
 from prometheus_client import CollectorRegistry
 
+from controller.events import LoopState
 from controller.recording import recorder as recording
 from controller.recording.messages import Encoder
 from controller.recording.record_folder import NAME, RecordFolder
 from controller.recording.record_writer import NS
 from controller.recording.recorder import Recorder
 from controller.telemetry.metrics import RecordMetrics
-from protos.loop_state_pb2 import LoopState
 from records.record_reader import RecordReader
 from records.recorded_run import RecordedRun
 from records.replay import Replay
@@ -177,7 +177,7 @@ def test_state_that_cannot_be_saved_ends_the_record(controlled, metrics, tmp_pat
     def fails():
         raise TypeError("a dialect of the user's own")
 
-    events = [replace(event, save_state=fails) for event in controlled.paced(300.0)]
+    events = [replace(event, state=fails) for event in controlled.paced(300.0)]
     (path,) = record(tmp_path, controlled.run, events, metrics)
     # the first step of the second hour asks for the state
     assert len(read(path)[1]) == 12 and value(metrics.stopped) == 1
@@ -186,10 +186,7 @@ def test_state_that_cannot_be_saved_ends_the_record(controlled, metrics, tmp_pat
 
 
 def test_new_file_waits_for_a_step_after_which_the_state_is_known(controlled, metrics, tmp_path):
-    events = [
-        replace(event, save_state=event.save_state if k > 14 else None)
-        for k, event in enumerate(controlled.paced(300.0))
-    ]
+    events = [replace(event, state=event.state if k > 14 else None) for k, event in enumerate(controlled.paced(300.0))]
     paths = record(tmp_path, controlled.run, events[:20], metrics)
     assert [len(read(path)[1]) for path in paths] == [16, 4]
 
@@ -204,7 +201,7 @@ def test_two_recorders_in_one_folder_delete_neither_ones_open_file(controlled, t
     all_metrics = [RecordMetrics(CollectorRegistry()) for _ in range(2)]
     recorders = [Recorder(RecordFolder(tmp_path, 200_000), controlled.run, each) for each in all_metrics]
     events = [
-        replace(event, number=k, save_state=lambda k=k: LoopState(next_number=k + 1))
+        replace(event, number=k, state=lambda k=k: LoopState(k + 1, 0.0, False, {}, [], []))
         for k, event in enumerate(controlled.events * 4)
     ]
     for k, event in enumerate(events):
