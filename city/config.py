@@ -56,6 +56,10 @@ class Training(PpoSettings):
     """`None` means the newest."""
     target_tls: tuple[str, ...] | None = None
     """TLs in training's order, which assigns `Actor_0`, `Actor_1`, ... to them."""
+    scope: str | None = None
+    """The actor's variable scope for TLs that have none of their own."""
+    output_tensor: str | None = None
+    """The actor's output, in full or within its scope, for TLs that have none of their own."""
     padding: str | None = None
     """`supersuit` if TLs of several sizes share one policy, with observations and actions padded by SuperSuit."""
 

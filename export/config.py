@@ -1,6 +1,7 @@
 """Settings of an export, from flags and city.toml."""
 
 import argparse
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from city.errors import InputError
 from city.network import StreetNetwork
 from export import locate, pretrained, traffic_observations
 from export.actors.activations import ACTIVATIONS
-from export.locate import Candidate
+from export.locate import Candidate, Search
 from signals import dialects
 
 
@@ -50,6 +51,18 @@ class Job:
     """Versions of a TL to keep. `None` means all."""
     observations: Path | None = None
     """Folder of recorded observations for the parity check, TL.npy each."""
+
+    @functools.cached_property
+    def search(self) -> Search:
+        """The checkpoints by TL."""
+        tls = self.city.tls if self.city else {}
+        # `city init` does not name a TL after a signal whose id is too long
+        signal_of = {
+            name: tl.signals[0]
+            for name, tl in tls.items()
+            if len(tl.signals) == 1 and len(tl.signals[0]) > names.MAX_SIGNAL_NAME
+        }
+        return Search(self.model_path, self.candidates, [*self.tls, *self.target_tls, *tls], signal_of)
 
 
 def parser(prog: str) -> Parser:

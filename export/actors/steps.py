@@ -46,9 +46,9 @@ class Step(ABC):
         """The step's weights by part."""
         return {part: values for part in self.parts if (values := getattr(self, part)) is not None}
 
-    def stored_name(self, part: str) -> str:
-        """The name of a weight in the checkpoint."""
-        return part
+    def stored_names(self, part: str) -> tuple[str, ...]:
+        """The variables in the checkpoint that a weight was read or computed from."""
+        return (part,)
 
     @property
     def inputs(self) -> int | None:
@@ -132,8 +132,8 @@ class Dense(Step):
     stored_as: Mapping[str, str] = field(default_factory=dict)
     """Variables' names in the checkpoint by part."""
 
-    def stored_name(self, part: str) -> str:
-        return self.stored_as.get(part, f"{self.name}/{part}")
+    def stored_names(self, part: str) -> tuple[str, ...]:
+        return (self.stored_as.get(part, f"{self.name}/{part}"),)
 
     @property
     def inputs(self) -> int:
@@ -177,57 +177,59 @@ class Dense(Step):
 
 
 @dataclass(frozen=True)
-class BatchNorm(Step):
-    """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, with inference statistics."""
+class Affine(Step):
+    """y = scale * x + shift, with one factor and one summand for each value."""
 
-    key = "batch_norm"
-    parts = ("gamma", "beta", "mean", "variance")
+    key = "affine"
+    parts = ("scale", "shift")
 
     name: str
-    gamma: Float32Array | None
-    beta: Float32Array | None
-    mean: Float32Array
-    variance: Float32Array
-    epsilon: float
-    stored_as: Mapping[str, str] = field(default_factory=dict)
+    scale: Float32Array
+    shift: Float32Array
+    stored_as: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Variables in the checkpoint that a part was computed from."""
+    note: str = ""
 
-    def stored_name(self, part: str) -> str:
-        return self.stored_as.get(part, f"{self.name}/{part}")
+    @classmethod
+    def normalising(
+        cls,
+        name: str,
+        mean: NDArray[Any],
+        variance: NDArray[Any],
+        stored_as: Mapping[str, tuple[str, ...]],
+        gamma: NDArray[Any] | None = None,
+        beta: NDArray[Any] | None = None,
+        note: str = "",
+    ) -> Self:
+        """y = gamma * (x - mean) / sqrt(variance) + beta. Without them, gamma is 1 and beta is 0."""
+        with np.errstate(divide="ignore", invalid="ignore"):  # the parity check refuses what is not finite
+            scale = (1.0 if gamma is None else gamma) / np.sqrt(variance.astype(np.float64))
+            shift = (0.0 if beta is None else beta) - mean * scale
+        return cls(name, scale.astype(np.float32), shift.astype(np.float32), stored_as, note)
+
+    def stored_names(self, part: str) -> tuple[str, ...]:
+        return self.stored_as.get(part, (f"{self.name}/{part}",))
 
     @property
     def inputs(self) -> int:
-        return int(self.mean.shape[0])
+        return int(self.scale.shape[0])
 
     @property
     def label(self) -> str:
         return self.name
 
-    @property
-    def note(self) -> str:  # type: ignore[override]
-        return f"epsilon {self.epsilon:g}" if self.epsilon else ""
-
-    @property
-    def operation(self) -> Hashable:
-        return self.key, self.gamma is not None, self.beta is not None, self.epsilon
-
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
-        y: Floats = (x - self.mean) / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
-        y = y if self.gamma is None else y * self.gamma
-        return y if self.beta is None else y + self.beta
+        return x * self.scale.astype(np.float64) + self.shift
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
-        import tensorflow as tf
-
-        gamma, beta, mean, variance = map(weight, self.parts)
-        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon)
+        return x * weight("scale") + weight("shift")
 
     def to_json(self) -> dict[str, Any]:
-        return {self.key: self.name, "units": self.mean.shape[0], "epsilon": self.epsilon}
+        return {self.key: self.name, "units": self.inputs}
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        statistics = (weights.get("gamma"), weights.get("beta"), weights["mean"], weights["variance"])
-        return cls(description[cls.key], *statistics, float(description["epsilon"]))
+        return cls(description[cls.key], weights["scale"], weights["shift"])
 
 
 @dataclass(frozen=True)

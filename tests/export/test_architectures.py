@@ -195,15 +195,15 @@ def test_layers_that_do_not_fit_each_other_are_refused(tmp_path):
     with pytest.raises(
         InputError, match=r"d0/kernel has 8 outputs, but d1/kernel takes 5: a layer between them is missing"
     ):
-        architectures.build(tmp_path, wrong, ArchitectureHints(), False)
+        architectures.build(wrong, ArchitectureHints(), False)
     with pytest.raises(InputError, match="has 6 outputs, but a residual adds 8"):
-        architectures.build(tmp_path, layers_of(8, 6, 6, 6, 2), ArchitectureHints("mlp-res"), False)
+        architectures.build(layers_of(8, 6, 6, 6, 2), ArchitectureHints("mlp-res"), False)
     with pytest.raises(InputError, match="holds no dense layer"):
-        architectures.build(tmp_path, Layers((), (), ()), ArchitectureHints(), False)
+        architectures.build(Layers((), (), ()), ArchitectureHints(), False)
 
 
 def test_a_categorical_actor_ends_with_logits(tmp_path):
-    actor = architectures.build(tmp_path, layers_of(8, 2), ArchitectureHints(), True)
+    actor = architectures.build(layers_of(8, 2), ArchitectureHints(), True)
     assert isinstance(actor.steps[-1], Dense)
     assert isinstance(actor, Actor) and not isinstance(actor.steps[-1], Activation)
     assert actor.evaluate(X, True).sum(axis=1) == pytest.approx(np.ones(64))
@@ -220,7 +220,7 @@ def test_actor_with_large_logits_is_matched_although_float32_rounds_them(tmp_pat
             for k, (shape, scale) in enumerate((((12, 64), 0.3), ((64, 64), 0.2), ((64, 4), 30.0)))
         )
         layers, hints = Layers(dense, (), ()), ArchitectureHints(hidden_activation="tanh")
-        actor = architectures.build(tmp_path, layers, hints, categorical)
+        actor = architectures.build(layers, hints, categorical)
 
         def in_float32(x, is_categorical, dense=dense):
             for layer in dense:
@@ -229,6 +229,6 @@ def test_actor_with_large_logits_is_matched_although_float32_rounds_them(tmp_pat
             e = np.exp(x - x.max(axis=1, keepdims=True))
             return e / e.sum(axis=1, keepdims=True) if is_categorical else np.tanh(x)
 
-        found = architectures.find_equivalent_actor(tmp_path, layers, ArchitectureHints(), in_float32, 12, categorical)
+        found = architectures.find_equivalent_actor(layers, ArchitectureHints(), in_float32, 12, categorical)
         assert found is not None and found.architecture == actor.architecture
         assert [step.note for step in found.steps if step.note] == [step.note for step in actor.steps if step.note]

@@ -237,7 +237,7 @@ def test_names_of_signals_are_not_confused_with_numbers_or_longer_names(tmp_path
     for name in names:
         (tmp_path / name).write_bytes(b"x")
     known = ["0", "1", "3", "cluster_1", "cluster_1_2", "J1", "J_1_2", "A1", "A1-2"]
-    assert locate.choose_candidate(tl, locate.find_candidates(tmp_path), tmp_path, None, known).path.name == expected
+    assert locate.Search(tmp_path, locate.find_candidates(tmp_path), known).choose(tl, None).path.name == expected
 
 
 def test_checkpoint_may_be_named_after_the_long_id_of_its_tls_signal(tmp_path):
@@ -245,10 +245,8 @@ def test_checkpoint_may_be_named_after_the_long_id_of_its_tls_signal(tmp_path):
     for name in (f"ppo_{ids['TL001']}_trial_2.npz", f"ppo_{ids['TL002']}_trial_2.npz", "TL003_trial_2.npz"):
         (tmp_path / name).touch()
     candidates = locate.find_candidates(tmp_path)
-    found = {
-        tl: locate.choose_candidate(tl, candidates, tmp_path, None, [*ids, "TL003"], ids).path.name
-        for tl in [*ids, "TL003"]
-    }
+    search = locate.Search(tmp_path, candidates, [*ids, "TL003"], ids)
+    found = {tl: search.choose(tl, None).path.name for tl in [*ids, "TL003"]}
     assert found == {**{tl: f"ppo_{signal}_trial_2.npz" for tl, signal in ids.items()}, "TL003": "TL003_trial_2.npz"}
     with pytest.raises(InputError, match=r"no checkpoint for TL004: .*; put TL004 or cluster_9 into the name"):
-        locate.choose_candidate("TL004", candidates, tmp_path, None, [*ids, "TL004"], {**ids, "TL004": "cluster_9"})
+        locate.Search(tmp_path, candidates, [*ids, "TL004"], {**ids, "TL004": "cluster_9"}).choose("TL004", None)

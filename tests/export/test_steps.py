@@ -12,7 +12,7 @@ from export.actors.phase_competition import PhaseCompetition
 from export.actors.steps import (
     STEPS,
     Activation,
-    BatchNorm,
+    Affine,
     Branch,
     Clip,
     Dense,
@@ -35,8 +35,7 @@ DENSE = Dense("a", array(4, 3), array(3))
 EXAMPLES = {
     "dense": [DENSE],
     "dense without bias": [Dense("a", array(4, 3), None)],
-    "batch_norm": [BatchNorm("n", array(4), array(4), array(4), array(4), 1e-3), DENSE],
-    "batch_norm without factors": [BatchNorm("n", None, None, array(4), array(4), 0.0), DENSE],
+    "affine": [Affine("n", array(4), array(4)), DENSE],
     **{f"activation {kind}": [Activation(kind), DENSE] for kind in ACTIVATIONS},
     "branch, join": [Branch(), Activation("tanh"), Join(), DENSE],
     "clip": [Clip((-0.5,), (0.5,)), DENSE],
@@ -90,7 +89,7 @@ def test_stacked_operations_of_two_actors_give_both_values(name):
     ("steps", "message"),
     [
         ((DENSE, Dense("b", array(4, 1), None)), "a/kernel has 3 outputs, but b/kernel takes 4"),
-        ((DENSE, BatchNorm("n", None, None, array(4), array(4), 0.0)), "a/kernel has 3 outputs, but n takes 4"),
+        ((DENSE, Affine("n", array(4), array(4))), "a/kernel has 3 outputs, but n takes 4"),
         (
             (Branch(), DENSE, Branch(), Dense("b", array(3, 2), None), Join()),
             "b/kernel has 2 outputs, but a residual adds 3",

@@ -163,7 +163,7 @@ def test_scopes_with_tl_names_need_no_order(checkpoints):
 def test_an_estimators_checkpoint_is_read_by_its_names(checkpoints, capsys):
     expected = writers.estimator(checkpoints)
     assert export(checkpoints, "--model-number", "2") == 2
-    refused(capsys, "runs the actor on something other than a placeholder", "use only the weights with --actor NAME")
+    refused(capsys, "depends on no placeholder of an observation", "use only the weights with --actor NAME")
     assert export(checkpoints, "--model-number", "2", "--actor", "mlp") == 0
     recorded = manifest(checkpoints)
     assert recorded["source"]["name"] == "model.ckpt-2" and "counter" in recorded["left_unread"]
@@ -228,7 +228,7 @@ def test_a_normalisation_layer_needs_the_whole_model(checkpoints, capsys):
     same(exported(checkpoints), actions(model))
 
 
-def test_of_two_heads_the_mean_is_exported(checkpoints):
+def test_of_two_heads_the_user_names_the_mean(checkpoints, tmp_path, capsys):
     """A deviation that depends on the state, and actor and critic on one trunk."""
     with tf.Graph().as_default(), v1.Session() as session:
         observation = v1.placeholder(tf.float32, [None, 9], "observation")
@@ -242,5 +242,11 @@ def test_of_two_heads_the_mean_is_exported(checkpoints):
         session.run(v1.global_variables_initializer())
         v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
         expected = session.run(mu, {observation: X})
-    same(exported(checkpoints), expected)
+    assert export(checkpoints) == 2
+    refused(capsys, "may be actor/Tanh:0 or actor/Softplus:0; choose its mean", "--output-tensor")
+    city = tmp_path / "city.toml"
+    tl = '[tl.SA101]\nsignals = ["a"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n'
+    for name in ("actor/Tanh:0", "Tanh"):  # in full, and within the actor's scope
+        city.write_text(f'[training]\noutput_tensor = "{name}"\n{tl}')
+        same(exported(checkpoints, "--city", str(city), "--overwrite"), expected)
     assert not any("sigma" in entry["from"] for entry in manifest(checkpoints)["variables"])

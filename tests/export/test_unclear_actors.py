@@ -65,7 +65,7 @@ def test_the_exported_mean_is_the_one_that_training_samples(how, checkpoints):
 
 
 @pytest.mark.parametrize("loss", ["power", "square", "product", "mean"])
-def test_a_loss_of_the_mean_is_not_exported_as_the_mean(loss, checkpoints):
+def test_a_loss_of_the_mean_is_not_exported_as_the_mean(loss, checkpoints, capsys):
     """A graph that neither samples nor compares with an action."""
     losses = {"power": lambda m: m**2, "square": tf.square, "product": lambda m: m * m, "mean": lambda m: m}
     with tf.Graph().as_default(), v1.Session() as session:
@@ -76,7 +76,9 @@ def test_a_loss_of_the_mean_is_not_exported_as_the_mean(loss, checkpoints):
         session.run(v1.global_variables_initializer())
         v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
         expected = session.run(mean, {observation: X})
-    same(exported(checkpoints), expected)
+    assert export(checkpoints) == 2
+    refused(capsys, "actor's output may be", f"or {mean.name}", "--output-tensor")
+    same(exported(checkpoints, "--output-tensor", mean.name), expected)
 
 
 def layer_norm(x):
@@ -135,12 +137,13 @@ def test_functions_of_mean_and_deviation_are_not_the_mean(extra, checkpoints):
 
 def test_a_split_last_layer_needs_the_output_tensor_flag(checkpoints, capsys):
     def build(x):
-        mean, _ = tf.split(last(x, 4), 2, axis=1)
+        mean, deviation = tf.split(last(x, 4), 2, axis=1)
+        tf.nn.softplus(deviation, name="deviation")
         return tf.tanh(mean, name="mean")
 
     expected = trained(checkpoints, build)
     assert export(checkpoints) == 2
-    refused(capsys, "is split after", "--output-tensor")
+    refused(capsys, "may be actor/mean:0 or actor/deviation:0", "--output-tensor")
     same(exported(checkpoints, "--output-tensor", "actor/mean"), expected)
 
 
@@ -227,17 +230,38 @@ BEYOND = {
     "relu": tf.nn.relu,
     "reversed": lambda m: tf.reverse(m, [1]),
     "absolute": tf.abs,
-    "both halves": lambda m: tf.concat([m[:, 1:], m[:, :1]], 1),
 }
 
 
 @pytest.mark.parametrize("how", BEYOND)
-def test_tensor_before_an_unknown_operation_is_not_exported(how, checkpoints, capsys):
-    """Training samples what comes after it."""
-    trained(checkpoints, lambda x: BEYOND[how](last(x)))
+def test_operations_after_the_last_layer_are_exported(how, checkpoints):
+    """Training samples what comes after them."""
+    expected = trained(checkpoints, lambda x: BEYOND[how](last(x)))
+    same(exported(checkpoints), expected)
+
+
+def test_several_parts_of_a_last_layer_need_the_output_tensor_flag(checkpoints, capsys):
+    trained(checkpoints, lambda x: tf.concat([(m := last(x))[:, 1:], m[:, :1]], 1))
     assert export(checkpoints) == 2
     refused(capsys, "--output-tensor")
     assert not (checkpoints.parent / "models").exists()
+
+
+def test_an_actor_inside_a_critic_needs_the_output_tensor_flag(checkpoints, capsys):
+    """The critic takes the observation beside the action, and the actor is trained through the critic alone."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        observation = v1.placeholder(tf.float32, [None, 9], "observation")
+        with v1.variable_scope("actor"):
+            mean = tf.tanh(last(observation))
+        with v1.variable_scope("critic"):
+            value = dense(tf.concat([observation, mean], 1), 1, "dense", None)
+        v1.train.AdamOptimizer().minimize(-tf.reduce_mean(value))
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
+        expected = session.run(mean, {observation: X})
+    assert export(checkpoints) == 2
+    refused(capsys, f"or {mean.name}", "--output-tensor")
+    same(exported(checkpoints, "--output-tensor", mean.name), expected)
 
 
 def switched(folder, name, at_inference):
@@ -286,7 +310,7 @@ def test_head_is_not_chosen_by_a_part_of_a_word(other, checkpoints, capsys):
         session.run(v1.global_variables_initializer())
         v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
     assert export(checkpoints, "--action", "categorical") == 2
-    refused(capsys, "ends with several layers", "--output-tensor")
+    refused(capsys, "actor/phases/BiasAdd:0", f"actor/{other}/BiasAdd:0", "--output-tensor")
 
 
 def archive(folder, sizes, **others):
