@@ -2,9 +2,10 @@
 
 import argparse
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from city import config as city_config
 from city import names, network
@@ -16,6 +17,9 @@ from export import locate, pretrained, traffic_observations
 from export.actors.activations import ACTIVATIONS
 from export.locate import Candidate, Search
 from signals import dialects
+
+OVERRIDES = ("scope", "output_tensor", "actor", "hidden_activation", "layers")
+"""Flags with the names of keys of [tl.NAME]."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +38,10 @@ class Job:
     models_dir: Path
     target_tls: tuple[str, ...] = ()
     """In training's order."""
-    scope: str | None = None
-    output_tensor: str | None = None
     action: str | None = None
     """Kind of the action, if neither a city nor the file name defines it."""
-    actor: str | None = None
-    """Architecture. Without it, city.toml's is used, else it is recognised."""
-    hidden_activation: str | None = None
-    """Activation of hidden layers, if the file does not hold it. Without it, city.toml's is used."""
-    layers: tuple[str, ...] | None = None
-    """Names of layers in call order, if their names have no numbers."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of [tl.NAME] that flags set, such as `scope`; they take precedence over city.toml."""
     overwrite: bool = False
     skip_existing: bool = False
     """Leave a version that exists as it is."""
@@ -153,16 +151,8 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
     """Parse and check the command line; read no files. Raises InputError."""
     args = parser(prog).parse_args(argv)
     check_versions(args)
-    for flag in (
-        "model_path",
-        "scope",
-        "output_tensor",
-        "actor",
-        "layers",
-        "action",
-        "hidden_activation",
-        "target_tls",
-    ):
+    args.layers = tuple(_split_commas([args.layers or ""])) or None
+    for flag in (*OVERRIDES, "model_path", "action", "target_tls"):
         if args.pretrained and getattr(args, flag) is not None:
             raise InputError(f"--pretrained takes no checkpoint; leave --{flag.replace('_', '-')} out")
     return args
@@ -219,13 +209,9 @@ def prepare(args: argparse.Namespace) -> Job:
         models_dir=args.models_dir or serving.models_dir,
         candidates=candidates,
         target_tls=target_tls,
-        scope=args.scope,
-        output_tensor=args.output_tensor,
         keep=args.keep,
         action=args.action,
-        layers=tuple(_split_commas([args.layers or ""])) or None,
-        actor=args.actor,
-        hidden_activation=args.hidden_activation,
+        overrides={key: getattr(args, key) for key in OVERRIDES if getattr(args, key)},
         overwrite=args.overwrite,
         skip_existing=args.skip_existing,
         observations=traffic_observations.check_folder(args.observations, tls)

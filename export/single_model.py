@@ -128,28 +128,25 @@ class TlExport:
         return contracts.build(city, self.settings, street, dialect.takes_first_program, None)
 
     def _request(self, contract: pb.PolicyContract | None, observations: NDArray[np.float32] | None) -> ActorRequest:
-        """The actor that the checkpoint must have. Flags take precedence over the TL's table, and that over
-        [training]."""
-        job, settings = self.job, self.settings
+        """The actor that the checkpoint must have. Raises InputError."""
+        job = self.job
         training = job.city.training if job.city is not None else Training()
-        hints = ArchitectureHints(job.actor, job.hidden_activation, None, self.candidate.hidden_sizes, None, job.layers)
-        scope, output_tensor = job.scope, job.output_tensor
-        if settings is not None:
-            scope, output_tensor = scope or settings.scope, output_tensor or settings.output_tensor
-            hints = ArchitectureHints(
-                architecture=hints.architecture or settings.actor,
-                hidden_activation=hints.hidden_activation or settings.hidden_activation,
-                output_activation=settings.output_activation,
-                hidden_sizes=settings.hidden_sizes,
-                epsilon=settings.batch_norm_epsilon,
-                layer_order=hints.layer_order or settings.layers,
-            )
+        # without a city, only flags and the file's name define an actor
+        tl = self.settings or TL(signals=(), dialect="", hidden_sizes=self.candidate.hidden_sizes)
+        tl = replace(tl, **job.overrides)
         return ActorRequest(
             tl=self.tl,
-            scope=scope or training.scope,
+            scope=tl.scope or training.scope,
             target_tls=job.target_tls,
-            output_tensor=output_tensor or training.output_tensor,
-            hints=hints,
+            output_tensor=tl.output_tensor or training.output_tensor,
+            hints=ArchitectureHints(
+                architecture=tl.actor,
+                hidden_activation=tl.hidden_activation,
+                output_activation=tl.output_activation,
+                hidden_sizes=tl.hidden_sizes,
+                epsilon=tl.batch_norm_epsilon,
+                layer_order=tl.layers,
+            ),
             categorical=self._requested_kind == CATEGORICAL,
             inputs=contract.observation.size if contract else None,
             outputs=contract.action.size if contract else None,

@@ -6,7 +6,7 @@ file names define what shapes do not: activations and residuals.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,11 +19,10 @@ from export.actors.activations import ACTIVATIONS
 from export.actors.rounding import permitted_difference, rounding
 from export.actors.steps import (
     Activation,
-    Affine,
+    BatchNorm,
     Branch,
     Clip,
     Dense,
-    Float32Array,
     Join,
     SizeMismatch,
     Step,
@@ -43,27 +42,6 @@ BATCH_NORM_EPSILON = 1e-5
 """Default of the sappo dialect's trainer; weights files do not contain it."""
 MAX_ORDERS = 5040
 """Orders of groups to try: 7!."""
-
-
-@dataclass(frozen=True)
-class BatchNorm:
-    """A batch norm as a checkpoint holds it; at inference it is an affine step."""
-
-    name: str
-    gamma: Float32Array | None
-    beta: Float32Array | None
-    mean: Float32Array
-    variance: Float32Array
-    stored_as: Mapping[str, str]
-    """Variables' names in the checkpoint by part."""
-
-    def step(self, epsilon: float) -> Affine:
-        """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta."""
-        scale = tuple(self.stored_as[part] for part in ("gamma", "variance") if part in self.stored_as)
-        stored_as = {"scale": scale, "shift": tuple(self.stored_as.values())}
-        variance = self.variance.astype(np.float64) + epsilon
-        note = f"epsilon {epsilon:g}"
-        return Affine.normalising(self.name, self.mean, variance, stored_as, self.gamma, self.beta, note)
 
 
 @dataclass(frozen=True)

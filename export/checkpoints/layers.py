@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from city.errors import InputError
-from export.actors.architectures import BatchNorm, Layers
-from export.actors.steps import Dense, Float32Array
+from export.actors.architectures import Layers
+from export.actors.steps import BatchNorm, Dense, Float32Array
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural, split_name, unread_variables
 

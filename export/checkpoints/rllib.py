@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from city.errors import InputError, errors_about
 from export.actors import Actor
-from export.actors.steps import Affine, Clip, Step
+from export.actors.steps import BatchNorm, Clip, Step
 from export.checkpoints import pickled_arrays, regular_files
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
@@ -291,11 +291,9 @@ def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
                 f"has statistics of {len(statistics.mean)} features, but the policy's observation has {inputs}; "
                 "use the checkpoint's own connector state"
             )
-    mean, variance = f"{FILTER}: mean", f"{FILTER}: (std + {FILTER_EPSILON:g}) squared"
-    stored_as = {"scale": (variance,), "shift": (mean, variance)}
-    norm = Affine.normalising(
-        "mean_std_filter", statistics.mean, np.square(statistics.deviation + FILTER_EPSILON), stored_as
-    )
+    variance = np.square(statistics.deviation + FILTER_EPSILON)
+    stored_as = {"mean": f"{FILTER}: mean", "variance": f"{FILTER}: (std + {FILTER_EPSILON:g}) squared"}
+    norm = BatchNorm("mean_std_filter", None, None, statistics.mean, variance, stored_as).step()
     clip: list[Step] = [] if statistics.clip is None else [Clip((-statistics.clip,), (statistics.clip,))]
     return [norm, *clip], "observations are normalised by its MeanStdFilter"
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError, errors_about
-from export.actors.steps import Affine, Clip, Step
+from export.actors.steps import BatchNorm, Clip, Step
 from export.checkpoints import pickled_arrays, torch_tensors
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.pickled_values import Opaque, load
@@ -84,9 +84,9 @@ def steps(file: Path, inputs: int) -> tuple[list[Step], str]:
             )
     if statistics is None:
         return [], f"{file.name} normalises rewards only"
-    mean, variance = f"{file.name}: obs_rms.mean", f"{file.name}: obs_rms.var + epsilon"
-    stored_as = {"scale": (variance,), "shift": (mean, variance)}
-    norm = Affine.normalising("vecnormalize", statistics.mean, statistics.variance + statistics.epsilon, stored_as)
+    variance = statistics.variance + statistics.epsilon
+    stored_as = {"mean": f"{file.name}: obs_rms.mean", "variance": f"{file.name}: obs_rms.var + epsilon"}
+    norm = BatchNorm("vecnormalize", None, None, statistics.mean, variance, stored_as).step()
     return [norm, Clip((-statistics.clip,), (statistics.clip,))], f"observations are normalised as in {file.name}"
 
 

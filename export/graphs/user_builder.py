@@ -15,7 +15,7 @@ its other variables are ignored.
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from city.errors import InputError, first_line
-from export.checkpoints.checkpoint import PARTS, Checkpoint, natural
+from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function
 from export.graphs.graph_actor import TrainedActor
@@ -113,14 +113,14 @@ class UserActor:
         return trained_function.from_model(model, self.sizes.inputs, names, self.request)
 
     def _restored(self, model: Any) -> dict[int, str]:
-        """Restore a model's weights; id of each variable -> its name in the checkpoint, if it may differ."""
+        """Restore a model's weights; id of each variable -> its name in the checkpoint, if it is known."""
         if self.path.suffix in (".h5", ".hdf5", ".keras"):
             model.load_weights(str(self.path))
             return {}
         if self.path.with_name(self.path.name + ".index").is_file() and self.checkpoint.ordered:
             status = tf.train.Checkpoint(**_nested(self.scope, model)).read(str(self.path))
             status.expect_partial().assert_existing_objects_matched()
-            return self._names_by_value(model)
+            return {}
         return self._assign(model)
 
     def _on_variables(self, actor: Any) -> TrainedActor:
@@ -144,54 +144,27 @@ class UserActor:
     def _names_in_scope(self) -> dict[str, str]:
         """Name without the scope -> full name of each variable in the scope."""
         prefix = f"{self.scope}/" if self.scope else ""
-        stored = self.checkpoint.stored
-        names = stored if self.checkpoint.ordered else sorted(stored, key=natural)
-        return {name.removeprefix(prefix): name for name in names if name.startswith(prefix)}
+        return {name.removeprefix(prefix): name for name in self.checkpoint.stored if name.startswith(prefix)}
 
     def _assign(self, model: Any) -> dict[int, str]:
-        """Assign the variables of a name-based checkpoint, by name if all fit, else in order. Raises InputError."""
-        stored = {
-            relative: name for relative, name in self._names_in_scope().items() if relative.rsplit("/", 1)[-1] in PARTS
-        }
-        ends = ["/".join(path_of(weight).split("/")[-2:]) for weight in model.weights]
-        chosen = [stored[end] for end in ends] if all(end in stored for end in ends) else _in_order(stored.values())
-        if len(chosen) != len(model.weights):
-            raise InputError(
-                f"{self.scope or 'it'} holds {len(chosen)} weights of layers, but the model has {len(model.weights)}"
-            )
-        for weight, name in zip(model.weights, chosen, strict=True):
+        """Assign the variables of a name-based checkpoint by their layer and part. Raises InputError."""
+        stored = self._names_in_scope()
+        names = {}
+        for weight in model.weights:
+            name = stored.get("/".join(path_of(weight).split("/")[-2:]))
+            if name is None:
+                raise InputError(
+                    f"has no variable for the model's {path_of(weight)}, but {', '.join(list(stored)[:12])}; give the "
+                    "model's layers these names, or return a callable on variables"
+                )
             values = self.checkpoint.value(name)
             if tuple(weight.shape) != values.shape:
                 raise InputError(
                     f"{name} has shape {list(values.shape)}, but the model's {path_of(weight)} has {list(weight.shape)}"
                 )
             weight.assign(values)
-        return {id_of(weight): name for weight, name in zip(model.weights, chosen, strict=True)}
-
-    def _names_by_value(self, model: Any) -> dict[int, str]:
-        """id of each variable of a restored model -> its name in the checkpoint, by equal values."""
-        unmatched = {name: self.checkpoint.value(name) for name in self._names_in_scope().values()}
-        names_by_id = {}
-        for weight in model.weights:
-            values = np.asarray(weight)
-            name = next((name for name, stored in unmatched.items() if np.array_equal(stored, values)), None)
-            if name is not None:
-                unmatched.pop(name)
-                names_by_id[id_of(weight)] = name
-        return names_by_id
-
-
-def _in_order(names: Iterable[str]) -> list[str]:
-    """Names of weights in the order of their layers, and of each layer's parts as Keras has them."""
-    names = list(names)
-    layers = list(dict.fromkeys(name.rpartition("/")[0] for name in names))
-    parts = list(dict.fromkeys(PARTS.values()))
-
-    def position(name: str) -> tuple[int, int]:
-        layer, _, part = name.rpartition("/")
-        return layers.index(layer), parts.index(PARTS[part])
-
-    return sorted(names, key=position)
+            names[id_of(weight)] = name
+        return names
 
 
 def path_of(weight: Any) -> str:

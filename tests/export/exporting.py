@@ -18,15 +18,19 @@ def run(folder, signature, **inputs):
 
 
 def export(checkpoints, *flags, tl="SA101"):
-    return main(
-        ["--model-path", str(checkpoints), "--tl", tl, "--models-dir", str(checkpoints.parent / "models"), *flags]
-    )
+    models = str(checkpoints.parent / "models")
+    return main(["--model-path", str(checkpoints), "--tl", tl, "--models-dir", models, *map(str, flags)])
 
 
-def exported(checkpoints, *flags, tl="SA101"):
-    """The exported model's actions for X."""
+def outputs_of(checkpoints, *flags, tl="SA101", x=X):
+    """The exported model's outputs for observations."""
     assert export(checkpoints, *flags, tl=tl) == 0
-    return run(version(checkpoints, tl), "serving_default", observation=X)["action"]
+    return run(version(checkpoints, tl), "serving_default", observation=x)
+
+
+def exported(checkpoints, *flags, tl="SA101", x=X):
+    """The exported model's actions."""
+    return outputs_of(checkpoints, *flags, tl=tl, x=x)["action"]
 
 
 def version(checkpoints, tl="SA101"):
@@ -38,11 +42,21 @@ def manifest(checkpoints, tl="SA101"):
 
 
 def refused(capsys, *parts):
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
+    """Whether stderr has one error line with these parts, and nothing of Python's."""
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and "Traceback" not in err, err
     for part in parts:
         assert part in lines[0], lines[0]
 
 
-def same(actual, expected):
-    assert actual.shape == expected.shape and np.abs(actual - expected).max() <= 1e-5
+def refuses(capsys, checkpoints, *parts, flags=(), tl="SA101"):
+    """Whether an export fails in one line with these parts, and publishes nothing."""
+    before = sorted((checkpoints.parent / "models").glob("*/*"))
+    assert export(checkpoints, *flags, tl=tl) == 2
+    refused(capsys, *parts)
+    assert sorted((checkpoints.parent / "models").glob("*/*")) == before
+
+
+def same(actual, expected, scale=1.0):
+    assert actual.shape == expected.shape and np.abs(actual - expected).max() <= 1e-5 * scale
