@@ -205,7 +205,7 @@ class TL:
     scope: str | None = None
     """The actor's variable scope in a checkpoint that holds several agents."""
     output_tensor: str | None = None
-    """The actor's output in a training graph, if the exporter selects a wrong one."""
+    """The actor's output in a training graph that has several candidates."""
     phases: dict[str, int] = field(default_factory=dict, hash=False)
     """Phase numbers in exports of signal events, by `ROAD`, `ROAD:left`, `ROAD:right` or `ROAD:crossing`
     (docs/atspm.md)."""

@@ -122,7 +122,7 @@ def parser(prog: str) -> Parser:
         "--layers", metavar="A,B,...", help="names of an actor's layers in call order (default: by their numbers)"
     )
     parser.add_argument(
-        "--output-tensor", metavar="NAME", help="the actor's output in a training graph (default: found in the graph)"
+        "--output-tensor", metavar="NAME", help="the actor's output in a training graph (default: the only candidate)"
     )
     parser.add_argument(
         "--action",

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.export import writers
-from tests.export.exporting import export, exported, manifest, refused, same
+from tests.export.exporting import exported, manifest, refuses, same
 from tests.export.writers import actions, keras3
 
 v1 = tf.compat.v1
@@ -76,6 +76,13 @@ def test_a_users_model_of_other_sizes_is_refused(checkpoints, my_actors, capsys)
         "no_such_module:x": "cannot be imported: ModuleNotFoundError",
         "my_actors:on_variables": "variable 'dense/kernel' is not in",
     }.items():
-        assert export(checkpoints, "--actor", builder) == 2
-        refused(capsys, why)
+        refuses(
+            capsys,
+            checkpoints,
+            why,
+            flags=(
+                "--actor",
+                builder,
+            ),
+        )
     assert not (checkpoints.parent / "models" / "SA101").exists()
