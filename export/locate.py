@@ -45,7 +45,7 @@ class Candidate:
     number: int | None
     """Model number in the name."""
     newest: bool = False
-    """Whether a `checkpoint` state file names it as the latest."""
+    """True if a `checkpoint` state file names it as the latest."""
     folders: tuple[str, ...] = ()
     """Names of the folders between the folder of checkpoints and the file."""
 
@@ -72,17 +72,17 @@ class Candidate:
         return {key: match[1] for key, match in matches.items() if match}
 
     def is_named_after(self, tl: str, longer_names: Sequence[str] = ()) -> bool:
-        """Whether the file name contains the TL's. `longer_names`: TLs' names that contain this TL's; they take
+        """Tell whether the file name contains the TL's. `longer_names`: TLs' names that contain this TL's; they take
         precedence."""
         return _contains_name(self.path.name, tl, longer_names)
 
     def has_no_tl(self, known_tls: Sequence[str]) -> bool:
-        """Whether neither the file name nor a folder of the path contains a TL's name."""
+        """Tell whether neither the file name nor a folder of the path contains a TL's name."""
         parts = (*self.folders, self.path.name)
         return not any(TL_PATTERN.search(part) or any(_contains_name(part, tl) for tl in known_tls) for part in parts)
 
     def is_in_folder_of(self, tl: str, longer_names: Sequence[str] = ()) -> bool:
-        """Whether the innermost folder with a TL's name has this TL's. `longer_names`: see `is_named_after`."""
+        """Tell whether the innermost folder with a TL's name has this TL's. `longer_names`: see `is_named_after`."""
         for folder in reversed(self.folders):
             if _contains_name(folder, tl, longer_names):
                 return True
@@ -92,7 +92,7 @@ class Candidate:
 
 
 def _contains_name(text: str, tl: str, longer_names: Sequence[str] = ()) -> bool:
-    """Whether a text contains a TL's name that is not part of a model number or of a longer TL's name."""
+    """Tell whether a text contains a TL's name outside a model number and a longer TL's name."""
     # a substring test first: there may be 1,000 TLs for each of 1,000 checkpoints
     if _without_separators(tl) not in _without_separators(text) or not (tl_spans := spans(text, tl)):
         return False
@@ -188,7 +188,7 @@ class Search:
         return chosen[0]
 
     def is_assigned(self, candidate: Candidate, tl: str) -> bool:
-        """Whether a checkpoint or its folder has the name of a TL or of its signal."""
+        """Tell whether a checkpoint or its folder has the name of a TL or of its signal."""
         return any(candidate.is_named_after(name) or candidate.is_in_folder_of(name) for name in self._names(tl))
 
     def _names(self, tl: str) -> list[str]:
@@ -252,7 +252,7 @@ def _number_match(name: str) -> re.Match[str] | None:
 
 
 def _has_no_actor(name: str) -> bool:
-    """Whether a file holds only a critic, an optimizer or an old copy, judged by the words of its name."""
+    """Tell whether a file holds only a critic, an optimizer or an old copy, by its name."""
     lower = name.lower()
     words = set(re.findall(r"[a-z]+", lower))
     if re.search(r"(target|old)[_-]?(actor|policy|pi|net)|(actor|policy|pi)[_-](target|old)", lower):

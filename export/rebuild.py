@@ -37,7 +37,7 @@ class RebuiltActor:
     action_kind: str | None = None
     """`categorical` or `continuous`, if the checkpoint defines it."""
     runs_in_helper: bool = False
-    """Whether the actor is the checkpoint's own graph, which only the helper process may run."""
+    """True if the actor is the checkpoint's own graph, which only the helper process may run."""
 
 
 def rebuild(candidate: Candidate, request: ActorRequest) -> RebuiltActor:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from city.errors import InputError, errors_about
 
 MAX_OBSERVATIONS = 10_000
-"""Of a TL: the evaluation in float64 takes some milliseconds for each 1,000."""
+"""Limit for a TL: the evaluation in float64 takes some milliseconds for each 1,000."""
 REMEDY = "write it again (greenserve record export --observations DIR)"
 
 

@@ -35,7 +35,7 @@ CLIP = "clip"
 MATCH_TOLERANCES = {1.0: 1e-5, 10.0: 1e-4, 100.0: 1e-3, 1000.0: 1e-2}
 """Tolerance between equal actions by the scale of observations: float32 has seven digits."""
 RELATIVE_TOLERANCE = 1e-5
-"""The same relative to the scale of the actions, or of the logits before a tanh or softmax."""
+"""Tolerance relative to the scale of the actions, or of the logits before a tanh or softmax."""
 MAX_BOUNDED_DIFFERENCE = 1e-2
 """Limit for differences of probabilities, and of actions after a tanh, whatever the scale of the logits."""
 BATCH_NORM_EPSILON = 1e-5
@@ -66,7 +66,7 @@ class Layers:
         return [name for names in stored_as for name in names.values()]
 
     def joined(self, groups: Sequence["Layers"]) -> "Layers":
-        """The same layers with their groups in this order."""
+        """These layers with their groups in an order."""
         dense = tuple(layer for group in groups for layer in group.dense)
         norms = tuple(norm for group in groups for norm in group.norms)
         return Layers(dense, norms, self.unread)
@@ -183,7 +183,7 @@ def find_equivalent_actor(
 def _agree(
     actor: Actor, probe: NDArray[np.float32], expected: NDArray[Any], tolerance: float, categorical: bool
 ) -> bool:
-    """Whether an actor's actions are the expected ones, up to the rounding of float32.
+    """Tell whether an actor's actions are the expected ones, up to the rounding of float32.
 
     Args:
         actor: the actor.
@@ -295,7 +295,7 @@ def recognise(layers: Layers, hints: ArchitectureHints) -> str:
 
 
 def _fits_mlp_res(units: Sequence[int]) -> bool:
-    """Whether hidden layers n0, n1..nk are followed by n0 and nk again."""
+    """Tell whether hidden layers n0, n1..nk are followed by n0 and nk again."""
     *hidden, _ = units
     return len(hidden) >= 4 and hidden[-2] == hidden[0] and hidden[-1] == hidden[-3]
 

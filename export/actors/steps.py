@@ -90,7 +90,7 @@ class Step(ABC):
         return ()
 
     def fleet_columns(self, group: Sequence["Step"]) -> NDArray[np.int32] | None:
-        """Of a first step: the column of the TL's observation by column of the group's, `inputs` for a zero.
+        """Columns of the TL's observation for a first step: one by column of the group's, `inputs` for a zero.
 
         None for an observation that is padded at its end. `group`: the first steps of a fleet's group, this one
         included.

@@ -47,7 +47,7 @@ class Checkpoint:
     load: Callable[[str], NDArray[Any]]
     """Reads the values of a variable, by its readable name."""
     ordered: bool
-    """Whether `stored` is in the model's order. If not, the numbers in the names determine the order."""
+    """True if `stored` is in the model's order. If not, the numbers in the names determine the order."""
     keys: Mapping[str, str] | None = None
     """Name -> key in the file, for formats in which a variable may have several names. `None` if each has one."""
     first_number: int | None = 0

@@ -49,7 +49,7 @@ class StateDict:
         return [name for name in self.unread if not name.startswith(prefixes)]
 
     def holds(self, prefix: str) -> bool:
-        """Whether the module of this name has weights."""
+        """Tell whether the module of this name has weights."""
         return any(name.startswith(f"{prefix}/") for name in self._arrays)
 
     def linear(self, name: str) -> Dense:

@@ -30,7 +30,7 @@ def name_parts(component: str) -> frozenset[str]:
 
 
 def is_training(component: str) -> bool:
-    """Whether a scope only serves training: a critic's, an optimizer's, a target network's."""
+    """Tell whether a scope only serves training: a critic's, an optimizer's, a target network's."""
     return bool(name_parts(component) & _TRAINING)
 
 
@@ -96,14 +96,14 @@ def unread_reason(name: str, scope: str) -> str:
 
 
 def is_hyperparameter(name: str) -> bool:
-    """Whether a scalar is a hyperparameter of training, by its name."""
+    """Tell whether a scalar is a hyperparameter of training, by its name."""
     return bool(
         re.search(r"learning_rate|\blr\b|log_alpha|entropy|\bkl|beta|gamma|epsilon|clip_?(range|param)", name.lower())
     )
 
 
 def serves_training(name: str) -> bool:
-    """Whether a variable belongs to a critic, an optimizer or a copy of a network, by its name.
+    """Tell whether a variable belongs to a critic, an optimizer or a copy of a network, by its name.
 
     A module with the names of both, such as actor_critic, may serve the actor too.
     """
@@ -122,7 +122,7 @@ def unknown_variables(names: Iterable[str], scope: str) -> list[str]:
 
 
 def is_another_agents(name: str, scope: str, layers: Iterable[str]) -> bool:
-    """Whether a variable belongs to another agent than the actor in `scope`. `layers`: names of the unread layers."""
+    """Tell whether a variable is another agent's than that in `scope`. `layers`: names of the unread layers."""
     scope_tls, variable_tls = set(TL_PATTERN.findall(scope)), set(TL_PATTERN.findall(name))
     if variable_tls:
         return bool(scope_tls) and not variable_tls <= scope_tls
@@ -134,14 +134,14 @@ def is_another_agents(name: str, scope: str, layers: Iterable[str]) -> bool:
 
 
 def is_observations(name: str) -> bool:
-    """Whether a variable scales, shifts or clips observations or actions, by its name."""
+    """Tell whether a variable scales, shifts or clips observations or actions, by its name."""
     return bool(
         re.search(r"(obs|observation|state|input|action|logit)s?_?(mean|var|std|scale|shift|clip|norm)", name.lower())
     )
 
 
 def is_normaliser(name: str) -> bool:
-    """Whether a variable normalises observations, by the names of its modules. A critic's does not count."""
+    """Tell whether a variable normalises observations, by the names of its modules. A critic's does not count."""
     *modules, _ = name.lower().split("/")
     if any(map(is_training, modules)):
         return False
@@ -152,12 +152,12 @@ def is_normaliser(name: str) -> bool:
 
 
 def is_unnamed_log_std(name: str) -> bool:
-    """Whether a variable has the name that the sappo dialect's trainer gives to the log_std of off-policy actors."""
+    """Tell whether a variable has the sappo trainer's name of the log_std of off-policy actors."""
     return bool(_UNNAMED_LOG_STD.search(name))
 
 
 def is_slot(last: str) -> bool:
-    """Whether the last part of a name is that of an optimizer's slot."""
+    """Tell whether the last part of a name is that of an optimizer's slot."""
     slot = r"(adam|adagrad|rmsprop|momentum|ftrl|adadelta|exponentialmovingaverage)(_\d+)?|beta[12]_power"
     return bool(re.fullmatch(slot, last.lower()))
 

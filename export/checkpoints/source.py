@@ -75,7 +75,7 @@ class KerasModel:
 
 
 Graph = MetaGraph | SavedFunction | KerasModel
-"""What a checkpoint may hold beside its weights. `export.rebuild` decides how it is used."""
+"""A graph that a checkpoint may hold beside its weights. `export.rebuild` decides how it is used."""
 
 
 class Source(ABC):
@@ -86,9 +86,9 @@ class Source(ABC):
     suffixes: tuple[str, ...] = ()
     """Suffixes of files that are one checkpoint each."""
     has_scopes = True
-    """Whether one checkpoint may hold several agents, in scopes."""
+    """True if one checkpoint may hold several agents, in scopes."""
     serves_any_tl = False
-    """Whether the actor of one checkpoint is for any TL."""
+    """True if the actor of one checkpoint is for any TL."""
 
     def checkpoint_of(self, file: Path) -> Path | None:
         """The checkpoint that a file belongs to, or `None` if this source cannot read it."""

@@ -371,7 +371,7 @@ def _is_on_policy(saved: SavedPolicy) -> bool:
 
 
 def _last_observation_is_outside_space(saved: SavedPolicy) -> bool:
-    """Whether the last observation of training is outside the observation space, and so was normalised."""
+    """Tell whether the last observation of training is outside the observation space, and so was normalised."""
     space: Any = saved.settings.get("observation_space") or {}
     last = saved.last_observation
     try:

@@ -111,8 +111,7 @@ def _refuse_value_stream(path: Path, layers: Sequence[str]) -> None:
 
 
 def _check_names(layers: Sequence[str]) -> None:
-    """Raise InputError unless every layer is in a module with the name of an actor or network, or in a sequence without
-    one."""
+    """Raise InputError unless every layer is in a module called actor or network, or in an unnamed sequence."""
     for layer in layers:
         parts = layer.split("/")
         if not any(scopes.is_actor(part) or part in NETWORKS for part in parts) and not all(

@@ -165,7 +165,7 @@ def _exported_tls(models_dir: Path) -> list[str]:
 
 
 def _is_fleet(version: Path) -> bool:
-    """Whether a version is a fleet, by its manifest; by its contract if the manifest is missing or damaged."""
+    """Tell whether a version is a fleet, by its manifest; by its contract if the manifest is missing or damaged."""
     try:
         regular_files.check_model(version)
     except InputError:
@@ -219,7 +219,7 @@ def export(job: FleetJob) -> str:
 
 
 def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
-    """Whether a fleet was built from exactly these models."""
+    """Tell whether a fleet was built from exactly these models."""
     try:
         regular_files.check_model(version)
         members = {member.tl: member for member in from_saved_model(version).members}

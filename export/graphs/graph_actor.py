@@ -138,7 +138,7 @@ class ReferenceModel:
         return softmax(x) if categorical and self.output_kind == LOGITS else x
 
     def recorded(self, of_traffic: NDArray[np.float32] | None) -> "ReferenceModel":
-        """The same model with only its outputs for `parity_observations`, as plain values."""
+        """This model with only its outputs for `parity_observations`, as plain values."""
         return replace(self, run=RecordedOutputs(np.asarray(self.run(parity_observations(self.inputs, of_traffic)))))
 
 

@@ -219,7 +219,7 @@ class _ActorGraph:
                     self.computed += sorted(outputs - set(self.computed))
 
     def _is_training(self, name: str) -> bool:
-        """Whether a node depends on more than the observation and the actor's variables."""
+        """Tell whether a node depends on more than the observation and the actor's variables."""
         ancestors = self._graph.ancestors(name)
         return bool(set(required_placeholders(ancestors)) - {self._observation} or self._foreign(ancestors))
 
@@ -230,7 +230,7 @@ class _ActorGraph:
         return [*random[:1], *([f"variables outside its scope ({', '.join(variables[:5])})"] if variables else [])]
 
     def _is_function(self, name: str) -> bool:
-        """Whether a node is a function of one computed tensor and of constants, and not part of a loss."""
+        """Tell whether a node is a function of one computed tensor and of constants, and not part of a loss."""
         node = self._graph.nodes[name]
         sources = [self._graph.source(source) for source in node.input if not source.startswith("^")]
         others = [source for source in sources if source not in self.computed]

@@ -53,7 +53,7 @@ def read(folder: Path) -> tuple[pb.PolicyContract, Actor | GraphActor]:
 
 
 def _fits(actor: Actor, contract: pb.PolicyContract) -> bool:
-    """Whether the steps can be evaluated and their sizes match the contract."""
+    """Tell whether the steps can be evaluated and their sizes match the contract."""
     observation = np.zeros((1, contract.observation.size), np.float32)
     try:
         actions = actor.evaluate(observation, contract.action.kind == CATEGORICAL)
