@@ -21,7 +21,7 @@ from serving.client import Client
 from serving.contract import ContractError, check, check_fleet
 from tests.conftest import GRID
 from tests.export import writers
-from tests.export.exporting import run
+from tests.export.exporting import refused, run
 from tests.export.writers import keras3
 
 
@@ -54,14 +54,6 @@ def build(models, *flags, name="city"):
 
 def contract_of(folder):
     return pb.PolicyContract.FromString(run(folder, "policy", rows=np.zeros(1, np.int32))["policy"][0])
-
-
-def refused(capsys, *parts):
-    err = capsys.readouterr().err
-    lines = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1 and "Traceback" not in err
-    for part in parts:
-        assert part in lines[0], lines[0]
 
 
 def actions_of_each(models, contract, x):

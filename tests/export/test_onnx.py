@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from export.__main__ import main
-from tests.export.exporting import refused, refuses, run
+from tests.export.exporting import export, refused, refuses, run
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
@@ -30,12 +29,6 @@ def save(path, nodes, output="y", inputs=("x",), more=(), size=5):
     model = helper.make_model(helper.make_graph(nodes, "actor", values, [out], [*WEIGHTS, *more]))
     onnx.save(model, path)
     return model
-
-
-def export(checkpoints, *flags):
-    return main(
-        ["--model-path", str(checkpoints), "--tl", "SA101", "--models-dir", str(checkpoints.parent / "models"), *flags]
-    )
 
 
 def outputs(checkpoints):
