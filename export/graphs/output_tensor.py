@@ -25,6 +25,7 @@ BEYOND_OUTPUT_OPS = {
     *("Switch", "Merge", "If", "StatelessIf", "While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"),
 }
 """Operations of losses and of control flow, which an output never depends on."""
+BOUNDING_OPS = ("Tanh", "Sigmoid", "Softsign", "ClipByValue", "Sin", "Cos")
 CHOICE_OPS = ("ArgMax", "Softmax", "LogSoftmax", "TopKV2")
 """Operations on logits that keep the best action."""
 _NO_CONSUMER = re.compile(r"Assign|Save|Apply|Resource|Shape|Rank|Size|ZerosLike|OnesLike|.*Summary")
@@ -206,17 +207,21 @@ class _ActorGraph:
             )
         self._observation = observation(ancestors, product)
         self.computed = [f"{product}:0"]
-        self.candidates: list[str] = []
-        """Those that training uses, or that nothing uses."""
+        used, unused = [], []
         for tensor in self.computed:  # grows meanwhile
             users = graph.users(tensor)
             uses = [user for user in users if graph.nodes[user].op in beyond or self._is_training(user)]
-            if uses or not users:
-                self.candidates.append(tensor)
+            if uses:
+                used.append(tensor)
+            elif not users:
+                unused.append(tensor)
             for user in users:
                 if user not in uses and self._is_function(user):
                     outputs = {output for output, _ in graph.consumers.get(user, ())} or {f"{user}:0"}
                     self.computed += sorted(outputs - set(self.computed))
+        # training samples around a mean, but the action may be the bounded mean, which training does not use
+        bounded = [tensor for tensor in unused if graph.nodes[node_of(tensor)].op in BOUNDING_OPS]
+        self.candidates = used + bounded if used else unused
 
     def _is_training(self, name: str) -> bool:
         """Tell whether a node depends on more than the observation and the actor's variables."""

@@ -134,8 +134,9 @@ def test_functions_of_mean_and_deviation_are_not_the_mean(extra, checkpoints):
 def test_a_split_last_layer_needs_the_output_tensor_flag(checkpoints, capsys):
     def build(x):
         mean, deviation = tf.split(last(x, 4), 2, axis=1)
-        tf.nn.softplus(deviation, name="deviation")
-        return tf.tanh(mean, name="mean")
+        mean, deviation = tf.tanh(mean, name="mean"), tf.nn.softplus(deviation, name="deviation")
+        tf.identity(mean + deviation * tf.random.normal(tf.shape(mean)))
+        return mean
 
     expected = trained(checkpoints, build)
     refuses(capsys, checkpoints, "may be actor/mean:0 or actor/deviation:0", "--output-tensor")
