@@ -210,7 +210,8 @@ class TlExport:
                 f"[training] padding is for categorical policies of linear layers; {self.candidate.label} holds another"
             )
         contract.observation.padded_size, contract.action.padded_size = actor.inputs, actor.outputs
-        return replace(rebuilt, actor=padding.for_tl(actor, contract.observation.size, contract.action.size))
+        with errors_about(f"{self.tl}: {self.candidate.label}"):
+            return replace(rebuilt, actor=padding.for_tl(actor, contract.observation.size, contract.action.size))
 
     def _check_sizes(self, actor: Actor | GraphActor, contract: pb.PolicyContract) -> None:
         """Raise InputError unless the actor's sizes are the contract's."""

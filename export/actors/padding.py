@@ -21,7 +21,6 @@ def for_tl(actor: Actor, inputs: int, choices: int) -> Actor:
     for kind, required, shared in (("inputs", inputs, actor.inputs), ("choices", choices, actor.outputs)):
         if required > shared:
             raise InputError(
-                f"needs {required} {kind}, but the shared policy has {shared}; use the SUMO network that the policy "
-                "was trained on"
+                f"has {shared} {kind}, and this TL needs {required}; use the SUMO network of the policy's training"
             )
     return replace(actor, steps=(Pad(inputs, actor.inputs), *actor.steps, FirstChoice(choices)))

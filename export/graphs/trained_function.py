@@ -6,7 +6,7 @@ as from a MetaGraph.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
     size = _size(observation, variables)
     if size is None:
         raise InputError("does not define the size of an observation; export a model whose input has a fixed size")
-    index = _output(concrete, request.output_tensor)
+    index = _output(concrete, request.output_tensor, call, size)
     graph = TrainedGraph(
         concrete.graph.as_graph_def(), observation_name, concrete.outputs[index].name, constants, variables
     )
@@ -224,7 +224,7 @@ def _size(observation: Any, variables: Mapping[str, Any]) -> int | None:
     return int(input_sizes.pop()) if len(input_sizes) == 1 else None
 
 
-def _output(concrete: Any, output: str | None) -> int:
+def _output(concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
     """Index of the output that is the mean (or the logits). Raises InputError if it is not clear."""
     structure = concrete.structured_outputs
     # a nested structure has the names of its outer level only, which may hold several tensors each
@@ -236,11 +236,14 @@ def _output(concrete: Any, output: str | None) -> int:
         return keys.index(output)
     if len(keys) == 1 and not _NOT_THE_MEAN.search(keys[0]):
         return 0
+    probe = np.random.default_rng(1).random((4, size)).astype(np.float32)
+    is_random = [not np.array_equal(*values) for values in zip(call(probe), call(probe), strict=True)]
     # one of several outputs is chosen by its name, never by elimination
     candidates = [
         k
         for k, (key, tensor) in enumerate(zip(keys, concrete.outputs, strict=True))
-        if has_names and tensor.dtype.is_floating and _THE_MEAN.fullmatch(key) and not _NOT_THE_MEAN.search(key)
+        if has_names and tensor.dtype.is_floating and not is_random[k]
+        if _THE_MEAN.fullmatch(key) and not _NOT_THE_MEAN.search(key)
     ]
     if len(candidates) != 1:
         raise InputError(f"has the outputs {', '.join(keys)}; choose the mean with --output-tensor")

@@ -16,7 +16,7 @@ its other variables are ignored.
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from city.errors import InputError, first_line
-from export.checkpoints.checkpoint import Checkpoint
+from export.checkpoints.checkpoint import PARTS, Checkpoint, natural, split_name
 from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function
 from export.graphs.graph_actor import TrainedActor
@@ -85,13 +85,12 @@ class UserActor:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's function may raise anything
             raise InputError(f"{self.flag}: raised {type(error).__name__}: {first_line(error)}") from None
-        if hasattr(built, "weights") and callable(built):
-            return self._keras(built)
-        if callable(built):
-            return self._on_variables(built)
-        raise InputError(
-            f"{self.flag}: returned {type(built).__name__}, neither a Keras model nor a callable on variables"
-        )
+        if not callable(built):
+            raise InputError(
+                f"{self.flag}: returned {type(built).__name__}, neither a Keras model nor a callable on variables"
+            )
+        trained = self._keras(built) if hasattr(built, "weights") else self._on_variables(built)
+        return replace(trained, checkpoint=self.checkpoint)
 
     def _keras(self, model: Any) -> TrainedActor:
         if not getattr(model, "built", True) or not model.weights:
@@ -144,27 +143,38 @@ class UserActor:
     def _names_in_scope(self) -> dict[str, str]:
         """Name without the scope -> full name of each variable in the scope."""
         prefix = f"{self.scope}/" if self.scope else ""
-        return {name.removeprefix(prefix): name for name in self.checkpoint.stored if name.startswith(prefix)}
+        stored = self.checkpoint.stored
+        names = stored if self.checkpoint.ordered else sorted(stored, key=natural)
+        return {name.removeprefix(prefix): name for name in names if name.startswith(prefix)}
 
     def _assign(self, model: Any) -> dict[int, str]:
-        """Assign the variables of a name-based checkpoint by their layer and part. Raises InputError."""
-        stored = self._names_in_scope()
-        names = {}
-        for weight in model.weights:
-            name = stored.get("/".join(path_of(weight).split("/")[-2:]))
-            if name is None:
-                raise InputError(
-                    f"has no variable for the model's {path_of(weight)}, but {', '.join(list(stored)[:12])}; give the "
-                    "model's layers these names, or return a callable on variables"
-                )
+        """Assign the variables of a name-based checkpoint, by name if all fit, else in order. Raises InputError."""
+        parts = list(dict.fromkeys(PARTS.values()))
+        stored = {
+            relative: name for relative, name in self._names_in_scope().items() if split_name(relative)[1] in PARTS
+        }
+        chosen = [stored.get("/".join(path_of(weight).split("/")[-2:]), "") for weight in model.weights]
+        if not all(chosen):
+            # the numbers in Keras' names continue from the models built before
+            layers: dict[str, list[str]] = {}
+            for name in stored.values():
+                layers.setdefault(split_name(name)[0], []).append(name)
+            by_part = [
+                sorted(names, key=lambda name: parts.index(PARTS[split_name(name)[1]])) for names in layers.values()
+            ]
+            chosen = [name for names in by_part for name in names]
+        if len(chosen) != len(model.weights):
+            raise InputError(
+                f"{self.scope or 'it'} holds {len(chosen)} weights of layers, but the model has {len(model.weights)}"
+            )
+        for weight, name in zip(model.weights, chosen, strict=True):
             values = self.checkpoint.value(name)
             if tuple(weight.shape) != values.shape:
                 raise InputError(
                     f"{name} has shape {list(values.shape)}, but the model's {path_of(weight)} has {list(weight.shape)}"
                 )
             weight.assign(values)
-            names[id_of(weight)] = name
-        return names
+        return {id_of(weight): name for weight, name in zip(model.weights, chosen, strict=True)}
 
 
 def path_of(weight: Any) -> str:

@@ -131,7 +131,7 @@ def test_grouping_and_padding_change_no_action(shapes, shared, budget):
     for policy, (inputs, outputs) in enumerate(shared):
         whole = random_actor(inputs, outputs, 100 + policy, True)
         for k in range(3):
-            own = padding.for_tl("", "", whole, max(1, inputs - k), max(1, outputs - k))
+            own = padding.for_tl(whole, max(1, inputs - k), max(1, outputs - k))
             members.append(FleetActor(f"SHARED{policy}{k}", own, True))
     before, fleet_graph.MAX_PADDING_BYTES = fleet_graph.MAX_PADDING_BYTES, budget
     try:
