@@ -274,6 +274,7 @@ DAMAGED_STEPS = [
     b'{"steps":[]}',
     b'{"steps":[{"join":""}]}',
     b'{"steps":[{"dense":"x"},{"activation":"odd"}]}',
+    b'{"steps":[{"dense":"x"},{"batch_norm":"n","units":8,"epsilon":1e-05}]}',  # before Affine
     b"[" * 100_000,
 ]
 

@@ -66,6 +66,20 @@ def test_operations_and_json_give_the_numpy_value(name):
     assert len({tuple(step.outline for step in steps) for steps in (copies, actor.steps)}) == 1, "a key of a dictionary"
 
 
+@pytest.mark.parametrize(
+    ("description", "step"),
+    [
+        ({"dense": "a", "shape": [4, 3], "bias": True}, DENSE),
+        ({"activation": "tanh"}, Activation("tanh")),
+        ({"branch": ""}, Branch()),
+        ({"clip": [[-0.5], [0.5]]}, Clip((-0.5,), (0.5,))),
+        ({"first_choice": 2}, FirstChoice(2)),
+    ],
+)
+def test_descriptions_of_earlier_exports_are_read(description, step):
+    assert from_json(description, step.weights).outline == step.outline
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_stacked_operations_of_two_actors_give_both_values(name):
     steps = EXAMPLES[name]
