@@ -155,7 +155,8 @@ def _from_builder(path: Path, request: ActorRequest, source: Source) -> RebuiltA
     sizes = Sizes(request.inputs, request.hints.hidden_sizes, request.outputs)
     if request.inputs is None or request.outputs is None:
         sizes = _complete_sizes(path, source, checkpoint, scope, sizes)
-    trained = user_builder.UserActor(path, checkpoint, scope, sizes, request).build()
+    with errors_about(f"--actor {request.hints.architecture}"):
+        trained = user_builder.UserActor(path, checkpoint, scope, sizes, request).build()
     return RebuiltActor(extract_actor(trained), trained.reference_model.recorded(request.observations), scope)
 
 

@@ -49,11 +49,10 @@ def load(spec: str) -> Callable[[Sizes], Any]:
         function: Callable[[Sizes], Any] = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
         raise InputError(
-            f"--actor {spec}: cannot be imported: {type(error).__name__}: {first_line(error)}; set PYTHONPATH to its "
-            "folder"
+            f"cannot be imported: {type(error).__name__}: {first_line(error)}; set PYTHONPATH to its folder"
         ) from None
     if not callable(function):
-        raise InputError(f"--actor {spec}: {name} is not a function")
+        raise InputError(f"{name} is not a function")
     return function
 
 
@@ -68,11 +67,6 @@ class UserActor:
     """The actor's known sizes."""
     request: ActorRequest
 
-    @property
-    def flag(self) -> str:
-        """The flag in messages."""
-        return f"--actor {self.request.hints.architecture}"
-
     def build(self) -> TrainedActor:
         """Build the actor. Raises InputError if the function fails, or its model does not fit the checkpoint."""
         builder = load(str(self.request.hints.architecture))
@@ -84,11 +78,9 @@ class UserActor:
         except InputError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's function may raise anything
-            raise InputError(f"{self.flag}: raised {type(error).__name__}: {first_line(error)}") from None
+            raise InputError(f"raised {type(error).__name__}: {first_line(error)}") from None
         if not callable(built):
-            raise InputError(
-                f"{self.flag}: returned {type(built).__name__}, neither a Keras model nor a callable on variables"
-            )
+            raise InputError(f"returned {type(built).__name__}, neither a Keras model nor a callable on variables")
         trained = self._keras(built) if hasattr(built, "weights") else self._on_variables(built)
         return replace(trained, checkpoint=self.checkpoint)
 
@@ -96,19 +88,16 @@ class UserActor:
         if not getattr(model, "built", True) or not model.weights:
             if self.sizes.inputs is None:
                 raise InputError(
-                    f"{self.flag}: the model has no defined inputs, and the size of an observation is unknown; pass "
-                    "--city"
+                    "the model has no defined inputs, and the size of an observation is unknown; pass --city"
                 )
             try:
                 model(np.zeros((1, self.sizes.inputs), np.float32))
             except Exception as error:  # noqa: BLE001 - a user's model may raise anything
-                raise InputError(f"{self.flag}: the model cannot be called: {first_line(error)}") from None
+                raise InputError(f"the model cannot be called: {first_line(error)}") from None
         try:
             names = self._restored(model)
-        except InputError:
-            raise
         except Exception as error:  # noqa: BLE001 - Keras and TensorFlow raise several kinds if weights do not fit
-            raise InputError(f"does not fit the model of {self.flag}: {first_line(error)}") from None
+            raise InputError(f"its model does not fit {self.path}: {first_line(error)}") from None
         return trained_function.from_model(model, self.sizes.inputs, names, self.request)
 
     def _restored(self, model: Any) -> dict[int, str]:
@@ -134,9 +123,7 @@ class UserActor:
                 return actor(observation, variables)
             except KeyError as error:
                 stored = ", ".join(list(variables)[:12])
-                raise InputError(
-                    f"{self.flag}: variable {error} is not in the checkpoint, which has {stored}"
-                ) from None
+                raise InputError(f"variable {error} is not in the checkpoint, which has {stored}") from None
 
         return trained_function.from_model(act, self.sizes.inputs, names, self.request)
 

@@ -69,7 +69,7 @@ def test_a_users_callable_gets_the_actors_variables(checkpoints, my_actors):
 def test_a_users_model_of_other_sizes_is_refused(checkpoints, my_actors, capsys):
     BUILT["checkpoint"](writers.functional(keras3), checkpoints)
     for builder, why in {
-        "my_actors:wider": "does not fit the model of --actor my_actors:wider",
+        "my_actors:wider": f"--actor my_actors:wider: its model does not fit {checkpoints / 'SA101-3'}",
         "my_actors:nothing": "returned int",
         "my_actors:broken": "raised RuntimeError: of mine",
         "my_actors:missing": "cannot be imported",
