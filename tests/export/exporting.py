@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from export.__main__ import main
+from protos import policy_pb2 as pb
 from tests.export.writers import X
 
 
@@ -39,6 +41,17 @@ def version(checkpoints, tl="SA101"):
 
 def manifest(checkpoints, tl="SA101"):
     return json.loads((version(checkpoints, tl) / "assets.extra" / "export.json").read_text())
+
+
+def bytes_without_time(folder):
+    """A version's SavedModel without the time of its export."""
+    model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    for node in model.meta_graphs[0].graph_def.node:
+        if node.name == "contract":
+            policy = pb.PolicyContract.FromString(node.attr["value"].tensor.string_val[0])
+            policy.origin.ClearField("exported_at")
+            node.attr["value"].tensor.string_val[0] = policy.SerializeToString(deterministic=True)
+    return model.SerializeToString(deterministic=True)
 
 
 def refused(capsys, *parts):

@@ -86,20 +86,28 @@ def test_saved_model_that_does_more_than_an_actor_is_refused_and_not_run(checkpo
     assert not target.exists()
 
 
-def test_saved_model_that_writes_when_it_is_loaded_is_refused(checkpoints, tmp_path, capsys):
-    target = tmp_path / "target"
+def save_session(folder, target, local=False):
+    """A SavedModel of a TF1 session that writes a file when it is loaded; `local`: for a local variable."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         x = tf.compat.v1.placeholder(tf.float32, [None, 5], "x")
         kernel = tf.compat.v1.get_variable("kernel", [5, 2])
         action = tf.tanh(tf.matmul(x, kernel))
+        if local:
+            tf.compat.v1.get_variable("local", [1], collections=["local_variables"])
         write = tf.io.write_file(str(target), "x")
         session.run(kernel.initializer)
-        builder = tf.compat.v1.saved_model.Builder(str(checkpoints / "SA101_trial_1"))
+        builder = tf.compat.v1.saved_model.Builder(str(folder))
         signature = tf.compat.v1.saved_model.predict_signature_def({"x": x}, {"action": action})
-        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature}, main_op=write)
+        main_op = None if local else write
+        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature}, main_op=main_op)
         builder.save()
+        return write.name
+
+
+def test_saved_model_that_writes_when_it_is_loaded_is_refused(checkpoints, tmp_path, capsys):
+    save_session(checkpoints / "SA101_trial_1", tmp_path / "target")
     refuses(capsys, checkpoints, "its graph would run WriteFile")
-    assert not target.exists()
+    assert not (tmp_path / "target").exists()
 
 
 def test_saved_model_with_a_table_is_refused(checkpoints, tmp_path, capsys):
@@ -179,24 +187,13 @@ def test_saved_model_whose_loader_would_call_its_function_is_refused(checkpoints
 
 
 def test_local_variable_whose_initializer_writes_is_refused(checkpoints, tmp_path, capsys):
-    target = tmp_path / "target"
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        x = tf.compat.v1.placeholder(tf.float32, [None, 5], "x")
-        kernel = tf.compat.v1.get_variable("kernel", [5, 2])
-        action = tf.tanh(tf.matmul(x, kernel))
-        tf.compat.v1.get_variable("local", [1], collections=["local_variables"])
-        write = tf.io.write_file(str(target), "x")
-        session.run(kernel.initializer)
-        builder = tf.compat.v1.saved_model.Builder(str(checkpoints / "SA101_trial_1"))
-        signature = tf.compat.v1.saved_model.predict_signature_def({"x": x}, {"action": action})
-        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
-        builder.save()
+    write = save_session(checkpoints / "SA101_trial_1", tmp_path / "target", local=True)
     path = checkpoints / "SA101_trial_1" / "saved_model.pb"
     model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
     values = model.meta_graphs[0].collection_def["local_variables"].bytes_list.value
     variable = variable_pb2.VariableDef.FromString(values[0])
-    variable.initializer_name = write.name
+    variable.initializer_name = write
     values[0] = variable.SerializeToString()
     path.write_bytes(model.SerializeToString())
     refuses(capsys, checkpoints, "its graph would run WriteFile")
-    assert not target.exists()
+    assert not (tmp_path / "target").exists()

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from export.__main__ import main
 from tests.export import writers
-from tests.export.exporting import export, exported, manifest, refuses, run, same, version
+from tests.export.exporting import bytes_without_time, export, exported, manifest, refuses, run, same, version
 from tests.export.writers import WHOLE, X, actions, keras3
 
 v1 = tf.compat.v1
@@ -96,22 +96,8 @@ def test_an_extracted_graph_always_has_the_same_bytes(how, checkpoints, tmp_path
         assert main(["--model-path", str(checkpoints), "--tl", "SA101", "--models-dir", str(tmp_path / f"m{k}")]) == 0
         folder = next((tmp_path / f"m{k}" / "SA101").iterdir())
         data = (folder / "variables" / "variables.data-00000-of-00001").read_bytes()
-        graphs.append((_without_time((folder / "saved_model.pb").read_bytes()), data))
+        graphs.append((bytes_without_time(folder), data))
     assert graphs[0] == graphs[1]
-
-
-def _without_time(data):
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    from protos import policy_pb2 as pb
-
-    model = saved_model_pb2.SavedModel.FromString(data)
-    for node in model.meta_graphs[0].graph_def.node:
-        if node.name == "contract":
-            policy = pb.PolicyContract.FromString(node.attr["value"].tensor.string_val[0])
-            policy.origin.ClearField("exported_at")
-            node.attr["value"].tensor.string_val[0] = policy.SerializeToString(deterministic=True)
-    return model.SerializeToString(deterministic=True)
 
 
 def test_a_given_output_tensor_must_be_the_mean(checkpoints, capsys):
