@@ -17,7 +17,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
 from tensorflow.python.grappler import tf_optimizer
 
-from city.errors import InputError, first_line
+from city.errors import InputError, errors_about, first_line
 from export import quiet
 from export.actors import Weight
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
@@ -103,10 +103,11 @@ def parity_observations(size: int, of_traffic: NDArray[np.float32] | None) -> ND
     if of_traffic is None:
         return x
     if of_traffic.shape[1] != size:
-        raise InputError(
-            f"--observations: they have {of_traffic.shape[1]} values each, and the actor takes {size}; "
-            "take those of a record with this contract"
-        )
+        with errors_about("--observations"):
+            raise InputError(
+                f"they have {of_traffic.shape[1]} values each, and the actor takes {size}; "
+                "take those of a record with this contract"
+            )
     return np.concatenate([x, of_traffic])
 
 
