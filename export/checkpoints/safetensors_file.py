@@ -19,7 +19,7 @@ def read(data: bytes) -> SavedTensors:
     except safetensors.SafetensorError as error:
         raise ValueError(f"it is not a complete safetensors file ({error}); copy it again") from None
     arrays = {}
-    for key, tensor in stored:
+    for key, tensor in sorted(stored, key=lambda entry: entry[0]):  # the library's order changes from call to call
         name, dtype = key.replace(".", "/"), tensor["dtype"]
         if dtype not in DTYPES:
             raise ValueError(f"its tensor {key} has dtype {dtype}, not one of {', '.join(DTYPES)}")
