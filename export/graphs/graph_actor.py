@@ -6,6 +6,7 @@ other than the observation are replaced by their value at inference, constants
 are folded, and each variable becomes an input that the exporter fills in.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -111,15 +112,10 @@ def parity_observations(size: int, of_traffic: NDArray[np.float32] | None) -> ND
     return np.concatenate([x, of_traffic])
 
 
-@dataclass(frozen=True)
-class RecordedOutputs:
+def _recorded(outputs: Arrays, observations: Arrays) -> Arrays:
     """The outputs of a model for `parity_observations`: plain values that outlive the process of the model."""
-
-    outputs: Arrays
-
-    def __call__(self, observations: Arrays) -> Arrays:
-        assert len(observations) == len(self.outputs), "outputs were recorded for other observations"
-        return self.outputs
+    assert len(observations) == len(outputs), "outputs were recorded for other observations"
+    return outputs
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,8 @@ class ReferenceModel:
 
     def recorded(self, of_traffic: NDArray[np.float32] | None) -> "ReferenceModel":
         """This model with only its outputs for `parity_observations`, as plain values."""
-        return replace(self, run=RecordedOutputs(np.asarray(self.run(parity_observations(self.inputs, of_traffic)))))
+        outputs = np.asarray(self.run(parity_observations(self.inputs, of_traffic)))
+        return replace(self, run=functools.partial(_recorded, outputs))
 
 
 @dataclass(frozen=True)
