@@ -38,7 +38,7 @@ def errors_about(subject: object) -> Iterator[None]:
     except InputError as error:
         if not error.subject:
             error.subject = str(subject)
-            error.args = (printable(f"{subject}: {error}"),)
+            error.args = InputError(f"{subject}: {error}").args
         raise
 
 
