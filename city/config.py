@@ -58,6 +58,10 @@ class Training(PpoSettings):
     """`None` means the newest."""
     target_tls: tuple[str, ...] | None = None
     """TLs in training's order, which assigns `Actor_0`, `Actor_1`, ... to them."""
+    scope: str | None = None
+    """The actor's variable scope for TLs that have none of their own."""
+    output_tensor: str | None = None
+    """The actor's output, in full or within its scope, for TLs that have none of their own."""
     padding: str | None = None
     """`supersuit` if TLs of several sizes share one policy, with observations and actions padded by SuperSuit."""
 
@@ -203,7 +207,7 @@ class TL:
     scope: str | None = None
     """The actor's variable scope in a checkpoint that holds several agents."""
     output_tensor: str | None = None
-    """The actor's output in a training graph, if the exporter selects a wrong one."""
+    """The actor's output in a training graph that has several candidates."""
     phases: dict[str, int] = field(default_factory=dict, hash=False)
     """Phase numbers in exports of signal events, by `ROAD`, `ROAD:left`, `ROAD:right` or `ROAD:crossing`
     (docs/atspm.md)."""
