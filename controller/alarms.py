@@ -8,16 +8,20 @@ what is reported as single occurrences, after a time without another one.
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from prometheus_client.core import GaugeMetricFamily
 
+from city.names import listed
+from city.printable import printable
 from controller import runbook
 from controller.events import DecisionEvent
 from controller.pace import MAX_CATCH_UP_S, PaceState
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS
+from signals.safety.monitor import Alarm
 from signals.safety.signal_safety import Override
 
 CRITICAL, WARNING = "critical", "warning"
@@ -63,10 +67,38 @@ MAX_ENDED = 50
 """Ended alarms that are kept."""
 MAX_SUBJECTS = 20
 """Subjects that an alarm names; the others are counted."""
+MAX_NAMED_ALARMS, MAX_ID_CHARS = 10, 100
+"""Active alarms, and characters of an unknown id, that an error shows."""
 
 
 class UnknownAlarm(Exception):
-    """There is no active alarm with this id."""
+    """There is no active alarm with this id; the text names those that are."""
+
+
+class TlOutcome(Protocol):
+    """What alarms need of a TL's decision."""
+
+    @property
+    def tl(self) -> str: ...
+
+    @property
+    def failure(self) -> str: ...
+
+    @property
+    def mode(self) -> ControlMode: ...
+
+
+class StepOutcome(NamedTuple):
+    """What alarms need of a decision step, whether a controller decides it now or a record has it."""
+
+    at_s: float
+    monitor_alarms: Sequence[Alarm]
+    rejected: Mapping[str, str]
+    """By signal, SUMO's reason for rejecting a command."""
+    commanded: Iterable[str]
+    """TLs whose mode an operator has set."""
+    decisions: Sequence[TlOutcome]
+    overrides: Sequence[Override]
 
 
 @dataclass(frozen=True)
@@ -133,6 +165,11 @@ class _Active:
         )  # fmt: skip
 
 
+def urgency(alarm: ListedAlarm) -> tuple[bool, float]:
+    """Sorts active alarms: critical ones first, then by begin."""
+    return alarm.severity != CRITICAL, alarm.since_s
+
+
 class Alarms:
     """The alarms of a run: a subscriber, and a collector of Prometheus metrics. Every method may be called by any
     thread."""
@@ -161,15 +198,21 @@ class Alarms:
         """By source, the expiry by file."""
 
     def add(self, event: DecisionEvent) -> None:
+        overrides = [override for sent in event.sent for override in sent.overrides]
+        commanded = [command.tl for command in event.commands]
+        self.take(StepOutcome(event.at_s, event.alarms, event.rejected, commanded, event.decisions, overrides))
+
+    def take(self, step: StepOutcome) -> None:
+        """Take the next step of the run."""
         with self._lock:
-            self._now = event.at_s
+            self._now = step.at_s
             self._end_quiet()
-            for alarm in event.alarms:
+            for alarm in step.monitor_alarms:
                 self._occurred(f"{MONITOR}/{alarm.rule.value}", alarm.signal, f"{alarm.signal}: {alarm.message}")
-            for signal, reason in event.rejected.items():
+            for signal, reason in step.rejected.items():
                 self._occurred(REJECTIONS, signal, f"{signal}: {reason}")
-            self._follow_modes(event)
-            self._count(event)
+            self._follow_modes(step)
+            self._count(step)
 
     def close(self) -> None:
         pass
@@ -203,7 +246,9 @@ class Alarms:
         """
         with self._lock:
             if alarm_id not in self._active:
-                raise UnknownAlarm(alarm_id)
+                ids = [alarm.id for alarm in self._sorted()]
+                known = f"the active ones are {listed(ids, MAX_NAMED_ALARMS)}" if ids else "no alarm is active"
+                raise UnknownAlarm(f"{printable(alarm_id, MAX_ID_CHARS)}: no active alarm has this id; {known}")
             active = self._active[alarm_id]
             if active.acknowledged_by:
                 return False
@@ -214,10 +259,8 @@ class Alarms:
         """Active alarms, critical ones first, then by begin; with_ended: the newest ended ones too, the newest
         first."""
         with self._lock:
-            active = sorted(
-                (each.view() for each in self._active.values()), key=lambda a: (a.severity != CRITICAL, a.since_s)
-            )
-            return [*active, *(each.view() for each in reversed(self._ended))] if with_ended else active
+            ended = [each.view() for each in reversed(self._ended)] if with_ended else []
+            return [*self._sorted(), *ended]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         family = GaugeMetricFamily(
@@ -229,14 +272,17 @@ class Alarms:
             family.add_metric((name,), counts[name])
         yield family
 
-    def _follow_modes(self, event: DecisionEvent) -> None:
+    def _sorted(self) -> list[ListedAlarm]:
+        return sorted((each.view() for each in self._active.values()), key=urgency)
+
+    def _follow_modes(self, step: StepOutcome) -> None:
         before = self._active.get(FALLBACK)
         subjects = dict(before.subjects) if before else {}
         began: list[str] = []
-        unavailable = [decision for decision in event.decisions if decision.failure.startswith("Unavailable:")]
-        for command in event.commands:
-            subjects.pop(command.tl, None)  # an operator's mode is no fallback
-        for decision in event.decisions:
+        unavailable = [decision for decision in step.decisions if decision.failure.startswith("Unavailable:")]
+        for tl in step.commanded:
+            subjects.pop(tl, None)  # an operator's mode is no fallback
+        for decision in step.decisions:
             if decision.mode is ControlMode.FALLBACK:
                 if decision.tl not in subjects:
                     subjects[decision.tl] = None
@@ -250,25 +296,27 @@ class Alarms:
         if unavailable:
             self._occurred(SERVER, "", unavailable[-1].failure, len(unavailable))
 
-    def _count(self, event: DecisionEvent) -> None:
+    def _count(self, step: StepOutcome) -> None:
         """Count decisions and missed deadlines, and judge them at the end of a window."""
-        for decision in event.decisions:
+        for decision in step.decisions:
             # an override is reported each second until the state is permitted: a decision counts once, when the next
             # one is made
             override = self._newest_override.pop(decision.tl, None)
             if decision.mode is ControlMode.POLICY:
                 self._decisions[decision.tl] += 1
                 self._overridden[decision.tl] += override is not None
-        for sent in event.sent:
-            for override in sent.overrides:
-                self._newest_override[self._tl_of_signal.get(override.signal, override.signal)] = override
-        if event.decisions:
+        for override in step.overrides:
+            self._newest_override[self._tl_of_signal.get(override.signal, override.signal)] = override
+        if step.decisions:
             self._steps += 1
-            self._missed_steps += any(decision.failure.startswith("DeadlineExceeded:") for decision in event.decisions)
+            self._missed_steps += any(decision.failure.startswith("DeadlineExceeded:") for decision in step.decisions)
         if self._window_end_s is None:
-            self._window_end_s = event.at_s + WINDOW_S
-        if event.at_s < self._window_end_s:
-            return
+            self._window_end_s = step.at_s + WINDOW_S
+        if step.at_s >= self._window_end_s:
+            self._judge_window()
+
+    def _judge_window(self) -> None:
+        """Begin or end the alarms of shares, and begin the next window."""
         shares = {tl: self._overridden[tl] / count for tl, count in self._decisions.items() if count >= MIN_DECISIONS}
         often = [tl for tl, share in shares.items() if share > MAX_OVERRIDDEN_SHARE]
         reasons = {EXPLANATIONS[self._newest_override[tl].reason]: None for tl in often if tl in self._newest_override}
@@ -276,7 +324,7 @@ class Alarms:
         is_missed = self._missed_steps > MAX_MISSED_SHARE * self._steps
         text = f"{self._missed_steps} of {self._steps} decision steps had an answer after the deadline"
         self._holds(DEADLINE, ["answers"] if is_missed else [], text)
-        self._window_end_s = event.at_s + WINDOW_S
+        self._window_end_s = self._now + WINDOW_S
         self._decisions.clear()
         self._overridden.clear()
         self._steps = self._missed_steps = 0

@@ -12,9 +12,8 @@ from city import names, whole_files
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.config import MAX_DEADLINE_MS, MAX_SPEED, City
 from city.errors import InputError
-from controller import model_settings
-from controller.operator import control_address
-from controller.operator.control_address import ControlAddress
+from controller import control_address, model_settings
+from controller.control_address import ControlAddress
 from controller.policies import no_policies
 from serving.client.messages import Version
 from serving.client.tls_files import FLAGS as TLS_FLAGS

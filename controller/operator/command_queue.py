@@ -17,9 +17,10 @@ from city.errors import InputError, ProgramFailed
 from city.printable import printable
 from controller.alarms import Alarms, UnknownAlarm
 from controller.events import OperatorAction, OperatorCommand
+from controller.operator.errors import OperatorError, Status
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import Pin, Saved, SavedModes, SetMode
-from controller.pace import Pace
+from controller.pace import Pace, PaceState
 from signals.fallback.control_mode import OperatorMode
 
 log = logging.getLogger("controller")
@@ -27,18 +28,6 @@ log = logging.getLogger("controller")
 MAX_QUEUED = 1000
 """Commands that wait for the next step; further ones are refused."""
 MAX_AUTHOR_CHARS = 100
-
-
-class QueueClosed(Exception):
-    """The run ends; no command is applied any more."""
-
-
-class QueueFull(Exception):
-    """Too many commands wait for the next step."""
-
-
-class NotYetApplied(Exception):
-    """The step in progress has not ended; the command is applied after it."""
 
 
 class SetModes(NamedTuple):
@@ -166,20 +155,20 @@ class CommandQueue:
     def submit(self, request: Request, timeout_s: float) -> None:
         """Queue a command and wait until it is applied. Called by any thread but the decision loop's.
 
-        Raises QueueClosed, QueueFull, NotYetApplied, UnknownAlarm.
+        Raises OperatorError.
         """
         waiting = _Waiting(request)
         with self._arrived:
             if self._closed_reason:
-                raise QueueClosed(self._closed_reason)
+                raise OperatorError(Status.UNAVAILABLE, self._closed_reason)
             if len(self._submitted) >= MAX_QUEUED:
-                raise QueueFull(f"{MAX_QUEUED} commands wait for the next step; try again later")
+                full = f"{MAX_QUEUED} commands wait for the next step; try again later"
+                raise OperatorError(Status.RESOURCE_EXHAUSTED, full)
             self._submitted.append(waiting)
             self._arrived.notify_all()
         if not waiting.is_done.wait(timeout_s):
-            raise NotYetApplied(
-                "the command is queued and is applied after the step in progress, which has not ended yet"
-            )
+            late = "the command is queued and is applied after the step in progress, which has not ended yet"
+            raise OperatorError(Status.DEADLINE_EXCEEDED, late)
         if waiting.error is not None:
             raise waiting.error
         self._save()
@@ -245,7 +234,7 @@ class CommandQueue:
             try:
                 self._apply(loop, waiting.request)
             except UnknownAlarm as error:
-                waiting.error = error
+                waiting.error = OperatorError(Status.NOT_FOUND, str(error))
             except Exception as error:
                 # a command must not end the run
                 log.exception("a command could not be applied: %r", waiting.request)
@@ -258,7 +247,7 @@ class CommandQueue:
             self._closed_reason = reason
             waiting, self._submitted = list(self._submitted), deque()
         for each in waiting:
-            each.error = QueueClosed(reason)
+            each.error = OperatorError(Status.UNAVAILABLE, reason)
             each.is_done.set()
         self._save()
 
@@ -275,18 +264,19 @@ class CommandQueue:
                 self._note(loop, action, target, value, author)
             case PauseRun(author):
                 pace.pause()
-                self._note_if(pace.state[:3] != before[:3], loop, "pause", "", "", author)
+                self._note_pace(before, loop, "pause", "", author)
             case ResumeRun(author):
                 pace.resume()
-                self._note_if(pace.state[:3] != before[:3], loop, "resume", "", "", author)
+                self._note_pace(before, loop, "resume", "", author)
             case StepRun(until_s, author):
                 pace.step(until_s, loop.now)
-                self._note_if(pace.state[:3] != before[:3], loop, "step", "", f"{until_s:g}", author)
+                self._note_pace(before, loop, "step", f"{until_s:g}", author)
             case SetSpeed(speed, author):
                 pace.set_speed(speed)
-                self._note_if(pace.state.speed != before.speed, loop, "speed", "", f"{speed:g}", author)
+                self._note_pace(before, loop, "speed", f"{speed:g}", author)
             case Acknowledge(alarm_id, author):
-                self._note_if(self._alarms.acknowledge(alarm_id, author), loop, "acknowledge", alarm_id, "", author)
+                if self._alarms.acknowledge(alarm_id, author):
+                    self._note(loop, "acknowledge", alarm_id, "", author)
 
     def _set_mode(self, loop: Loop, tl: str, mode: OperatorMode, author: str, until_s: float) -> None:
         current = self.modes.get(tl)
@@ -312,9 +302,11 @@ class CommandQueue:
         self._is_saved = False
         self._note(loop, "pin", tl, "latest" if version is None else str(version), author)
 
-    def _note_if(self, has_changed: bool, loop: Loop, *command: str) -> None:
-        if has_changed:
-            self._note(loop, *command)
+    def _note_pace(self, before: PaceState, loop: Loop, action: str, value: str, author: str) -> None:
+        """Note a command if it has changed the pace."""
+        after = self._pace.state
+        if (after.is_paused, after.speed, after.step_until_s) != (before.is_paused, before.speed, before.step_until_s):
+            self._note(loop, action, "", value, author)
 
     def _note(self, loop: Loop, action: str, target: str, value: str, author: str) -> None:
         log.warning("%s: %s at second %g", author, " ".join(filter(None, (action, target, value))), loop.now)

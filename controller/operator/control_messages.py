@@ -1,13 +1,14 @@
 """The state of a run as messages of the control API (protos/control.proto)."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from controller.alarms import ListedAlarm
 from controller.events import TlDecision
 from controller.operator.command_queue import CommandQueue
-from controller.operator.run_state import AppliedCommand, TlSnapshot
+from controller.operator.run_state import TlSnapshot
 from controller.pace import PaceState
 from protos import control_pb2 as pb
 from signals.policy import Answer
@@ -31,6 +32,19 @@ ANSWERED = "greenserve-answered"
 """Trailing metadata of a controller's own errors: it distinguishes their UNAVAILABLE from that of a lost connection."""
 
 
+def fields(message: Any) -> dict[str, Any]:
+    """Every field of a message by name, for JSON. (protobuf's own JSON has 64-bit numbers as text.)"""
+    values: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        is_message = field.message_type is not None
+        if field.is_repeated:
+            values[field.name] = [fields(each) if is_message else each for each in value]
+        else:
+            values[field.name] = fields(value) if is_message else value
+    return values
+
+
 def run_message(second: float, pace: PaceState, policy: str, sumo: str) -> pb.Run:
     return pb.Run(
         second=second, is_paused=pace.is_paused, speed=pace.speed, step_until_s=pace.step_until_s,
@@ -50,10 +64,6 @@ def tl_message(state: TlSnapshot, queue: CommandQueue) -> pb.TlState:
     if (pin := queue.pinned.get(state.tl)) is not None:
         message.pinned_version, message.pinned_by = pin.version, pin.author
     return message
-
-
-def command_messages(commands: Iterable[AppliedCommand]) -> list[pb.Command]:
-    return [pb.Command(**command._asdict()) for command in commands]
 
 
 def decision_messages(decisions: Sequence[TlDecision], at_s: float) -> list[pb.TlDecision]:

@@ -79,6 +79,12 @@ def reason_name(value: int) -> str:
     return _enum_name(record.TlStep.OverrideReason, value)
 
 
+def explanation(reason: int) -> str:
+    """Why a request was not permitted, by the record's value of its reason."""
+    name = reason_name(reason)
+    return EXPLANATIONS[OverrideReason(name)] if name in list(OverrideReason) else f"reason {name}"
+
+
 def _enum_name(kind: Any, value: int) -> str:
     named = kind.DESCRIPTOR.values_by_number.get(value)
     return str(named.name).lower() if named is not None else str(value)
@@ -244,7 +250,7 @@ def _states(contract: pb.PolicyContract, step: record.TlStep) -> list[str]:
     texts = [f"permitted {', '.join(parts)}"] if parts else []
     for (signal, requested), why in reasons.items():
         of = f" of {signal}" if named else ""
-        texts.append(f"not {requested}{of}: {', '.join(_why(reason) for reason in why)}")
+        texts.append(f"not {requested}{of}: {', '.join(explanation(reason) for reason in why)}")
     return [*texts, *handed]
 
 
@@ -253,8 +259,3 @@ def _listed_changes(signal: str, states: Sequence[str]) -> str:
         f" and {len(states) - MAX_CHANGES} more" if len(states) > MAX_CHANGES else ""
     )
     return f"{signal} {text}".strip()
-
-
-def _why(reason: int) -> str:
-    name = reason_name(reason)
-    return EXPLANATIONS[OverrideReason(name)] if name in list(OverrideReason) else f"reason {name}"

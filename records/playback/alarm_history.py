@@ -2,31 +2,29 @@
 
 from bisect import bisect_right
 from dataclasses import replace
+from typing import NamedTuple
 
-import numpy as np
-
-from controller.alarms import CRITICAL, MAX_ENDED, Alarms, ListedAlarm
-from controller.events import DecisionEvent, OperatorCommand, Sent, TlDecision
+from controller.alarms import MAX_ENDED, Alarms, ListedAlarm, StepOutcome, urgency
+from controller.recording.messages import MODE_OF, REASONS
 from controller.recording.record_writer import NS
-from protos import record_pb2 as record
-from records.playback.moments import MODES
 from records.record_reader import RecordedStep
 from signals.fallback.control_mode import ControlMode, OperatorMode
-from signals.observation import PhaseState, Readings
-from signals.policy import Answer
-from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule
 from signals.safety.signal_safety import Override
 
 COUNT_INTERVAL_S = 10.0
 """Simulated time after which a further occurrence is a version of its own."""
-_REASONS = {record.TlStep.OverrideReason.Value(reason.name): reason for reason in OverrideReason}
+_REASON_OF = {value: reason for reason, value in REASONS.items()}
 _RULES = {rule.value: rule for rule in MonitorRule}
 _WANTED = frozenset(mode.value for mode in OperatorMode)
-_NO_READINGS = Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0))
-_NO_OBSERVATION = np.zeros(0, np.float32)
-_NO_PHASES = PhaseState((), False)
-_NO_ANSWER = Answer(np.zeros(0))
+
+
+class RecordedOutcome(NamedTuple):
+    """A TL's decision, as far as alarms need it."""
+
+    tl: str
+    failure: str
+    mode: ControlMode
 
 
 class AlarmHistory:
@@ -45,7 +43,7 @@ class AlarmHistory:
         """Take a step, in the run's order; return the alarms that begin with it."""
         at_s = recorded.step.at_s
         self._wall_s = recorded.publish_ns / NS
-        self._alarms.add(alarm_event(recorded))
+        self._alarms.take(step_outcome(recorded))
         for action in recorded.step.actions:
             if action.action == "acknowledge" and any(a.id == action.target for a in self._alarms.current()):
                 self._alarms.acknowledge(action.target, action.author)
@@ -73,7 +71,7 @@ class AlarmHistory:
                 ended.append(replace(versions[-1][1], ended_s=ended_s))
             else:
                 active.append(versions[k][1])
-        active.sort(key=lambda alarm: (alarm.severity != CRITICAL, alarm.since_s))
+        active.sort(key=urgency)
         ended.sort(key=lambda alarm: -(alarm.ended_s or 0.0))
         return [*active, *ended[:MAX_ENDED]]
 
@@ -84,49 +82,24 @@ def _is_version(before_s: float, before: ListedAlarm, alarm: ListedAlarm, at_s: 
     return not same or (before.count != alarm.count and at_s >= before_s + COUNT_INTERVAL_S)
 
 
-def alarm_event(recorded: RecordedStep) -> DecisionEvent:
-    """What alarms need of a step: its modes, failures, overrides, and the alarms of its monitors."""
+def step_outcome(recorded: RecordedStep) -> StepOutcome:
+    """What alarms need of a recorded step."""
     step = recorded.step
-    decisions, sent = [], []
+    decisions, overrides = [], []
     for tl, tl_step in recorded.tls.items():
         if tl_step.HasField("decision"):
-            decision = tl_step.decision
-            before, after = MODES.get(decision.mode_before), MODES.get(tl_step.mode)
-            decisions.append(
-                TlDecision(
-                    tl, _NO_OBSERVATION, _NO_PHASES, _NO_ANSWER, decision.failure,
-                    before or ControlMode.POLICY, after or ControlMode.POLICY,
-                )
-            )  # fmt: skip
+            mode = MODE_OF.get(tl_step.mode, ControlMode.POLICY)
+            decisions.append(RecordedOutcome(tl, tl_step.decision.failure, mode))
         for states in tl_step.states:
-            overrides = tuple(
-                Override(o.signal, _REASONS[o.reason], o.requested, o.permitted)
-                for o in states.overrides
-                if o.reason in _REASONS  # another version's reason has no text
-            )
-            if overrides:
-                sent.append(Sent(states.at_s, (), (), overrides))
-    return DecisionEvent(
-        number=step.number,
-        at_s=step.at_s,
-        monotonic_s=recorded.publish_ns / NS,
-        readings=_NO_READINGS,
-        decisions=tuple(decisions),
-        sent=tuple(sorted(sent, key=lambda each: each.at_s)),
-        shown=(),
-        alarms=tuple(Alarm(a.signal, _RULES[a.rule], a.at_s, a.message) for a in step.alarms if a.rule in _RULES),
-        rejected={rejection.signal: rejection.reason for rejection in step.rejections},
-        frozen=(),
-        times=None,
-        commands=tuple(
-            OperatorCommand(
-                c.tl,
-                OperatorMode(c.wanted),
-                c.author,
-                MODES.get(c.mode_before, ControlMode.POLICY),
-                MODES.get(c.mode, ControlMode.POLICY),
-            )
-            for c in step.commands
-            if c.wanted in _WANTED
-        ),
-    )  # fmt: skip
+            for override in states.overrides:
+                if override.reason in _REASON_OF:  # another version's reason has no text
+                    overrides.append((states.at_s, override))
+    overrides.sort(key=lambda timed: timed[0])
+    return StepOutcome(
+        step.at_s,
+        [Alarm(a.signal, _RULES[a.rule], a.at_s, a.message) for a in step.alarms if a.rule in _RULES],
+        {rejection.signal: rejection.reason for rejection in step.rejections},
+        [command.tl for command in step.commands if command.wanted in _WANTED],
+        decisions,
+        [Override(o.signal, _REASON_OF[o.reason], o.requested, o.permitted) for _, o in overrides],
+    )

@@ -1,6 +1,6 @@
 """What the street was like at one second of a record: states, control modes, queues, vehicles."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from city.sumo_files import time_text
 from controller.operator.page.frames import NO_VEHICLES, Vehicles
+from controller.recording.messages import MODE_OF
 from controller.recording.run_start import RunStart
 from protos import record_pb2 as record
 from records.playback.lane_positions import LanePositions
@@ -20,8 +21,6 @@ LOOK_BACK_S = 120.0
 """Simulated time in which a TL's newest decision is looked for."""
 MAX_REPORTS = 3
 """Steps in which the states of a second are looked for: a step may only report what was shown before it."""
-MODES: Mapping[int, ControlMode] = {record.TlStep.ControlMode.Value(mode.name): mode for mode in ControlMode}
-"""By the record's value."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class MomentReader:
             # a TL's part of a step has the mode after the commands of the same step
             if tl in commanded and commanded[tl][0] > number:
                 value = commanded[tl][1]
-            modes.append(MODES.get(value, ControlMode.POLICY).value)
+            modes.append(MODE_OF.get(value, ControlMode.POLICY).value)
         return bytes(modes)
 
     def _halting(self, recent: Sequence[record.Step]) -> Floats:

@@ -7,14 +7,12 @@ These are the vehicles in view, and the states of uncontrolled signals in view.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from city.street_shapes import JunctionShape
-from controller.operator.page.feed import Feed
-from controller.operator.page.frames import Vehicles, View
+from controller.operator.page.frames import NO_VEHICLES, Vehicles, View
 from controller.operator.page.street_data import StreetData
 from controller.sumo.connection import CommandRejected
 
@@ -36,27 +34,35 @@ class StreetSource(Protocol):
     def signal_states(self, links_of: Mapping[str, int]) -> list[str]: ...
 
 
+class Collected(NamedTuple):
+    """What was read from SUMO for the watchers."""
+
+    number: int
+    """Counts readings."""
+    vehicles: Vehicles
+    states: Mapping[int, str]
+    """By index of the page, states of uncontrolled signals."""
+
+
 class Collector:
     """Reads what is in view between two decision steps."""
 
     def __init__(
-        self,
-        feed: Feed,
-        street: StreetData,
-        junctions: Sequence[JunctionShape],
-        known: Sequence[str] = (),
-        clock: Callable[[], float] = time.monotonic,
+        self, street: StreetData, known: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Prepare the first reading.
 
         Args:
-            feed: gets what is read.
-            street: has the signals that this run does not control.
-            junctions: of the network.
+            street: has the junctions, and the signals that this run does not control.
             known: the signals that SUMO has.
             clock: wall time in s.
         """
-        self._feed, self._street, self._clock = feed, street, clock
+        self._street, self._clock = street, clock
+        self.wanted_view: View | None = None
+        """The part of the map that watchers see, set by the page's thread; None: there is no watcher."""
+        self.collected = Collected(0, NO_VEHICLES, {})
+        """Replaced by the thread of the decision loop, never changed."""
+        junctions = street.shapes.junctions
         self._names = [junction.id for junction in junctions]
         self._at = np.array([(junction.x, junction.y) for junction in junctions]).reshape(-1, 2)
         has = set(known)
@@ -78,7 +84,7 @@ class Collector:
         A rejection ends the reading and not the run. Raises SumoConnectionLost, WaitAborted, and CommandRejected if
         SUMO has rejected an earlier request of the run.
         """
-        view = self._feed.wanted_view
+        view = self.wanted_view
         if view is None or not self._names or self._is_rejected or (now, view) == self._read:
             return False
         begin = self._clock()
@@ -93,7 +99,7 @@ class Collector:
             self._is_rejected = True
             log.warning("second %g: the live page no longer reads vehicles and uncontrolled signals: %s", now, error)
             return True
-        self._feed.set_collected(now, Vehicles(*np.ascontiguousarray(values.T)), states)
+        self.collected = Collected(self.collected.number + 1, Vehicles(*np.ascontiguousarray(values.T)), states)
         self._read = now, view
         self.took_s = self._clock() - begin
         self.interval_s = max(MIN_INTERVAL_S, self.took_s / COLLECT_SHARE)

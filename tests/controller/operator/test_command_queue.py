@@ -9,21 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from city.errors import InputError
-from controller.alarms import UnknownAlarm
 from controller.operator import command_queue, saved_modes
 from controller.operator.command_queue import (
     Acknowledge,
-    NotYetApplied,
     PauseRun,
     PinModel,
-    QueueClosed,
-    QueueFull,
     ResumeRun,
     SetModes,
     SetSpeed,
     StepRun,
     author_of,
 )
+from controller.operator.errors import OperatorError, Status
 from signals.fallback.control_mode import OperatorMode
 from tests.controller.operator.operated_runs import TLS, Loop, OperatedRun, Pins
 
@@ -50,8 +47,13 @@ def submit(operated, *requests):
     return errors
 
 
-def test_the_last_of_two_operators_counts_and_both_see_it():
-    operated = OperatedRun()
+def everything(operated):
+    """All that commands change."""
+    queue = operated.queue
+    return operated.loop.modes(), operated.state.commands(), operated.pace.state, queue.modes, queue.pinned
+
+
+def test_the_last_of_two_operators_counts_and_both_see_it(operated):
     assert submit(operated, SetModes(("SA101",), FIXED, "ann"), SetModes(("SA101",), HOLD, "bob")) == []
     assert operated.loop.modes() == {"SA101": "hold", "SA102": "policy", "SA103": "policy"}
     assert operated.queue.modes["SA101"].author == "bob"
@@ -72,26 +74,13 @@ def test_a_repeated_command_changes_and_records_nothing():
     ]
     for request in requests:
         submit(operated, request)
-        before = (
-            operated.loop.modes(),
-            operated.state.commands(),
-            operated.pace.state,
-            operated.queue.modes,
-            operated.queue.pinned,
-        )
+        before = everything(operated)
         submit(operated, request)
-        assert (
-            operated.loop.modes(),
-            operated.state.commands(),
-            operated.pace.state,
-            operated.queue.modes,
-            operated.queue.pinned,
-        ) == before
+        assert everything(operated) == before
     assert len(operated.state.commands()) == len(requests)
 
 
-def test_a_mode_ends_after_its_simulated_time():
-    operated = OperatedRun()
+def test_a_mode_ends_after_its_simulated_time(operated):
     submit(operated, SetModes(("SA101",), FIXED, "ann", 30.0))
     assert operated.queue.next_s == 30.0
     operated.loop.now = 29.9
@@ -103,16 +92,14 @@ def test_a_mode_ends_after_its_simulated_time():
     assert operated.state.commands()[-1].author == "ann (time is over)"
 
 
-def test_a_later_command_takes_the_time_of_the_one_before():
-    operated = OperatedRun()
+def test_a_later_command_takes_the_time_of_the_one_before(operated):
     submit(operated, SetModes(("SA101",), FIXED, "ann", 30.0), SetModes(("SA101",), FIXED, "bob"))
     operated.loop.now = 100.0
     operated.queue.apply(operated.loop)
     assert operated.loop.modes()["SA101"] == "fixed" and operated.queue.modes["SA101"].author == "bob"
 
 
-def test_pause_step_resume_and_speed_reach_the_run_and_the_record():
-    operated = OperatedRun()
+def test_pause_step_resume_and_speed_reach_the_run_and_the_record(operated):
     submit(operated, PauseRun("ann"))
     assert operated.pace.state.is_paused
     submit(operated, StepRun(5.0, "ann"))
@@ -124,36 +111,32 @@ def test_pause_step_resume_and_speed_reach_the_run_and_the_record():
     ]  # fmt: skip
 
 
-def test_an_unknown_alarm_cannot_be_acknowledged():
-    operated = OperatedRun()
+def test_an_unknown_alarm_cannot_be_acknowledged(operated):
     (error,) = submit(operated, Acknowledge("GreenserveTLInFallback", "ann"))
-    assert isinstance(error, UnknownAlarm) and operated.loop.actions == []
+    assert error.status is Status.NOT_FOUND and operated.loop.actions == []
 
 
-def test_an_error_in_a_command_reaches_its_author_and_not_the_run():
-    operated = OperatedRun()
+def test_an_error_in_a_command_reaches_its_author_and_not_the_run(operated):
     (error,) = submit(operated, SetModes(("SA999",), FIXED, "ann"))
     assert isinstance(error, KeyError)
     assert submit(operated, SetModes(("SA101",), FIXED, "ann")) == []
 
 
-def test_a_command_during_a_long_step_is_applied_after_it():
-    operated = OperatedRun()
-    with pytest.raises(NotYetApplied, match="is applied after the step in progress"):
+def test_a_command_during_a_long_step_is_applied_after_it(operated):
+    with pytest.raises(OperatorError, match="is applied after the step in progress"):
         operated.queue.submit(SetModes(("SA101",), FIXED, "ann"), 0.01)
     operated.queue.apply(operated.loop)
     assert operated.loop.modes()["SA101"] == "fixed"
 
 
-def test_commands_in_the_second_of_the_release_are_refused():
-    operated = OperatedRun()
+def test_commands_in_the_second_of_the_release_are_refused(operated):
     errors = []
 
     def command():
         try:
             operated.queue.submit(SetModes(("SA101",), FIXED, "ann"), 5)
-        except QueueClosed as error:
-            errors.append(str(error))
+        except OperatorError as error:
+            errors.append((error.status, str(error)))
 
     thread = threading.Thread(target=command)
     thread.start()
@@ -162,17 +145,18 @@ def test_commands_in_the_second_of_the_release_are_refused():
     operated.queue.close("the controller ends")
     thread.join()
     command()
-    assert errors == ["the controller ends"] * 2 and operated.loop.commands == []
+    assert errors == [(Status.UNAVAILABLE, "the controller ends")] * 2 and operated.loop.commands == []
 
 
-def test_a_flood_of_commands_is_bounded(monkeypatch):
+def test_a_flood_of_commands_is_bounded(monkeypatch, operated):
     monkeypatch.setattr(command_queue, "MAX_QUEUED", 3)
-    operated = OperatedRun()
     for _ in range(3):
-        with pytest.raises(NotYetApplied):
+        with pytest.raises(OperatorError) as late:
             operated.queue.submit(PauseRun("ann"), 0.0)
-    with pytest.raises(QueueFull, match="3 commands wait"):
+        assert late.value.status is Status.DEADLINE_EXCEEDED
+    with pytest.raises(OperatorError, match="3 commands wait") as full:
         operated.queue.submit(PauseRun("ann"), 0.0)
+    assert full.value.status is Status.RESOURCE_EXHAUSTED
 
 
 def test_authors_are_printable_and_short():

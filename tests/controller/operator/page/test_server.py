@@ -7,19 +7,19 @@ import sys
 import time
 
 import aiohttp
-import numpy as np
 import pytest
 
+from benchmarks.page_frame import decode
 from city.errors import InputError
-from controller import daemon
+from controller.operator import operator_interface
+from controller.operator.page import frame_server
 from controller.operator.page import server as server_module
-from controller.operator.page.frames import decode
+from controller.operator.page.frame_server import MalformedRequest, parse_request
 from controller.operator.page.site import listen
-from controller.operator.page.watcher import MalformedRequest, parse_request
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS, OverrideReason
 from signals.safety.signal_safety import Override
-from tests.controller.decision_events import decision
+from tests.controller.decision_events import event
 from tests.controller.operator.page.pages import VIEW, Browser, Page, SlowLine, run
 
 NOBODY_S = 0.4
@@ -31,12 +31,6 @@ def page(grid_city, grid_street):
     made = Page(grid_city, grid_street)
     yield made
     made.close()
-
-
-def decided(page, tl, **arguments):
-    """A decision of a TL with an observation of its contract's size."""
-    made = decision(tl, **arguments)
-    return made._replace(observation=np.zeros(len(page.feed.contracts[tl].observation.features), np.float32))
 
 
 def test_the_page_its_files_and_the_city_are_served_with_security_headers(page):
@@ -59,8 +53,8 @@ def test_the_page_its_files_and_the_city_are_served_with_security_headers(page):
             return json.loads(gzip.decompress(await response.read()))
 
     city = run(work)
-    assert [tl["tl"] for tl in city["tls"]] == list(page.feed.contracts)
-    assert len(city["rows"]) == len(page.lanes) and min(city["rows"]) >= 0
+    assert [tl["tl"] for tl in city["tls"]] == list(page.layout.contracts)
+    assert len(city["rows"]) == len(page.layout.lanes) and min(city["rows"]) >= 0
     signal = page.contracts[0].signals[0]
     features = [feature for feature in city["tls"][0]["features"] if feature[2]]
     assert {lane for _, _, lane in features} == set(signal.lane_ids)
@@ -85,13 +79,8 @@ def test_a_watcher_gets_what_signals_show_and_then_only_what_changed(page):
             first = await browser.frame()
             states = list(page.states("r"))
             states[2] = "G" * 12
-            page.feed.add(page_event(2, states))
+            page.state.add(event(2, states=[(1, 2, tuple(states))]))
             return first, await browser.frame()
-
-    def page_event(at_s, states):
-        from tests.controller.decision_events import event
-
-        return event(at_s, states=[(at_s - 1, at_s, tuple(states))])
 
     first, second = run(work)
     assert first.has_all_states and first.states == dict(enumerate(page.states("r"))) and first.at_s == 1
@@ -99,9 +88,9 @@ def test_a_watcher_gets_what_signals_show_and_then_only_what_changed(page):
 
 
 def test_only_what_is_in_view_is_sent(page):
-    page.step(1, decisions=[decided(page, "SA101")], halting=3.0)
+    page.step(1, decisions=[page.decided("SA101")], halting=3.0)
     page.collect(100)
-    x, y = page.server._street.signal_at[0]
+    x, y = page.street.signal_at[0]
 
     async def work(session):
         async with Browser(session, page) as browser:
@@ -109,8 +98,8 @@ def test_only_what_is_in_view_is_sent(page):
             return near, await browser.frame(view=VIEW)
 
     near, all_of_it = run(work)
-    assert list(near.states) == [0] and len(all_of_it.states) == len(page.feed.signals)
-    assert 0 < len(near.queues) < len(all_of_it.queues) == len(page.lanes)
+    assert list(near.states) == [0] and len(all_of_it.states) == len(page.layout.signals)
+    assert 0 < len(near.queues) < len(all_of_it.queues) == len(page.layout.lanes)
     assert len(near.vehicles.x) < 100 == len(all_of_it.vehicles.x)
 
 
@@ -131,10 +120,10 @@ def test_a_watcher_has_one_frame_in_flight_and_skips_steps(page):
 
 def test_uncontrolled_signals_are_shown_as_they_were_read(grid_city, grid_street):
     page = Page(grid_city, grid_street, ("SA101",))
-    count, others = len(page.feed.signals), page.server._street.uncontrolled
+    count, others = len(page.layout.signals), page.street.uncontrolled
     assert len(others) == len(grid_street.signals) - count > 0 and next(iter(others)) == count
     page.step(1, "r")
-    x, y = page.server._street.signal_at[count]
+    x, y = page.street.signal_at[count]
     near = [x - 30, y - 30, x + 30, y + 30]
 
     async def work(session):
@@ -156,7 +145,7 @@ def test_uncontrolled_signals_are_shown_as_they_were_read(grid_city, grid_street
 
 def test_a_step_wakes_the_page_only_for_watchers_that_wait_for_it(page, monkeypatch):
     woken, wake = [], page.server._woken
-    monkeypatch.setattr(page.server, "_woken", lambda: woken.append(page.feed.newest.sequence) or wake())
+    monkeypatch.setattr(page.server, "_woken", lambda: woken.append(page.state.newest.at_s) or wake())
 
     async def work(session):
         async with Browser(session, page) as browser:
@@ -206,18 +195,18 @@ def test_without_news_a_watcher_gets_a_frame_each_second(page):
 
 
 def test_vehicles_are_wanted_only_while_somebody_asks(page):
-    assert page.feed.wanted_view is None
+    assert page.collector.wanted_view is None
 
     async def work(session):
         async with Browser(session, page) as one, Browser(session, page) as other:
             await one.ask(view=[0, 0, 10, 10])
             await other.ask(view=[50, -5, 60, 5])
             await asyncio.sleep(NOBODY_S)
-            return page.feed.wanted_view
+            return page.collector.wanted_view
 
     assert run(work) == (0, -5, 60, 10)
-    wait_until(lambda: page.feed.wanted_view is None)
-    assert page.server.watchers == 0
+    wait_until(lambda: page.collector.wanted_view is None)
+    assert not page.server.watchers
 
 
 def test_a_watcher_that_is_silent_does_not_want_vehicles(page, monkeypatch):
@@ -230,7 +219,7 @@ def test_a_watcher_that_is_silent_does_not_want_vehicles(page, monkeypatch):
             await asyncio.sleep(NOBODY_S)
             page.step(2)
             await asyncio.sleep(0.1)
-            return page.feed.wanted_view
+            return page.collector.wanted_view
 
     assert run(work) is None
 
@@ -255,7 +244,7 @@ def test_a_hundred_watchers_see_each_step(page):
 
 
 def test_watchers_beyond_the_limit_are_refused(page, monkeypatch):
-    monkeypatch.setattr(server_module, "MAX_WATCHERS", 1)
+    monkeypatch.setattr(frame_server, "MAX_WATCHERS", 1)
 
     async def work(session):
         async with Browser(session, page):
@@ -267,11 +256,11 @@ def test_watchers_beyond_the_limit_are_refused(page, monkeypatch):
 
 
 def test_a_watcher_that_stops_reading_delays_nobody_and_is_disconnected(page, monkeypatch):
-    monkeypatch.setattr(server_module, "SEND_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(frame_server, "SEND_TIMEOUT_S", 5.0)
     page.collect(1_000_000)  # 6 MB: more than the buffers between the two hold
     stuck = SlowLine(page)
     stuck.ask()
-    wait_until(lambda: page.feed.wanted_view == VIEW)
+    wait_until(lambda: page.collector.wanted_view == VIEW)
 
     async def work(session):
         async with Browser(session, page) as browser:
@@ -282,7 +271,7 @@ def test_a_watcher_that_stops_reading_delays_nobody_and_is_disconnected(page, mo
             return time.monotonic() - begin
 
     assert run(work) < 2
-    wait_until(lambda: page.server.watchers == 0)
+    wait_until(lambda: not page.server.watchers)
     stuck.end()
     stuck.close()
 
@@ -302,7 +291,7 @@ def test_a_slow_line_gets_the_newest_frame_each_time_and_delays_nobody(page):
             await browser.frame(view=[0, 0, 1, 1])
             for second in range(1, 16):
                 begin = time.monotonic()
-                page.collect(100_000, second)
+                page.collect(100_000)
                 page.step(second)
                 frame = await browser.frame(view=[0, 0, 1, 1])
                 waits.append((frame.at_s == second, time.monotonic() - begin))
@@ -336,7 +325,7 @@ def test_a_malformed_request_ends_the_connection_with_its_reason(page, text):
             return message.type, browser.socket.close_code
 
     assert run(work) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.INVALID_TEXT)
-    wait_until(lambda: page.server.watchers == 0)
+    wait_until(lambda: not page.server.watchers)
 
 
 def test_binary_and_oversized_messages_end_the_connection(page):
@@ -358,21 +347,21 @@ def test_binary_and_oversized_messages_end_the_connection(page):
 
 def test_a_tl_panel_has_its_history_and_then_what_is_new(page):
     override = Override("A0", OverrideReason.CONFLICT, "GG", "rr")
-    page.step(1, decisions=[decided(page, "SA101")], overrides=[override], halting=2.0)
+    page.step(1, decisions=[page.decided("SA101")], overrides=[override], halting=2.0)
     page.step(2, "G")
 
     async def work(session):
         async with Browser(session, page) as browser:
             first = await browser.frame(tl="SA101")
             page.step(
-                3, "y", decisions=[decided(page, "SA101", failure="DeadlineExceeded: late", mode=ControlMode.HOLD)]
+                3, "y", decisions=[page.decided("SA101", failure="DeadlineExceeded: late", mode=ControlMode.HOLD)]
             )
             second = await browser.frame(tl="SA101")
             return first, second, await browser.frame(tl="nobody")
 
     first, second, unknown = run(work)
     panel, later = first.panel["tl"], second.panel["tl"]
-    lanes = len(page.feed.lane_rows["SA101"])
+    lanes = len(page.layout.lane_rows["SA101"])
     assert panel["is_first"] and panel["queue"] == [[1, 2 * lanes]]
     assert [part[:2] for part in panel["band"]] == [[0, 1], [1, 2]]
     assert panel["overrides"][0]["reason"] == EXPLANATIONS[OverrideReason.CONFLICT]
@@ -385,7 +374,7 @@ def test_a_tl_panel_has_its_history_and_then_what_is_new(page):
 
 
 def test_the_city_panel_counts_decisions_and_missing_answers(page):
-    page.step(1, decisions=[decided(page, "SA101"), decided(page, "SA102", failure="Unavailable: no server")])
+    page.step(1, decisions=[page.decided("SA101"), page.decided("SA102", failure="Unavailable: no server")])
 
     async def work(session):
         async with Browser(session, page) as browser:
@@ -482,7 +471,7 @@ def test_requests_of_other_sites_are_refused_even_with_the_token(page, headers):
 
 def test_the_page_is_reached_by_any_name_of_this_machine(page):
     async def work(session):
-        async with session.get(page.url, headers={"Host": f"localhost:{page.server.port}"}) as response:
+        async with session.get(page.url, headers={"Host": f"localhost:{page.port}"}) as response:
             return response.status
 
     assert run(work) == 200
@@ -490,12 +479,12 @@ def test_the_page_is_reached_by_any_name_of_this_machine(page):
 
 def test_the_address_has_the_token_in_its_fragment(page):
     address, _, fragment = page.server.url.partition("#")
-    assert address == f"{page.url}/" and fragment == f"token={page.server.token}"
+    assert address == f"{page.url}/" and f"Bearer {fragment.removeprefix('token=')}" == page.token["Authorization"]
 
 
 def test_a_port_in_use_is_an_input_error(page):
     with pytest.raises(InputError, match=r"--page 127.0.0.1:\d+: cannot listen there \(Address already in use\)"):
-        listen("127.0.0.1", page.server.port)
+        listen("127.0.0.1", page.port)
 
 
 def test_watchers_learn_that_the_run_has_ended(page):
@@ -505,7 +494,7 @@ def test_watchers_learn_that_the_run_has_ended(page):
         async with Browser(session, page) as browser:
             await browser.frame()
             await browser.ask()
-            page.feed.close()
+            page.state.close()
             return await browser.frame()
 
     assert run(work).panel["city"]["has_ended"]
@@ -517,7 +506,7 @@ def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(page, caplo
     async def work(session):
         async with Browser(session, page) as browser:
             with monkeypatch.context() as broken:
-                broken.setattr(page.server._street, "signals_in", lambda view: 1 / 0)
+                broken.setattr(page.street, "signals_in", lambda view: 1 / 0)
                 await browser.ask()
                 message = await browser.socket.receive(timeout=5)
             assert (message.type, browser.socket.close_code) == (
@@ -536,7 +525,7 @@ def test_a_page_without_its_extra_is_an_input_error(monkeypatch):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(InputError, match=r"--page needs aiohttp; install greenserve\[page\]"):
-        daemon._page(None, ("127.0.0.1", 0), {}, None, None)
+        operator_interface._page(None, ("127.0.0.1", 0), None)
 
 
 def test_the_end_of_the_run_waits_for_no_watcher(page):
