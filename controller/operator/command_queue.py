@@ -10,8 +10,8 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
@@ -20,7 +20,7 @@ from controller.events import OperatorAction, OperatorCommand
 from controller.operator.errors import OperatorError, Status
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import Pin, Saved, SavedModes, SetMode
-from controller.pace import Pace, PaceState
+from controller.pace import Pace
 from signals.fallback.control_mode import OperatorMode
 
 log = logging.getLogger("controller")
@@ -28,63 +28,6 @@ log = logging.getLogger("controller")
 MAX_QUEUED = 1000
 """Commands that wait for the next step; further ones are refused."""
 MAX_AUTHOR_CHARS = 100
-
-
-class SetModes(NamedTuple):
-    """Set TLs to a mode."""
-
-    tls: tuple[str, ...]
-    mode: OperatorMode
-    author: str
-    for_s: float = 0.0
-    """Simulated time after which the mode is policy again; 0: until it is taken back."""
-
-
-class PinModel(NamedTuple):
-    """Ask a TL's own model by number; the version has been checked."""
-
-    tl: str
-    version: int | None
-    """None: the run's version or fleet again."""
-    author: str
-
-
-class Note(NamedTuple):
-    """Record something that an operator has done already."""
-
-    action: str
-    target: str
-    value: str
-    author: str
-
-
-class PauseRun(NamedTuple):
-    author: str
-
-
-class ResumeRun(NamedTuple):
-    author: str
-
-
-class StepRun(NamedTuple):
-    """Simulate to a moment and pause there."""
-
-    until_s: float
-    author: str
-
-
-class SetSpeed(NamedTuple):
-    speed: float
-    """Simulated seconds per wall second; 0: as fast as possible."""
-    author: str
-
-
-class Acknowledge(NamedTuple):
-    alarm_id: str
-    author: str
-
-
-Request = SetModes | PinModel | Note | PauseRun | ResumeRun | StepRun | SetSpeed | Acknowledge
 
 
 class Pins(Protocol):
@@ -110,11 +53,15 @@ class Loop(Protocol):
     def note_action(self, action: OperatorAction) -> None: ...
 
 
+Command = Callable[[Loop], None]
+"""Changes the run between two steps: one of the queue's commands, with its arguments."""
+
+
 class _Waiting:
     """A command in the queue."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, command: Command) -> None:
+        self.command = command
         self.is_done = threading.Event()
         self.error: Exception | None = None
 
@@ -152,12 +99,12 @@ class CommandQueue:
         self._save_lock = threading.Lock()
         self._is_saved = True
 
-    def submit(self, request: Request, timeout_s: float) -> None:
+    def submit(self, command: Command, timeout_s: float) -> None:
         """Queue a command and wait until it is applied. Called by any thread but the decision loop's.
 
         Raises OperatorError.
         """
-        waiting = _Waiting(request)
+        waiting = _Waiting(command)
         with self._arrived:
             if self._closed_reason:
                 raise OperatorError(Status.UNAVAILABLE, self._closed_reason)
@@ -232,12 +179,12 @@ class CommandQueue:
                     return
                 waiting = self._submitted.popleft()
             try:
-                self._apply(loop, waiting.request)
+                waiting.command(loop)
             except UnknownAlarm as error:
                 waiting.error = OperatorError(Status.NOT_FOUND, str(error))
             except Exception as error:
                 # a command must not end the run
-                log.exception("a command could not be applied: %r", waiting.request)
+                log.exception("a command could not be applied: %r", waiting.command)
                 waiting.error = error
             waiting.is_done.set()
 
@@ -251,32 +198,56 @@ class CommandQueue:
             each.is_done.set()
         self._save()
 
-    def _apply(self, loop: Loop, request: Request) -> None:
-        pace, before = self._pace, self._pace.state
-        match request:
-            case SetModes(tls, mode, author, for_s):
-                until_s = loop.now + for_s if for_s and mode is not OperatorMode.POLICY else math.inf
-                for tl in tls:
-                    self._set_mode(loop, tl, mode, author, until_s)
-            case PinModel(tl, version, author):
-                self._pin(loop, tl, version, author)
-            case Note(action, target, value, author):
-                self._note(loop, action, target, value, author)
-            case PauseRun(author):
-                pace.pause()
-                self._note_pace(before, loop, "pause", "", author)
-            case ResumeRun(author):
-                pace.resume()
-                self._note_pace(before, loop, "resume", "", author)
-            case StepRun(until_s, author):
-                pace.step(until_s, loop.now)
-                self._note_pace(before, loop, "step", f"{until_s:g}", author)
-            case SetSpeed(speed, author):
-                pace.set_speed(speed)
-                self._note_pace(before, loop, "speed", f"{speed:g}", author)
-            case Acknowledge(alarm_id, author):
-                if self._alarms.acknowledge(alarm_id, author):
-                    self._note(loop, "acknowledge", alarm_id, "", author)
+    # the commands: author and loop come last, because the caller adds the one and `apply` the other
+
+    def set_modes(self, tls: Sequence[str], mode: OperatorMode, for_s: float, author: str, loop: Loop) -> None:
+        """Set TLs to a mode. `for_s`: simulated time after which it is policy again; 0: until it is taken back."""
+        until_s = loop.now + for_s if for_s and mode is not OperatorMode.POLICY else math.inf
+        for tl in tls:
+            self._set_mode(loop, tl, mode, author, until_s)
+
+    def pin_model(self, tl: str, version: int | None, author: str, loop: Loop) -> None:
+        """Ask a TL's own model by number, which has been checked; None: the run's version or fleet again."""
+        current = self.pinned.get(tl)
+        wanted = None if version is None else Pin(version, author)
+        if current == wanted or self._pins is None:
+            return
+        self._pins.pin(tl, version)
+        others = {other: kept for other, kept in self.pinned.items() if other != tl}
+        self.pinned = others if wanted is None else {**others, tl: wanted}
+        self._is_saved = False
+        self.note("pin", tl, "latest" if version is None else str(version), author, loop)
+
+    def pause(self, author: str, loop: Loop) -> None:
+        self._set_pace(self._pace.pause, "pause", "", author, loop)
+
+    def resume(self, author: str, loop: Loop) -> None:
+        self._set_pace(self._pace.resume, "resume", "", author, loop)
+
+    def step(self, until_s: float, author: str, loop: Loop) -> None:
+        """Simulate to a moment and pause there."""
+        self._set_pace(lambda: self._pace.step(until_s, loop.now), "step", f"{until_s:g}", author, loop)
+
+    def set_speed(self, speed: float, author: str, loop: Loop) -> None:
+        """Simulated seconds per wall second from now on; 0: as fast as possible."""
+        self._set_pace(lambda: self._pace.set_speed(speed), "speed", f"{speed:g}", author, loop)
+
+    def acknowledge(self, alarm_id: str, author: str, loop: Loop) -> None:
+        if self._alarms.acknowledge(alarm_id, author):
+            self.note("acknowledge", alarm_id, "", author, loop)
+
+    def note(self, action: str, target: str, value: str, author: str, loop: Loop) -> None:
+        """Log and record what an operator has done."""
+        log.warning("%s: %s at second %g", author, " ".join(filter(None, (action, target, value))), loop.now)
+        loop.note_action(OperatorAction(action, target, value, author))
+        self._state.note(loop.now, action, target, value, author)
+
+    def _set_pace(self, change: Callable[[], None], action: str, value: str, author: str, loop: Loop) -> None:
+        """Change the pace, and note the command if it changed anything but the lateness."""
+        before = self._pace.state[:3]
+        change()
+        if self._pace.state[:3] != before:
+            self.note(action, "", value, author, loop)
 
     def _set_mode(self, loop: Loop, tl: str, mode: OperatorMode, author: str, until_s: float) -> None:
         current = self.modes.get(tl)
@@ -290,28 +261,6 @@ class CommandQueue:
         self._state.follow(command, loop.now)
         value = mode.value if until_s == math.inf else f"{mode.value} until second {until_s:g}"
         self._state.note(loop.now, "set-mode", tl, value, author)
-
-    def _pin(self, loop: Loop, tl: str, version: int | None, author: str) -> None:
-        current = self.pinned.get(tl)
-        wanted = None if version is None else Pin(version, author)
-        if current == wanted or self._pins is None:
-            return
-        self._pins.pin(tl, version)
-        others = {other: kept for other, kept in self.pinned.items() if other != tl}
-        self.pinned = others if wanted is None else {**others, tl: wanted}
-        self._is_saved = False
-        self._note(loop, "pin", tl, "latest" if version is None else str(version), author)
-
-    def _note_pace(self, before: PaceState, loop: Loop, action: str, value: str, author: str) -> None:
-        """Note a command if it has changed the pace."""
-        after = self._pace.state
-        if (after.is_paused, after.speed, after.step_until_s) != (before.is_paused, before.speed, before.step_until_s):
-            self._note(loop, action, "", value, author)
-
-    def _note(self, loop: Loop, action: str, target: str, value: str, author: str) -> None:
-        log.warning("%s: %s at second %g", author, " ".join(filter(None, (action, target, value))), loop.now)
-        loop.note_action(OperatorAction(action, target, value, author))
-        self._state.note(loop.now, action, target, value, author)
 
     def _save(self) -> None:
         """Write the file, if it is older than the modes. The newest modes are read inside the lock, so they are written

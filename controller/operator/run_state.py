@@ -7,17 +7,18 @@ other threads get what is replaced as a whole and never changed, or take the loc
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from controller.events import DecisionEvent, OperatorCommand, Sent, Shown, StepTimes, TlDecision
+from controller.events import DecisionEvent, OperatorCommand, StepTimes, TlDecision
 from controller.operator.tl_layout import TlLayout
 from controller.operator.watchers import Watchers
 from protos import control_pb2
 from protos import policy_pb2 as pb
 from signals.fallback.control_mode import ControlMode
-from signals.observation import Floats
+from signals.observation import Floats, Readings
 from signals.policy import Answer
 from signals.safety.conflicts import EXPLANATIONS
 from signals.safety.signal_safety import Override
@@ -38,10 +39,8 @@ class KeptStep(NamedTuple):
 
     number: int
     """0 for the first event; -1: there was none yet."""
-    at_s: float
-    decisions: tuple[TlDecision, ...]
-    sent: tuple[Sent, ...]
-    shown: tuple[Shown, ...]
+    event: DecisionEvent
+    """In a history without its readings."""
     states: tuple[str, ...]
     """By signal, the newest state that was shown; empty before the first step."""
     modes: bytes
@@ -51,33 +50,11 @@ class KeptStep(NamedTuple):
 
     @property
     def weight(self) -> int:
-        return 1 + len(self.decisions) + sum(len(shown.states) for shown in self.shown)
+        return 1 + len(self.event.decisions) + sum(len(shown.states) for shown in self.event.shown)
 
 
-class StepDuration(NamedTuple):
-    """How long a step with decisions took, and how many it had."""
-
-    monotonic_s: float
-    decisions: int
-    times: StepTimes
-
-
-class TlSnapshot(NamedTuple):
-    """A TL as a reader sees it."""
-
-    tl: str
-    mode: ControlMode
-    since_s: float
-    """Simulated second of the last change of the mode."""
-    signals: tuple[str, ...]
-    shown: tuple[str, ...]
-    """Empty before the first step."""
-    reason: str
-    """Why the newest decision was not followed as it was; "": it was."""
-    decided_s: float
-    """0 before the first decision."""
-    model: str
-    version: int
+_NO_READINGS = Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0))
+_NO_EVENT = DecisionEvent(-1, 0.0, 0.0, _NO_READINGS, (), (), (), (), {}, (), None)
 
 
 class RunState:
@@ -96,13 +73,14 @@ class RunState:
         self._decided: dict[str, tuple[TlDecision, float]] = {}
         self._overrides: dict[str, Override] = {}
         """By TL, the newest override since its newest decision."""
-        self.newest = KeptStep(-1, 0.0, (), (), (), (), bytes(self._modes), np.zeros(0))
+        self.newest = KeptStep(-1, _NO_EVENT, (), bytes(self._modes), np.zeros(0))
         self.newest_decided = self.newest
         """The newest step with decisions. Both are replaced, never changed."""
         self.second = 0.0
         self.decisions = self.missing = 0
         """Of the run so far; decisions without those that were missing."""
-        self.durations: deque[StepDuration] = deque(maxlen=MAX_TIMES)
+        self.durations: deque[tuple[float, int, StepTimes]] = deque(maxlen=MAX_TIMES)
+        """(time.monotonic, decisions, wall times) of the newest steps with decisions."""
         self._history: deque[KeptStep] = deque()
         self._weight = 0
         self._commands: deque[control_pb2.Command] = deque(maxlen=MAX_COMMANDS)
@@ -113,21 +91,27 @@ class RunState:
         return list(self.layout.contracts)
 
     def add(self, event: DecisionEvent) -> None:
+        missing = 0
         with self._lock:
             self.second = max(self.second, event.at_s)
+            for command in event.commands:
+                self._set_mode(command.tl, command.mode, event.at_s)
             for decision in event.decisions:
                 self._decided[decision.tl] = decision, event.at_s
                 self._overrides.pop(decision.tl, None)
-                self._set_mode(decision.tl, decision.mode, event.at_s)
+                if decision.failure:
+                    missing += 1
+                # without a call for each of a thousand TLs: few change their mode
+                if decision.mode is not decision.mode_before:
+                    self._set_mode(decision.tl, decision.mode, event.at_s)
             for sent in event.sent:
                 for override in sent.overrides:
                     self._overrides[self.layout.tl_of_signal[override.signal]] = override
             self._keep(event)
         if event.times is not None:
-            missing = sum(decision.is_missing for decision in event.decisions)
             self.missing += missing
             self.decisions += len(event.decisions) - missing
-            self.durations.append(StepDuration(event.monotonic_s, len(event.decisions), event.times))
+            self.durations.append((event.monotonic_s, len(event.decisions), event.times))
         self.watchers.notify()
 
     def close(self) -> None:
@@ -154,10 +138,28 @@ class RunState:
         with self._lock:
             return list(self._commands)[-count:]
 
-    def states(self, tls: Sequence[str]) -> list[TlSnapshot]:
-        """The states of TLs, in their order."""
+    def state(self, tl: str) -> control_pb2.TlState:
+        """A TL's control mode, newest decision and shown state."""
+        layout = self.layout
         with self._lock:
-            return [self._state(tl) for tl in tls]
+            decision, decided_s = self._decided.get(tl, (None, 0.0))
+            override = self._overrides.get(tl)
+            mode, since_s = ControlMode(self._modes[layout.index[tl]]), self._since_s[tl]
+        answer = decision.answer if decision is not None and isinstance(decision.answer, Answer) else None
+        reason = decision.failure if decision is not None else ""
+        if override is not None and not reason:
+            reason = f"{override.signal}: {EXPLANATIONS[override.reason]}"
+        return control_pb2.TlState(
+            tl=tl,
+            mode=mode.name.lower(),
+            since_s=since_s,
+            signals=layout.contracts[tl].signal_ids,
+            shown=self.newest.states[layout.places[tl]],
+            reason=reason,
+            decided_s=decided_s,
+            model=answer.model if answer is not None else "",
+            version=answer.version if answer is not None else 0,
+        )
 
     def since(self, number: int) -> list[KeptStep]:
         """The kept steps after a number, in order."""
@@ -174,34 +176,16 @@ class RunState:
         before, halting = self.newest, self.newest.halting
         modes = before.modes if before.modes == self._modes else bytes(self._modes)
         states = event.shown[-1].states if event.shown else before.states
-        if self._keeps_history and event.decisions:
-            halting = event.readings.halting.copy()
-        step = KeptStep(
-            before.number + 1, event.at_s, event.decisions, event.sent, event.shown, states, modes, halting
-        )  # fmt: skip
+        if self._keeps_history:
+            halting = event.readings.halting.copy() if event.decisions else halting
+            event = replace(event, readings=_NO_READINGS, save_state=None, loop_changes=())
+        step = KeptStep(before.number + 1, event, states, modes, halting)
         self.newest = step
         if event.decisions:
             self.newest_decided = step
         if self._keeps_history:
             self._history.append(step)
             self._weight += step.weight
-            while len(self._history) > 1 and (self._weight > MAX_KEPT or self._history[0].at_s < step.at_s - HISTORY_S):
+            begin_s = event.at_s - HISTORY_S
+            while len(self._history) > 1 and (self._weight > MAX_KEPT or self._history[0].event.at_s < begin_s):
                 self._weight -= self._history.popleft().weight
-
-    def _state(self, tl: str) -> TlSnapshot:
-        decision, decided_s = self._decided.get(tl, (None, 0.0))
-        answer = decision.answer if decision is not None and isinstance(decision.answer, Answer) else None
-        reason = decision.failure if decision is not None else ""
-        if not reason and (override := self._overrides.get(tl)):
-            reason = f"{override.signal}: {EXPLANATIONS[override.reason]}"
-        return TlSnapshot(
-            tl,
-            ControlMode(self._modes[self.layout.index[tl]]),
-            self._since_s[tl],
-            tuple(self.layout.contracts[tl].signal_ids),
-            self.newest.states[self.layout.places[tl]],
-            reason,
-            decided_s,
-            answer.model if answer else "",
-            answer.version if answer else 0,
-        )

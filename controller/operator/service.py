@@ -7,27 +7,16 @@ thin over it: both call `OperatorService.call`, and both answer with the status 
 import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from city import names
 from city.config import MAX_SPEED
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
-from controller.alarms import Alarms
+from controller.alarms import Alarms, with_instructions
 from controller.operator import control_messages as messages
-from controller.operator.command_queue import (
-    Acknowledge,
-    CommandQueue,
-    Note,
-    PauseRun,
-    PinModel,
-    Request,
-    ResumeRun,
-    SetModes,
-    SetSpeed,
-    StepRun,
-    author_of,
-)
+from controller.operator.command_queue import CommandQueue, author_of
 from controller.operator.errors import OperatorError, Status
 from controller.operator.run_state import RunState
 from controller.pace import Pace
@@ -85,8 +74,8 @@ class OperatorService:
             "SetMode": self._set_mode,
             "PinModel": self._pin_model,
             "ReloadContracts": self._reload_contracts,
-            "Pause": lambda request, caller: self._applied(PauseRun(caller.author), caller),
-            "Resume": lambda request, caller: self._applied(ResumeRun(caller.author), caller),
+            "Pause": lambda request, caller: self._applied(caller, queue.pause),
+            "Resume": lambda request, caller: self._applied(caller, queue.resume),
             "Step": self._step,
             "SetSpeed": self._set_speed,
             "ListAlarms": lambda request, caller: self._list_alarms(request.with_ended),
@@ -116,15 +105,23 @@ class OperatorService:
 
     def tl_states(self, tls: Sequence[str]) -> list[pb.TlState]:
         """The states of TLs, in their order."""
-        return [messages.tl_message(state, self._queue) for state in self.state.states(tls)]
+        states = [self.state.state(tl) for tl in tls]
+        modes, pinned = self._queue.modes, self._queue.pinned
+        for state in states:
+            if (mode := modes.get(state.tl)) is not None:
+                state.set_by = mode.author
+                state.until_s = mode.until_s if math.isfinite(mode.until_s) else 0.0
+            if (pin := pinned.get(state.tl)) is not None:
+                state.pinned_version, state.pinned_by = pin.version, pin.author
+        return states
 
     def newest_decisions(self, sequence: int) -> pb.Decisions:
         """The newest step with decisions. `sequence`: counts steps and commands."""
-        newest = self.state.newest_decided
+        newest = self.state.newest_decided.event
         return pb.Decisions(
             sequence=sequence,
             run=self.run(),
-            decisions=messages.decision_messages(newest.decisions, newest.at_s),
+            decisions=[messages.decision_message(decision, newest.at_s) for decision in newest.decisions],
             commands=self.state.commands(WATCHED_COMMANDS),
             active_alarms=[alarm.id for alarm in self.alarms.current()],
         )
@@ -142,7 +139,7 @@ class OperatorService:
         if for_s and mode is OperatorMode.POLICY:
             raise InputError("for_seconds is for the modes hold and fixed; leave it out")
         tls = self._selected(request.tls)
-        self._applied(SetModes(tuple(tls), mode, caller.author, for_s), caller)
+        self._applied(caller, self._queue.set_modes, tls, mode, for_s)
         return pb.TlStates(run=self.run(), tls=self.tl_states(tls))
 
     def _pin_model(self, request: pb.PinModelRequest, caller: Caller) -> pb.TlStates:
@@ -156,7 +153,7 @@ class OperatorService:
                 self.policies.check_pin(tl, version)
             except InputError as error:
                 raise OperatorError(Status.FAILED_PRECONDITION, str(error)) from None
-        self._applied(PinModel(tl, version, caller.author), caller)
+        self._applied(caller, self._queue.pin_model, tl, version)
         return pb.TlStates(run=self.run(), tls=self.tl_states([tl]))
 
     def _reload_contracts(self, request: pb.ReloadContractsRequest, caller: Caller) -> pb.ReloadContractsResponse:
@@ -165,29 +162,29 @@ class OperatorService:
         compared = self.policies.compare_contracts()
         count = len(compared.same) + len(compared.changed)
         value = f"{count} compared, {len(compared.changed)} changed, {len(compared.failed)} failed"
-        self._applied(Note("reload", "", value, caller.author), caller)
+        self._applied(caller, self._queue.note, "reload", "", value)
         return pb.ReloadContractsResponse(
             run=self.run(), compared=count, changed=compared.changed, failed=compared.failed
         )
 
     def _step(self, request: pb.StepRequest, caller: Caller) -> pb.Run:
         until_s = _number("until_s", request.until_s, 0, MAX_FOR_S)
-        return self._applied(StepRun(until_s, caller.author), caller)
+        return self._applied(caller, self._queue.step, until_s)
 
     def _set_speed(self, request: pb.SetSpeedRequest, caller: Caller) -> pb.Run:
         factor = _number("factor", request.factor, 0, MAX_SPEED)
-        return self._applied(SetSpeed(factor, caller.author), caller)
+        return self._applied(caller, self._queue.set_speed, factor)
 
     def _acknowledge(self, request: pb.AcknowledgeAlarmRequest, caller: Caller) -> pb.Alarms:
-        self._applied(Acknowledge(request.id, caller.author), caller)
+        self._applied(caller, self._queue.acknowledge, request.id)
         return self._list_alarms()
 
     def _list_alarms(self, with_ended: bool = False) -> pb.Alarms:
-        return pb.Alarms(run=self.run(), alarms=messages.alarm_messages(self.alarms.current(with_ended)))
+        return pb.Alarms(run=self.run(), alarms=map(with_instructions, self.alarms.current(with_ended)))
 
-    def _applied(self, command: Request, caller: Caller) -> pb.Run:
-        """The run once a command is applied. Raises OperatorError."""
-        self._queue.submit(command, caller.timeout_s)
+    def _applied(self, caller: Caller, command: Callable[..., None], *arguments: Any) -> pb.Run:
+        """The run once a command of the queue is applied; its arguments end with the author. Raises OperatorError."""
+        self._queue.submit(partial(command, *arguments, caller.author), caller.timeout_s)
         return self.run()
 
     def _without_models(self, lacking: str) -> OperatorError:

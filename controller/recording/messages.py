@@ -6,11 +6,11 @@ put into another one.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from controller.events import DecisionEvent, Sent, TlDecision, TlStates
+from controller.events import DecisionEvent, TlDecision, TlStates
 from controller.recording.run_start import RunStart
 from controller.sumo.induction_loops import LoopChange
 from protos import policy_pb2 as pb
@@ -31,22 +31,6 @@ REASONS: Mapping[OverrideReason, Any] = {
     reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason
 }
 """By reason, the record's value."""
-
-
-class StepParts(Protocol):
-    """The parts of a decision event that a TL's message is made of."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def at_s(self) -> float: ...
-
-    @property
-    def decisions(self) -> Sequence[TlDecision]: ...
-
-    @property
-    def sent(self) -> Sequence[Sent]: ...
 
 
 def snapshot(event: DecisionEvent) -> DecisionEvent:
@@ -151,27 +135,27 @@ class Encoder:
         return found
 
 
-def encode_tl_step(step: StepParts, contract: pb.PolicyContract, mode: ControlMode) -> record.TlStep | None:
+def encode_tl_step(event: DecisionEvent, contract: pb.PolicyContract, mode: ControlMode) -> record.TlStep | None:
     """One TL's message of a step; None if it was neither due nor needed commands. `mode`: after the step."""
     signals = set(contract.signal_ids)
     states = []
-    for sent in step.sent:
+    for sent in event.sent:
         for each in sent.states:
             if each.tl == contract.tl:
                 commands = [command for command in sent.commands if command.signal in signals]
                 overrides = [override for override in sent.overrides if override.signal in signals]
                 states.append(_states(sent.at_s, each, commands, overrides))
-    decision = next((each for each in step.decisions if each.tl == contract.tl), None)
-    return _tl_step(step, mode, decision, states) if decision is not None or states else None
+    decision = next((each for each in event.decisions if each.tl == contract.tl), None)
+    return _tl_step(event, mode, decision, states) if decision is not None or states else None
 
 
 def _tl_step(
-    step: StepParts, mode: ControlMode, decision: TlDecision | None, states: Sequence[Mapping[str, Any]]
+    event: DecisionEvent, mode: ControlMode, decision: TlDecision | None, states: Sequence[Mapping[str, Any]]
 ) -> record.TlStep:
     reasons = (override["reason"] for each in states for override in each["overrides"])
     return record.TlStep(
-        number=step.number,
-        at_s=step.at_s,
+        number=event.number,
+        at_s=event.at_s,
         mode=MODES[mode],
         override=next(reasons, record.TlStep.NONE),
         decision=_decision(decision) if decision is not None else None,

@@ -1,12 +1,11 @@
 """The alarms of a run as they were at any second, made by the code that makes them in a running controller."""
 
 from bisect import bisect_right
-from dataclasses import replace
-from typing import NamedTuple
 
-from controller.alarms import MAX_ENDED, Alarms, ListedAlarm, StepOutcome, urgency
+from controller.alarms import MAX_ENDED, Alarms, urgency
 from controller.recording.messages import MODE_OF, REASONS
 from controller.recording.record_writer import NS
+from protos import control_pb2 as pb
 from records.record_reader import RecordedStep
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.safety.monitor import Alarm, MonitorRule
@@ -19,14 +18,6 @@ _RULES = {rule.value: rule for rule in MonitorRule}
 _WANTED = frozenset(mode.value for mode in OperatorMode)
 
 
-class RecordedOutcome(NamedTuple):
-    """A TL's decision, as far as alarms need it."""
-
-    tl: str
-    failure: str
-    mode: ControlMode
-
-
 class AlarmHistory:
     """The versions of each alarm, from its begin to its end."""
 
@@ -34,16 +25,16 @@ class AlarmHistory:
         """`tl_of_signal`: of the controlled signals. `tls`: number of controlled TLs."""
         self._wall_s = 0.0
         self._alarms = Alarms(tl_of_signal, tls, wall_clock=lambda: self._wall_s)
-        self._versions: dict[tuple[str, float], list[tuple[float, ListedAlarm]]] = {}
+        self._versions: dict[tuple[str, float], list[tuple[float, pb.Alarm]]] = {}
         """By id and begin, (second, alarm), in their order."""
         self._ended_s: dict[tuple[str, float], float] = {}
         self._active: set[tuple[str, float]] = set()
 
-    def add(self, recorded: RecordedStep) -> list[ListedAlarm]:
+    def add(self, recorded: RecordedStep) -> list[pb.Alarm]:
         """Take a step, in the run's order; return the alarms that begin with it."""
         at_s = recorded.step.at_s
         self._wall_s = recorded.publish_ns / NS
-        self._alarms.take(step_outcome(recorded))
+        self._take(recorded)
         for action in recorded.step.actions:
             if action.action == "acknowledge" and any(a.id == action.target for a in self._alarms.current()):
                 self._alarms.acknowledge(action.target, action.author)
@@ -58,48 +49,49 @@ class AlarmHistory:
         self._active = set(current)
         return began
 
-    def at(self, at_s: float) -> list[ListedAlarm]:
+    def _take(self, recorded: RecordedStep) -> None:
+        step = recorded.step
+        decisions, overrides = [], []
+        for tl, tl_step in recorded.tls.items():
+            if tl_step.HasField("decision"):
+                decisions.append((tl, tl_step.decision.failure, MODE_OF.get(tl_step.mode, ControlMode.POLICY)))
+            overrides += [(states.at_s, override) for states in tl_step.states for override in states.overrides]
+        overrides.sort(key=lambda timed: timed[0])
+        self._alarms.take(
+            step.at_s,
+            [Alarm(a.signal, _RULES[a.rule], a.at_s, a.message) for a in step.alarms if a.rule in _RULES],
+            {rejection.signal: rejection.reason for rejection in step.rejections},
+            [command.tl for command in step.commands if command.wanted in _WANTED],
+            decisions,
+            [
+                Override(o.signal, _REASON_OF[o.reason], o.requested, o.permitted)
+                for _, o in overrides
+                if o.reason in _REASON_OF  # another version's reason has no text
+            ],
+        )
+
+    def at(self, at_s: float) -> list[pb.Alarm]:
         """The alarms that a controller listed at a second: active ones, then those that had ended, the newest first."""
-        active: list[ListedAlarm] = []
-        ended: list[ListedAlarm] = []
+        active: list[pb.Alarm] = []
+        ended: list[pb.Alarm] = []
         for key, versions in self._versions.items():
             k = bisect_right(versions, at_s, key=lambda version: version[0]) - 1
             if k < 0:
                 continue
             ended_s = self._ended_s.get(key)
             if ended_s is not None and ended_s <= at_s:
-                ended.append(replace(versions[-1][1], ended_s=ended_s))
+                alarm = pb.Alarm()
+                alarm.CopyFrom(versions[-1][1])
+                alarm.is_active, alarm.ended_s = False, ended_s
+                ended.append(alarm)
             else:
                 active.append(versions[k][1])
         active.sort(key=urgency)
-        ended.sort(key=lambda alarm: -(alarm.ended_s or 0.0))
+        ended.sort(key=lambda alarm: -alarm.ended_s)
         return [*active, *ended[:MAX_ENDED]]
 
 
-def _is_version(before_s: float, before: ListedAlarm, alarm: ListedAlarm, at_s: float) -> bool:
+def _is_version(before_s: float, before: pb.Alarm, alarm: pb.Alarm, at_s: float) -> bool:
     """Whether an alarm has changed by more than its count, or some time has gone by."""
     same = (before.text, before.subjects, before.acknowledged_by) == (alarm.text, alarm.subjects, alarm.acknowledged_by)
     return not same or (before.count != alarm.count and at_s >= before_s + COUNT_INTERVAL_S)
-
-
-def step_outcome(recorded: RecordedStep) -> StepOutcome:
-    """What alarms need of a recorded step."""
-    step = recorded.step
-    decisions, overrides = [], []
-    for tl, tl_step in recorded.tls.items():
-        if tl_step.HasField("decision"):
-            mode = MODE_OF.get(tl_step.mode, ControlMode.POLICY)
-            decisions.append(RecordedOutcome(tl, tl_step.decision.failure, mode))
-        for states in tl_step.states:
-            for override in states.overrides:
-                if override.reason in _REASON_OF:  # another version's reason has no text
-                    overrides.append((states.at_s, override))
-    overrides.sort(key=lambda timed: timed[0])
-    return StepOutcome(
-        step.at_s,
-        [Alarm(a.signal, _RULES[a.rule], a.at_s, a.message) for a in step.alarms if a.rule in _RULES],
-        {rejection.signal: rejection.reason for rejection in step.rejections},
-        [command.tl for command in step.commands if command.wanted in _WANTED],
-        decisions,
-        [Override(o.signal, _REASON_OF[o.reason], o.requested, o.permitted) for _, o in overrides],
-    )

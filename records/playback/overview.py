@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from city.errors import InputError
-from controller.alarms import ListedAlarm
 from controller.operator.page.panels import RATE_S, STAGES, RunFigures
 from controller.operator.run_state import MAX_COMMANDS, MAX_TIMES
 from controller.recording.record_writer import NS
@@ -122,7 +121,7 @@ class Overview:
             author = _newest(self._set_by[tl], at_s, (0.0, ""))[1]
             return TlHistory(since_s, author, _newest(self._pinned[tl], at_s, (0.0, 0))[1])
 
-    def alarms(self, at_s: float) -> list[ListedAlarm]:
+    def alarms(self, at_s: float) -> list[control_pb2.Alarm]:
         with self._lock:
             return self._alarms.at(at_s)
 

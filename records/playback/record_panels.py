@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from controller.operator.control_messages import fields
 from controller.operator.page import panels
 from controller.operator.page.panels import TlHistory
 from controller.operator.run_state import HISTORY_S
@@ -42,9 +41,8 @@ class RecordPanels:
         """The run as a whole. What a record does not have is None."""
         at_s, overview = moment.at_s, self._overview
         run = {"second": at_s, "late_steps": None, "lost_s": None}  # a record has no lateness
-        commands = [fields(command) for command in overview.commands(at_s)]
         return {
-            **panels.city_panel(run, overview.figures(at_s), overview.alarms(at_s), commands),
+            **panels.city_panel(run, overview.figures(at_s), overview.alarms(at_s), overview.commands(at_s)),
             **overview.progress(at_s),
             "has_ended": False,
             "collect_ms": None,

@@ -4,15 +4,15 @@ A TL's panel is made of the record's messages (protos/record.proto): those that 
 browser has selected (`watched_tl`), or those that a record has.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from controller.alarms import ListedAlarm
+from controller.operator.control_messages import fields
 from controller.recording.sentences import explanation, sentence
+from protos import control_pb2
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 
@@ -37,7 +37,10 @@ class RunFigures(NamedTuple):
 
 
 def city_panel(
-    run: Mapping[str, Any], figures: RunFigures, alarms: Iterable[ListedAlarm], commands: Sequence[Mapping[str, Any]]
+    run: Mapping[str, Any],
+    figures: RunFigures,
+    alarms: Iterable[control_pb2.Alarm],
+    commands: Iterable[control_pb2.Command],
 ) -> dict[str, Any]:
     """The run as a whole."""
     return {
@@ -46,8 +49,8 @@ def city_panel(
         "missing": figures.missing,
         "decisions_per_s": round(figures.recent_decisions / RATE_S, 2),
         "latency_ms": {stage: _percentiles(values) for stage, values in figures.times_s.items()},
-        "alarms": [dataclasses.asdict(alarm) for alarm in alarms],
-        "commands": commands,
+        "alarms": [{**fields(alarm), "ended_s": None if alarm.is_active else alarm.ended_s} for alarm in alarms],
+        "commands": [fields(command) for command in commands],
     }
 
 

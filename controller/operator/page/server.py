@@ -274,7 +274,7 @@ class PageServer(FrameServer[LiveWatcher]):
         watcher.sent_view, watcher.sent_s = request.view, time.monotonic()
         watcher.step_number, watcher.collected_number = newest.number, collected.number
         watcher.modes, watcher.has_end = newest.modes, has_ended
-        return frames.encode(newest.number + 1, newest.at_s, is_new_view, sections)
+        return frames.encode(newest.number + 1, newest.event.at_s, is_new_view, sections)
 
     def _states(self, view: View, newest: KeptStep, others: Mapping[int, str]) -> dict[int, str]:
         """The states in view, by signal; those of the controlled ones come first. `others`: of uncontrolled ones."""
@@ -309,13 +309,12 @@ class PageServer(FrameServer[LiveWatcher]):
         state, collector = self._state, self._collector
         durations = list(state.durations)
         begin_s = time.monotonic() - RATE_S
-        recent = sum(each.decisions for each in durations if each.monotonic_s > begin_s)
-        times_s = {stage: [getattr(each.times, f"{stage}_s") for each in durations] for stage in STAGES}
+        recent = sum(decisions for monotonic_s, decisions, _ in durations if monotonic_s > begin_s)
+        times_s = {stage: [getattr(times, f"{stage}_s") for _, _, times in durations] for stage in STAGES}
         figures = RunFigures(state.decisions, state.missing, recent, times_s)
         alarms = self._service.alarms.current(with_ended=True)
-        commands = [fields(command) for command in state.commands()]
         return {
-            **panels.city_panel(fields(self._service.run()), figures, alarms, commands),
+            **panels.city_panel(fields(self._service.run()), figures, alarms, state.commands()),
             "collect_ms": round(1000 * collector.took_s, 2),
             "collect_interval_s": round(collector.interval_s, 3),
         }

@@ -34,18 +34,18 @@ class WatchedTl:
         steps, band, queue = self._steps, [], []
         kept = self._state.since(self._number)
         for step in kept:
-            band += [[shown.begin_s, shown.end_s, *shown.states[self._place]] for shown in step.shown]
-            encoded = encode_tl_step(step, self.contract, ControlMode(step.modes[self._index]))
+            band += [[shown.begin_s, shown.end_s, *shown.states[self._place]] for shown in step.event.shown]
+            encoded = encode_tl_step(step.event, self.contract, ControlMode(step.modes[self._index]))
             if encoded is None:
                 continue
             steps.append(encoded)
             if encoded.HasField("decision"):
-                queue.append([step.at_s, int(step.halting[self._rows].sum())])
+                queue.append([encoded.at_s, int(step.halting[self._rows].sum())])
         history = TlHistory(steps, band, queue, self._after_s)
         if kept:
-            self._number = kept[-1].number
+            self._number, newest = kept[-1].number, kept[-1].event
             # what was sent for the seconds up to the next reading is part of this step
-            self._after_s = max([kept[-1].at_s, *(sent.at_s for sent in kept[-1].sent)])
+            self._after_s = max([newest.at_s, *(sent.at_s for sent in newest.sent)])
         self._steps = steps[_begin_of_newest(steps) :]
         return history
 

@@ -1,6 +1,7 @@
 """An operated run without SUMO: a loop that notes what commands change, and a thread that applies them."""
 
 import contextlib
+import functools
 import threading
 from types import SimpleNamespace
 
@@ -18,6 +19,17 @@ from serving.client.tls_files import ChangingTls
 from signals.fallback.control_mode import ModeState, operator_mode
 
 TLS = ("SA101", "SA102", "SA103")
+
+
+def set_modes(tls, mode, author, for_s=0.0):
+    """A command as `command_of` takes it: (method of the queue, its arguments)."""
+    return "set_modes", tls, mode, for_s, author
+
+
+def command_of(queue, command):
+    """A command of the queue, from its method's name and arguments."""
+    method, *arguments = command
+    return functools.partial(getattr(queue, method), *arguments)
 
 
 class Loop:

@@ -8,14 +8,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.config import parse
-from controller.operator.command_queue import PauseRun, ResumeRun, SetModes, StepRun
 from controller.operator.operator_interface import OperatorInterface
 from controller.release import Stop
 from controller.sumo.connection import SumoConnectionLost
 from controller.telemetry.metrics import ControllerMetrics
 from signals.fallback.control_mode import OperatorMode
 from tests.conftest import GRID
-from tests.controller.operator.operated_runs import Loop, contracts
+from tests.controller.operator.operated_runs import Loop, command_of, contracts, set_modes
 
 
 class Recorder(SimpleNamespace):
@@ -70,7 +69,7 @@ def submitted(interface, *requests, after_s=0.0):
     def run():
         time.sleep(after_s)
         for request in requests:
-            interface.queue.submit(request, 10)
+            interface.queue.submit(command_of(interface.queue, request), 10)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -87,7 +86,7 @@ def test_a_run_without_a_wait_is_neither_kept_alive_nor_renewed(recorder, stop):
 def test_a_paused_run_beats_and_keeps_its_guard_more_often_than_its_watchdog(recorder, stop, tmp_path):
     interface = interface_of(recorder, watchdog_s=1, tmp_path=tmp_path)
     interface.pace.pause()
-    thread = submitted(interface, ResumeRun("ann"), after_s=1.5)
+    thread = submitted(interface, ("resume", "ann"), after_s=1.5)
     interface.before_step(recorder.loop, 500.0, recorder, stop)
     thread.join()
     gaps = [b - a for a, b in zip(recorder.kept_alive, recorder.kept_alive[1:], strict=False)]
@@ -99,8 +98,8 @@ def test_a_paused_run_beats_and_keeps_its_guard_more_often_than_its_watchdog(rec
 def test_commands_are_applied_while_the_run_is_paused(recorder, stop):
     interface = interface_of(recorder)
     interface.pace.pause()
-    fixed = SetModes(("SA101",), OperatorMode.FIXED, "ann", 40.0)
-    thread = submitted(interface, PauseRun("bob"), fixed, StepRun(7.0, "ann"))
+    fixed = set_modes(("SA101",), OperatorMode.FIXED, "ann", 40.0)
+    thread = submitted(interface, ("pause", "bob"), fixed, ("step", 7.0, "ann"))
     assert interface.before_step(recorder.loop, 500.0, recorder, stop) == 7.0
     thread.join()
     assert recorder.loop.modes()["SA101"] == "fixed"
@@ -109,7 +108,7 @@ def test_commands_are_applied_while_the_run_is_paused(recorder, stop):
 
 def test_a_step_ends_where_an_operators_mode_ends(recorder, stop):
     interface = interface_of(recorder)
-    thread = submitted(interface, SetModes(("SA101",), OperatorMode.HOLD, "ann", 40.0))
+    thread = submitted(interface, set_modes(("SA101",), OperatorMode.HOLD, "ann", 40.0))
     end_s = 500.0
     while end_s == 500.0:
         end_s = interface.before_step(recorder.loop, 500.0, recorder, stop)

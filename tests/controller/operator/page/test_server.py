@@ -145,7 +145,7 @@ def test_uncontrolled_signals_are_shown_as_they_were_read(grid_city, grid_street
 
 def test_a_step_wakes_the_page_only_for_watchers_that_wait_for_it(page, monkeypatch):
     woken, wake = [], page.server._woken
-    monkeypatch.setattr(page.server, "_woken", lambda: woken.append(page.state.newest.at_s) or wake())
+    monkeypatch.setattr(page.server, "_woken", lambda: woken.append(page.state.newest.event.at_s) or wake())
 
     async def work(session):
         async with Browser(session, page) as browser:
