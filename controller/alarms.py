@@ -123,11 +123,6 @@ def with_instructions(alarm: pb.Alarm) -> pb.Alarm:
     return alarm
 
 
-def urgency(alarm: pb.Alarm) -> tuple[bool, float]:
-    """Sorts active alarms: critical ones first, then by begin."""
-    return alarm.severity != CRITICAL, alarm.since_s
-
-
 class Alarms:
     """The alarms of a run: a subscriber, and a collector of Prometheus metrics. Every method may be called by any
     thread."""
@@ -140,7 +135,9 @@ class Alarms:
             tls: number of controlled TLs.
             wall_clock: seconds since 1970.
         """
-        self._tl_of_signal, self._tls, self._wall_clock = tl_of_signal, tls, wall_clock
+        self._tl_of_signal = tl_of_signal
+        self._tls = tls
+        self._wall_clock = wall_clock
         self._lock = threading.Lock()
         self._active: dict[str, _Active] = {}
         self._ended: deque[_Active] = deque(maxlen=MAX_ENDED)
@@ -264,7 +261,9 @@ class Alarms:
         yield family
 
     def _sorted(self) -> list[pb.Alarm]:
-        return sorted((each.listed() for each in self._active.values()), key=urgency)
+        """Active alarms: critical ones first, then by begin."""
+        active = [each.listed() for each in self._active.values()]
+        return sorted(active, key=lambda alarm: (alarm.severity != CRITICAL, alarm.since_s))
 
     def _follow_modes(self, commanded: Iterable[str], decisions: Iterable[tuple[str, str, ControlMode]]) -> None:
         before = self._active.get(FALLBACK)
@@ -326,7 +325,9 @@ class Alarms:
             return
         active = self._begun(alarm_id)
         active.count += len(now.keys() - active.subjects.keys()) if count is None else count
-        active.last_s, active.subjects, active.text = self._now, now, text or active.text
+        active.last_s = self._now
+        active.subjects = now
+        active.text = text or active.text
 
     def _begun(self, alarm_id: str) -> _Active:
         if alarm_id not in self._active:

@@ -11,16 +11,17 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
 
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
 from controller.alarms import Alarms, UnknownAlarm
-from controller.events import OperatorAction, OperatorCommand
+from controller.decision_step import DecisionLoop
+from controller.events import OperatorAction
 from controller.operator.errors import OperatorError, Status
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import Pin, Saved, SavedModes, SetMode
 from controller.pace import Pace
+from controller.policies.served_policies import ServedPolicies
 from signals.fallback.control_mode import OperatorMode
 
 log = logging.getLogger("controller")
@@ -30,30 +31,7 @@ MAX_QUEUED = 1000
 MAX_AUTHOR_CHARS = 100
 
 
-class Pins(Protocol):
-    """Policies whose model numbers can be pinned."""
-
-    def check_pin(self, tl: str, version: int) -> None:
-        """Raise InputError if a version cannot be pinned, ProgramFailed if that is not known now."""
-
-    def pin(self, tl: str, version: int | None) -> None:
-        """Pin a version; None: the run's version again."""
-
-
-class Loop(Protocol):
-    """The part of the decision loop that commands change."""
-
-    now: float
-
-    @property
-    def intersections(self) -> Mapping[str, Any]: ...
-
-    def set_mode(self, tl: str, wanted: OperatorMode, author: str) -> OperatorCommand: ...
-
-    def note_action(self, action: OperatorAction) -> None: ...
-
-
-Command = Callable[[Loop], None]
+Command = Callable[[DecisionLoop], None]
 """Changes the run between two steps: one of the queue's commands, with its arguments."""
 
 
@@ -75,7 +53,7 @@ class CommandQueue:
     """The commands of one run."""
 
     def __init__(
-        self, state: RunState, pace: Pace, alarms: Alarms, saved: SavedModes, pins: Pins | None = None
+        self, state: RunState, pace: Pace, alarms: Alarms, saved: SavedModes, pins: ServedPolicies | None = None
     ) -> None:
         """Prepare the run.
 
@@ -89,7 +67,11 @@ class CommandQueue:
         self.modes: Mapping[str, SetMode] = {}
         """By TL, what operators have set. Replaced, never changed; so are the pins."""
         self.pinned: Mapping[str, Pin] = {}
-        self._state, self._pace, self._alarms, self._saved, self._pins = state, pace, alarms, saved, pins
+        self._state = state
+        self._pace = pace
+        self._alarms = alarms
+        self._saved = saved
+        self._pins = pins
         self._uncontrolled = Saved({}, {})
         """Saved entries that this run does not use: of other TLs, and pins if it asks no model. They stay in the
         file."""
@@ -131,7 +113,7 @@ class CommandQueue:
         """The simulated second at which a mode is taken back next; inf: none is."""
         return min((mode.until_s for mode in self.modes.values()), default=math.inf)
 
-    def restore(self, loop: Loop) -> None:
+    def restore(self, loop: DecisionLoop) -> None:
         """Apply what was saved, before the first step. Requests the contracts of pinned versions."""
         saved, now = self._saved.read(), loop.now
         known = loop.intersections
@@ -157,7 +139,7 @@ class CommandQueue:
         self._is_saved = self._to_save() == saved
         self._save()
 
-    def _restore_pin(self, pins: Pins, tl: str, pin: Pin) -> None:
+    def _restore_pin(self, pins: ServedPolicies, tl: str, pin: Pin) -> None:
         try:
             pins.check_pin(tl, pin.version)
         except (InputError, ProgramFailed) as error:
@@ -167,7 +149,7 @@ class CommandQueue:
         self.pinned = {**self.pinned, tl: pin}
         log.warning("%s begins with version %d, which %s pinned before this start", tl, pin.version, pin.author)
 
-    def apply(self, loop: Loop) -> None:
+    def apply(self, loop: DecisionLoop) -> None:
         """Apply the queued commands, and take modes back whose time is over. Called by the decision loop between two
         steps."""
         for tl, mode in self.modes.items():
@@ -200,13 +182,13 @@ class CommandQueue:
 
     # the commands: author and loop come last, because the caller adds the one and `apply` the other
 
-    def set_modes(self, tls: Sequence[str], mode: OperatorMode, for_s: float, author: str, loop: Loop) -> None:
+    def set_modes(self, tls: Sequence[str], mode: OperatorMode, for_s: float, author: str, loop: DecisionLoop) -> None:
         """Set TLs to a mode. `for_s`: simulated time after which it is policy again; 0: until it is taken back."""
         until_s = loop.now + for_s if for_s and mode is not OperatorMode.POLICY else math.inf
         for tl in tls:
             self._set_mode(loop, tl, mode, author, until_s)
 
-    def pin_model(self, tl: str, version: int | None, author: str, loop: Loop) -> None:
+    def pin_model(self, tl: str, version: int | None, author: str, loop: DecisionLoop) -> None:
         """Ask a TL's own model by number, which has been checked; None: the run's version or fleet again."""
         current = self.pinned.get(tl)
         wanted = None if version is None else Pin(version, author)
@@ -218,38 +200,38 @@ class CommandQueue:
         self._is_saved = False
         self.note("pin", tl, "latest" if version is None else str(version), author, loop)
 
-    def pause(self, author: str, loop: Loop) -> None:
+    def pause(self, author: str, loop: DecisionLoop) -> None:
         self._set_pace(self._pace.pause, "pause", "", author, loop)
 
-    def resume(self, author: str, loop: Loop) -> None:
+    def resume(self, author: str, loop: DecisionLoop) -> None:
         self._set_pace(self._pace.resume, "resume", "", author, loop)
 
-    def step(self, until_s: float, author: str, loop: Loop) -> None:
+    def step(self, until_s: float, author: str, loop: DecisionLoop) -> None:
         """Simulate to a moment and pause there."""
         self._set_pace(lambda: self._pace.step(until_s, loop.now), "step", f"{until_s:g}", author, loop)
 
-    def set_speed(self, speed: float, author: str, loop: Loop) -> None:
+    def set_speed(self, speed: float, author: str, loop: DecisionLoop) -> None:
         """Simulated seconds per wall second from now on; 0: as fast as possible."""
         self._set_pace(lambda: self._pace.set_speed(speed), "speed", f"{speed:g}", author, loop)
 
-    def acknowledge(self, alarm_id: str, author: str, loop: Loop) -> None:
+    def acknowledge(self, alarm_id: str, author: str, loop: DecisionLoop) -> None:
         if self._alarms.acknowledge(alarm_id, author):
             self.note("acknowledge", alarm_id, "", author, loop)
 
-    def note(self, action: str, target: str, value: str, author: str, loop: Loop) -> None:
+    def note(self, action: str, target: str, value: str, author: str, loop: DecisionLoop) -> None:
         """Log and record what an operator has done."""
         log.warning("%s: %s at second %g", author, " ".join(filter(None, (action, target, value))), loop.now)
         loop.note_action(OperatorAction(action, target, value, author))
         self._state.note(loop.now, action, target, value, author)
 
-    def _set_pace(self, change: Callable[[], None], action: str, value: str, author: str, loop: Loop) -> None:
+    def _set_pace(self, change: Callable[[], None], action: str, value: str, author: str, loop: DecisionLoop) -> None:
         """Change the pace, and note the command if it changed anything but the lateness."""
         before = self._pace.state[:3]
         change()
         if self._pace.state[:3] != before:
             self.note(action, "", value, author, loop)
 
-    def _set_mode(self, loop: Loop, tl: str, mode: OperatorMode, author: str, until_s: float) -> None:
+    def _set_mode(self, loop: DecisionLoop, tl: str, mode: OperatorMode, author: str, until_s: float) -> None:
         current = self.modes.get(tl)
         wanted = None if mode is OperatorMode.POLICY else SetMode(mode, author, loop.now, until_s)
         if current == wanted or (current and wanted and current._replace(at_s=0.0) == wanted._replace(at_s=0.0)):

@@ -64,7 +64,9 @@ class OperatorInterface:
             metrics, health: of the process.
             clock: wall time in s.
         """
-        self._health, self._clock, self._alarms = health, clock, alarms
+        self._health = health
+        self._clock = clock
+        self._alarms = alarms
         self._keep_alive_interval_s = min(KEEP_ALIVE_INTERVAL_S, config.city.controller.watchdog_s / 4)
         self.state = RunState(contracts, keeps_history=config.page is not None)
         """A subscriber of the decision events."""

@@ -1,4 +1,4 @@
-"""What is known of a run now, and a short history for the page: a subscriber of the decision events.
+"""The newest step of a run, and a short history for the page: a subscriber of the decision events.
 
 `add` is called by the thread of the decision loop and keeps references alone; nothing is encoded there. Readers in
 other threads get what is replaced as a whole and never changed, or take the lock.
@@ -35,7 +35,7 @@ MAX_TIMES = 256
 
 
 class KeptStep(NamedTuple):
-    """What is kept of a decision event: nothing that the next reading changes."""
+    """A decision event as it is kept: without what the next reading changes."""
 
     number: int
     """0 for the first event; -1: there was none yet."""
@@ -78,7 +78,7 @@ class RunState:
         """The newest step with decisions. Both are replaced, never changed."""
         self.second = 0.0
         self.decisions = self.missing = 0
-        """Of the run so far; decisions without those that were missing."""
+        """Counts of the run so far; decisions without those that were missing."""
         self.durations: deque[tuple[float, int, StepTimes]] = deque(maxlen=MAX_TIMES)
         """(time.monotonic, decisions, wall times) of the newest steps with decisions."""
         self._history: deque[KeptStep] = deque()

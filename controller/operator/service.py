@@ -65,7 +65,9 @@ class OperatorService:
             policy: what controls the TLs in mode policy.
             sumo: (host, port) of the SUMO that the controller is attached to.
         """
-        self.state, self.alarms, self.policies = state, alarms, policies
+        self.state = state
+        self.alarms = alarms
+        self.policies = policies
         self._queue, self._pace = queue, pace
         self._policy = policy
         self._sumo = f"{sumo[0]}:{sumo[1]}" if sumo else ""

@@ -1,5 +1,4 @@
-"""What a record has of a TL's decision step, as a sentence: what it saw, what it chose, what was permitted, and why
-not."""
+"""A TL's decision step as a sentence: what it saw, what it chose, what was permitted, and why not."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -162,7 +161,7 @@ def _phase(contract: pb.PolicyContract, signal: int, index: int) -> str:
 
 
 def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str) -> str:
-    """What the policy answered, and whether it counts."""
+    """The policy's answer, and if it counts."""
     decision = step.decision
     if _is_drivers(decision):
         return f"{driver or 'another driver than the policy'} decided"
@@ -182,7 +181,7 @@ def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str) -> st
 
 
 def _is_drivers(decision: record.Decision) -> bool:
-    """Whether a driver decided in the place of the policies, so that a missing answer is no failure."""
+    """True if a driver decided in the place of the policies, so that a missing answer is no failure."""
     return bool(decision.error) and not decision.failure
 
 
@@ -227,7 +226,7 @@ def _scores(contract: pb.PolicyContract, decision: record.Decision, index: int) 
 
 
 def _states(contract: pb.PolicyContract, step: record.TlStep) -> list[str]:
-    """What was permitted, second by second, which commands went out, and why a request was not permitted."""
+    """The permitted states second by second, the commands that went out, and why a request was not permitted."""
     changes: dict[str, list[str]] = {}
     last: dict[str, str] = {}
     handed: dict[str, None] = {}

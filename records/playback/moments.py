@@ -1,4 +1,4 @@
-"""What the street was like at one second of a record: states, control modes, queues, vehicles."""
+"""The street at one second of a record: states, control modes, queues, vehicles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ class Moment:
 
     at_s: float
     number: int
-    """Of the newest step; -1 without one."""
+    """Number of the newest step; -1 without one."""
     wall_ns: int
     """Wall clock of the newest step, ns since 1970; 0 without one."""
     hole: str
-    """What the record lacks at this second; "" if nothing."""
+    """The steps that the record lacks at this second, as a text; "" if none."""
     shown: tuple[str, ...]
     """By signal; empty if the record does not have what it shows."""
     modes: bytes
@@ -186,7 +186,7 @@ class MomentReader:
 
 
 def _hole(step: record.Step | None, following: record.Step | None) -> str:
-    """What is missing between two steps."""
+    """The steps that are missing between two, as a text."""
     if step is None or following is None or following.number <= step.number + 1:
         return ""
     missing = missing_steps(step.number + 1, following.number)

@@ -1,4 +1,4 @@
-"""What only a whole record says: alarms, commands, when control modes changed, counts, and what is missing.
+"""Alarms, commands, changes of control modes, counts, and gaps, for which a whole record must be read.
 
 A thread of its own reads the record once, while the page already shows any second of it. What lies after `read_to_s` is
 not known yet.
@@ -40,7 +40,7 @@ class Mark(NamedTuple):
 
 
 class TlHistory(NamedTuple):
-    """What is known of a TL's control mode at a second."""
+    """A TL's control mode at a second, as far as it is known."""
 
     since_s: float | None
     """Since when it has the mode; None: not known yet."""

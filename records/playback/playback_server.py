@@ -49,7 +49,9 @@ class PlaybackServer(FrameServer[PlaybackWatcher]):
             overview: of the record, which another thread reads.
         """
         super().__init__(site)
-        self._moments, self._panels, self._overview = moments, panels, overview
+        self._moments = moments
+        self._panels = panels
+        self._overview = overview
         self._pool = ThreadPoolExecutor(1, "playback")
 
     async def serve(self, until: asyncio.Event) -> None:

@@ -74,7 +74,7 @@ class RecordPage:
 
 
 def _start(reader: RunReader) -> tuple[RunStart, street_shapes.StreetShapes]:
-    """What the run began with, and the shapes of its network, by the first file that has both. Raises InputError."""
+    """The start of the run, and the shapes of its network, by the first file that has both. Raises InputError."""
     first_error: InputError | None = None
     for file in reader.files:
         try:
@@ -89,7 +89,7 @@ def _start(reader: RunReader) -> tuple[RunStart, street_shapes.StreetShapes]:
 
 
 def _about(reader: RunReader, timeline: Timeline, has_vehicles: bool) -> dict[str, Any]:
-    """What the page says of the record."""
+    """The record as the page describes it."""
     city = reader.city
     return {
         "run": city.run,

@@ -1,4 +1,4 @@
-"""What a record has for the page's panels at one second: a TL's messages, and the run as a whole."""
+"""The page's panels at one second of a record: a TL's messages, and the run as a whole."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,10 @@ class RecordPanels:
             layout: of its TLs and lanes.
             driver: what decided in the place of the policies.
         """
-        self._moments, self._overview, self._layout, self._driver = moments, overview, layout, driver
+        self._moments = moments
+        self._overview = overview
+        self._layout = layout
+        self._driver = driver
         self._timeline = moments.timeline
 
     def city(self, moment: Moment) -> dict[str, Any]:

@@ -1,5 +1,4 @@
-"""What is read from SUMO for the page alone, and when: only while there is a watcher, and within a share of the wall
-time.
+"""Reads from SUMO what the page alone needs: only while there is a watcher, and within a share of the wall time.
 
 These are the vehicles in view, and the states of uncontrolled signals in view.
 """
@@ -7,35 +6,24 @@ These are the vehicles in view, and the states of uncontrolled signals in view.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from controller.operator.page.frames import NO_VEHICLES, Vehicles, View
 from controller.operator.page.street_data import StreetData
-from controller.sumo.connection import CommandRejected
+from controller.sumo.connection import CommandRejected, SumoConnection
 
 log = logging.getLogger("controller")
 
 COLLECT_SHARE = 0.03
-"""Of the wall time, what reading takes at most."""
+"""Share of the wall time that reading takes at most."""
 MIN_INTERVAL_S = 0.1
 """Wall time between two readings, at least."""
 
 
-class StreetSource(Protocol):
-    """The part of a connection to SUMO that is read."""
-
-    def shown(self) -> dict[str, str]: ...
-
-    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]: ...
-
-    def signal_states(self, links_of: Mapping[str, int]) -> list[str]: ...
-
-
 class Collected(NamedTuple):
-    """What was read from SUMO for the watchers."""
+    """Vehicles and states that were read from SUMO for the watchers."""
 
     number: int
     """Counts readings."""
@@ -72,13 +60,13 @@ class Collector:
         self._read: tuple[float, View] | None = None
         """(simulated second, view) of the newest reading."""
         self._is_rejected = False
-        """Whether SUMO has rejected a request: then nothing more is read."""
+        """Set once SUMO has rejected a request: then nothing more is read."""
         self.took_s = 0.0
         """Wall time of the newest reading."""
         self.interval_s = MIN_INTERVAL_S
         """Wall time to the next one."""
 
-    def collect(self, source: StreetSource, now: float) -> bool:
+    def collect(self, connection: SumoConnection, now: float) -> bool:
         """Read what is in view if that is due; return whether it was read. Called by the decision loop's thread.
 
         A rejection ends the reading and not the run. Raises SumoConnectionLost, WaitAborted, and CommandRejected if
@@ -91,10 +79,10 @@ class Collector:
         if begin < self._next_s:
             return False
         junction, radius_m = self._circle(view)
-        source.shown()  # receives the answer that is due first: its rejection is not one of the page's
+        connection.shown()  # receives the answer that is due first: its rejection is not one of the page's
         try:
-            values = source.vehicles_near(junction, radius_m).astype(np.float32)
-            states = self._states(source, view)
+            values = connection.vehicles_near(junction, radius_m).astype(np.float32)
+            states = self._states(connection, view)
         except CommandRejected as error:
             self._is_rejected = True
             log.warning("second %g: the live page no longer reads vehicles and uncontrolled signals: %s", now, error)
@@ -106,14 +94,14 @@ class Collector:
         self._next_s = begin + self.interval_s
         return True
 
-    def _states(self, source: StreetSource, view: View) -> dict[int, str]:
+    def _states(self, connection: SumoConnection, view: View) -> dict[int, str]:
         """By index, the states of uncontrolled signals in view."""
         if not self._uncontrolled:
             return {}
         wanted = [k for k in self._street.signals_in(view) if k in self._uncontrolled]
         if not wanted:
             return {}
-        states = source.signal_states({self._uncontrolled[k]: self._street.links[k] for k in wanted})
+        states = connection.signal_states({self._uncontrolled[k]: self._street.links[k] for k in wanted})
         return dict(zip(wanted, states, strict=True))
 
     def _circle(self, view: View) -> tuple[str, float]:

@@ -8,7 +8,7 @@ from controller.operator.errors import OperatorError, Status
 
 
 class Action(NamedTuple):
-    """What an action of the page calls."""
+    """The method that an action of the page calls."""
 
     method: str
     fields: Mapping[str, str] = {}

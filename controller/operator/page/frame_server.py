@@ -20,7 +20,7 @@ from controller.operator.page.site import Site
 
 MAX_WATCHERS = 200
 MAX_REQUEST_BYTES = 4096
-"""Of a browser's message."""
+"""Limit of a browser's message."""
 MAX_S = 1e12
 """Bound of the second that a browser asks for; SUMO's times are far below."""
 SEND_TIMEOUT_S = 30.0

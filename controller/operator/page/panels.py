@@ -21,7 +21,7 @@ RATE_S = 30.0
 MAX_SENTENCES = 40
 """Decisions that are put into sentences at once."""
 STAGES = ("sumo", "observe", "inference", "apply")
-"""Of a decision step, in their order."""
+"""Stages of a decision step, in their order."""
 
 
 class RunFigures(NamedTuple):
@@ -31,7 +31,7 @@ class RunFigures(NamedTuple):
     """So far, without those that were missing."""
     missing: int
     recent_decisions: int
-    """Of the newest RATE_S."""
+    """Decisions of the newest RATE_S."""
     times_s: Mapping[str, Sequence[float]]
     """By stage, of the newest steps."""
 
@@ -60,7 +60,7 @@ def _percentiles(values_s: Sequence[float]) -> list[float]:
 
 
 class TlHistory(NamedTuple):
-    """What happened at a TL in a span of simulated time: after one second, up to another."""
+    """A TL in a span of simulated time: after one second, up to another."""
 
     steps: Sequence[record.TlStep]
     """In their order; they may begin before the span, so that the newest decision is one of them."""

@@ -37,7 +37,7 @@ from controller.operator.service import OperatorService
 MIN_FRAME_INTERVAL_S = 0.1
 """Wall time between two frames of a watcher, at least: vehicles are not read more often either."""
 FRAME_SHARE = 0.03
-"""Of a processor's time, what making frames for all watchers takes at most."""
+"""Share of a processor's time that making frames for all watchers takes at most."""
 IDLE_INTERVAL_S = 1.0
 """Wall time after which a watcher gets a frame without news: it shows that the connection lives."""
 CITY_INTERVAL_S = 1.0
@@ -50,7 +50,7 @@ LAST_FRAME_S = 0.2
 NOW = (
     "mode", "since_s", "set_by", "until_s", "model", "version", "pinned_version", "reason", "decided_s",
 )  # fmt: skip
-"""What a TL's panel shows of its state in the operator API."""
+"""Fields of a TL's state in the operator API that its panel shows."""
 
 
 class LiveWatcher(Watcher):
@@ -72,9 +72,9 @@ class LiveWatcher(Watcher):
         self.modes = b""
         self.tl: WatchedTl | None = None
         self.export: dict[str, Any] = {}
-        """Of its TL, as it was sent last."""
+        """Where its TL's model comes from, as it was sent last."""
         self.has_end = False
-        """Whether it knows that the run has ended."""
+        """True once it knows that the run has ended."""
 
 
 class PageServer(FrameServer[LiveWatcher]):
@@ -93,7 +93,10 @@ class PageServer(FrameServer[LiveWatcher]):
             collector: reads from SUMO for the page.
         """
         super().__init__(site)
-        self._street, self._service, self._exports, self._collector = site.street, service, exports, collector
+        self._street = site.street
+        self._service = service
+        self._exports = exports
+        self._collector = collector
         self._awaiting: set[LiveWatcher] = set()
         """Those that have asked and wait for news: a step wakes the page for them alone."""
         self._made_s = 0.0

@@ -1,5 +1,4 @@
-"""What every page serves, live or of a record: its files, what never changes, and the refusal of other sites'
-requests."""
+"""The part of HTTP that every page has, live or of a record: files, what never changes, refusals of other sites."""
 
 import logging
 import socket

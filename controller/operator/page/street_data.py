@@ -1,4 +1,4 @@
-"""What never changes during a run, as one gzip JSON: shapes, signals with their links, TLs with their contracts."""
+"""The data that never change during a run, as one gzip JSON: shapes, signals with their links, TLs with contracts."""
 
 import gzip
 import json
@@ -44,7 +44,9 @@ class StreetData:
             driver: what decides in the place of the policies; "" for policies.
             record: what the page says of a record that it plays; None: the run is live.
         """
-        self.layout, self.shapes, self.driver = layout, shapes, driver
+        self.layout = layout
+        self.shapes = shapes
+        self.driver = driver
         middles = _signal_middles(street, shapes)
         controlled = set(layout.signals)
         uncontrolled = [signal for signal in middles if signal not in controlled]

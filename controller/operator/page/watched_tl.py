@@ -11,7 +11,7 @@ from signals.fallback.control_mode import ControlMode
 
 
 class WatchedTl:
-    """What is new at a TL since a browser's last frame. Used by the page's thread."""
+    """Tells what is new at a TL since a browser's last frame. Used by the page's thread."""
 
     def __init__(self, state: RunState, layout: TlLayout, tl: str) -> None:
         """`layout`: with the lanes of the readings."""
@@ -19,19 +19,21 @@ class WatchedTl:
         self._state, self._index = state, layout.index[tl]
         self._place, self._rows = layout.places[tl], layout.lane_rows[tl]
         self._number = -1
-        """Of the newest step that the browser has."""
+        """Number of the newest step that the browser has."""
         self._after_s = -math.inf
         self._steps: list[record.TlStep] = []
         """From the newest decision and the newest states on."""
 
     @property
     def is_first(self) -> bool:
-        """Whether the browser has nothing of this TL yet."""
+        """True while the browser has nothing of this TL yet."""
         return self._number < 0
 
     def news(self) -> TlHistory:
-        """What happened since the last call; at first, the whole history."""
-        steps, band, queue = self._steps, [], []
+        """Return the steps since the last call; at first, the whole history."""
+        steps = self._steps
+        band = []
+        queue = []
         kept = self._state.since(self._number)
         for step in kept:
             band += [[shown.begin_s, shown.end_s, *shown.states[self._place]] for shown in step.event.shown]
