@@ -39,16 +39,6 @@ class Mark(NamedTuple):
     text: str
 
 
-class TlHistory(NamedTuple):
-    """A TL's control mode at a second, as far as it is known."""
-
-    since_s: float | None
-    """Since when it has the mode; None: not known yet."""
-    set_by: str
-    """Author, if an operator set the mode."""
-    pinned_version: int
-
-
 class Overview:
     """Filled by `read`, in a thread of its own; everything else may be called by any thread."""
 
@@ -88,13 +78,12 @@ class Overview:
                 if time.monotonic() > pause_at_s:
                     time.sleep(PAUSE_S)
                     pause_at_s = time.monotonic() + SLICE_S
-        except (InputError, OSError) as error:
-            self._reader.missing.append(f"the overview ends at second {self.read_to_s:g}: {error}")
         except Exception as error:
-            log.exception("the overview of the record")
-            self._reader.missing.append(
-                f"the overview ends at second {self.read_to_s:g}: {type(error).__name__}: {error}"
-            )
+            reason = str(error)
+            if not isinstance(error, InputError | OSError):
+                log.exception("the overview of the record")
+                reason = f"{type(error).__name__}: {error}"
+            self._reader.missing.append(f"the overview ends at second {self.read_to_s:g}: {reason}")
         with self._lock:
             self._losses, self.is_complete = list(self._reader.missing), True
 
@@ -113,13 +102,15 @@ class Overview:
                 "unshown_marks": self._unshown_marks,
             }
 
-    def tl(self, tl: str, at_s: float) -> TlHistory:
+    def tl(self, tl: str, at_s: float) -> dict[str, Any]:
+        """Since when a TL has its control mode (None: not known yet), which operator set it, and its pinned version."""
         with self._lock:
             if at_s > self.read_to_s and not self.is_complete:
-                return TlHistory(None, "", 0)
-            since_s = _newest(self._modes[tl], at_s, (self._reader.city.begin_s, 0))[0]
-            author = _newest(self._set_by[tl], at_s, (0.0, ""))[1]
-            return TlHistory(since_s, author, _newest(self._pinned[tl], at_s, (0.0, 0))[1])
+                return {"since_s": None, "set_by": "", "pinned_version": 0}
+            since_s, _ = _newest(self._modes[tl], at_s, (self._reader.city.begin_s, 0))
+            _, author = _newest(self._set_by[tl], at_s, (0.0, ""))
+            _, version = _newest(self._pinned[tl], at_s, (0.0, 0))
+            return {"since_s": since_s, "set_by": author, "pinned_version": version}
 
     def alarms(self, at_s: float) -> list[control_pb2.Alarm]:
         with self._lock:

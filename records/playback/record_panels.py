@@ -81,7 +81,6 @@ class RecordPanels:
 
     def _now(self, tl: str, moment: Moment, steps: Sequence[record.TlStep]) -> dict[str, Any]:
         """A TL's control mode, and its newest decision. `steps`: up to the second that is shown."""
-        history = self._overview.tl(tl, moment.at_s)
         decided = [k for k, step in enumerate(steps) if step.HasField("decision")]
         newest = steps[decided[-1]] if decided else record.TlStep()
         since = steps[decided[-1] :] if decided else []
@@ -91,12 +90,10 @@ class RecordPanels:
         override = f"{overridden[-1]['signal']}: {overridden[-1]['reason']}" if overridden else ""
         return {
             "mode": ControlMode(moment.modes[self._layout.index[tl]]).name.lower(),
-            "since_s": history.since_s,
-            "set_by": history.set_by,
+            **self._overview.tl(tl, moment.at_s),
             "until_s": 0.0,
             "model": newest.decision.model,
             "version": newest.decision.version,
-            "pinned_version": history.pinned_version,
             "reason": newest.decision.failure or override,
             "decided_s": newest.at_s,
         }
