@@ -77,23 +77,65 @@ class Page(OperatedRun):
 class Browser:
     """A watcher that asks for frames as the page does."""
 
-    def __init__(self, session, page):
-        self._session, self._page = session, page
+    def __init__(self, url, **headers):
+        """Connect. Raises aiohttp.WSServerHandshakeError."""
+        self._runner = asyncio.Runner()
 
-    async def __aenter__(self):
-        self.socket = await self._session.ws_connect(f"{self._page.url}/live", headers={"Origin": self._page.url})
+        async def connect():
+            self._session = aiohttp.ClientSession()
+            try:
+                return await self._session.ws_connect(f"{url}/live", headers={"Origin": url, **headers})
+            except BaseException:
+                await self._session.close()
+                raise
+
+        self.socket = self._runner.run(connect())
+
+    def send(self, data):
+        sending = self.socket.send_bytes(data) if isinstance(data, bytes) else self.socket.send_str(data)
+        self._runner.run(sending)
+
+    def ask(self, view=VIEW, **request):
+        self.send(json.dumps({"view": view, **request}))
+
+    def receive(self, timeout_s=5.0):
+        """The next message; its frame if it has one. Raises TimeoutError."""
+        message = self._runner.run(self.socket.receive(timeout=timeout_s))
+        return decode(message.data) if message.type is aiohttp.WSMsgType.BINARY else message
+
+    def frame(self, timeout_s=5.0, **request):
+        """Ask for a frame, and wait for it."""
+        self.ask(**request)
+        return self.receive(timeout_s)
+
+    def end(self, timeout_s=5.0):
+        """Wait until the server closes the connection; return the code."""
+        assert self.receive(timeout_s).type is aiohttp.WSMsgType.CLOSE
+        return self.socket.close_code
+
+    def close(self):
+        self._runner.run(self.socket.close())
+        self._runner.run(self._session.close())
+        self._runner.close()
+
+    def __enter__(self):
         return self
 
-    async def __aexit__(self, *_):
-        await self.socket.close()
+    def __exit__(self, *_):
+        self.close()
 
-    async def ask(self, view=VIEW, tl=None, fresh=False):
-        await self.socket.send_json({"view": view, "tl": tl, "fresh": fresh})
 
-    async def frame(self, timeout_s=5.0, **request):
-        """Ask for a frame, and wait for it."""
-        await self.ask(**request)
-        return decode(await self.socket.receive_bytes(timeout=timeout_s))
+def fetch(url, method="GET", data=None, **headers):
+    """(status, headers, body) of a request."""
+
+    async def work():
+        async with (
+            aiohttp.ClientSession(auto_decompress=False) as session,
+            session.request(method, url, data=data, headers=headers) as response,
+        ):
+            return response.status, response.headers, await response.read()
+
+    return asyncio.run(work())
 
 
 class SlowLine:
@@ -139,13 +181,3 @@ class SlowLine:
 
     def close(self):
         self._socket.close()
-
-
-def run(work):
-    """Run a coroutine function with an HTTP session."""
-
-    async def main():
-        async with aiohttp.ClientSession() as session:
-            return await work(session)
-
-    return asyncio.run(main())
