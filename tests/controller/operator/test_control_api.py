@@ -1,7 +1,6 @@
 """The control API over real gRPC: commands, watchers, malformed input, certificates."""
 
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -195,27 +194,15 @@ def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory():
 
 
 def test_a_hundred_watchers_see_a_command_and_leave_room_for_more(operated, client):
-    seen = set()
-
-    def watch(k):
-        for message in client.watch(0.1):
-            if message.commands:
-                seen.add(k)
-                return
-
-    threads = [threading.Thread(target=watch, args=(k,)) for k in range(100)]
-    for thread in threads:
-        thread.start()
-    client.call("SetMode", pb.SetModeRequest(tls=["all"], mode="hold", author="ann"))
-    for thread in threads:
-        thread.join(30)
-    assert seen == set(range(100))
+    with ThreadPoolExecutor(100) as pool:
+        seen = [pool.submit(next, filter(lambda message: message.commands, client.watch(0.1))) for _ in range(100)]
+        client.call("SetMode", pb.SetModeRequest(tls=["all"], mode="hold", author="ann"))
+        assert all(each.result(30).commands[-1].author == "ann" for each in seen)
 
 
-def test_a_watcher_beyond_the_limit_is_refused_and_a_place_is_given_back(monkeypatch):
+def test_a_watcher_beyond_the_limit_is_refused_and_a_place_is_given_back(monkeypatch, operated):
     monkeypatch.setattr(control_rpcs, "MAX_WATCHERS", 2)
     monkeypatch.setattr(control_rpcs, "WAKE_INTERVAL_S", 0.05)
-    operated = OperatedRun()
     with operated.client() as client:
         streams = [client.watch() for _ in range(3)]
         next(streams[0]), next(streams[1])
@@ -232,9 +219,8 @@ def test_a_watcher_beyond_the_limit_is_refused_and_a_place_is_given_back(monkeyp
                 time.sleep(0.05)
 
 
-def test_a_command_waits_for_a_step_no_longer_than_its_deadline(monkeypatch):
+def test_a_command_waits_for_a_step_no_longer_than_its_deadline(monkeypatch, operated):
     monkeypatch.setattr(service, "APPLY_TIMEOUT_S", 0.1)
-    operated = OperatedRun()
     with operated.served() as address, ControlClient(address) as client:
         with pytest.raises(ProgramFailed, match="applied after the step in progress"):
             client.call("Pause", pb.PauseRequest(author="ann"))
@@ -256,24 +242,18 @@ def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
             return ComparedContracts(TLS, (), ())
 
     operated = OperatedRun(pins=Policies())
-    answered = []
 
-    def operate(client, name):
+    def operate(name):
         for k in range(5):
             mode = ("fixed", "hold", "policy")[(k + len(name)) % 3]
             client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode=mode, author=name))
             client.call("ReloadContracts", pb.ReloadContractsRequest(author=name))
             client.call("PinModel", pb.PinModelRequest(tl="SA102", version=str(k + 1), author=name))
-            answered.append(name)
+        return name
 
-    with operated.client() as client:
-        threads = [threading.Thread(target=operate, args=(client, "n" * k)) for k in range(1, 7)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+    with operated.client() as client, ThreadPoolExecutor(6) as pool:
+        assert len([*pool.map(operate, ["n" * k for k in range(1, 7)], timeout=60)]) == 6
         state = client.call("ListTls", pb.ListTlsRequest())
-    assert len(answered) == 30
     assert [command.number for command in state.commands] == sorted(command.number for command in state.commands)
     newest = {(command.action, command.target): command for command in state.commands}
     mode, pin = newest["set-mode", "SA101"], newest["pin", "SA102"]
