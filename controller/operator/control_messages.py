@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from controller.events import TlDecision
-from controller.pace import PaceState
 from protos import control_pb2 as pb
 from signals.policy import Answer
 
@@ -39,14 +38,6 @@ def fields(message: Any) -> dict[str, Any]:
         else:
             values[field.name] = fields(value) if is_message else value
     return values
-
-
-def run_message(second: float, pace: PaceState, policy: str, sumo: str) -> pb.Run:
-    return pb.Run(
-        second=second, is_paused=pace.is_paused, speed=pace.speed, step_until_s=pace.step_until_s,
-        lateness_s=pace.lateness_s,
-        late_steps=pace.late_steps, lost_s=pace.lost_s, policy=policy, sumo=sumo,
-    )  # fmt: skip
 
 
 def decision_message(decision: TlDecision, at_s: float) -> pb.TlDecision:

@@ -15,8 +15,8 @@ from city.config import MAX_SPEED
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
 from controller.alarms import Alarms, with_instructions
-from controller.operator import control_messages as messages
 from controller.operator.command_queue import CommandQueue, author_of
+from controller.operator.control_messages import decision_message
 from controller.operator.errors import OperatorError, Status
 from controller.operator.run_state import RunState
 from controller.pace import Pace
@@ -103,7 +103,8 @@ class OperatorService:
 
     def run(self) -> pb.Run:
         """The run as a whole."""
-        return messages.run_message(self.state.second, self._pace.state, self._policy, self._sumo)
+        pace = self._pace.state._asdict()
+        return pb.Run(second=self.state.second, policy=self._policy, sumo=self._sumo, **pace)
 
     def tl_states(self, tls: Sequence[str]) -> list[pb.TlState]:
         """The states of TLs, in their order."""
@@ -123,7 +124,7 @@ class OperatorService:
         return pb.Decisions(
             sequence=sequence,
             run=self.run(),
-            decisions=[messages.decision_message(decision, newest.at_s) for decision in newest.decisions],
+            decisions=[decision_message(decision, newest.at_s) for decision in newest.decisions],
             commands=self.state.commands(WATCHED_COMMANDS),
             active_alarms=[alarm.id for alarm in self.alarms.current()],
         )

@@ -6,6 +6,7 @@ put into another one.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode
-from signals.observation import MAX_CACHED_BATCHES, Readings, Rows
+from signals.observation import MAX_CACHED_BATCHES, Readings
 from signals.policy import Answer
 from signals.safety.conflicts import OverrideReason
 from signals.safety.signal_safety import Override, PermittedState, SignalCommand
@@ -54,8 +55,7 @@ class Encoder:
         self._modes: dict[str, ControlMode] = dict.fromkeys(self._index, ControlMode.POLICY)
         if state is not None:
             self._modes = {tl: MODE_OF[saved.mode] for tl, saved in zip(self._index, state.tls, strict=True)}
-        self._rows: dict[tuple[str, ...], slice | Rows] = {}
-        """By TLs, the rows of their lanes in the readings."""
+        self._rows_of = lru_cache(MAX_CACHED_BATCHES)(self._lanes.rows_of)
 
     def encode(self, event: DecisionEvent) -> tuple[record.Step, dict[str, record.TlStep]]:
         """The message of a step, and by TL those of the TLs that were due or needed commands."""
@@ -108,7 +108,7 @@ class Encoder:
 
     def readings(self, tls: tuple[str, ...], readings: Readings) -> dict[str, Any]:
         """The message of the readings for these TLs, in its parts."""
-        rows, by_vehicle = self._rows_of(tls), readings.by_vehicle
+        (_, rows), by_vehicle = self._rows_of(tls), readings.by_vehicle
         return dict(
             vehicles=readings.vehicles[rows].astype(np.uint32).tolist(),
             halting=readings.halting[rows].astype(np.uint32).tolist(),
@@ -119,13 +119,6 @@ class Encoder:
             speed_mps=by_vehicle.speed_mps.tolist(),
             waiting_s=by_vehicle.waiting_s.tolist(),
         )
-
-    def _rows_of(self, tls: tuple[str, ...]) -> slice | Rows:
-        if tls not in self._rows:
-            if len(self._rows) > MAX_CACHED_BATCHES:
-                self._rows.clear()
-            _, self._rows[tls] = self._lanes.rows_of(tls)
-        return self._rows[tls]
 
     def _by_tl(self, of_signals: Iterable[S]) -> dict[str, list[S]]:
         """Commands or overrides by TL."""
