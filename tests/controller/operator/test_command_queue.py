@@ -196,12 +196,22 @@ def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
         expected = {wanted[tl].value} if wanted[tl] is not POLICY else {"policy", "recovering"}
         assert modes[tl] in expected
         assert (operated.queue.modes[tl].until_s if tl in operated.queue.modes else math.inf) == until[tl]
-    assert {tl: pin.version for tl, pin in operated.queue.pinned.items()} == {
-        tl: v for tl, v in pinned.items() if v is not None
-    }
-    assert {tl: v for tl, v in operated.pins.pinned.items() if v is not None} == {
-        tl: v for tl, v in pinned.items() if v is not None
-    }
+    kept = {tl: version for tl, version in pinned.items() if version is not None}
+    assert {tl: pin.version for tl, pin in operated.queue.pinned.items()} == kept
+    assert {tl: version for tl, version in operated.pins.pinned.items() if version is not None} == kept
+
+
+@pytest.fixture
+def path(tmp_path):
+    """The file of the modes."""
+    return tmp_path / "operator.json"
+
+
+def run_before(path, *commands, now=0.0):
+    """A run that has ended after these commands."""
+    operated = OperatedRun(path, Pins(), Loop(now=now))
+    submit(operated, *commands)
+    operated.saved.close()
 
 
 def restarted(path, now=0.0, tls=TLS, pins=None):
@@ -210,17 +220,9 @@ def restarted(path, now=0.0, tls=TLS, pins=None):
     return operated
 
 
-def test_modes_and_pins_survive_a_restart_and_are_named(tmp_path, caplog):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path, Pins())
-    operated.loop.now = 100.0
-    submit(
-        operated,
-        set_modes(("SA101", "SA102"), FIXED, "ann", 60.0),
-        set_modes(("SA102",), HOLD, "bob"),
-        ("pin_model", "SA103", 7, "bob"),
-    )
-    operated.saved.close()
+def test_modes_and_pins_survive_a_restart_and_are_named(path, caplog):
+    for_both = set_modes(("SA101", "SA102"), FIXED, "ann", 60.0)
+    run_before(path, for_both, set_modes(("SA102",), HOLD, "bob"), ("pin_model", "SA103", 7, "bob"), now=100.0)
     again = restarted(path, 130.0, pins=Pins())
     assert again.loop.modes() == {"SA101": "fixed", "SA102": "hold", "SA103": "policy"}
     assert again.pins.pinned == {"SA103": 7} and again.queue.next_s == 160.0
@@ -228,58 +230,43 @@ def test_modes_and_pins_survive_a_restart_and_are_named(tmp_path, caplog):
     assert "SA103 begins with version 7, which bob pinned before this start" in caplog.text
 
 
-def test_a_mode_whose_time_is_over_is_not_restored(tmp_path):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path)
-    submit(operated, set_modes(("SA101",), FIXED, "ann", 60.0))
-    operated.saved.close()
-    assert restarted(path, 60.0).loop.modes()["SA101"] == "policy"
+@pytest.mark.parametrize(
+    ("begin_s", "now", "mode", "until_s"),
+    [
+        pytest.param(0.0, 60.0, "policy", math.inf, id="its time is over"),
+        pytest.param(5000.0, 10.0, "fixed", 70.0, id="a simulation that begins anew gives it its whole time"),
+    ],
+)
+def test_a_mode_is_restored_for_its_time(path, begin_s, now, mode, until_s):
+    run_before(path, set_modes(("SA101",), FIXED, "ann", 60.0), now=begin_s)
+    again = restarted(path, now)
+    assert again.loop.modes()["SA101"] == mode and again.queue.next_s == until_s
 
 
-def test_in_a_simulation_that_begins_anew_a_mode_has_its_whole_time(tmp_path):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path)
-    operated.loop.now = 5000.0
-    submit(operated, set_modes(("SA101",), FIXED, "ann", 60.0))
-    operated.saved.close()
-    again = restarted(path, 10.0)
-    assert again.loop.modes()["SA101"] == "fixed" and again.queue.next_s == 70.0
+def test_a_run_without_commands_writes_no_file(path):
+    restarted(path)
+    assert [each.suffix for each in path.parent.iterdir()] == [".lock"]
 
 
-def test_a_run_without_commands_writes_no_file(tmp_path):
-    restarted(tmp_path / "operator.json")
-    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
-
-
-def test_what_was_taken_back_does_not_come_back(tmp_path):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path, Pins())
-    submit(operated, set_modes(("SA101",), FIXED, "ann"), ("pin_model", "SA101", 2, "ann"))
-    submit(operated, set_modes(("SA101",), POLICY, "bob"), ("pin_model", "SA101", None, "bob"))
-    operated.saved.close()
+def test_what_was_taken_back_does_not_come_back(path):
+    set_before = set_modes(("SA101",), FIXED, "ann"), ("pin_model", "SA101", 2, "ann")
+    run_before(path, *set_before, set_modes(("SA101",), POLICY, "bob"), ("pin_model", "SA101", None, "bob"))
     again = restarted(path, pins=Pins())
     assert again.loop.commands == [] and again.queue.modes == {} and again.pins.pinned == {}
 
 
-def test_tls_that_a_run_does_not_control_keep_their_modes(tmp_path):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path, Pins())
-    submit(operated, set_modes(("SA101",), FIXED, "ann"), ("pin_model", "SA103", 2, "ann"))
-    operated.saved.close()
+def test_tls_that_a_run_does_not_control_keep_their_modes(path):
+    run_before(path, set_modes(("SA101",), FIXED, "ann"), ("pin_model", "SA103", 2, "ann"))
     other = restarted(path, tls=("SA102",))
     submit(other, set_modes(("SA102",), HOLD, "bob"))
     other.saved.close()
     again = restarted(path, pins=Pins())
-    assert again.loop.modes() == {"SA101": "fixed", "SA102": "hold", "SA103": "policy"} and again.pins.pinned == {
-        "SA103": 2
-    }
+    assert again.loop.modes() == {"SA101": "fixed", "SA102": "hold", "SA103": "policy"}
+    assert again.pins.pinned == {"SA103": 2}
 
 
-def test_a_pin_that_the_server_refuses_is_left_out_with_a_warning(tmp_path, caplog):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path, Pins())
-    submit(operated, ("pin_model", "SA101", 2, "ann"))
-    operated.saved.close()
+def test_a_pin_that_the_server_refuses_is_left_out_with_a_warning(path, caplog):
+    run_before(path, ("pin_model", "SA101", 2, "ann"))
     pins = Pins()
     pins.refusal = InputError("serves no version 2 of SA101")
     assert restarted(path, pins=pins).queue.pinned == {} and pins.pinned == {}
@@ -299,24 +286,22 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_file_is_moved_aside_with_one_warning(tmp_path, caplog, content):
-    path = tmp_path / "operator.json"
+def test_a_damaged_file_is_moved_aside_with_one_warning(path, caplog, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     operated = restarted(path)
     assert operated.loop.commands == []
     (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    (aside,) = tmp_path.glob("*.damaged")
+    (aside,) = path.parent.glob("*.damaged")
     assert str(aside) in warning.getMessage() and "\n" not in warning.getMessage()
     submit(operated, set_modes(("SA101",), FIXED, "ann"))
     assert json.loads(path.read_text())["modes"]["SA101"]["author"] == "ann"
     operated.saved.close()
     path.write_text("damaged again")
     restarted(path)
-    assert len([*tmp_path.glob("*.damaged")]) == 2
+    assert len([*path.parent.glob("*.damaged")]) == 2
 
 
-def test_two_controllers_of_one_file_do_not_share_it(tmp_path, caplog):
-    path = tmp_path / "operator.json"
+def test_two_controllers_of_one_file_do_not_share_it(path, caplog):
     first, second = OperatedRun(path), OperatedRun(path)
     assert "another controller of this city and SUMO uses it" in caplog.text
     submit(first, set_modes(("SA101",), FIXED, "ann"))
@@ -336,8 +321,7 @@ def test_files_are_told_apart_by_city_and_sumo(tmp_path, monkeypatch):
     )
 
 
-def test_a_full_disk_is_one_warning_and_the_run_goes_on(tmp_path, caplog):
-    path = tmp_path / "operator.json"
+def test_a_full_disk_is_one_warning_and_the_run_goes_on(path, caplog):
     operated = OperatedRun(path)
     path.mkdir()
     submit(operated, set_modes(("SA101",), FIXED, "ann"), set_modes(("SA102",), FIXED, "ann"))
