@@ -126,7 +126,7 @@ def test_choices_are_those_that_supersuit_applied_in_training(shared):
     actor = stable_baselines3.SOURCE.actor(folder / "model.zip", request).actor
     assert isinstance(actor, Actor)
     for agent in meta["agents"]:
-        own = padding.for_tl("SA101", "model.zip", actor, agent["obs_size"], agent["n_actions"])
+        own = padding.for_tl(actor, agent["obs_size"], agent["n_actions"])
         probabilities = own.evaluate(expected[f"x_{agent['index']}"], True)
         assert probabilities.shape[1] == agent["n_actions"]
         np.testing.assert_array_equal(probabilities.argmax(axis=1), expected[f"y_action_applied_{agent['index']}"])
