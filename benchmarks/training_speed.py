@@ -104,7 +104,8 @@ def training(city: config.City, seconds: float, workers: int) -> Iterator[Callab
     from simulation.executors import executor
     from training.episode import TrainingTask
     from training.ppo_config import PpoConfig
-    from training.trainer import Settings, Trainer
+    from training.settings import Settings
+    from training.trainer import Trainer
 
     with tempfile.TemporaryDirectory() as folder:
         ppo = PpoConfig(learning_rate=0.0, final_sharpness=1.0)

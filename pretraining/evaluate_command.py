@@ -54,9 +54,7 @@ def parser(prog: str) -> Parser:
         help="compare on the streets of a folder, or synthetic: on random ones that no training has (default: "
         "synthetic)",
     )
-    parser.add_argument(
-        "--street-count", type=int, default=50, metavar="N", help="number of synthetic streets (default: 50)"
-    )
+    flags.add_count(parser, "--street-count", 1, "number of synthetic streets", 50)
     parser.add_argument(
         "--arms",
         default="pretrained,fixed,actuated,max-pressure",
@@ -64,11 +62,9 @@ def parser(prog: str) -> Parser:
         help="pretrained, policy:FILE, fixed, actuated, max-pressure, greedy; the first is the candidate "
         "(default: pretrained,fixed,actuated,max-pressure)",
     )
-    parser.add_argument(
-        "--first-seed", type=int, default=1, metavar="N", help="seed of the first street's demand (default: 1)"
-    )
-    parser.add_argument("--seconds", type=float, metavar="S", help=f"simulated time (default: {DEFAULT_SECONDS:g})")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
+    flags.add_count(parser, "--first-seed", 0, "seed of the first street's demand", 1)
+    flags.add_seconds(parser, f"simulated time (default: {DEFAULT_SECONDS:g})", DEFAULT_SECONDS)
+    flags.add_workers(parser)
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write streets.csv there, and synthetic streets")
     return parser
@@ -76,10 +72,6 @@ def parser(prog: str) -> Parser:
 
 def _check(args: argparse.Namespace) -> None:
     """Check the flags' values. Raises InputError."""
-    for name, low in (("first_seed", 0), ("workers", 1), ("street_count", 1)):
-        flags.check_count(args, name, low)
-    if args.seconds is not None and not 1 <= args.seconds < math.inf:
-        raise InputError(f"--seconds {args.seconds:g} must be at least 1")
     if args.ray is not None and args.workers != 1:
         raise InputError(
             "--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out"
@@ -89,7 +81,7 @@ def _check(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate arms on many streets and return the exit code. Raises InputError, SimulationFailed."""
     arms = parse_arms(args.arms)
-    simulate = StreetSimulation(arms, args.seconds or DEFAULT_SECONDS)
+    simulate = StreetSimulation(arms, args.seconds)
     if args.out is not None:
         results_files.check_writable(args.out)
     if args.streets == SYNTHETIC:

@@ -1,8 +1,7 @@
-"""`greenserve pretrain evaluate --streets DIR|synthetic`: arms on many streets, each with the same random demand for all arms.
+"""`greenserve pretrain evaluate`: arms on many streets, each with the same random demand for all arms.
 
 A policy for any junction is judged by how often it is better than a baseline, by its worst street, and by gridlocks
-that a
-baseline does not have: a mean over streets hides all three.
+that a baseline does not have: a mean over streets hides all three.
 """
 
 import math

@@ -9,18 +9,18 @@ from city import program
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from city.program import GATE_FAILED
-from pretraining.state_files import gate_progress_file
+from pretraining.state_files import gate_state_file
 from simulation.executors import executor
 from training import flags
-from training.progress import interrupted, locked
+from training.saved_state import interrupted, locked
 
 if TYPE_CHECKING:
     from pretraining.selection import Outcome, Selection
 
 DEFAULT_KEEP = 3
 """Networks of a policy, unless --keep says how many."""
-GATE_STREETS, SECONDS = 60, 1200.0
-"""Defaults."""
+SECONDS = 1200.0
+"""Default of the simulated time."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m pretraining.select_command") -> int:
@@ -30,8 +30,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m pretraining.selec
     def select() -> int:
         args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
         check_gate(args)
-        flags.check(args)
-        resumable.append(gate_progress_file(args.out, args.model_number))
+        resumable.append(gate_state_file(args.out, args.model_number))
         with locked(args.out, args.model_number):
             return _select(args)
 
@@ -45,25 +44,19 @@ def parser(prog: str) -> Parser:
         description="Make one policy for any junction of those trained networks that are best at the gate.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".policy files of pretrain train")
-    parser.add_argument("--seconds", type=float, metavar="S", help=f"simulated time of a street (default: {SECONDS:g})")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
+    flags.add_seconds(parser, f"simulated time of a street (default: {SECONDS:g})", SECONDS)
+    flags.add_workers(parser)
     add_gate(parser)
     return parser
 
 
 def add_gate(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the gate, and of where the results are."""
-    parser.add_argument(
-        "--keep",
-        type=int,
-        metavar="K",
-        help=f"networks that the policy is made of (default: {DEFAULT_KEEP}, or all if they are fewer)",
-    )
-    parser.add_argument("--gate-streets", type=int, metavar="N", help=f"streets of the gate (default: {GATE_STREETS})")
+    keep = f"networks that the policy is made of (default: {DEFAULT_KEEP}, or all if they are fewer)"
+    flags.add_count(parser, "--keep", 1, keep)
+    flags.add_count(parser, "--gate-streets", 1, "streets of the gate", 60)
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
-    parser.add_argument(
-        "--model-number", type=int, default=1, metavar="N", help="model number of the policy (default: 1)"
-    )
+    flags.add_count(parser, "--model-number", 0, "model number of the policy", 1)
     parser.add_argument(
         "--out",
         type=Path,
@@ -76,10 +69,6 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
 
 def check_gate(args: argparse.Namespace) -> None:
     """Check the values of these flags. Raises InputError."""
-    for name in ("gate_streets", "keep"):
-        if getattr(args, name) is not None:
-            flags.check_count(args, name, 1)
-    flags.check_count(args, "model_number", 0)
     if args.ray is not None and args.workers != 1:
         raise InputError(
             "--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out"
@@ -120,8 +109,8 @@ def selection(args: argparse.Namespace, networks: int) -> "Selection":
         args.out,
         args.model_number,
         keep=keep,
-        street_count=args.gate_streets or GATE_STREETS,
-        seconds=args.seconds or SECONDS,
+        street_count=args.gate_streets,
+        seconds=args.seconds,
         workers=args.workers,
         ray=args.ray,
         resume=args.resume,

@@ -20,7 +20,6 @@ from training.transitions import Float32s
 
 FIRST_LOG_STD = -0.7
 """Initial log standard deviation of continuous actions: a standard deviation of 0.5."""
-MIN_LOG_STD, MAX_LOG_STD = -3.0, 1.0
 MASKED_LOGIT = -1e9
 """Logit of a padded action, so that it is never chosen."""
 
@@ -151,7 +150,7 @@ class ActorCritics:
             log_p = y - np.log(np.exp(y - y.max(1, keepdims=True)).sum(1, keepdims=True)) - y.max(1, keepdims=True)
             action = (log_p + rng.gumbel(size=y.shape)).argmax(1)
             return action[:, None].astype(np.float32), log_p[np.arange(len(action)), action].astype(np.float32)
-        log_std, mask = np.clip(self.arrays[-1][rows], MIN_LOG_STD, MAX_LOG_STD), self._mask[rows]
+        log_std, mask = self.arrays[-1][rows], self._mask[rows]
         noise = rng.standard_normal(y.shape).astype(np.float32)
         log_p = ((-0.5 * noise**2 - log_std) * mask).sum(1)
         return (y + np.exp(log_std) * noise).astype(np.float32), log_p.astype(np.float32)

@@ -14,7 +14,8 @@ from pretraining import selection
 from pretraining import streets_trainer as trainer
 from pretraining.streets_trainer import StreetsTrainer
 from pretraining.synthetic.streets import generate
-from training.phase_competition import street_learning
+from training import saved_state
+from training.phase_competition import policy_file
 from training.phase_competition.networks import CRITIC_SHAPES, initial_arrays
 from training.statistics import NotFinite
 
@@ -133,7 +134,7 @@ def test_networks_share_their_first_updates(streets, trained, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        ([*NETWORKS], "--shared-updates"),
+        ([*NETWORKS], "--shared-updates, --seed"),
         (["--networks", "2", "--seed", "6", "--shared-updates", "1"], "--seed"),
     ],
 )
@@ -171,10 +172,10 @@ def test_a_training_interrupted_before_a_network_is_saved_resumes_from_the_share
     assert train(streets, "whole", *NETWORKS, "--shared-updates", "1") == 0
     step = StreetsTrainer._next_update
 
-    def interrupted(self, log):
+    def interrupted(self):
         if self._update == 1:
             raise KeyboardInterrupt
-        return step(self, log)
+        step(self)
 
     monkeypatch.setattr(StreetsTrainer, "_next_update", interrupted)
     assert train(streets, "cut", *NETWORKS, "--shared-updates", "1") == 1
@@ -186,7 +187,7 @@ def test_a_training_interrupted_before_a_network_is_saved_resumes_from_the_share
 
 
 def test_shared_updates_that_diverge_end_all_trainings(streets, monkeypatch, capsys):
-    def diverged(self, log):
+    def diverged(self):
         raise NotFinite("diverged")
 
     monkeypatch.setattr(StreetsTrainer, "_next_update", diverged)
@@ -259,14 +260,14 @@ def test_a_training_interrupted_in_its_second_network_resumes_to_the_same_files(
     any_network_passes(monkeypatch)
     step, steps = StreetsTrainer._next_update, []
 
-    def interrupted(self, log):
+    def interrupted(self):
         if steps == [5, 5, 6]:
             raise KeyboardInterrupt
-        return counted(self, log)
+        counted(self)
 
-    def counted(self, log):
+    def counted(self):
         steps.append(self._settings.seed)
-        return step(self, log)
+        step(self)
 
     monkeypatch.setattr(StreetsTrainer, "_next_update", interrupted)
     assert train(streets, "cut", *NETWORKS) == 1
@@ -311,7 +312,7 @@ def test_a_network_that_diverges_does_not_end_the_others(streets, tmp_path, monk
     def run(self):
         if self._settings.seed == 5:
             raise NotFinite("a loss is not finite")
-        street_learning.save(self._settings.policy_file, initial_arrays(np.random.default_rng(6)), 1.0, {})
+        policy_file.save(self._settings.policy_file, initial_arrays(np.random.default_rng(6)), 1.0, {})
         return self._settings.policy_file
 
     any_network_passes(monkeypatch)
@@ -359,10 +360,10 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
     capsys.readouterr()
     assert main([*command, "--gate-streets", "1", "--resume"]) == 2
     assert "the gate to resume had another --gate-streets" in capsys.readouterr().err
-    monkeypatch.setattr(selection, "VERSION", "of another time")
+    monkeypatch.setattr(saved_state, "VERSION", "of another time")
     assert main([*command, "--resume"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "was begun by another version of greenserve; remove this file" in line
+    assert "was begun by another version of greenserve or SUMO; remove it and repeat the command" in line
     assert (tmp_path / "out" / "street_trial_1.policy").exists(), "a refused command removes nothing"
 
 

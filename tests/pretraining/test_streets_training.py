@@ -15,7 +15,7 @@ from pretraining.street_pool import StreetEpisode, StreetSimulator
 from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
 from pretraining.synthetic.streets import generate
 from simulation.trips import Trips
-from training.phase_competition import street_learning
+from training.phase_competition import policy_file
 from training.phase_competition.networks import initial_arrays
 from training.ppo_config import StreetPpo
 
@@ -92,10 +92,10 @@ def test_a_resumed_training_ends_like_an_uninterrupted_one(streets, tmp_path, mo
     cut = StreetsTrainer(settings(streets, tmp_path / "cut"), lambda line: None)
     step = cut._next_update
 
-    def once(log):
+    def once():
         if cut._update == 1:
             raise KeyboardInterrupt
-        return step(log)
+        step()
 
     monkeypatch.setattr(cut, "_next_update", once)
     with pytest.raises(KeyboardInterrupt):
@@ -110,13 +110,13 @@ def test_a_resumed_training_ends_like_an_uninterrupted_one(streets, tmp_path, mo
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"updates": 3, "seed": 2}, "had another --episodes, --seed; pass the same flags"),
+        ({"updates": 3, "seed": 2}, "had another --seed, --episodes; pass the same flags"),
         ({"heavy": 0.9}, "was begun by another version of greenserve or SUMO"),
     ],
 )
 def test_a_training_resumes_with_the_same_flags_and_version_only(change, message, streets, tmp_path):
     begun = StreetsTrainer(settings(streets, tmp_path), lambda line: None)
-    begun._save(begun._progress)
+    begun._save(begun._state)
     with pytest.raises(InputError, match=message):
         StreetsTrainer(settings(streets, tmp_path, resume=True, **change), lambda line: None)
 
@@ -212,7 +212,7 @@ def test_only_usual_demands_adapt_the_rate_of_a_street(shares, bounds, streets, 
 
 def test_a_written_policy_has_the_sharpness_in_its_scores(tmp_path):
     arrays = initial_arrays(np.random.default_rng(0))
-    street_learning.save(tmp_path / "x.policy", arrays, 3.0, {})
-    loaded = street_learning.load(tmp_path / "x.policy")
+    policy_file.save(tmp_path / "x.policy", arrays, 3.0, {})
+    loaded = policy_file.load(tmp_path / "x.policy")
     for k, (before, after) in enumerate(zip(arrays, loaded, strict=True)):
         np.testing.assert_array_equal(after, 3 * before if k in (8, 9) else before)

@@ -22,7 +22,7 @@ from greenserve.__main__ import main
 from signals.approach_features import FEATURES
 from tests.conftest import GRID
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations
-from training.phase_competition import street_learning
+from training.phase_competition import policy_file
 from training.phase_competition.networks import (
     CRITIC_SHAPES,
     Heuristic,
@@ -30,7 +30,7 @@ from training.phase_competition.networks import (
     StreetLayout,
     initial_arrays,
 )
-from training.phase_competition.street_learning import load, save
+from training.phase_competition.policy_file import load, save
 
 SIZES = {"A": (2, 5), "B": (4, 12), "C": (8, 20)}
 
@@ -190,7 +190,7 @@ def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, m
     (tmp_path / "city.toml").write_text(
         f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{name}"]\ndialect = "street"\n'
     )
-    street_learning.save(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
+    policy_file.save(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
     flags = [
         "--episodes",
         "1",
@@ -205,5 +205,5 @@ def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, m
     ]
     assert main(["train", "--start-from", start, *flags]) == 0
     output = capsys.readouterr()
-    start_s = float(re.search(r"before the first update: held-out ([\d.]+) s", output.err)[1])
-    assert float(re.search(r"held-out demand: ([\d.]+) s", output.out)[1]) <= start_s
+    start_s = float(re.search(r"before the first update: validation ([\d.]+) s", output.err)[1])
+    assert float(re.search(r"validation demand: ([\d.]+) s", output.out)[1]) <= start_s

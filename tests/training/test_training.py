@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import errno
-import json
 import shutil
 import signal
 import subprocess
@@ -23,12 +22,14 @@ from export.__main__ import main as export
 from serving.contract import from_saved_model
 from simulation.executors.this_process import ThisProcess
 from tests.conftest import GRID, ROOT
+from tests.training import states
 from training.__main__ import main
 from training.episode import TrainingTask
-from training.ppo import Learner
-from training.progress import Progress, locked, progress_file
+from training.learning import Learning
+from training.saved_state import locked, state_file
+from training.settings import Settings
 from training.statistics import FPS, NotFinite
-from training.trainer import Settings, Trainer
+from training.trainer import Trainer
 
 FIRST_KERNEL = "actor/_functional/_operations/1/_kernel/.ATTRIBUTES/VARIABLE_VALUE"
 """The kernel of an actor's first layer, in a checkpoint of TensorFlow 2."""
@@ -143,7 +144,7 @@ def test_resumed_training_comes_to_the_same_numbers(trained, interrupted, tmp_pa
     shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
     assert train(tmp_path, 3, "--resume") == 0
     assert curve_of(tmp_path) == curve_of(trained)
-    whole, resumed = (Progress(progress_file(folder, 3)).load() for folder in (trained, tmp_path))
+    whole, resumed = (states.read(state_file(folder, 3)) for folder in (trained, tmp_path))
     assert whole[0] == resumed[0]
     for name, array in whole[1].items():
         np.testing.assert_array_equal(array, resumed[1][name])
@@ -152,11 +153,10 @@ def test_resumed_training_comes_to_the_same_numbers(trained, interrupted, tmp_pa
 @pytest.mark.parametrize("kind", ["best", "newest"])
 def test_checkpoint_of_the_best_or_of_the_newest_state_is_written(trained, tmp_path, kind):
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    progress = Progress(progress_file(tmp_path, 3))
-    values, arrays = progress.load()
+    values, arrays = states.read(state_file(tmp_path, 3))
     # as if an earlier state had been better than the newest one
     arrays["best/1/000"] = arrays["best/1/000"] + 1
-    progress.save(values, arrays)
+    states.write(state_file(tmp_path, 3), values, arrays)
     assert train(tmp_path, 3, "--resume", "--checkpoint", kind) == 0
     stored = tf.train.load_checkpoint(tf.train.latest_checkpoint(tmp_path / "SA107"))
     first = stored.get_tensor(FIRST_KERNEL)
@@ -201,7 +201,8 @@ def test_simulations_begin_before_tensorflow_is_loaded(tmp_path):
         "from city import config\n"
         "from simulation.executors.this_process import ThisProcess\n"
         "from training.episode import TrainingTask\n"
-        "from training.trainer import Settings, Trainer\n"
+        "from training.settings import Settings\n"
+        "from training.trainer import Trainer\n"
         "class Worker(ThisProcess):\n"
         "    def run(self, function, jobs, cpus=1):\n"
         "        begun.append('tensorflow' in sys.modules)\n"
@@ -336,12 +337,9 @@ def damage_with_numpy(path):
 
 
 def damage_identity(path):
-    with np.load(path) as file:
-        arrays = dict(file)
-    values = json.loads(str(arrays.pop("values")))
+    values, arrays = states.read(path)
     del values["identity"]
-    with path.open("wb") as file:
-        np.savez(file, **{"values": np.array(json.dumps(values)), **arrays})
+    states.write(path, values, arrays)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +351,6 @@ def damage_identity(path):
             ".trial_3.progress.npz",
             lambda path: path.write_bytes(path.read_bytes().replace(b"PK\x01\x02", b"PK\x01\x03", 1)),
         ),
-        ("trial_3_curve.csv", lambda path: path.write_bytes(b"\xff\xfe\x00")),
     ],
 )
 def test_damaged_state_of_a_training_is_one_line(interrupted, tmp_path, capsys, name, damage):
@@ -413,7 +410,7 @@ def test_nan_ends_the_training_with_the_best_state_written(interrupted, tmp_path
     def diverge(*_):
         raise NotFinite("a loss or a weight is not finite any more")
 
-    monkeypatch.setattr(Learner, "learn", diverge)
+    monkeypatch.setattr(Learning, "learn", diverge)
     assert train(tmp_path / "copy", 3, "--resume") == 1
     assert "not finite" in capsys.readouterr().err and (tmp_path / "copy" / "SA107").is_dir()
 
@@ -456,7 +453,7 @@ def test_signal_ends_the_training_and_every_process_it_started(number, tmp_path)
     while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < end_s, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
         time.sleep(0.05)
-    values, _ = Progress(progress_file(tmp_path, 3)).load()
+    values, _ = states.read(state_file(tmp_path, 3))
     assert values["update"] >= 2 and not list(tmp_path.rglob("*.partial"))
     assert {"SA101", "SA103", "SA107"} <= {path.name for path in tmp_path.iterdir()}, "the best state so far"
 
