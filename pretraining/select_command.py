@@ -5,17 +5,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from city import program
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from city.program import GATE_FAILED
-from pretraining.state_files import gate_state_file
+from pretraining.state_files import state_files
 from simulation.executors import executor
 from training import flags
-from training.saved_state import interrupted, locked
+from training.saved_state import locked, run_resumable
 
 if TYPE_CHECKING:
-    from pretraining.selection import Outcome, Selection
+    from pretraining.selection import Selected, Selection
 
 DEFAULT_KEEP = 3
 """Networks of a policy, unless --keep says how many."""
@@ -25,16 +24,7 @@ SECONDS = 1200.0
 
 def main(argv: list[str] | None = None, prog: str = "python -m pretraining.select_command") -> int:
     """Select. Exit code: 0; 3 if no policy passes the gate; 2 if the input is wrong; 1 if the work fails."""
-    resumable: list[Path] = []
-
-    def select() -> int:
-        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
-        check_gate(args)
-        resumable.append(gate_state_file(args.out, args.model_number))
-        with locked(args.out, args.model_number):
-            return _select(args)
-
-    return program.run(select, lambda: interrupted(resumable))
+    return run_resumable(parser(prog), argv, _select, lambda args: state_files(args.out, args.model_number))
 
 
 def parser(prog: str) -> Parser:
@@ -67,8 +57,8 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="continue the run that was interrupted in --out")
 
 
-def check_gate(args: argparse.Namespace) -> None:
-    """Check the values of these flags. Raises InputError."""
+def check_ray(args: argparse.Namespace) -> None:
+    """Raise InputError if --ray and --workers are given."""
     if args.ray is not None and args.workers != 1:
         raise InputError(
             "--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out"
@@ -77,6 +67,12 @@ def check_gate(args: argparse.Namespace) -> None:
 
 def _select(args: argparse.Namespace) -> int:
     """Gate policies and write the product of the best ones. Raises InputError, ProgramFailed."""
+    check_ray(args)
+    with locked(args.out, args.model_number):
+        return _select_locked(args)
+
+
+def _select_locked(args: argparse.Namespace) -> int:
     # after the checks of the flags: importing TensorFlow takes seconds
     from pretraining.selection import Network, names_of
     from simulation.street_simulation import SimulationFailed
@@ -124,9 +120,9 @@ def check_cluster(args: argparse.Namespace) -> None:
         pass
 
 
-def exit_code(selected: "Selection", outcome: "Outcome") -> int:
+def exit_code(selection: "Selection", selected: "Selected") -> int:
     """Print the policy's file if it has passed the gate; the exit code."""
-    return exported(selected.settings.policy_file) if outcome.passes else GATE_FAILED
+    return exported(selection.settings.policy_file) if selected.passes else GATE_FAILED
 
 
 def exported(path: Path) -> int:

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from city import whole_files
 from city.errors import InputError
+from evaluation.arms import MAX_PRESSURE, POLICY, Arm
 from export.actors.phase_competition import SHAPES
 from export.checkpoints import phase_networks
-from pretraining import gate
+from pretraining import gate, street_results
 from pretraining.gate import REFERENCE, GateStreet, Verdict
 from pretraining.packed_streets import for_jobs
 from pretraining.state_files import AGAIN, gate_state_file
-from pretraining.street_results import StreetResult
+from pretraining.street_results import StreetJob, StreetResult
 from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
 from training.phase_competition import policy_file
@@ -39,8 +39,8 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What has become of networks at the gate."""
+class Selected:
+    """The networks at the gate, and which are kept."""
 
     results: gate.Results
     verdicts: tuple[Verdict, ...]
@@ -107,7 +107,7 @@ class Selection:
         self._saved: dict[str, dict[str, Sequence[Any]]] = {}
         """By simulation of a street, by digest of a policy's weights: the fields of StreetResult."""
 
-    def run(self, networks: Sequence[Network]) -> Outcome:
+    def run(self, networks: Sequence[Network]) -> Selected:
         """Gate the networks; write the results and, if enough pass, the product.
 
         Prints a line for each network.
@@ -139,7 +139,7 @@ class Selection:
                 f"policy is written; the networks and {settings.table_file} are kept: with --resume, pass a smaller "
                 "--keep or more networks"
             )
-            return Outcome(results, tuple(verdicts), ())
+            return Selected(results, tuple(verdicts), ())
         chosen = [network for network in networks if network.name in {verdict.name for verdict in kept}]
         if len(chosen) == 1:
             own = kept[0]
@@ -150,7 +150,7 @@ class Selection:
         self._write(chosen, streets, results, verdicts, own)
         whole_files.write(settings.table_file, gate.table(streets, results))
         judged = verdicts if len(chosen) == 1 else [*verdicts, own]
-        return Outcome(results, tuple(judged), tuple(network.name for network in chosen))
+        return Selected(results, tuple(judged), tuple(network.name for network in chosen))
 
     def _product_at_the_gate(
         self,
@@ -176,37 +176,32 @@ class Selection:
         """The results by simulation and network; simulations that SUMO has ended early are left out. Saves each."""
         settings = self.settings
         keys = {network.name: _digest(network.path) for network in networks} | {REFERENCE: REFERENCE}
-        jobs = [
-            (street, name)
-            for street in streets
-            for name, key in keys.items()
-            if key not in self._saved.get(street.name, {})
-        ]
-        simulate, failed = gate.GateSimulation(settings.seconds), set()
-        with (
-            executor(settings.workers, settings.ray) as runner,
-            tqdm(total=len(jobs), desc="gate", unit="simulation", disable=None, leave=False) as bar,
-        ):
-            if jobs and bar.disable:
+        arms = [Arm(network.name, POLICY, policy=network.path) for network in networks] + [Arm(REFERENCE, MAX_PRESSURE)]
+        failed = set()
+        with executor(settings.workers, settings.ray) as runner:
+            contents = {arm.name: arm.policy.read_bytes() for arm in arms if arm.policy and runner.moves_files}
+            jobs = [
+                StreetJob(
+                    street.name,
+                    for_jobs(runner, street.folder),
+                    street.seed,
+                    street.vehicles_per_lane_h,
+                    settings.seconds,
+                    arm,
+                    contents.get(arm.name),
+                )
+                for street in streets
+                for arm in arms
+                if keys[arm.name] not in self._saved.get(street.name, {})
+            ]
+            if jobs:
                 self._report(f"gate: {len(jobs)} simulations of {len({street.folder for street in streets})} streets")
-            policies: dict[str, Path | bytes | None] = {network.name: network.path for network in networks} | {
-                REFERENCE: None
-            }
-            if runner.moves_files:
-                policies = {
-                    name: path.read_bytes() if isinstance(path, Path) else path for name, path in policies.items()
-                }
-            simulations = [(street, name, for_jobs(runner, street.folder), policies[name]) for street, name in jobs]
-            for k, outcome in runner.run(simulate, simulations):
-                street, name = jobs[k]
-                bar.update()
-                if isinstance(outcome, str):
-                    failed.add(street.name)
-                    self._report(f"left out {street.name}: {outcome}")
-                    continue
-                saved = self._saved.setdefault(street.name, {})
-                saved[keys[name]] = astuple(outcome)
-                self._state.save({"results": self._saved}, {})
+            for job, result in street_results.outcomes(runner, jobs, self._report):
+                if result is None:
+                    failed.add(job.name)
+                else:
+                    self._saved.setdefault(job.name, {})[keys[job.arm.name]] = astuple(result)
+                    self._state.save({"results": self._saved}, {})
         used = [street.name for street in streets if street.name not in failed]
         if not used:
             raise SimulationFailed(

@@ -1,6 +1,5 @@
 """Where a training on many streets keeps its state, from which --resume continues."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from training.saved_state import state_file
@@ -36,7 +35,6 @@ def network_seeds(seed: int, networks: int, shared_updates: int) -> range:
     return range(first, first + networks)
 
 
-def state_files(out: Path, number: int, seeds: Iterable[int]) -> list[Path]:
-    """All files from which a training of a model number may resume. `seeds`: of its networks."""
-    networks = [network_state_file(out, number, seed) for seed in seeds]
-    return [state_file(out, number), shared_state_file(out, number), *networks, gate_state_file(out, number)]
+def state_files(out: Path, number: int) -> list[Path]:
+    """All files from which a training or a selection of a model number may resume."""
+    return [*out.glob(f".trial_{number}.*.npz"), *networks_folder(out, number).glob(".*.npz")]

@@ -2,13 +2,11 @@
 best of several."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from city import program
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from pretraining import select_command
@@ -17,7 +15,7 @@ from pretraining.state_files import network_seeds, state_files
 from pretraining.streets import SYNTHETIC, of_folder, synthetic
 from training import flags
 from training.ppo_config import StreetPpo
-from training.saved_state import interrupted, locked
+from training.saved_state import locked, run_resumable
 
 if TYPE_CHECKING:
     from pretraining.selection import Network, Selection
@@ -29,18 +27,7 @@ STREET_COUNT, SECONDS = 160, 1200.0
 
 def main(argv: list[str] | None = None, prog: str = "python -m pretraining.train_command") -> int:
     """Train. Exit code: 0; 3 if no policy passes the gate; 2 if the input is wrong; 1 if the work fails."""
-    resumable: list[Path] = []
-    """Progress files from which --resume continues."""
-
-    def train() -> int:
-        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
-        _check(args)
-        seeds = network_seeds(args.seed, args.networks, args.shared_updates)
-        resumable.extend(state_files(args.out, args.model_number, seeds))
-        with locked(args.out, args.model_number):
-            return _train(args)
-
-    return program.run(train, lambda: interrupted(resumable))
+    return run_resumable(parser(prog), argv, _train, lambda args: state_files(args.out, args.model_number))
 
 
 def parser(prog: str) -> Parser:
@@ -73,18 +60,19 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Check the flags' values. Raises InputError."""
+def _train(args: argparse.Namespace) -> int:
+    """Train and print the file of the policy. Raises InputError, ProgramFailed."""
     flags.check(args)
-    select_command.check_gate(args)
+    select_command.check_ray(args)
     if args.street_count is not None and args.streets != SYNTHETIC:
         raise InputError("--street-count is for --streets synthetic; leave it out")
     if args.shared_updates and args.networks == 1:
         raise InputError("--shared-updates is for several networks; pass --networks, or leave it out")
+    with locked(args.out, args.model_number):
+        return _train_locked(args)
 
 
-def _train(args: argparse.Namespace) -> int:
-    """Train and print the file of the policy. Raises InputError, ProgramFailed."""
+def _train_locked(args: argparse.Namespace) -> int:
     # after the checks of the flags: importing TensorFlow takes seconds
     from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
     from simulation.street_simulation import SimulationFailed
@@ -148,9 +136,9 @@ def _train_and_select(selection: "Selection", settings: "StreetsSettings", count
     picture = settings.out / f"{settings.label}_curves.svg"
     # the gate may take an hour
     curves_picture.write(picture, curves, None)
-    outcome = selection.run(networks)
-    curves_picture.write(picture, curves, outcome)
-    return select_command.exit_code(selection, outcome)
+    selected = selection.run(networks)
+    curves_picture.write(picture, curves, selected)
+    return select_command.exit_code(selection, selected)
 
 
 def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Network"]:

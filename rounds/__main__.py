@@ -6,36 +6,28 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from city import config, names, program, run_lock
+from city import config, names, run_lock
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from signals import contract
 from simulation.street_simulation import street_with_demand
 from training import flags
-from training.saved_state import interrupted
+from training.saved_state import run_resumable
 
 LOCK_FILE = ".rounds.lock"
 """File that is locked while rounds run in a folder."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m rounds") -> int:
-    resumable: list[Path] = []
-    """Files from which --resume continues."""
-
-    def run() -> int:
-        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
-        flags.check(args)
-        if args.tasks is not None and args.ray is not None:
-            raise InputError(
-                "--tasks is for local tasks, and --ray runs as many as its cluster has cores; leave one of them out"
-            )
-        resumable.append(args.out / "rounds.json")
-        return _run(args)
-
-    return program.run(run, lambda: interrupted(resumable))
+    return run_resumable(parser(prog), argv, _run, lambda args: [args.out / "rounds.json"])
 
 
 def _run(args: argparse.Namespace) -> int:
+    flags.check(args)
+    if args.tasks is not None and args.ray is not None:
+        raise InputError(
+            "--tasks is for local tasks, and --ray runs as many as its cluster has cores; leave one of them out"
+        )
     city = config.load(args.city)
     groups = _groups(args.groups, list(city.tls))
     street = street_with_demand(city, list(city.tls), args.seconds)

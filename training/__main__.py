@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from city import config, names, program
+from city import config, names
 from city.arguments import Parser, host_and_port
 from city.errors import InputError, ProgramFailed
 from signals import contract
@@ -18,20 +18,11 @@ from simulation.model_files import Versions
 from simulation.model_server import model_server
 from simulation.street_simulation import street_with_demand
 from training import flags
-from training.saved_state import interrupted, locked, state_file
+from training.saved_state import locked, run_resumable, state_file
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
-    resumable: list[Path] = []
-    """Files from which --resume continues."""
-
-    def train() -> int:
-        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
-        flags.check(args)
-        resumable.append(state_file(args.out, args.model_number))
-        return _train(args)
-
-    return program.run(train, lambda: interrupted(resumable))
+    return run_resumable(parser(prog), argv, _train, lambda args: [state_file(args.out, args.model_number)])
 
 
 def parser(prog: str) -> Parser:
@@ -100,6 +91,7 @@ def parser(prog: str) -> Parser:
 
 
 def _train(args: argparse.Namespace) -> int:
+    flags.check(args)
     city = config.load(args.city)
     targets, infers = _selected(args, city)
     street = street_with_demand(city, (*targets, *infers), args.seconds)

@@ -127,7 +127,7 @@ def settings(args: argparse.Namespace, city: City, tls: Iterable[str], out: Path
         seed=args.seed,
         workers=args.workers,
         ppo=own,
-        street_ppo=replace(StreetPpo(**ppo), final_sharpness=own.final_sharpness),
+        street_ppo=StreetPpo(**ppo),
         varies=not args.same_demand,
         evaluate_every=args.evaluate_every,
         held_out=args.held_out,

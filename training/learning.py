@@ -6,6 +6,7 @@ TensorFlow is loaded with the learner: it takes seconds, and simulations need no
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,9 @@ class StreetLearning(Learning):
 
     def __init__(self, layout: StreetLayout, settings: Settings, rng: np.random.Generator) -> None:
         super().__init__("street", initial_arrays(rng) if settings.start is None else settings.start)
-        self._layout, self._ppo = layout, settings.street_ppo
+        # one sharpness for all TLs of an episode
+        self._ppo = replace(settings.street_ppo, final_sharpness=settings.ppo.final_sharpness)
+        self._layout = layout
 
     @functools.cached_property
     def _learner(self) -> "Learner":

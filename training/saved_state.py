@@ -2,8 +2,10 @@
 
 import json
 import os
+import sys
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from city import run_lock, whole_files
+from city import program, run_lock, whole_files
+from city.arguments import Parser
 from city.errors import InputError, first_line
 from city.version import VERSION
 
@@ -104,6 +107,25 @@ def differing(saved: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
     return [name for name in {**own, **saved} if saved.get(name) != own.get(name)]
 
 
-def interrupted(states: Iterable[Path]) -> str:
-    """The message of an interrupted run. `states`: files from which --resume continues."""
-    return f"interrupted; {'--resume continues' if any(path.exists() for path in states) else 'nothing was saved yet'}"
+def run_resumable(
+    parser: Parser, argv: list[str] | None, work: Callable[[Namespace], int], states: Callable[[Namespace], list[Path]]
+) -> int:
+    """Run a command, whose message says on an interrupt if it can be resumed; return its exit code.
+
+    Args:
+        parser: of the command.
+        argv: its arguments; None: those of this process.
+        work: does what the parsed arguments say, and returns the exit code.
+        states: files from which --resume continues.
+    """
+    parsed: list[Namespace] = []
+
+    def run() -> int:
+        parsed.append(parser.parse_args(sys.argv[1:] if argv is None else argv))
+        return work(parsed[0])
+
+    def interrupted() -> str:
+        is_saved = any(path.exists() for args in parsed for path in states(args))
+        return f"interrupted; {'--resume continues' if is_saved else 'nothing was saved yet'}"
+
+    return program.run(run, interrupted)

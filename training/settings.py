@@ -21,7 +21,7 @@ class Settings:
     workers: int = 1
     ppo: PpoConfig = field(default_factory=PpoConfig)
     street_ppo: StreetPpo = field(default_factory=StreetPpo)
-    """Of TLs of the street dialect; its final sharpness is that of `ppo`."""
+    """Of TLs of the street dialect; the final sharpness is that of `ppo` for all TLs."""
     varies: bool = True
     """Whether demand varies between episodes."""
     evaluate_every: int = 10

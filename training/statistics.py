@@ -1,7 +1,6 @@
 """Statistics of the learning, under the names that stable-baselines3's logger gives them."""
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -40,26 +39,15 @@ IN_CURVES = tuple(name for name in NAMES if name != FPS)
 """Of a curve: without wall times, the same training has the same curve and state, byte for byte."""
 
 
-class Rollouts:
-    """Statistics of a run's episodes."""
-
-    def __init__(self) -> None:
-        """Begin to measure the time; an earlier run that this one resumes does not count."""
-        self._decisions, self._started_s = 0, time.monotonic()
-
-    def statistics(self, transitions: Sequence[Transitions]) -> dict[str, float]:
-        """Statistics of an update's transitions, of which there is one by TL and episode.
-
-        Returns:
-            Mean sum of rewards, mean number of decisions, and the decisions a second since the run's beginning, in
-            which simulations, updates and evaluations take their time.
-        """
-        self._decisions += sum(len(tl.reward) for tl in transitions)
-        values = {FPS: self._decisions / (time.monotonic() - self._started_s)}
-        if transitions:
-            values[EPISODE_REWARD] = float(np.mean([tl.reward.sum(dtype=np.float64) for tl in transitions]))
-            values[EPISODE_LENGTH] = float(np.mean([len(tl.reward) for tl in transitions]))
-        return values
+def of_rollouts(transitions: Sequence[Transitions]) -> dict[str, float]:
+    """Mean sum of rewards and mean number of decisions, of an update's transitions: one by TL and episode."""
+    if not transitions:
+        return {}
+    rewards = [tl.reward for tl in transitions]
+    return {
+        EPISODE_REWARD: float(np.mean([reward.sum(dtype=np.float64) for reward in rewards])),
+        EPISODE_LENGTH: float(np.mean([len(reward) for reward in rewards])),
+    }
 
 
 def named(statistics: UpdateStatistics) -> dict[str, float]:

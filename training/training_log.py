@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ from tqdm import tqdm
 
 from city import whole_files
 from city.errors import InputError
-from training.statistics import IN_CURVES, Rollouts, UpdateStatistics, cell, combined, named, summary
+from training.statistics import FPS, IN_CURVES, UpdateStatistics, cell, combined, named, of_rollouts, summary
 from training.transitions import Transitions
 
 
@@ -53,7 +54,7 @@ class TrainingLog:
         if not os.access(self._folder, os.W_OK):
             raise InputError(f"{self._folder}: cannot be written; change its permissions, or pass another --out")
         self._is_unused = is_new
-        self._rollouts = Rollouts()
+        self._decisions, self._started_s = 0, time.monotonic()
         # tqdm's default lock is a semaphore between processes, which a killed process leaks
         tqdm.set_lock(threading.RLock())
         done = max(0, len(self.rows) - 1)
@@ -76,7 +77,10 @@ class TrainingLog:
             transitions: of the update's episodes.
             text: a clause about the update.
         """
-        learning = self._rollouts.statistics(transitions) | combined(list(statistics.values()))
+        # simulations, updates and evaluations take their time; a run that this one resumes does not count
+        self._decisions += sum(len(tl.reward) for tl in transitions)
+        learning = {FPS: self._decisions / (time.monotonic() - self._started_s)}
+        learning |= of_rollouts(transitions) | combined(list(statistics.values()))
         self.rows = self.rows or [",".join((*values, *IN_CURVES))]
         cells = [*values.values(), *(learning.get(name) for name in IN_CURVES)]
         self.rows.append(",".join(map(cell, cells)))

@@ -15,8 +15,6 @@ from pretraining.street_pool import StreetEpisode, StreetSimulator
 from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
 from pretraining.synthetic.streets import generate
 from simulation.trips import Trips
-from training.phase_competition import policy_file
-from training.phase_competition.networks import initial_arrays
 from training.ppo_config import StreetPpo
 
 FLAGS = ["--episodes", "4", "--episodes-per-update", "2", "--seconds", "100"]
@@ -208,11 +206,3 @@ def test_only_usual_demands_adapt_the_rate_of_a_street(shares, bounds, streets, 
     assert 100 * low <= min(loads) < 100 * (low + 0.05) and 100 * (high - 0.05) < max(loads) <= 100 * high
     if heavy == light == 0.5:
         assert 0.35 < np.mean(np.array(loads) < 50) < 0.65 and not any(50 < load < 120 for load in loads)
-
-
-def test_a_written_policy_has_the_sharpness_in_its_scores(tmp_path):
-    arrays = initial_arrays(np.random.default_rng(0))
-    policy_file.save(tmp_path / "x.policy", arrays, 3.0, {})
-    loaded = policy_file.load(tmp_path / "x.policy")
-    for k, (before, after) in enumerate(zip(arrays, loaded, strict=True)):
-        np.testing.assert_array_equal(after, 3 * before if k in (8, 9) else before)

@@ -64,6 +64,11 @@ def train(out, episodes, *flags):
     return main([*SHORT, *FORMAT_FLAGS, "--episodes", str(episodes), "--model-number", "3", "--out", str(out), *flags])
 
 
+def other_city(folder):
+    """A copy of the sample city."""
+    return shutil.copytree(GRID, folder / "grid", ignore=shutil.ignore_patterns("checkpoints", "models", "__pycache__"))
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("trained")
@@ -138,6 +143,12 @@ def interrupted(tmp_path_factory):
     with pytest.raises(KeyboardInterrupt):
         Trainer(task, settings, Interrupted()).run()
     return folder
+
+
+@pytest.fixture
+def copy(interrupted, tmp_path):
+    """A copy of the interrupted training."""
+    return shutil.copytree(interrupted, tmp_path / "copy")
 
 
 def test_resumed_training_comes_to_the_same_numbers(trained, interrupted, tmp_path):
@@ -229,30 +240,18 @@ def test_resumed_training_with_other_settings_is_refused(trained, tmp_path, caps
     assert "had another --reward; pass the same flags" in capsys.readouterr().err
 
 
-def test_resumed_training_in_another_city_is_refused(interrupted, tmp_path, capsys):
-    city = tmp_path / "grid"
-    shutil.copytree(GRID, city, ignore=shutil.ignore_patterns("checkpoints", "models", "__pycache__"))
-    flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in SHORT]
-    shutil.copytree(interrupted, tmp_path / "copy")
-    resume = [
-        *flags,
-        *FORMAT_FLAGS,
-        "--episodes",
-        "3",
-        "--model-number",
-        "3",
-        "--out",
-        str(tmp_path / "copy"),
-        "--resume",
-    ]
+def test_resumed_training_in_another_city_is_refused(copy, tmp_path, capsys):
+    city = other_city(tmp_path)
+    resume = (*FORMAT_FLAGS, "--episodes", "3", "--model-number", "3", "--out", str(copy), "--resume")
+    flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in (*SHORT, *resume)]
     with (city / "demand.rou.xml").open("a") as file:
         file.write("<!-- another morning -->")
-    assert main(resume) == 2
+    assert main(flags) == 2
     assert "had another [network] or its files; pass the same flags" in capsys.readouterr().err
     shutil.copy(GRID / "demand.rou.xml", city)
     text = (city / "city.toml").read_text()
     (city / "city.toml").write_text(text.replace("all_red_s = 0", "all_red_s = 1"))
-    assert main(resume) == 2
+    assert main(flags) == 2
     error = capsys.readouterr().err
     assert "[safety]" in error and "[network]" not in error
 
@@ -299,8 +298,7 @@ def test_results_of_the_same_model_number_are_never_replaced(trained, tmp_path, 
 
 def test_training_that_fails_writes_no_curve(tmp_path, capsys):
     """Without vehicles."""
-    city = tmp_path / "grid"
-    shutil.copytree(GRID, city, ignore=shutil.ignore_patterns("checkpoints", "models", "__pycache__"))
+    city = other_city(tmp_path)
     (city / "demand.rou.xml").write_text("<routes/>")
     flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in SHORT]
     assert main([*flags, "--episodes", "1", "--model-number", "3", "--out", str(tmp_path / "out")]) == 2
@@ -331,34 +329,32 @@ def test_episodes_without_a_vehicle_do_not_end_the_training(tmp_path, monkeypatc
     assert result.episodes == 2 and result.paths["SA101"].is_dir()
 
 
-def damage_with_numpy(path):
-    with path.open("wb") as file:
-        np.save(file, np.zeros(3))
+def replaced_by_a_folder(path):
+    path.unlink()
+    path.mkdir()
 
 
-def damage_identity(path):
+def without_identity(path):
     values, arrays = states.read(path)
     del values["identity"]
     states.write(path, values, arrays)
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"),
+    ("damage", "message"),
     [
-        (".trial_3.progress.npz", damage_with_numpy),
-        (".trial_3.progress.npz", damage_identity),
-        (
-            ".trial_3.progress.npz",
-            lambda path: path.write_bytes(path.read_bytes().replace(b"PK\x01\x02", b"PK\x01\x03", 1)),
-        ),
+        (lambda path: path.write_bytes(b"garbage"), "is not the state of this training (it is damaged, or not a .npz"),
+        (lambda path: np.save(path.open("wb"), np.zeros(3)), "is not the state of this training (it is damaged"),
+        (without_identity, "is not the state of this training ('identity'); pass another --model-number"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b"PK\x01\x02", b"PK\x01\x03", 1)), "is not the state"),
+        (replaced_by_a_folder, "cannot be read: Is a directory; fix its path or permissions"),
     ],
-)
-def test_damaged_state_of_a_training_is_one_line(interrupted, tmp_path, capsys, name, damage):
-    shutil.copytree(interrupted, tmp_path / "copy")
-    damage(tmp_path / "copy" / name)
-    assert train(tmp_path / "copy", 3, "--resume") == 2
+)  # fmt: skip
+def test_damaged_state_of_a_training_is_one_line(copy, capsys, damage, message):
+    damage(state_file(copy, 3))
+    assert train(copy, 3, "--resume") == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {tmp_path / 'copy' / name}: is not ") and error.count("\n") == 1
+    assert error.startswith(f"error: {state_file(copy, 3)}: {message}") and error.count("\n") == 1
 
 
 def test_file_in_the_place_of_tensorboards_folder_is_one_line(tmp_path, capsys):
@@ -388,31 +384,29 @@ def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch)
     np.testing.assert_array_equal(stored.get_tensor(FIRST_KERNEL), learned[1][0][0])
 
 
-def test_disk_that_is_full_costs_no_saved_state(interrupted, tmp_path, monkeypatch, capsys):
-    shutil.copytree(interrupted, tmp_path / "copy")
-    state = (tmp_path / "copy" / ".trial_3.progress.npz").read_bytes()
+def test_disk_that_is_full_costs_no_saved_state(copy, monkeypatch, capsys):
+    state = (copy / ".trial_3.progress.npz").read_bytes()
 
     def full(file, **arrays):
         file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    assert train(tmp_path / "copy", 3, "--resume") == 2
+    assert train(copy, 3, "--resume") == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert "No space left on device" in line
-    assert (tmp_path / "copy" / ".trial_3.progress.npz").read_bytes() == state
-    assert not list((tmp_path / "copy").glob("*.partial"))
+    assert (copy / ".trial_3.progress.npz").read_bytes() == state
+    assert not list(copy.glob("*.partial"))
 
 
-def test_nan_ends_the_training_with_the_best_state_written(interrupted, tmp_path, monkeypatch, capsys):
-    shutil.copytree(interrupted, tmp_path / "copy")
+def test_nan_ends_the_training_with_the_best_state_written(copy, monkeypatch, capsys):
 
     def diverge(*_):
         raise NotFinite("a loss or a weight is not finite any more")
 
     monkeypatch.setattr(Learning, "learn", diverge)
-    assert train(tmp_path / "copy", 3, "--resume") == 1
-    assert "not finite" in capsys.readouterr().err and (tmp_path / "copy" / "SA107").is_dir()
+    assert train(copy, 3, "--resume") == 1
+    assert "not finite" in capsys.readouterr().err and (copy / "SA107").is_dir()
 
 
 def test_ctrl_c_names_resume(tmp_path, monkeypatch, capsys):
@@ -561,19 +555,3 @@ def test_city_without_end_or_demand_is_refused(end, message, tmp_path, capsys):
     assert main(["--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / "out"), "--episodes", "1"]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("error: ") == 1
-
-
-def test_state_that_cannot_be_read_is_refused(tmp_path, capsys):
-    (tmp_path / ".trial_3.progress.npz").write_bytes(b"garbage")
-    assert train(tmp_path, 3, "--resume") == 2
-    assert (
-        "is not the state of this training (it is damaged, or not a .npz file); pass another" in capsys.readouterr().err
-    )
-
-
-def test_state_that_is_a_folder_is_not_called_damaged(tmp_path, capsys):
-    (tmp_path / ".trial_3.progress.npz").mkdir()
-    assert train(tmp_path, 3, "--resume") == 2
-    assert (
-        ".trial_3.progress.npz: cannot be read: Is a directory; fix its path or permissions" in capsys.readouterr().err
-    )

@@ -74,32 +74,6 @@ def transitions(count, rng, width, greens):
     return Transitions(x, action, np.full(count, -np.log(greens), np.float32), value, reward, durations)
 
 
-def test_a_tl_decides_alike_alone_and_beside_larger_ones():
-    sizes = [(3, 4), (8, 16), (2, 1)]
-    junctions = [junction(*size, seed) for seed, size in enumerate(sizes)]
-    observations = [observation(*size, seed) for seed, size in enumerate(sizes)]
-    together = StreetLayout(("A", "B", "C"), tuple(junctions)).networks(arrays(), 3.0)
-    rows = together.rows_of(["A", "B", "C"])
-    x = together.inputs_of(observations, rows)
-    for k, name in enumerate("ABC"):
-        alone = StreetLayout((name,), (junctions[k],)).networks(arrays(), 3.0)
-        own = alone.inputs_of([observations[k]], alone.rows_of([name]))
-        assert alone.greedy_actions(np.array([0]), own) == together.greedy_actions(rows, x)[k]
-        np.testing.assert_allclose(alone.critic(np.array([0]), own), together.critic(rows, x)[k : k + 1], atol=1e-5)
-
-
-def test_samples_are_greens_of_the_tl_with_their_log_probabilities():
-    layout = StreetLayout(("A", "B"), (junction(2, 3), junction(6, 5)))
-    networks = layout.networks(arrays(), 1.0)
-    rows = np.zeros(500, np.intp)
-    x = networks.inputs_of([observation(2, 3)] * 500, rows)
-    actions, log_p = networks.sample(rows, x, np.random.default_rng(1))
-    assert set(actions[:, 0]) == {0, 1}
-    for action in (0, 1):
-        expected = np.exp(log_p[actions[:, 0] == action][0])
-        assert abs((actions[:, 0] == action).mean() - expected) < 0.1
-
-
 def test_a_forced_decision_is_certain_and_serves_the_lane():
     own = junction(3, 2)
     own.protected[:] = [[1, 0], [1, 0], [0, 1]]
