@@ -113,7 +113,7 @@ class ActorCritics:
                 for row in range(layout.row_count):
                     # without padding, which would take a share of the norm
                     inputs = layout.observation_sizes[layout.rows.index(row)] if k == 0 else n
-                    kernels[row, :inputs] = gain * _orthogonal(inputs, m, rng)
+                    kernels[row, :inputs] = gain * orthogonal(inputs, m, rng)
                 arrays += [kernels, np.zeros((layout.row_count, m), np.float32)]
         arrays.append(np.full((layout.row_count, max(layout.action_sizes)), FIRST_LOG_STD, np.float32))
         return arrays
@@ -189,7 +189,8 @@ class ActorCritics:
         return y[:, 0]
 
 
-def _orthogonal(n: int, m: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def orthogonal(n: int, m: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """A random kernel [n, m] with orthogonal rows or columns (Saxe et al. 2014)."""
     q, r = np.linalg.qr(rng.standard_normal((max(n, m), min(n, m))))
     q = q * np.sign(np.diag(r))
     return q if n >= m else q.T

@@ -25,7 +25,6 @@ from training.transitions import Float32s
 
 MAX_COUNT = 1_000_000
 STREET = street_dialect.DIALECT.name
-FIXED_NETWORKS = "the networks of the dialect street have fixed sizes"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -161,7 +160,7 @@ def check_applicable(args: argparse.Namespace, city: City, tls: Iterable[str], s
     """Raise InputError if a flag applies to none of the TLs that are trained."""
     contracts = [contract.build(city, city.tls[tl], street) for tl in tls]
     if all(trained.observation.dialect == STREET for trained in contracts):
-        _refuse(args, "hidden_sizes", FIXED_NETWORKS)
+        _refuse(args, "hidden_sizes", "the networks of the dialect street have fixed sizes")
     if not any(trained.action.kind == CATEGORICAL for trained in contracts):
         _refuse(args, "final_sharpness", "no target TL has categorical actions")
 

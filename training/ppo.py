@@ -118,11 +118,11 @@ class Learner(ABC):
         self.ppo, self.variables, self.optimisers = ppo, variables, optimisers
         self.rows = optimisers[0].rows
         self.sharpness, self._entropy_weight = (tf.Variable(x, trainable=False) for x in (1.0, 0.0))
-        by_row = [tf.TensorSpec([*steps, self.rows, None], tf.float32) for steps in ([], [None])]
-        columns = dict.fromkeys(("log_p", "advantage", "target", "value"), by_row[0])
+        by_row = tf.TensorSpec([self.rows, None], tf.float32)
+        columns = dict.fromkeys(("log_p", "advantage", "target", "value"), by_row)
         self.data_specs = [{**self.specs, **columns}, dict(self.shared_specs)]
-        indices = tf.TensorSpec([None, self.rows, None], tf.int32)
-        self._run = tf.function(self._steps, input_signature=[*self.data_specs, indices, by_row[1]])
+        indices, weights = (tf.TensorSpec([None, self.rows, None], kind) for kind in (tf.int32, tf.float32))
+        self._run = tf.function(self._steps, input_signature=[*self.data_specs, indices, weights])
 
     @abstractmethod
     def outputs(self, decisions: Tensors, shared: Tensors) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
