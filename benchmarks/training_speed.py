@@ -31,8 +31,9 @@ import numpy as np
 from benchmarks import sumo_rl_loop
 from benchmarks.environment import timed_steps
 from city import config, network
-from training.flags import EPISODES_PER_UPDATE
+from training.settings import Settings
 
+EPISODES_PER_UPDATE = Settings.episodes_per_update
 ENVIRONMENT = "our environment, random, no learning"
 TRAINING = "greenserve train, "
 ONE_WORKER = f"{TRAINING}1 worker"
@@ -104,7 +105,6 @@ def training(city: config.City, seconds: float, workers: int) -> Iterator[Callab
     from simulation.executors import executor
     from training.episode import TrainingTask
     from training.ppo_config import PpoConfig
-    from training.settings import Settings
     from training.trainer import Trainer
 
     with tempfile.TemporaryDirectory() as folder:

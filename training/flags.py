@@ -37,11 +37,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
     )
-    add_episodes(parser, 300, 4)
+    add_episodes(parser, Settings.episodes, Settings.episodes_per_update)
     add_seconds(parser, "simulated time of an episode (default: until the sumocfg's end)")
     parser.add_argument("--same-demand", action="store_true", help="do not vary the demand between episodes")
-    add_count(parser, "--evaluate-every", 1, "updates between evaluations", 10)
-    add_count(parser, "--held-out", 1, "simulations of an evaluation on validation demand", 2)
+    add_count(parser, "--evaluate-every", 1, "updates between evaluations", Settings.evaluate_every)
+    add_count(parser, "--held-out", 1, "simulations of an evaluation on validation demand", Settings.held_out)
     patience = "evaluations without an improvement that end the training (default: 0, none)"
     add_count(parser, "--patience", 0, patience, 0)
     add_ppo(parser, PpoConfig(), StreetPpo())

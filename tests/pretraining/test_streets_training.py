@@ -67,27 +67,32 @@ def test_episodes_are_simulated_fullest_first_and_returned_in_order(streets, tmp
     assert [street for street, *_ in simulated] == ["b", "c", "a"]
 
 
+@pytest.fixture(scope="module")
+def whole(streets, tmp_path_factory):
+    """(folder, arrays, lines) of a training of two updates."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, *trained(streets, folder)
+
+
 @pytest.mark.slow
-def test_a_training_is_the_same_again_and_with_two_workers(streets, tmp_path):
-    first, lines = trained(streets, tmp_path / "a")
-    again, _ = trained(streets, tmp_path / "b", workers=2)
+def test_a_training_is_the_same_again_and_with_two_workers(whole, streets, tmp_path):
+    _, first, lines = whole
+    again, _ = trained(streets, tmp_path, workers=2)
     for name, array in first.items():
         np.testing.assert_array_equal(array, again[name])
     assert lines[0].startswith("cloned ") and lines[-1].startswith("update 2 of 2")
 
 
 @pytest.mark.slow
-def test_another_seed_trains_another_policy(streets, tmp_path):
-    first, _ = trained(streets, tmp_path / "a")
-    second, _ = trained(streets, tmp_path / "b", seed=2)
-    assert not np.array_equal(first["lane_kernel_1"], second["lane_kernel_1"])
+def test_another_seed_trains_another_policy(whole, streets, tmp_path):
+    other, _ = trained(streets, tmp_path, seed=2)
+    assert not np.array_equal(whole[1]["lane_kernel_1"], other["lane_kernel_1"])
 
 
 @pytest.mark.slow
-def test_a_resumed_training_ends_like_an_uninterrupted_one(streets, tmp_path, monkeypatch):
+def test_a_resumed_training_ends_like_an_uninterrupted_one(whole, streets, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "SAVE_EVERY", 1)
-    whole, _ = trained(streets, tmp_path / "whole")
-    cut = StreetsTrainer(settings(streets, tmp_path / "cut"), lambda line: None)
+    cut = StreetsTrainer(settings(streets, tmp_path), lambda line: None)
     step = cut._next_update
 
     def once():
@@ -98,10 +103,11 @@ def test_a_resumed_training_ends_like_an_uninterrupted_one(streets, tmp_path, mo
     monkeypatch.setattr(cut, "_next_update", once)
     with pytest.raises(KeyboardInterrupt):
         cut.run()
-    resumed, _ = trained(streets, tmp_path / "cut", resume=True)
-    for name, array in whole.items():
+    resumed, _ = trained(streets, tmp_path, resume=True)
+    folder, arrays, _ = whole
+    for name, array in arrays.items():
         np.testing.assert_array_equal(array, resumed[name])
-    curves = [list(csv.DictReader((tmp_path / name / "trial_1_curve.csv").open())) for name in ("whole", "cut")]
+    curves = [list(csv.DictReader((out / "trial_1_curve.csv").open())) for out in (folder, tmp_path)]
     assert curves[0] == curves[1]
 
 
