@@ -146,13 +146,10 @@ class StreetLearning(Learning):
     def _batches(self, episodes: Episodes) -> "tuple[list[Batch | None], Batch]":
         from training.phase_competition.batch import make_batch
 
-        junctions = dict(zip(self._layout.tls, self._layout.junctions, strict=True))
-        parts = []
-        for episode in episodes:
-            own = [tl for tl in self._layout.tls if len(episode[tl].value) > 1] if episode else []
-            if own:
-                parts.append(([junctions[tl] for tl in own], [episode[tl] for tl in own]))
-        if not parts:
+        tls, junctions = self._layout.tls, self._layout.junctions
+        # all TLs of an episode: its observations are padded to the largest junction of all
+        parts = [(junctions, [episode[tl] for tl in tls]) for episode in episodes if episode.keys() >= set(tls)]
+        if not any(len(tl.value) > 1 for _, transitions in parts for tl in transitions):
             return [None], {}
         batch, shared = make_batch(parts, self._ppo)
         return [batch], shared

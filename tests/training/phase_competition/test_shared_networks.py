@@ -1,6 +1,7 @@
 """Networks, batches and learner of the policy for any junction."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 from export.actors.phase_competition import EXIT_BLOCKED, RED, Junction
 from pretraining.cloning import clone
 from signals.approach_features import FEATURES
+from training.learning import StreetLearning
 from training.phase_competition import batch
 from training.phase_competition.networks import StreetLayout, initial_arrays
 from training.phase_competition.street_learner import StreetLearner
 from training.ppo_config import StreetPpo
+from training.settings import Settings
 from training.transitions import Transitions
 
 NEAR_SIGHTED = StreetPpo(gamma=0.0001, gae_lambda=0.0)
@@ -313,3 +316,13 @@ def test_statistics_of_the_first_step_are_those_of_the_old_policy():
     target = decisions["target"].astype(float)
     expected = 1 - np.var(target - decisions["value"]) / np.var(target)
     assert statistics["explained_variance"] == pytest.approx(expected)
+
+
+def test_a_tl_of_one_decision_in_an_episode_is_left_out_and_the_others_keep_their_columns():
+    """The TL with most greens may decide once: the observations of the others are padded to its greens."""
+    layout, rng = StreetLayout(("A", "B"), (junction(4, 2), junction(2, 2))), np.random.default_rng(0)
+    width = 4 + 1 + 2 * len(FEATURES)
+    large, small = (transitions(count, rng, width, greens) for count, greens in ((1, 4), (50, 2)))
+    (decisions,), _ = StreetLearning(layout, Settings(Path()), rng)._batches([{"A": large, "B": small}, {}])
+    assert len(decisions["target"]) == 49
+    np.testing.assert_array_equal(decisions["green_x"][:, :2, 0], small.x[:-1, :2])
