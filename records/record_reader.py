@@ -19,7 +19,7 @@ from city.errors import InputError
 from controller.recording.record_writer import CITY, KINDS, NS, PROFILE, TL, kind_of, ns_of
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
-from records.mcap_stream import MAX_RECORD_BYTES, Losses, McapStream
+from records.mcap_file import MAX_RECORD_BYTES, Losses, McapFile
 
 REPAIRED, LOST = "greenserve.repaired", "lost"
 """The metadata of a repaired file, and its key: what the damaged file had lost."""
@@ -66,25 +66,24 @@ class RecordReader:
             raise
 
     def _read_city(self) -> record.City:
-        """Read up to the city, from the beginning on. Raises InputError."""
-        self._begin()
-        has_steps = False
-        for _, message, _ in self._messages:
-            if isinstance(message, LoopState):
-                self.state = message
-            elif isinstance(message, record.City):
-                if has_steps:  # every copy of the head before them is damaged
-                    self._begin()
-                return message
-            else:
-                has_steps = True
+        """Read up to the city. Raises InputError."""
+        # the index does not list the copies of the head, which are read if the head is damaged
+        for has_index in (True, False):
+            self._begin(has_index)
+            for _, message, _ in self._messages:
+                if isinstance(message, LoopState):
+                    self.state = message
+                elif isinstance(message, record.City):
+                    if self._damage:
+                        # steps before it may have been left out because names of channels were not known
+                        self._begin(has_index)
+                    return message
         raise InputError(f"{self.path}: cannot be read as a record: {self.missing or 'it has no city'}; {REMEDY}")
 
-    def _begin(self) -> None:
+    def _begin(self, has_index: bool) -> None:
         """Read from the beginning of the file on."""
-        self._stream.seek(0)
         self._damage, self._losses = Losses(), Losses()
-        self._mcap = McapStream(self._stream, self._damage)
+        self._mcap = McapFile(self._stream, self._damage, has_index)
         self._messages = self._read()
 
     @property
@@ -93,9 +92,9 @@ class RecordReader:
         return "; ".join(filter(None, (str(self._damage), str(self._losses))))
 
     @property
-    def is_damaged(self) -> bool:
-        """Whether the file is cut off or damaged, known once it has been read; without that it may still lack steps."""
-        return bool(self._damage)
+    def damage(self) -> str:
+        """Where the file is cut off or damaged, known once it has been read; without damage it may still lack steps."""
+        return str(self._damage)
 
     def steps(self, tls: Container[str] | None = None, from_s: float = -math.inf) -> Iterator[RecordedStep]:
         """The steps, once, in their order. Steps around a damaged part may lack TLs: `missing` names them.

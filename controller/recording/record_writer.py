@@ -7,7 +7,7 @@ attachments, gzipped.
 
 The head has what the steps cannot be read without: schemas, names of channels, the city, and the state of the decision
 loop if it is not the run's first file. Its copies are chunks that the index does not list: a viewer sees one head, and
-`records.record_reader`, which reads in one direction, finds the next copy after a damaged one.
+`records.record_reader` reads the next copy if the head is damaged.
 """
 
 import gzip
@@ -105,6 +105,10 @@ class RecordWriter:
     def add_tl_step(self, tl: str, tl_step: record.TlStep, publish_ns: int) -> None:
         """Add a TL of the newest step. Raises OSError."""
         self._add(TL + tl, tl_step, ns_of(tl_step.at_s), publish_ns, tl_step.number)
+
+    def add_metadata(self, name: str, values: Mapping[str, str]) -> None:
+        """Add a note. Raises OSError."""
+        self._writer.add_metadata(name, values)
 
     def flush(self) -> None:
         """Write everything added so far to the stream, as a chunk. Raises OSError."""

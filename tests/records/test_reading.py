@@ -18,7 +18,7 @@ from mcap.writer import Writer
 from city.errors import InputError
 from controller.recording.record_writer import CITY, PROFILE, STEP, TL, RecordWriter
 from protos import record_pb2 as record
-from records import mcap_stream
+from records import mcap_file
 from records import record_reader as record_file
 from records.record_reader import RecordReader
 from tests.records import mcap_bytes
@@ -98,8 +98,7 @@ def test_file_cut_in_its_index_loses_no_step(recorded_city, tmp_path):
     for size in sorted({*range(end, len(data), 17), *range(len(data) - 30, len(data))}, reverse=True):
         os.truncate(path, size)
         steps, missing = read(path)
-        assert len(steps) == 4
-        assert missing.startswith("cut off after byte ") and missing.endswith("in its index: no step is lost by that")
+        assert len(steps) == 4 and missing == "its index is cut off or damaged: no step is lost by that"
 
 
 def test_killed_file_says_where_it_was_cut_off(killed):
@@ -120,7 +119,7 @@ def test_damaged_chunk_is_skipped_and_its_steps_are_named(whole, tmp_path):
 
 @pytest.mark.parametrize("is_finished", [True, False], ids=["index", "no index"])
 @pytest.mark.parametrize("damaged_copies", [0, 1])
-def test_head_that_is_damaged_is_that_of_its_next_copy(recorded_city, tmp_path, is_finished, damaged_copies):
+def test_head_that_damage_is_that_of_its_next_copy(recorded_city, tmp_path, is_finished, damaged_copies):
     path = recorded_city.write(tmp_path / "head.mcap", 0, STEPS, flush_every=1, is_finished=is_finished)
     data = path.read_bytes()
     assert len(mcap_bytes.head_copies(data)) == 2
@@ -129,7 +128,7 @@ def test_head_that_is_damaged_is_that_of_its_next_copy(recorded_city, tmp_path, 
     with RecordReader(written(path, data)) as reader:
         assert [(s.step, s.tls, s.publish_ns) for s in reader.steps()] == recorded_city.steps[:STEPS]
         assert reader.city.contracts == whole_city(recorded_city, tmp_path).contracts
-        assert reader.is_damaged and reader.missing.count("are damaged (") == 1 + damaged_copies
+        assert reader.damage and reader.missing.count("are damaged (") == 1 + damaged_copies
 
 
 def whole_city(recorded_city, tmp_path):
@@ -146,25 +145,18 @@ def test_viewers_see_one_head(recorded_city, tmp_path):
 
 
 @given(st.data())
-def test_damage_anywhere_in_a_file_without_an_index_loses_the_steps_under_it_alone(killed, folder, recorded_city, data):
+def test_damage_in_a_file_without_an_index_keeps_the_steps_before_it(killed, folder, recorded_city, data):
     content = killed.read_bytes()
-    header, *_ = mcap_bytes.records(content)
-    chunks = mcap_bytes.chunks(content)
-    edges = [each.begin for each in mcap_bytes.records(content)[1:]]
-    begin = data.draw(st.one_of(st.integers(header.end, len(content) - 1), st.sampled_from(edges)))
+    head, *chunks = mcap_bytes.chunks(content)
+    edges = [each.begin for each in mcap_bytes.records(content) if each.begin >= head.end]
+    begin = data.draw(st.one_of(st.integers(head.end, len(content) - 1), st.sampled_from(edges)))
     end = min(begin + data.draw(st.integers(1, 300)), len(content))
     noise = data.draw(st.one_of(st.just(bytes(end - begin)), st.binary(min_size=end - begin, max_size=end - begin)))
-    with RecordReader(written(folder / "noise.mcap", content[:begin] + noise + content[end:])) as reader:
-        steps = list(reader.steps())
-    under = {
-        number
-        for k, chunk in enumerate(chunks[1:])
-        if chunk.begin < end and begin < chunk.end
-        for number in (2 * k, 2 * k + 1)
-    }
-    assert {s.step.number for s in steps} >= set(range(STEPS)) - under
+    steps, missing = read(written(folder / "noise.mcap", content[:begin] + noise + content[end:]))
+    before = 2 * sum(chunk.end <= begin for chunk in chunks)
+    assert [s.step.number for s in steps][:before] == list(range(before))
     assert all((s.step, s.tls, s.publish_ns) == recorded_city.steps[s.step.number] for s in steps)
-    assert reader.missing, "it is cut off at least"
+    assert missing, "it is cut off at least"
 
 
 @pytest.mark.parametrize("name", ["whole", "killed"])
@@ -207,19 +199,41 @@ def test_steps_before_a_second_are_not_read_if_there_is_an_index(whole, recorded
 
 def test_zeros_inside_a_file_lose_the_chunks_under_them_alone(whole, tmp_path):
     data = whole.read_bytes()
-    zeroed, after = mcap_bytes.chunks(data)[3:5]
+    zeroed = mcap_bytes.chunks(data)[3]
     steps, missing = read(
         written(tmp_path / "zeros.mcap", data[: zeroed.begin] + bytes(200) + data[zeroed.begin + 200 :])
     )
     assert [s.step.number for s in steps] == [0, 1, 2, 3, *range(6, STEPS)]
-    lost = f"bytes {zeroed.begin:,} to {after.begin:,} are damaged (not a valid record)"
+    lost = f"bytes {zeroed.begin:,} to {zeroed.end:,} are damaged (not a valid record)"
     assert missing == f"{lost}; steps 4 to 5 are missing"
+
+
+@pytest.mark.parametrize("field", ["offset", "checksum"])
+def test_index_that_is_damaged_is_not_used(whole, tmp_path, field):
+    data = whole.read_bytes()
+    entry = next(each for each in mcap_bytes.records(data) if each.opcode == Opcode.CHUNK_INDEX)
+    at = entry.content + 16 if field == "offset" else len(data) - len(mcap_file.MAGIC) - 1
+    steps, missing = read(written(tmp_path / "index.mcap", mcap_bytes.flipped(data, at)))
+    assert len(steps) == STEPS and missing == "its index is cut off or damaged: no step is lost by that"
+
+
+def test_chunk_that_the_index_names_and_the_file_does_not_have_is_a_loss(whole, tmp_path):
+    """An index with a right checksum, which is wrong."""
+    data = whole.read_bytes()
+    *_, footer = mcap_bytes.records(data)
+    (begin,) = struct.unpack_from("<Q", data, footer.content)
+    last = [each for each in mcap_bytes.records(data) if each.opcode == Opcode.CHUNK_INDEX][-1]
+    beyond = struct.pack("<QQ", len(data), 1 << 62)
+    index = data[begin : last.content + 16] + beyond + data[last.content + 32 : footer.end - 4]
+    forged = data[:begin] + index + struct.pack("<I", zlib.crc32(index)) + mcap_file.MAGIC
+    steps, missing = read(written(tmp_path / "forged.mcap", forged))
+    assert len(steps) == STEPS - 2 and "are not read: more than the limit" in missing
 
 
 def test_names_of_channels_that_are_lost_are_named(whole, tmp_path):
     message = mcap_bytes.record(Opcode.MESSAGE, struct.pack("<HIQQ", 77, 0, 0, 0))
     steps, missing = read(mcap_bytes.with_record_after_city(whole, tmp_path / "unnamed.mcap", message))
-    assert len(steps) == STEPS and missing == "the name of channel 77 is lost, and its messages with it"
+    assert len(steps) == STEPS and "the name of channel 77 is lost, and its messages with it" in missing
 
 
 def test_zeros_at_the_end_are_damage_and_not_an_error(killed, tmp_path):
@@ -249,7 +263,7 @@ def test_flipped_bytes_lose_steps_but_never_change_one(whole, folder, recorded_c
 
 @given(st.binary(max_size=400))
 def test_arbitrary_records_are_an_input_error(folder, content):
-    path = written(folder / "arbitrary.mcap", mcap_stream.MAGIC + content)
+    path = written(folder / "arbitrary.mcap", mcap_file.MAGIC + content)
     with pytest.raises(InputError, match="cannot be read as a record"):
         RecordReader(path)
 
@@ -268,7 +282,7 @@ def test_malformed_record_does_not_hide_the_steps_after_it(whole, folder, opcode
     [
         (b"", "it does not begin as an MCAP file does"),
         (b"<net>", "it does not begin"),
-        (mcap_stream.MAGIC, "cut off after byte 8"),
+        (mcap_file.MAGIC, "cut off after byte 8"),
     ],
 )
 def test_file_that_is_not_a_record_is_an_input_error(tmp_path, content, reason):
@@ -366,8 +380,8 @@ def test_losses_beyond_the_limit_are_counted(recorded_city, tmp_path):
     kept = recorded_city.steps[::2]
     path = type(recorded_city)(recorded_city.start, kept).write(tmp_path / "holes.mcap")
     missing = read(path)[1]
-    assert missing.count("is missing") == mcap_stream.MAX_LOSSES
-    assert missing.endswith(f"and {len(kept) - 1 - mcap_stream.MAX_LOSSES} more losses")
+    assert missing.count("is missing") == mcap_file.MAX_LOSSES
+    assert missing.endswith(f"and {len(kept) - 1 - mcap_file.MAX_LOSSES} more losses")
 
 
 LARGE = bytes(8 << 20)
@@ -400,7 +414,7 @@ def test_record_beyond_the_limit_is_skipped(whole, tmp_path, monkeypatch):
     path = mcap_bytes.with_record_after_city(
         whole, tmp_path / "large.mcap", mcap_bytes.record(Opcode.METADATA, bytes(1 << 20))
     )
-    monkeypatch.setattr(mcap_stream, "MAX_RECORD_BYTES", 1 << 19)
+    monkeypatch.setattr(mcap_file, "MAX_RECORD_BYTES", 1 << 19)
     steps, missing = read(path)
     assert len(steps) == STEPS and "are not read: more than the limit of 524,288 bytes" in missing
 
