@@ -24,10 +24,10 @@ from controller.sumo.induction_loops import step_ends
 from controller.sumo.network import running_signals
 from protos import record_pb2 as record
 from records.atspm import corridor, detectors, phase_numbers
+from records.atspm.analysis_period import ProgramChange
 from records.atspm.from_record import StepCollector
 from records.atspm.pictures import coordination, page, split_failure, time_space
 from records.atspm.pictures.signal_view import SignalView, views
-from records.atspm.timeline import ProgramChange
 from records.record_reader import RecordedStep
 from simulation.controlled_simulation import Control
 
@@ -70,7 +70,7 @@ class PicturedTls:
         already."""
         if any(detectors.read(file) for file in additional):
             return []
-        detectors.write(path, [loop for loop in detectors.place(self.street) if loop.signal in self.tl_of])
+        detectors.write(path, [each for each in detectors.place(self.street) if each.signal in self.tl_of])
         return [path]
 
 
@@ -142,8 +142,8 @@ class UncontrolledSignals:
                 step.readings.CopyFrom(record.Readings(**self._encoder.readings(due, self._connection.readings)))
             states = tuple(self._connection.shown().values())
             step.shown.add(begin_s=self._now, end_s=end_s, states=states)
-            for loop, time_s, is_entry in result.loop_changes:
-                step.detectors.detector.append(loop)
+            for detector, time_s, is_entry in result.loop_changes:
+                step.detectors.detector.append(detector)
                 step.detectors.time_s.append(time_s)
                 step.detectors.is_entry.append(is_entry)
             self._steps.add(RecordedStep(step, 0))
@@ -166,12 +166,11 @@ def _drawn(
 ) -> SignalPictures:
     """The pictures. `programs`: by signal that SUMO itself controlled, its programs. `tl_of`: signal -> its TL."""
     recorded = steps.recorded(ZERO)
-    timeline = recorded.timeline
     if programs:
-        own = tuple(replace(each, modes=(), programs=tuple(programs[each.signal])) for each in timeline.signals)
-        timeline = replace(timeline, signals=own)
-    drawn = views(timeline, recorded.phases, recorded.detectors, recorded.programs, recorded.readings, recorded.names)
-    corridors = corridor.find(recorded.run.street, recorded.phases, set(recorded.programs))
+        own = tuple(replace(each, modes=(), programs=tuple(programs[each.signal])) for each in recorded.period.signals)
+        recorded = replace(recorded, period=replace(recorded.period, signals=own))
+    drawn = views(recorded)
+    corridors = corridor.find(recorded.street, recorded.phases, set(recorded.programs))
     about = ["Bands above the pictures are control modes, or programs if there was no controller."]
     by_tl: dict[str, str] = {}
     for view in drawn:

@@ -24,7 +24,7 @@ from records import atspm_flags, observation_files, sumo_programs
 from records.atspm import files, from_record
 from records.atspm.events import SignalEvents, signal_events
 from records.atspm.files import Written
-from records.atspm.from_record import RecordedSignals, StepCollector
+from records.atspm.from_record import ObservedSignals, StepCollector
 from records.atspm.spool import Spool
 from records.info import add_record, open_record
 from records.record_reader import RecordedStep
@@ -167,16 +167,16 @@ def export_atspm(reader: RunReader, folder: Path, city: City | None = None, zero
         steps, zero = from_record.collect(reader, city, zero, spool=spool)
         recorded = steps.recorded(zero, reader.missing, signals=())
         events = _events(steps, zero, recorded)
-        return files.write(folder, recorded.timeline, events, recorded.phases, recorded.detectors, recorded.notes)
+        return files.write(folder, recorded.period, events, recorded.phases, recorded.detectors, recorded.notes)
 
 
-def _events(steps: StepCollector, zero: datetime, recorded: RecordedSignals) -> Iterator[SignalEvents]:
+def _events(steps: StepCollector, zero: datetime, recorded: ObservedSignals) -> Iterator[SignalEvents]:
     """The events of one signal after another, so that only one is in memory."""
-    loops: dict[str, list[Detector]] = {signal: [] for signal in steps.signals}
-    for loop in recorded.detectors:
-        loops[loop.signal].append(loop)
-    for signal, own in loops.items():
-        yield from signal_events(steps.timeline(zero, [signal]), recorded.phases, own, recorded.programs)
+    detectors: dict[str, list[Detector]] = {signal: [] for signal in steps.signals}
+    for detector in recorded.detectors:
+        detectors[detector.signal].append(detector)
+    for signal, own in detectors.items():
+        yield from signal_events(steps.period(zero, [signal]), recorded.phases, own, recorded.programs)
 
 
 def _export_sumo(reader: RunReader, path: Path) -> int:

@@ -102,8 +102,8 @@ class RecordedConnection:
         self._shown = {signal: running.shown for signal, running in run.start.signals.items()}
         self._until_s: float | None = None
         """End of the newest segment; None if nothing was simulated since the last reading."""
-        self._has_loop_changes_of: record.Step | None = None
-        """The step whose vehicles on loops a reading has returned."""
+        self._detectors_read_of: record.Step | None = None
+        """The step whose vehicles on detectors a reading has returned."""
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -154,13 +154,13 @@ class RecordedConnection:
             self._shown = dict(zip(self._shown, step.shown[-1].states, strict=True))
         shown = [(each.end_s, tuple(each.states)) for each in step.shown[:-1]]
         rejected = {each.signal: each.reason for each in step.rejections}
-        return StepResult(step.at_s, shown, rejected, self._loop_changes(step))
+        return StepResult(step.at_s, shown, rejected, self._detector_changes(step))
 
-    def _loop_changes(self, step: record.Step) -> list[LoopChange]:
-        """Those of a step, once."""
-        if step is self._has_loop_changes_of:
+    def _detector_changes(self, step: record.Step) -> list[LoopChange]:
+        """Vehicles that came onto detectors or left them in a step, once."""
+        if step is self._detectors_read_of:
             return []
-        self._has_loop_changes_of = step
+        self._detectors_read_of = step
         changes = step.detectors
         return [LoopChange(*each) for each in zip(changes.detector, changes.time_s, changes.is_entry, strict=True)]
 

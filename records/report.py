@@ -69,15 +69,14 @@ def report(
     if from_s is not None and to_s is not None and to_s <= from_s:
         raise InputError(f"--to must be later than --from ({from_s:g} s); pass a later one")
     recorded = from_record.read(reader, city, zero, tls, from_s, to_s, vehicles_s=time_space.MAX_S)
-    timeline = recorded.timeline
-    drawn = views(timeline, recorded.phases, recorded.detectors, recorded.programs, recorded.readings, recorded.names)
-    corridors = corridor.find(recorded.run.street, recorded.phases, set(recorded.programs))
+    period = recorded.period
+    corridors = corridor.find(recorded.street, recorded.phases, set(recorded.programs))
     about = [
-        f"Run {reader.city.run}, simulated time {time_text(timeline.begin_s)} to {time_text(timeline.end_s)}; "
-        f"times of day count from {timeline.zero:%Y-%m-%d %H:%M:%S} at second 0.",
+        f"Run {reader.city.run}, simulated time {time_text(period.begin_s)} to {time_text(period.end_s)}; "
+        f"times of day count from {period.zero:%Y-%m-%d %H:%M:%S} at second 0.",
         "Bands above the pictures are control modes, or programs if there was no controller.",
     ]
-    whole_files.write(out, page.page("Signal performance measures", about, drawn, corridors, recorded.notes))
+    whole_files.write(out, page.page("Signal performance measures", about, views(recorded), corridors, recorded.notes))
     return recorded.notes
 
 

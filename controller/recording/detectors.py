@@ -1,4 +1,4 @@
-"""Detectors (SUMO's induction loops) before a city's signals whose vehicles a run reads, for the events of its record.
+"""Detectors before a city's signals (SUMO's inductionLoop) whose vehicles a run reads, for the events of its record.
 
 `greenserve detectors` places them (`records/atspm/detectors.py`). SUMO's params say to which signal, function and stop
 line a detector belongs.
@@ -25,7 +25,7 @@ class Detector:
     function: str
     """One of FUNCTIONS."""
     stop_lane: str
-    """The lane at whose stop line its vehicles arrive; an advance loop may be on a lane that leads to it."""
+    """The lane at whose stop line its vehicles arrive; an advance detector may be on a lane that leads to it."""
 
 
 def track_detectors(connection: SumoConnection, signals: Container[str], sumo_step_s: float) -> tuple[Detector, ...]:

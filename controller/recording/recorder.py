@@ -57,8 +57,8 @@ MAX_QUEUED_BYTES = 64_000_000
 """Bound of the queue's memory, as `_memory` estimates it."""
 TL_BYTES = 2000
 """Memory of a TL's decision or states, without its observation."""
-LOOP_CHANGE_BYTES = 120
-"""Memory of a vehicle that came onto an induction loop or left it."""
+DETECTOR_CHANGE_BYTES = 120
+"""Memory of a vehicle that came onto a detector or left it."""
 CLOSE_TIMEOUT_S = 15.0
 """Wall time after the run's end in which what is queued is written."""
 SLICE_S, PAUSE_S = 0.0005, 0.00002
@@ -363,5 +363,5 @@ def _memory(event: DecisionEvent) -> int:
         readings = event.readings.counts.nbytes + event.readings.mean_length_m.nbytes + event.readings.outflow.nbytes
         readings += sum(array.nbytes for array in event.readings.by_vehicle)
     tls = len(event.decisions) + sum(len(sent.states) for sent in event.sent)
-    readings += LOOP_CHANGE_BYTES * len(event.loop_changes)
+    readings += DETECTOR_CHANGE_BYTES * len(event.loop_changes)
     return readings + TL_BYTES * tls + sum(decision.observation.nbytes for decision in event.decisions)

@@ -1,4 +1,4 @@
-"""A timeline and readings from a record: what its signals showed, what controlled them, and what was read of their
+"""A period and readings from a record: what its signals showed, what controlled them, and what was read of their
 lanes.
 
 shown states      from the steps; a hole of the record is control mode lost
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from city.config import City
 from city.errors import InputError
-from city.network import Program
+from city.network import Program, StreetNetwork
 from city.sumo_files import time_text
 from controller.recording.detectors import Detector
 from controller.recording.record_writer import NS
@@ -32,23 +32,23 @@ from controller.recording.run_start import RunStart
 from controller.recording.sentences import mode_name
 from protos import record_pb2 as record
 from records.atspm import phase_numbers
-from records.atspm.occupancy import Occupancy
-from records.atspm.phase_numbers import PhaseNumbers
-from records.atspm.readings import LaneReading, SignalReadings, VehicleReading
-from records.atspm.spool import Series, Spool
-from records.atspm.timeline import (
+from records.atspm.analysis_period import (
     FALLBACK,
     LOST,
     MAX_OUT,
     MODES,
     POLICY,
+    AnalysisPeriod,
     GreenEnd,
     ModeChange,
     ProgramChange,
     ShownState,
-    SignalTimeline,
-    Timeline,
+    SignalHistory,
 )
+from records.atspm.detections import DetectionCollector
+from records.atspm.phase_numbers import PhaseNumbers
+from records.atspm.readings import LaneReading, SignalReadings, VehicleReading
+from records.atspm.spool import Series, Spool
 from records.record_reader import RecordedStep, RecordReader
 from records.recorded_run import start_of
 from records.run_files import RunReader
@@ -63,21 +63,21 @@ NO_DETECTORS = "SUMO had loaded no detectors of greenserve detectors for these s
 
 
 @dataclass(frozen=True)
-class RecordedSignals:
-    """The signals of a record."""
+class ObservedSignals:
+    """Signals over an analysis period, and what was read of them."""
 
-    run: RunStart
-    timeline: Timeline
+    street: StreetNetwork
+    period: AnalysisPeriod
     phases: dict[str, PhaseNumbers]
     """By signal, for all signals of the network."""
-    programs: dict[str, tuple[Program, ...]]
+    programs: dict[str, tuple[Program, ...]] = field(default_factory=dict)
     """By recorded signal."""
-    readings: dict[str, SignalReadings]
+    readings: dict[str, SignalReadings] = field(default_factory=dict)
     """By recorded signal."""
-    names: dict[str, str]
+    names: dict[str, str] = field(default_factory=dict)
     """By recorded signal, its TL and its id."""
-    detectors: tuple[Detector, ...]
-    notes: tuple[str, ...]
+    detectors: tuple[Detector, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read(
@@ -88,7 +88,7 @@ def read(
     from_s: float | None = None,
     to_s: float | None = None,
     vehicles_s: float = 0.0,
-) -> RecordedSignals:
+) -> ObservedSignals:
     """The signals of a record.
 
     Args:
@@ -200,8 +200,8 @@ class _Signal:
             raise OutOfOrder(f"{self.id}: green_ends: {time_s} s comes after {newest.time_s} s")
         self.green_ends.append(GreenEnd(time_s, cause))
 
-    def timeline(self) -> SignalTimeline:
-        return SignalTimeline(
+    def history(self) -> SignalHistory:
+        return SignalHistory(
             self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), tuple(self.green_ends)
         )
 
@@ -244,7 +244,7 @@ class StepCollector:
         self._shown_s: float | None = None
         """End of the newest shown state."""
         self.holes: list[str] = []
-        self._occupancy = Occupancy(run.detectors, spool)
+        self._detections = DetectionCollector(run.detectors, spool)
         self.signals: dict[str, _Signal] = {}
         self._of_tl: dict[str, list[_Signal]] = {}
         number_of_states = {signal: k for k, signal in enumerate(run.start.signals)}
@@ -276,7 +276,7 @@ class StepCollector:
                     signal.set_mode(begin_s, mode)
         for shown in step.shown:
             self._add_shown(shown)
-        self._occupancy.add(step.detectors)
+        self._detections.add(step.detectors)
         for command in step.commands:
             for signal in self._of_tl.get(command.tl, ()):
                 signal.set_mode(step.at_s, self._mode(command.mode))
@@ -287,21 +287,21 @@ class StepCollector:
         if step.due and self._has_readings and self._is_inside(step.at_s):
             self._add_readings(step)
 
-    def timeline(self, zero: datetime, signals: Iterable[str] | None = None) -> Timeline:
+    def period(self, zero: datetime, signals: Iterable[str] | None = None) -> AnalysisPeriod:
         """What signals showed in the steps so far. `signals`: None for all."""
         names = tuple(self.signals) if signals is None else tuple(signals)
-        own = tuple(self.signals[name].timeline() for name in names)
-        return Timeline(self.begin_s, self.end_s, zero, own, tuple(self._occupancy.detections(names)))
+        own = tuple(self.signals[name].history() for name in names)
+        return AnalysisPeriod(self.begin_s, self.end_s, zero, own, tuple(self._detections.detections(names)))
 
     def recorded(
         self, zero: datetime, missing: Iterable[str] = (), signals: Iterable[str] | None = None
-    ) -> RecordedSignals:
+    ) -> ObservedSignals:
         """The signals of the steps so far.
 
         Args:
             zero: local date and time of simulated second 0.
             missing: what else is missing of the record.
-            signals: those of the timeline; None for all.
+            signals: those of the period; None for all.
         """
         run = self._run
         detectors = tuple(detector for detector in run.detectors if detector.signal in self.signals)
@@ -310,9 +310,9 @@ class StepCollector:
             notes.append(f"{run.driver} drove in the place of the policies: its time is control mode {FALLBACK}")
         if any(signal.uses_flow for signal in self.signals.values()):
             notes.append("volumes of TLs whose single vehicles are read are their flow (Edie), not counts")
-        return RecordedSignals(
-            run,
-            self.timeline(zero, signals),
+        return ObservedSignals(
+            run.street,
+            self.period(zero, signals),
             dict(self._phases),
             {name: programs_of(run, name) for name in self.signals},
             {name: signal.readings for name, signal in self.signals.items()},
@@ -348,7 +348,7 @@ class StepCollector:
 
     def _add_hole(self, begin_s: float, end_s: float) -> None:
         self.holes.append(f"nothing is recorded from {time_text(begin_s)} to {time_text(end_s)}")
-        self._occupancy.end_all(begin_s)
+        self._detections.end_all(begin_s)
         for signal in self.signals.values():
             newest = signal.modes.newest
             signal.set_mode(begin_s, LOST)

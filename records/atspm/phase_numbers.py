@@ -227,9 +227,7 @@ def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int],
 def _main_street(approach: _Approach, approaches: Sequence[_Approach]) -> tuple[int, float, int, str]:
     """Sort key of approaches: lanes and speed of their street with its opposite direction, then the direction."""
     opposite = [
-        other
-        for other in approaches
-        if abs((other.heading_deg - approach.heading_deg) % 360.0 - 180.0) <= MAX_OPPOSITE_DEG
+        other for other in approaches if 180.0 - angle_deg(other.heading_deg, approach.heading_deg) <= MAX_OPPOSITE_DEG
     ]
     lanes = approach.lanes + max((other.lanes for other in opposite), default=0)
     speed_mps = max(approach.speed_mps, max((other.speed_mps for other in opposite), default=0.0))
@@ -291,14 +289,14 @@ def _crossing_number(
         return SLOTS[0]
     for heading in (crossing.heading_deg - 90.0, crossing.heading_deg + 90.0):
         nearest = min(
-            approaches, key=lambda approach: (round(_angle(approach.heading_deg, heading)), through[approach.road])
+            approaches, key=lambda approach: (round(angle_deg(approach.heading_deg, heading)), through[approach.road])
         )
-        if _angle(nearest.heading_deg, heading) <= MAX_BESIDE_DEG:
+        if angle_deg(nearest.heading_deg, heading) <= MAX_BESIDE_DEG:
             return through[nearest.road]
-    return through[min(approaches, key=lambda approach: _angle(approach.heading_deg, crossing.heading_deg)).road]
+    return through[min(approaches, key=lambda approach: angle_deg(approach.heading_deg, crossing.heading_deg)).road]
 
 
-def _angle(a_deg: float, b_deg: float) -> float:
+def angle_deg(a_deg: float, b_deg: float) -> float:
     """The angle between two headings, 0 to 180 degrees."""
     return abs((a_deg - b_deg + 180.0) % 360.0 - 180.0)
 

@@ -120,9 +120,9 @@ def record_city(
     contracts = [contract.build(replace(city, safety=safety), tl, street) for tl in tls.values()]
     options = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "1"]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as closing:
-        loops = Path(folder) / "detectors.add.xml"
-        detectors.write(loops, detectors.place(street))
-        connection = start_libsumo([*options, "-a", f"{GRID / 'fixed_time.add.xml'},{loops}"])
+        placed = Path(folder) / "detectors.add.xml"
+        detectors.write(placed, detectors.place(street))
+        connection = start_libsumo([*options, "-a", f"{GRID / 'fixed_time.add.xml'},{placed}"])
         closing.callback(connection.close)
         start = checked_start(connection, street, contracts)
         found = track_detectors(connection, start.signals, start.sumo_step_s)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from xml.sax.saxutils import escape, quoteattr
 
 from city.printable import printable
-from records.atspm.timeline import Timeline
+from records.atspm.analysis_period import AnalysisPeriod
 
 BLUE, GREEN, ORANGE, YELLOW, PINK, LIGHT_BLUE, RED = (
     "#0072B2",
@@ -83,12 +83,12 @@ def number_axis(title: str, top: float, min_step: float = 0.0) -> Axis:
     return Axis(0.0, count * step, title, tuple((k * step, f"{k * step:.10g}") for k in range(count + 1)))
 
 
-def time_axis(timeline: Timeline, width: float = WIDTH) -> Axis:
-    """The axis of a timeline, in simulated seconds, with local times of day at its ticks."""
-    begin_s, end_s = timeline.begin_s, timeline.end_s
+def time_axis(period: AnalysisPeriod, width: float = WIDTH) -> Axis:
+    """The axis of a period, in simulated seconds, with local times of day at its ticks."""
+    begin_s, end_s = period.begin_s, period.end_s
     room = max(int((width - MARGIN_LEFT - MARGIN_RIGHT) / TIME_LABEL_PX), 1)
     step_s = next((step for step in TICK_STEPS_S if (end_s - begin_s) / step <= room), TICK_STEPS_S[-1])
-    begin = timeline.time(round(begin_s * 1000))
+    begin = period.time(round(begin_s * 1000))
     midnight = begin.replace(hour=0, minute=0, second=0, microsecond=0)
     offset_s = (begin - midnight).total_seconds()
     ticks = []
