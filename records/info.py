@@ -15,7 +15,7 @@ from city.printable import printable
 from city.sumo_files import time_text
 from controller.recording.sentences import mode_name, reason_name
 from records.record_reader import RecordedStep, wall_text
-from records.run_files import RunReader, open_run
+from records.run_files import RunReader, open_files
 
 MAX_NAMES = 8
 """TLs that a line names."""
@@ -47,7 +47,7 @@ def add_record(parser: Parser) -> None:
 
 def open_record(args: argparse.Namespace) -> RunReader:
     """The record that the arguments name. Raises InputError."""
-    return open_run(args.record, args.run)
+    return open_files([args.record], args.run)
 
 
 def main(argv: list[str], prog: str) -> int:

@@ -118,7 +118,7 @@ def check_files_together_and_alone(folder):
     replay.run()
     assert str(replay.differences.first) == "None"
     assert replay.replayed_steps == sum(1 for _ in run.steps())
-    files = [file.path for file in files_of_run(folder)[0]]
+    files = [file.path for file in files_of_run([folder])[0]]
     assert len(files) > 2
     steps = 0
     for k, file in enumerate(files):

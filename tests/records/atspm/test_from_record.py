@@ -18,7 +18,7 @@ from protos import record_pb2 as record
 from records.atspm import from_record
 from records.atspm.analysis_period import FALLBACK, HOLD, LOST, MAX_OUT, POLICY, RECOVERING
 from records.atspm.detections import DetectionCollector
-from records.run_files import open_run
+from records.run_files import open_files
 from tests.conftest import GRID
 from tests.records.recorded_city import SECONDS, SILENT_TL, STREET_TL, RecordedCity
 
@@ -30,7 +30,7 @@ def path(recorded_city, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def recorded(path):
-    return from_record.read(open_run(path), vehicles_s=SECONDS)
+    return from_record.read(open_files([path]), vehicles_s=SECONDS)
 
 
 def signal_of(recorded_city, tl):
@@ -155,11 +155,11 @@ def test_volume_of_dialect_street_is_the_way_driven_by_the_length_of_the_lane(re
 def test_second_0_is_midnight_unless_it_is_given(recorded_city, path, recorded):
     assert recorded.period.zero == datetime(2026, 9, 21)
     zero = datetime(2026, 3, 2, 7)
-    assert from_record.read(open_run(path), zero=zero).period.zero == zero
+    assert from_record.read(open_files([path]), zero=zero).period.zero == zero
 
 
 def test_time_and_tls_are_chosen(recorded_city, path, recorded):
-    chosen = from_record.read(open_run(path), tls=["SA101"], from_s=60, to_s=120)
+    chosen = from_record.read(open_files([path]), tls=["SA101"], from_s=60, to_s=120)
     assert (chosen.period.begin_s, chosen.period.end_s) == (60, 120)
     signal = signal_of(recorded_city, "SA101")
     assert list(chosen.programs) == [signal] and chosen.phases == recorded.phases
@@ -174,14 +174,14 @@ def test_time_and_tls_are_chosen(recorded_city, path, recorded):
 
 def test_time_without_a_state_is_refused(path):
     with pytest.raises(InputError, match=r"whole\.mcap: has no shown state"):
-        from_record.read(open_run(path), from_s=5000)
+        from_record.read(open_files([path]), from_s=5000)
 
 
 def test_hole_is_control_mode_lost_and_named(recorded_city, tmp_path):
     for number, (begin, end) in enumerate([(0, 20), (20, 40), (40, 60)]):
         if number != 1:
             recorded_city.write(tmp_path / f"{number}.mcap", begin, end, number)
-    found = from_record.read(open_run(tmp_path))
+    found = from_record.read(open_files([tmp_path]))
     begin_s = recorded_city.steps[19][0].shown[-1].end_s
     end_s = recorded_city.steps[40][0].shown[0].begin_s
     for own in found.period.signals:
@@ -194,7 +194,7 @@ def test_hole_is_control_mode_lost_and_named(recorded_city, tmp_path):
 
 def test_driver_is_not_control_mode_policy(recorded_city, tmp_path):
     driven = RecordedCity(replace(recorded_city.start, driver="max-pressure"), recorded_city.steps)
-    found = from_record.read(open_run(driven.write(tmp_path / "driven.mcap", 0, 20)))
+    found = from_record.read(open_files([driven.write(tmp_path / "driven.mcap", 0, 20)]))
     modes = {change.mode for own in found.period.signals for change in own.modes}
     assert FALLBACK in modes and POLICY not in modes
     assert any(note.startswith("max-pressure drove") for note in found.notes)
@@ -206,14 +206,14 @@ def test_phase_numbers_of_city_toml_count(path, tmp_path):
         f'[network]\nsumocfg = "{GRID}/grid.sumocfg"\n[tl.SA101]\nsignals = ["A0"]\ndialect = "sumo-rl"\n'
         'phases = { "A1A0.70.00:left" = 11 }\n'
     )
-    found = from_record.read(open_run(path), config.load(city))
+    found = from_record.read(open_files([path]), config.load(city))
     assert {phase.number for phase in found.phases["A0"].phases} == {2, 3, 4, 5, 6, 7, 8, 11}
 
 
 def test_phase_numbers_of_the_recorded_city_count(recorded_city, tmp_path):
     def recorded_with(**phases):
         changed = RecordedCity(replace(recorded_city.start, phases={"SA101": phases}), recorded_city.steps)
-        return open_run(changed.write(tmp_path / "changed.mcap"))
+        return open_files([changed.write(tmp_path / "changed.mcap")])
 
     found = from_record.read(recorded_with(**{"A1A0.70.00:left": 11}))
     assert {phase.number for phase in found.phases["A0"].phases} == {2, 3, 4, 5, 6, 7, 8, 11}
@@ -243,7 +243,7 @@ def test_record_that_does_not_fit_its_network_is_refused(recorded_city, tmp_path
     contracts[0].signals[0].lane_ids[0] = "elsewhere_0"
     changed = RecordedCity(replace(recorded_city.start, contracts=contracts), recorded_city.steps)
     with pytest.raises(InputError, match=r"changed\.mcap: .*SA101"):
-        from_record.read(open_run(changed.write(tmp_path / "changed.mcap", 0, 5)))
+        from_record.read(open_files([changed.write(tmp_path / "changed.mcap", 0, 5)]))
 
 
 def test_times_out_of_order_are_refused(recorded_city, tmp_path):
@@ -253,7 +253,7 @@ def test_times_out_of_order_are_refused(recorded_city, tmp_path):
         states = record.States(at_s=at_s, overrides=[record.Override(signal=signal, reason=record.TlStep.MAX_GREEN)])
         steps[0][1]["SA101"].states.append(states)
     with pytest.raises(InputError, match="its times are out of order: A0: green_ends"):
-        from_record.read(open_run(RecordedCity(recorded_city.start, steps).write(tmp_path / "wrong.mcap")))
+        from_record.read(open_files([RecordedCity(recorded_city.start, steps).write(tmp_path / "wrong.mcap")]))
 
 
 def test_detectors_are_occupied_while_a_vehicle_is_on_them(recorded_city, recorded):
@@ -304,5 +304,5 @@ def test_hole_frees_detectors_until_a_vehicle_enters():
 
 def test_detectors_are_named_as_missing(recorded_city, tmp_path):
     without = RecordedCity(replace(recorded_city.start, detectors=()), recorded_city.steps)
-    found = from_record.read(open_run(without.write(tmp_path / "without.mcap", 0, 5)))
+    found = from_record.read(open_files([without.write(tmp_path / "without.mcap", 0, 5)]))
     assert found.period.detections == found.detectors == () and from_record.NO_DETECTORS in found.notes

@@ -19,7 +19,7 @@ from records.atspm.events import signal_events
 from records.atspm.phase_numbers import Phase, PhaseNumbers
 from records.export import export_atspm
 from records.recorded_run import RecordedRun
-from records.run_files import open_run
+from records.run_files import open_files
 from tests.conftest import GRID
 from tests.records.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, period, run
 from tests.records.replayed_city import record_run
@@ -134,7 +134,7 @@ def controlled(folder, additional):
     record_run(folder / "run.mcap", city, SECONDS, "-a", files, *OPTIONS, over_traci=True, releases=False)
     recorded = RecordedRun([folder / "run.mcap"])
     assert sumo_programs.write(folder / "lights.add.xml", recorded.start, recorded.steps()) == []
-    return export_atspm(open_run(folder / "run.mcap"), folder / "atspm", zero=ZERO), folder / "lights.add.xml"
+    return export_atspm(open_files([folder / "run.mcap"]), folder / "atspm", zero=ZERO), folder / "lights.add.xml"
 
 
 @pytest.fixture(scope="module", params=["fixed", "actuated", "controlled"])
