@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from city import program, whole_files
 from city.arguments import Parser
@@ -268,41 +268,28 @@ def _states(tl: str, tl_step: record.TlStep, signals: Sequence[str]) -> Iterator
             yield *moment, requested, permitted, overrides.get(signal, ""), programs.get(signal, "")
 
 
-class _Interval(NamedTuple):
-    begin_s: float
-    end_s: float
-    state: str
-
-
 class _ShownStates:
     """Joins the intervals in which a signal showed one state; a hole of the record ends an interval."""
 
     def __init__(self, signals: Sequence[str]) -> None:
         self._signals = signals
-        self._last: dict[str, _Interval] = {}
+        self._last: dict[str, tuple[float, float, str]] = {}
+        """By signal, (begin, end, state) of its newest interval."""
 
     def add(self, shown: record.Shown) -> Iterator[Row]:
         """The intervals that have ended."""
         for signal, state in zip(self._signals, shown.states, strict=False):
             last = self._last.get(signal)
-            if last is not None and last.state == state and last.end_s == shown.begin_s:
-                self._last[signal] = last._replace(end_s=shown.end_s)
-                continue
-            if last is not None:
+            begin_s = shown.begin_s
+            if last is not None and last[1:] == (begin_s, state):
+                begin_s = last[0]
+            elif last is not None:
                 yield signal, *last
-            self._last[signal] = _Interval(shown.begin_s, shown.end_s, state)
+            self._last[signal] = begin_s, shown.end_s, state
 
     def rest(self) -> Iterator[Row]:
         """The intervals at the end of the record."""
         yield from ((signal, *last) for signal, last in self._last.items())
-
-
-class _Table(Protocol):
-    def __init__(self, path: Path, columns: dict[str, str]) -> None: ...
-
-    def add(self, row: Row) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class _CsvTable:

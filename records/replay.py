@@ -14,6 +14,7 @@ differences are the code's own.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -233,7 +234,6 @@ class RecordedPolicies:
     def __init__(self, contracts: Sequence[pb.PolicyContract], steps: RecordedSteps) -> None:
         self._steps = steps
         self._categorical = {contract.tl for contract in contracts if contract.action.kind == CATEGORICAL}
-        self._classes: dict[str, type[Exception]] = {}
 
     def ask(
         self, observations: Mapping[str, Observation], observed_s: float | None = None
@@ -251,7 +251,7 @@ class RecordedPolicies:
 
     def _answer(self, tl: str, decision: record.Decision) -> Answer | Exception:
         if decision.error:
-            return self._error(decision.error)(decision.error_text)
+            return _error_class(decision.error)(decision.error_text)
         action = np.array(decision.action)
         if (
             tl in self._categorical
@@ -263,13 +263,11 @@ class RecordedPolicies:
         scores = np.array(decision.scores, np.float32) if decision.scores else None
         return Answer(action, decision.version, decision.model, scores)
 
-    def _error(self, name: str) -> type[Exception]:
-        """An exception class of this name, so that the failure reads as it was recorded."""
-        if name not in self._classes:
-            if len(self._classes) >= MAX_EXCEPTION_CLASSES:
-                self._classes.clear()
-            self._classes[name] = type(name, (Exception,), {})
-        return self._classes[name]
+
+@lru_cache(MAX_EXCEPTION_CLASSES)
+def _error_class(name: str) -> type[Exception]:
+    """An exception class of this name, so that the failure reads as it was recorded."""
+    return type(name, (Exception,), {})
 
 
 class _Comparison:
