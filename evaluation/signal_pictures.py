@@ -25,7 +25,7 @@ from controller.sumo.network import running_signals
 from protos import record_pb2 as record
 from records.atspm import corridor, detectors, phase_numbers
 from records.atspm.analysis_period import ProgramChange
-from records.atspm.from_record import StepCollector
+from records.atspm.from_record import Selection, StepCollector
 from records.atspm.pictures import coordination, page, split_failure, time_space
 from records.atspm.pictures.signal_view import SignalView, views
 from records.record_reader import RecordedStep
@@ -88,9 +88,8 @@ class ControlledSignals:
         city = pictured.city
         run = RunStart(street, tuple(contracts), start, city.safety, city.controller, control.driver, {}, found)
         self._encoder = Encoder(run)
-        self._steps = StepCollector(
-            run, pictured.phases, {contract.tl for contract in own}, None, None, time_space.MAX_S
-        )
+        selection = Selection(frozenset(contract.tl for contract in own), vehicles_s=time_space.MAX_S)
+        self._steps = StepCollector(run, pictured.phases, selection)
         self._tl_of = pictured.tl_of
 
     def add(self, event: DecisionEvent) -> None:
@@ -120,12 +119,10 @@ class UncontrolledSignals:
         to_read = run.to_read
         links = {signal: len(pictured.street.signals[signal].links) for signal in running}
         connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of)
-        self._connection, self._encoder, self._tls = (
-            connection,
-            Encoder(run),
-            tuple(contract.tl for contract in contracts),
-        )
-        self._steps = StepCollector(run, pictured.phases, set(self._tls), None, None, time_space.MAX_S)
+        self._connection, self._encoder = connection, Encoder(run)
+        self._tls = tuple(contract.tl for contract in contracts)
+        selection = Selection(frozenset(self._tls), vehicles_s=time_space.MAX_S)
+        self._steps = StepCollector(run, pictured.phases, selection)
         self._number, self._read_s, self._tl_of = 0, self._now, pictured.tl_of
         self._programs: dict[str, list[ProgramChange]] = {signal: [] for signal in running}
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from city import program, whole_files
 from city.arguments import Parser
-from city.config import City
 from city.errors import InputError
 from controller.recording.detectors import Detector
 from controller.recording.sentences import mode_name, reason_name
@@ -24,7 +23,7 @@ from records import atspm_flags, observation_files, sumo_programs
 from records.atspm import files, from_record
 from records.atspm.events import SignalEvents, signal_events
 from records.atspm.files import Written
-from records.atspm.from_record import ObservedSignals, StepCollector
+from records.atspm.from_record import EVERYTHING, ObservedSignals, Selection, StepCollector
 from records.atspm.spool import Spool
 from records.info import add_record, open_record
 from records.record_reader import RecordedStep
@@ -110,7 +109,7 @@ def main(argv: list[str], prog: str) -> int:
         args = parser(prog).parse_args(argv)
         reader = open_record(args)
         if args.atspm is not None:
-            written = export_atspm(reader, args.atspm, atspm_flags.city(args), args.zero)
+            written = export_atspm(reader, args.atspm, Selection(city=atspm_flags.city(args), zero=args.zero))
             for path in written.paths:
                 print(path)
             for note in written.notes:
@@ -161,10 +160,10 @@ def write(reader: RunReader, folder: Path, kind: str) -> dict[str, int]:
     return counts
 
 
-def export_atspm(reader: RunReader, folder: Path, city: City | None = None, zero: datetime | None = None) -> Written:
-    """Write the signal events of a run for ATSPM tools; arguments as `from_record.read`. Raises InputError."""
+def export_atspm(reader: RunReader, folder: Path, selection: Selection = EVERYTHING) -> Written:
+    """Write the signal events of a run for ATSPM tools. Raises InputError."""
     with Spool() as spool:
-        steps, zero = from_record.collect(reader, city, zero, spool=spool)
+        steps, zero = from_record.collect(reader, selection, spool)
         recorded = steps.recorded(zero, reader.missing, signals=())
         events = _events(steps, zero, recorded)
         return files.write(folder, recorded.period, events, recorded.phases, recorded.detectors, recorded.notes)

@@ -1,16 +1,16 @@
 """`greenserve record report`: a page with the pictures of ATSPM (docs/atspm.md shows them)."""
 
 import argparse
-from datetime import datetime
+import math
 from pathlib import Path
 
 from city import names, program, whole_files
 from city.arguments import Parser
-from city.config import City
 from city.errors import InputError
 from city.sumo_files import time_text
 from records import atspm_flags
 from records.atspm import corridor, from_record
+from records.atspm.from_record import Selection
 from records.atspm.pictures import page, time_space
 from records.atspm.pictures.signal_view import views
 from records.info import add_record, open_record
@@ -47,7 +47,17 @@ def main(argv: list[str], prog: str) -> int:
     def run() -> int:
         args = parser(prog).parse_args(argv)
         reader = open_record(args)
-        notes = report(reader, args.out, _tls(reader, args), args.from_s, args.to_s, atspm_flags.city(args), args.zero)
+        selection = Selection(
+            tls=_tls(reader, args),
+            from_s=-math.inf if args.from_s is None else args.from_s,
+            to_s=math.inf if args.to_s is None else args.to_s,
+            vehicles_s=time_space.MAX_S,
+            city=atspm_flags.city(args),
+            zero=args.zero,
+        )
+        if selection.to_s <= selection.from_s:
+            raise InputError(f"--to must be later than --from ({args.from_s:g} s); pass a later one")
+        notes = report(reader, args.out, selection)
         print(args.out)
         for note in notes:
             print(f"note: {note}")
@@ -56,19 +66,9 @@ def main(argv: list[str], prog: str) -> int:
     return program.run(run)
 
 
-def report(
-    reader: RunReader,
-    out: Path,
-    tls: list[str] | None = None,
-    from_s: float | None = None,
-    to_s: float | None = None,
-    city: City | None = None,
-    zero: datetime | None = None,
-) -> tuple[str, ...]:
-    """Write the page of a run and return the notes about it; arguments as `from_record.read`. Raises InputError."""
-    if from_s is not None and to_s is not None and to_s <= from_s:
-        raise InputError(f"--to must be later than --from ({from_s:g} s); pass a later one")
-    recorded = from_record.read(reader, city, zero, tls, from_s, to_s, vehicles_s=time_space.MAX_S)
+def report(reader: RunReader, out: Path, selection: Selection) -> tuple[str, ...]:
+    """Write the page of a run and return the notes about it. Raises InputError."""
+    recorded = from_record.read(reader, selection)
     period = recorded.period
     corridors = corridor.find(recorded.street, recorded.phases, set(recorded.programs))
     about = [
@@ -80,7 +80,9 @@ def report(
     return recorded.notes
 
 
-def _tls(reader: RunReader, args: argparse.Namespace) -> list[str] | None:
+def _tls(reader: RunReader, args: argparse.Namespace) -> frozenset[str] | None:
     contracts = reader.city.contracts
     tl_of_signal = {signal: contract.tl for contract in contracts for signal in contract.signal_ids}
-    return names.select(args.tl, [contract.tl for contract in contracts], "--tl", tl_of_signal) if args.tl else None
+    if not args.tl:
+        return None
+    return frozenset(names.select(args.tl, [contract.tl for contract in contracts], "--tl", tl_of_signal))

@@ -1,16 +1,14 @@
-"""A period and readings from a record: what its signals showed, what controlled them, and what was read of their
-lanes.
+"""Signals over an analysis period, from a record: what they showed, what controlled them, what was read of their lanes.
 
-shown states      from the steps; a hole of the record is control mode lost
-control modes     from the TLs' steps and operators' commands; fallback if max-pressure or greedy drove in the place of
-policies programs          while signals were handed to them; none while the controller set the states causes
-max-out for a green that the safety rules ended at its maximum queues            halting vehicles, whenever the TL was
-due volumes           counted vehicles, else the flow of single vehicles on their lanes after Edie: the way that they
-drive in a time,
-                  divided by the lane's length (dialect street, driver greedy)
-detectors         occupied while a vehicle is on them: from entries and exits, of runs in which SUMO had loaded
-detectors; free
-                  after a hole of the record, until a vehicle enters
+shown states   from the steps; a hole of the record is control mode lost
+control modes  from the TLs' steps and operators' commands; fallback if max-pressure or greedy drove
+programs       while signals were handed to them; none while the controller set the states
+causes         max-out for a green that the safety rules ended at its maximum
+queues         halting vehicles, whenever the TL was due
+volumes        counted vehicles, else the flow of single vehicles on their lanes after Edie: the way that they drive
+               in a time, divided by the lane's length (dialect street, driver greedy)
+detectors      occupied while a vehicle is on them: from entries and exits, of runs in which SUMO had loaded
+               detectors; free after a hole of the record, until a vehicle enters
 
 Edie, "Discussion of traffic stream measurements and definitions", 1963.
 """
@@ -80,44 +78,41 @@ class ObservedSignals:
     notes: tuple[str, ...] = ()
 
 
-def read(
-    reader: RunReader,
-    city: City | None = None,
-    zero: datetime | None = None,
-    tls: Iterable[str] | None = None,
-    from_s: float | None = None,
-    to_s: float | None = None,
-    vehicles_s: float = 0.0,
-) -> ObservedSignals:
-    """The signals of a record.
+@dataclass(frozen=True)
+class Selection:
+    """The part of a record whose signals are read."""
 
-    Args:
-        reader: the record.
-        city: whose phase numbers count; None: those with which the run was recorded.
-        zero: local date and time of simulated second 0; None: midnight of the day (UTC) on which the run began.
-        tls: those to read; None: all.
-        from_s: first simulated second; None: the record's first.
-        to_s: end of the time, in simulated seconds; None: the record's end.
-        vehicles_s: time from the begin of which single vehicles are kept.
+    tls: frozenset[str] | None = None
+    """None: all."""
+    from_s: float = -math.inf
+    """First simulated second."""
+    to_s: float = math.inf
+    """End of the time, in simulated seconds."""
+    vehicles_s: float = 0.0
+    """Time from the begin of which single vehicles are kept."""
+    city: City | None = None
+    """The city whose phase numbers count; None: those with which the run was recorded."""
+    zero: datetime | None = None
+    """Local date and time of simulated second 0; None: midnight of the day (UTC) on which the run began."""
+
+
+EVERYTHING = Selection()
+
+
+def read(reader: RunReader, selection: Selection = EVERYTHING) -> ObservedSignals:
+    """The signals of a record.
 
     Raises InputError if the record's network or the phase numbers cannot be read, or no signal is recorded in that
     time.
     """
-    steps, zero = collect(reader, city, zero, tls, from_s, to_s, vehicles_s)
+    steps, zero = collect(reader, selection)
     return steps.recorded(zero, reader.missing)
 
 
 def collect(
-    reader: RunReader,
-    city: City | None = None,
-    zero: datetime | None = None,
-    tls: Iterable[str] | None = None,
-    from_s: float | None = None,
-    to_s: float | None = None,
-    vehicles_s: float = 0.0,
-    spool: Spool | None = None,
+    reader: RunReader, selection: Selection = EVERYTHING, spool: Spool | None = None
 ) -> "tuple[StepCollector, datetime]":
-    """The steps of a record, and the local date and time of second 0. Arguments and errors are those of `read`.
+    """The steps of a record, and the local date and time of second 0. Errors are those of `read`.
 
     `spool`: keeps states and detections in a file, for a record that does not fit into memory; readings of lanes are
     left out.
@@ -125,16 +120,12 @@ def collect(
     path = reader.files[0].path
     with RecordReader(path) as file:
         run = start_of(path, file.city, file.attachments)
-    street = run.street
-    phases = phase_numbers.of_city(city, street) if city is not None else _recorded_phases(path, run)
-    if zero is None:
-        zero = datetime.fromtimestamp(reader.city.begin_unix_ns / NS, UTC).replace(
-            hour=0, minute=0, second=0, microsecond=0, tzinfo=None
-        )
-    chosen = None if tls is None else set(tls)
-    steps = StepCollector(run, phases, chosen, from_s, to_s, vehicles_s, spool)
-    for recorded in reader.steps(chosen):
-        if to_s is not None and recorded.step.at_s >= to_s and steps.end_s >= to_s:
+    city = selection.city
+    phases = phase_numbers.of_city(city, run.street) if city is not None else _recorded_phases(path, run)
+    begin = datetime.fromtimestamp(reader.city.begin_unix_ns / NS, UTC)
+    steps = StepCollector(run, phases, selection, spool)
+    for recorded in reader.steps(selection.tls):
+        if selection.to_s <= min(recorded.step.at_s, steps.end_s):
             break
         try:
             steps.add(recorded)
@@ -142,7 +133,7 @@ def collect(
             raise InputError(f"{path}: its times are out of order: {error}; record the run again") from None
     if not steps.begin_s < steps.end_s:
         raise InputError(f"{path}: has no shown state of these TLs at that time; see greenserve record info")
-    return steps, zero
+    return steps, selection.zero or datetime(begin.year, begin.month, begin.day)
 
 
 class OutOfOrder(ValueError):
@@ -224,45 +215,44 @@ class StepCollector:
         self,
         run: RunStart,
         phases: Mapping[str, PhaseNumbers],
-        tls: set[str] | None,
-        from_s: float | None,
-        to_s: float | None,
-        vehicles_s: float,
+        selection: Selection,
         spool: Spool | None = None,
     ) -> None:
         """`phases`: of every signal of the network; the other arguments are those of `collect`."""
-        self._run, self._phases = run, phases
+        self._run, self._phases, self._selection = run, phases, selection
         self._tls = [contract.tl for contract in run.contracts]
         self._lanes = run.tracked_lanes()
         self._outflow = {self._lanes.row[lane]: k for k, lane in enumerate(self._lanes.outflow_lanes)}
         self._length_m = [run.street.lane_length_m[lane] for lane in self._lanes.lanes]
         self._has_driver = run.driver is not None
-        self._from_s, self._to_s, self._vehicles_s = from_s, to_s, vehicles_s
         self._has_readings = spool is None
         self._rows: dict[tuple[str, ...], list[int]] = {}
-        self.begin_s = self.end_s = -math.inf if from_s is None else from_s
+        self.begin_s = self.end_s = selection.from_s
         self._shown_s: float | None = None
         """End of the newest shown state."""
         self.holes: list[str] = []
         self._detections = DetectionCollector(run.detectors, spool)
-        self.signals: dict[str, _Signal] = {}
         self._of_tl: dict[str, list[_Signal]] = {}
         number_of_states = {signal: k for k, signal in enumerate(run.start.signals)}
         for contract in run.contracts:
-            if tls is not None and contract.tl not in tls:
-                continue
-            read_lanes = set(self._lanes.lanes_of[contract.tl])
-            for signal in contract.signal_ids:
-                lanes: dict[int, list[int]] = {}
-                for lane, phase in phases[signal].phase_of_lane.items():
-                    if lane in read_lanes or lane in self._lanes.vehicle_lanes_of.get(contract.tl, ()):
-                        lanes.setdefault(phase, []).append(self._lanes.row[lane])
-                rows = [row for own in lanes.values() for row in own]
-                uses_flow = not all(row in self._outflow for row in rows) and set(
-                    self._lanes.vehicle_lanes_of.get(contract.tl, ())
-                ) >= {self._lanes.lanes[row] for row in rows}
-                self.signals[signal] = _Signal(signal, contract.tl, number_of_states[signal], lanes, uses_flow, spool)
-                self._of_tl.setdefault(contract.tl, []).append(self.signals[signal])
+            if selection.tls is None or contract.tl in selection.tls:
+                self._of_tl[contract.tl] = [
+                    self._signal(signal, contract.tl, number_of_states[signal], spool) for signal in contract.signal_ids
+                ]
+        self.signals = {signal.id: signal for signals in self._of_tl.values() for signal in signals}
+
+    def _signal(self, signal: str, tl: str, number_of_states: int, spool: Spool | None) -> _Signal:
+        # lanes of which single vehicles are read
+        single = set(self._lanes.vehicle_lanes_of.get(tl, ()))
+        read_lanes = single.union(self._lanes.lanes_of[tl])
+        rows: dict[int, list[int]] = {}
+        for lane, phase in self._phases[signal].phase_of_lane.items():
+            if lane in read_lanes:
+                rows.setdefault(phase, []).append(self._lanes.row[lane])
+        own = {row for rows_of_phase in rows.values() for row in rows_of_phase}
+        is_counted = own <= self._outflow.keys()
+        uses_flow = not is_counted and single.issuperset(self._lanes.lanes[row] for row in own)
+        return _Signal(signal, tl, number_of_states, rows, uses_flow, spool)
 
     def add(self, recorded: RecordedStep) -> None:
         """Add a step; steps are in order."""
@@ -322,7 +312,7 @@ class StepCollector:
         )
 
     def _is_inside(self, time_s: float) -> bool:
-        return (self._from_s is None or time_s >= self._from_s) and (self._to_s is None or time_s <= self._to_s)
+        return self._selection.from_s <= time_s <= self._selection.to_s
 
     def _mode(self, mode: "record.TlStep.ControlMode") -> str:
         name = mode_name(mode)
@@ -336,7 +326,7 @@ class StepCollector:
         elif shown.begin_s > self._shown_s + HOLE_S:
             self._add_hole(self._shown_s, shown.begin_s)
         self._shown_s = shown.end_s
-        self.end_s = max(self.end_s, shown.end_s if self._to_s is None else min(shown.end_s, self._to_s))
+        self.end_s = max(self.end_s, min(shown.end_s, self._selection.to_s))
         for signal in self.signals.values():
             # a signal has a few states, each of which is shown many times
             state = (
@@ -383,7 +373,7 @@ class StepCollector:
             for signal in self._of_tl.get(tl, ()):
                 self._add_lanes(signal, step, {**count, **vehicles}, {**waiting, **halting}, driven)
             # once, if the TL has several signals
-            for signal in self._of_tl.get(tl, ())[:1] if step.at_s < self.begin_s + self._vehicles_s else ():
+            for signal in self._of_tl.get(tl, ())[:1] if step.at_s < self.begin_s + self._selection.vehicles_s else ():
                 signal.readings.vehicles.extend(self._vehicles_of(signal, step))
                 signal.readings.vehicle_times_s.append(step.at_s)
 

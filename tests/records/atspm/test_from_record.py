@@ -18,6 +18,7 @@ from protos import record_pb2 as record
 from records.atspm import from_record
 from records.atspm.analysis_period import FALLBACK, HOLD, LOST, MAX_OUT, POLICY, RECOVERING
 from records.atspm.detections import DetectionCollector
+from records.atspm.from_record import Selection
 from records.run_files import open_files
 from tests.conftest import GRID
 from tests.records.recorded_city import SECONDS, SILENT_TL, STREET_TL, RecordedCity
@@ -30,7 +31,7 @@ def path(recorded_city, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def recorded(path):
-    return from_record.read(open_files([path]), vehicles_s=SECONDS)
+    return from_record.read(open_files([path]), Selection(vehicles_s=SECONDS))
 
 
 def signal_of(recorded_city, tl):
@@ -155,11 +156,11 @@ def test_volume_of_dialect_street_is_the_way_driven_by_the_length_of_the_lane(re
 def test_second_0_is_midnight_unless_it_is_given(recorded_city, path, recorded):
     assert recorded.period.zero == datetime(2026, 9, 21)
     zero = datetime(2026, 3, 2, 7)
-    assert from_record.read(open_files([path]), zero=zero).period.zero == zero
+    assert from_record.read(open_files([path]), Selection(zero=zero)).period.zero == zero
 
 
 def test_time_and_tls_are_chosen(recorded_city, path, recorded):
-    chosen = from_record.read(open_files([path]), tls=["SA101"], from_s=60, to_s=120)
+    chosen = from_record.read(open_files([path]), Selection(frozenset({"SA101"}), 60, 120))
     assert (chosen.period.begin_s, chosen.period.end_s) == (60, 120)
     signal = signal_of(recorded_city, "SA101")
     assert list(chosen.programs) == [signal] and chosen.phases == recorded.phases
@@ -174,7 +175,7 @@ def test_time_and_tls_are_chosen(recorded_city, path, recorded):
 
 def test_time_without_a_state_is_refused(path):
     with pytest.raises(InputError, match=r"whole\.mcap: has no shown state"):
-        from_record.read(open_files([path]), from_s=5000)
+        from_record.read(open_files([path]), Selection(from_s=5000))
 
 
 def test_hole_is_control_mode_lost_and_named(recorded_city, tmp_path):
@@ -206,7 +207,7 @@ def test_phase_numbers_of_city_toml_count(path, tmp_path):
         f'[network]\nsumocfg = "{GRID}/grid.sumocfg"\n[tl.SA101]\nsignals = ["A0"]\ndialect = "sumo-rl"\n'
         'phases = { "A1A0.70.00:left" = 11 }\n'
     )
-    found = from_record.read(open_files([path]), config.load(city))
+    found = from_record.read(open_files([path]), Selection(city=config.load(city)))
     assert {phase.number for phase in found.phases["A0"].phases} == {2, 3, 4, 5, 6, 7, 8, 11}
 
 

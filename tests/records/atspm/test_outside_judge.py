@@ -16,6 +16,7 @@ from records import sumo_programs
 from records.atspm import detectors, files, phase_numbers
 from records.atspm.analysis_period import AnalysisPeriod, ModeChange, ProgramChange, ShownState, SignalHistory
 from records.atspm.events import signal_events
+from records.atspm.from_record import Selection
 from records.atspm.phase_numbers import Phase, PhaseNumbers
 from records.export import export_atspm
 from records.recorded_run import RecordedRun
@@ -134,7 +135,9 @@ def controlled(folder, additional):
     record_run(folder / "run.mcap", city, SECONDS, "-a", files, *OPTIONS, over_traci=True, releases=False)
     recorded = RecordedRun([folder / "run.mcap"])
     assert sumo_programs.write(folder / "lights.add.xml", recorded.start, recorded.steps()) == []
-    return export_atspm(open_files([folder / "run.mcap"]), folder / "atspm", zero=ZERO), folder / "lights.add.xml"
+    return export_atspm(
+        open_files([folder / "run.mcap"]), folder / "atspm", Selection(zero=ZERO)
+    ), folder / "lights.add.xml"
 
 
 @pytest.fixture(scope="module", params=["fixed", "actuated", "controlled"])
