@@ -25,7 +25,7 @@ from records.atspm.events import SignalEvents, signal_events
 from records.atspm.files import Written
 from records.atspm.from_record import EVERYTHING, ObservedSignals, Selection, StepCollector
 from records.atspm.spool import Spool
-from records.info import add_record, open_record
+from records.record_flags import add_record, open_record
 from records.record_reader import RecordedStep
 from records.recorded_run import RecordedRun
 from records.run_files import RunReader

@@ -1,21 +1,17 @@
 """`greenserve record report`: a page with the pictures of ATSPM (docs/atspm.md shows them)."""
 
-import argparse
-import math
 from pathlib import Path
 
-from city import names, program, whole_files
+from city import program, whole_files
 from city.arguments import Parser
-from city.errors import InputError
 from city.sumo_files import time_text
 from records import atspm_flags
 from records.atspm import corridor, from_record
 from records.atspm.from_record import Selection
 from records.atspm.pictures import page, time_space
 from records.atspm.pictures.signal_view import views
-from records.info import add_record, open_record
+from records.record_flags import add_record, add_selection, check_times, open_record, selected_tls
 from records.run_files import RunReader
-from records.show import time_flag
 
 
 def parser(prog: str) -> Parser:
@@ -26,14 +22,7 @@ def parser(prog: str) -> Parser:
         "terminations, splits, volumes, delays, queues, and the time-space diagram of the longest corridor.",
     )
     add_record(parser)
-    parser.add_argument(
-        "--tl", action="append", metavar="TL", help="TLs to draw, separated by commas or repeated (default: all)"
-    )
-    first = "first simulated time: s, h:m such as 08:10, or h:m:s such as 08:10:05 (default: the record's first)"
-    parser.add_argument("--from", dest="from_s", type=time_flag, metavar="TIME", help=first)
-    parser.add_argument(
-        "--to", dest="to_s", type=time_flag, metavar="TIME", help="draw times before this one (default: all)"
-    )
+    add_selection(parser, "draw")
     atspm_flags.add(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", default=Path("atspm.html"), help="page to write (default: ./atspm.html)"
@@ -47,16 +36,15 @@ def main(argv: list[str], prog: str) -> int:
     def run() -> int:
         args = parser(prog).parse_args(argv)
         reader = open_record(args)
+        check_times(args)
         selection = Selection(
-            tls=_tls(reader, args),
-            from_s=-math.inf if args.from_s is None else args.from_s,
-            to_s=math.inf if args.to_s is None else args.to_s,
+            tls=frozenset(selected_tls(args, reader.city.contracts)),
+            from_s=args.from_s,
+            to_s=args.to_s,
             vehicles_s=time_space.MAX_S,
             city=atspm_flags.city(args),
             zero=args.zero,
         )
-        if selection.to_s <= selection.from_s:
-            raise InputError(f"--to must be later than --from ({args.from_s:g} s); pass a later one")
         notes = report(reader, args.out, selection)
         print(args.out)
         for note in notes:
@@ -78,11 +66,3 @@ def report(reader: RunReader, out: Path, selection: Selection) -> tuple[str, ...
     ]
     whole_files.write(out, page.page("Signal performance measures", about, views(recorded), corridors, recorded.notes))
     return recorded.notes
-
-
-def _tls(reader: RunReader, args: argparse.Namespace) -> frozenset[str] | None:
-    contracts = reader.city.contracts
-    tl_of_signal = {signal: contract.tl for contract in contracts for signal in contract.signal_ids}
-    if not args.tl:
-        return None
-    return frozenset(names.select(args.tl, [contract.tl for contract in contracts], "--tl", tl_of_signal))
