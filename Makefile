@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
-.PHONY: demo live test slow contract-tests lint docs commands-page protos constraints evaluate benchmarks \
+.PHONY: demo live test slow contract-tests lint lines docs commands-page protos constraints evaluate benchmarks \
 	long-benchmarks clean
 
 demo: $(VENV)/.ready
@@ -34,6 +34,15 @@ lint: $(VENV)/.ready
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# Logical lines, as radon counts them: of the product without generated code, of tests, of benchmarks and examples.
+PRODUCT := city controller environment evaluation export greenserve pretraining protos records rounds serving signals \
+	simulation training
+lines: $(VENV)/.ready
+	@for folders in "$(PRODUCT)" tests "benchmarks examples"; do \
+		count=$$($(BIN)/radon raw --summary --exclude "*_pb2.py" $$folders | sed -n '/\*\* Total \*\*/,$$s/^ *LLOC: //p'); \
+		echo "$$count logical lines: $$folders"; \
+	done
+
 docs: $(VENV)/.ready
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir out/site
 
@@ -49,7 +58,6 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.controller_import
 	$(BIN)/python -m benchmarks.session
 	$(BIN)/python -m benchmarks.unary_predict
-	$(BIN)/python -m benchmarks.prediction_log
 	$(BIN)/python -m benchmarks.concurrent_callers
 	$(BIN)/python -m benchmarks.rest_requests
 	$(BIN)/python -m benchmarks.many_models

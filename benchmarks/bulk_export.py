@@ -7,7 +7,6 @@ with its training graph (`meta`), and all agents of one TF1 session in one check
 (`session`, 100 TLs). Budget: 60 s for 1,000, memory flat.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -15,14 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fleet import write_checkpoint
-from benchmarks.unary_predict import resident_mb
-
-INPUTS, OUTPUTS, HIDDEN = 64, 4, (64, 64)
-WRITE = (
-    "import sys; from pathlib import Path; from benchmarks.bulk_export import write; write(*sys.argv[1:3], "
-    "int(sys.argv[3]))"
-)
+from benchmarks import harness
+from benchmarks.harness import INPUTS, OUTPUTS, memory_mb
+from benchmarks.random_models import HIDDEN, write_checkpoint
 
 
 def write(kind: str, folder: str, tls: int) -> None:
@@ -71,9 +65,7 @@ def measure(kind: str, tls: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         checkpoints = Path(name) / "checkpoints"
         checkpoints.mkdir()
-        subprocess.run(
-            [sys.executable, "-c", WRITE, kind, str(checkpoints), str(tls)], check=True, stderr=subprocess.DEVNULL
-        )
+        harness.in_process("benchmarks.bulk_export", "write", kind, str(checkpoints), tls)
         command = [
             sys.executable,
             "-m",
@@ -94,7 +86,7 @@ def measure(kind: str, tls: int) -> None:
         for count, line in enumerate(process.stdout, 1):
             last_line = line
             if count in (tls // 10, tls // 2, tls):
-                memory[count] = resident_mb(process.pid)
+                memory[count] = memory_mb(process.pid)
         assert process.wait() == 0, process.stderr.read() if process.stderr else ""
         export_s = time.perf_counter() - begin
         usage = ", ".join(f"{mb:.0f} MB after {count}" for count, mb in memory.items())
@@ -108,7 +100,7 @@ def measure(kind: str, tls: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--tls", type=int, default=1000, help="TLs to export (default: %(default)s)")
     kinds = ["npz", "h5", "checkpoint", "meta", "session"]
     parser.add_argument(

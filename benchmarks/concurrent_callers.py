@@ -6,7 +6,6 @@ Callers are threads of one process, which calls both servers alternately with th
 bytes over one channel each.
 """
 
-import argparse
 import itertools
 import tempfile
 import threading
@@ -17,7 +16,8 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from benchmarks.unary_predict import ECHO, INPUTS, server, serving_command, write_actors
+from benchmarks import harness
+from benchmarks.harness import ECHO, INPUTS, server, serving_command, write_actors
 from protos import predict_pb2 as pb
 from serving.client import messages
 
@@ -58,7 +58,7 @@ def check(echo: Callable[[bytes], bytes], predict: Callable[[bytes], bytes], req
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--callers", type=int, default=100, help="callers at once (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="duration of a measurement (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds (default: %(default)s)")

@@ -23,6 +23,7 @@ from controller.guard.start import open_guarded
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo import libsumo_connection, start
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import LibsumoConnection
 from controller.sumo.traci_connection import TraciConnection
@@ -127,8 +128,8 @@ def open_connection(transport: str, sumocfg: Path, options: Sequence[str] = ()) 
         return libsumo_connection.start_libsumo(arguments)
     check_transport(TRACI)
     if transport == GUARD:
-        return open_guarded(None, arguments, 1, None, 0, MAX_TURN_S, Interrupts())
-    return start.start(arguments, 1, Interrupts())
+        return open_guarded(SumoAccess(arguments=arguments), MAX_TURN_S, Interrupts())
+    return start.connect(SumoAccess(arguments=arguments), Interrupts())
 
 
 def check_connection(connection: Any, transport: str) -> None:

@@ -29,24 +29,22 @@ Budgets: over TraCI without inference 1.3 x libsumo, no reads; with a fleet over
 reads, and 0.12 ms a signal of our own in a decision step.
 """
 
-import argparse
 import contextlib
 import importlib.util
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import sumo_rl_loop, thousand_signals
+from benchmarks import harness, sumo_rl_loop, thousand_signals
 from benchmarks.control_cases import KINDS, REQUEST, SUMO, contracts_of, controlled, tls_of
+from benchmarks.harness import ECHO, ROOT, server, serving_command
 from benchmarks.loop_instruments import Stopwatch
 from benchmarks.sumo_rl_loop import DELTA_S
-from benchmarks.turns import ROOT, Command, serve_turns, take_turns
-from benchmarks.unary_predict import ECHO, server, serving_command
+from benchmarks.turns import Command, serve_turns, take_turns
 from city import network
 
 _sumo_rl = importlib.util.find_spec("sumo_rl")
@@ -80,21 +78,18 @@ def serving(folder: Path, cfg: Path, dialect: str) -> Iterator[tuple[str, str]]:
     """An embedded server with the models of a street and their fleet; yields its TCP and its Unix address."""
     models = folder / "models"
     models.mkdir()
-    code = "import sys; from pathlib import Path; from benchmarks.control_loop import prepare; "
-    code += "prepare(*map(Path, sys.argv[1:3]), sys.argv[3])"
-    subprocess.run(
-        [sys.executable, "-c", code, str(models), str(cfg), dialect], check=True, capture_output=True, cwd=ROOT
-    )
+    harness.in_process("benchmarks.control_loop", "prepare", str(models), str(cfg), dialect)
     socket = folder / "grpc"
     with server(*serving_command(models, "--grpc_socket_path", str(socket))) as address:
         yield address, f"unix:{socket}"
 
 
-def prepare(models: Path, cfg: Path, dialect: str) -> None:
+def prepare(target: str, sumocfg: str, dialect: str) -> None:
     """Write the models of a street's TLs, random 64-64 actors or the shipped policy, and their fleet."""
     from benchmarks.random_models import write_models
     from export.__main__ import main as export
 
+    models, cfg = Path(target), Path(sumocfg)
     street = network.of_sumocfg(cfg)
     tls = tls_of(street, dialect)
     if dialect == "street":
@@ -213,7 +208,7 @@ def main() -> None:
         kind, cfg, seconds, variant, address, recording, dialect = sys.argv[2:]
         serve_turns(KINDS[kind](Path(cfg), float(seconds), variant, address, recording, dialect))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--seconds", default="1200", help="simulated time; a tenth of it on the generated streets")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each case (default: %(default)s)")
     parser.add_argument("--street", action="append", choices=[*STREETS, *GENERATED], help="default: all")

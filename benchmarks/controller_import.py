@@ -6,9 +6,10 @@ Each import in a new process, alternating; the minimum of all rounds. Budgets: 0
 90 MB.
 """
 
-import argparse
 import subprocess
 import sys
+
+from benchmarks import harness
 
 TENSORFLOW = "tensorflow-serving-api"
 CASES = {
@@ -22,6 +23,7 @@ begin = time.perf_counter()
 import_s = time.perf_counter() - begin
 resident = next(line for line in open("/proc/self/status") if line.startswith("VmRSS"))
 import sys
+from benchmarks import harness
 print(import_s, int(resident.split()[1]) / 1024, "tensorflow" in sys.modules)
 """
 
@@ -36,7 +38,7 @@ def measure(code: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds (default: %(default)s)")
     rounds = parser.parse_args().rounds
     results: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}

@@ -6,7 +6,6 @@ The demand of one hour is repeated; served policies control all TLs. The control
 process of its own and reads its memory every simulated hour. Budget: flat.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -14,7 +13,8 @@ import tempfile
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from benchmarks.unary_predict import server
+from benchmarks import harness
+from benchmarks.harness import server
 
 ROOT = Path(__file__).resolve().parent.parent
 GRID = ROOT / "examples" / "grid"
@@ -64,7 +64,7 @@ sys.exit(code)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--hours", type=int, default=24, help="simulated hours (default: 24)")
     hours = parser.parse_args().hours
     with tempfile.TemporaryDirectory() as name:

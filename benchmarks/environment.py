@@ -18,7 +18,6 @@ Goals, in simulated seconds a second: floors dialect at least 1.0 times, floors 
 Printed are the ratios to both cases of sumo-rl.
 """
 
-import argparse
 import contextlib
 import importlib
 import io
@@ -34,6 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import harness
 from benchmarks.sumo_rl_loop import DELTA_S, LIBSUMO_VARIABLE, is_installed
 from benchmarks.thousand_signals import DAY, END_S
 from benchmarks.thousand_signals import write as write_thousand
@@ -218,7 +218,7 @@ def main() -> None:
         case, city, seconds, result = sys.argv[2:]
         run_case(case, Path(city), int(seconds), Path(result))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--scenarios", type=Path, default=SCENARIOS, metavar="DIR", help="folder of RESCO's streets")
     parser.add_argument("--streets", default=",".join(STREETS), metavar="NAME,...", help="(default: %(default)s)")
     parser.add_argument("--seconds", type=int, help=f"of an episode (default: {SECONDS}; thousand: {SECONDS_THOUSAND})")

@@ -7,42 +7,27 @@ and served; client and server are separate processes. `--shapes N` gives the TLs
 different input and output sizes. Budget: 4 ms for 1,000 TLs.
 """
 
-import argparse
 import contextlib
 import io
-import itertools
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.unary_predict import server, serving_command
+from benchmarks import harness
+from benchmarks.harness import server, serving_command, times_ms
+from benchmarks.random_models import write_checkpoint
 from serving.client import Client
 
-HIDDEN = (64, 64)
 TOLERANCE = 1e-6
 
 
-def write_checkpoint(path: Path, inputs: int, outputs: int, seed: int) -> None:
-    """Write an actor with random weights as .npz."""
-    rng = np.random.default_rng(seed)
-    sizes = [inputs, *HIDDEN, outputs]
-    arrays = {}
-    for k, (a, b) in enumerate(itertools.pairwise(sizes)):
-        layer = f"actor/dense_{k}" if k else "actor/dense"
-        arrays[f"{layer}/kernel"] = (rng.standard_normal((a, b)) / np.sqrt(a)).astype(np.float32)
-        arrays[f"{layer}/bias"] = (rng.standard_normal(b) / 10).astype(np.float32)
-    np.savez(path, **arrays)
-
-
-def prepare(folder: Path, tls: int, shapes: int) -> None:
+def prepare(target: str, tls: int, shapes: int) -> None:
     """Write checkpoints, models and fleet under a folder; run in a process of its own."""
     from export.__main__ import main as export
 
+    folder = Path(target)
     (folder / "checkpoints").mkdir()
     for k in range(tls):
         write_checkpoint(folder / "checkpoints" / f"TL{k:04d}_trial_1.npz", 64 - k % shapes, 4 - k % shapes % 4, k)
@@ -54,23 +39,11 @@ def prepare(folder: Path, tls: int, shapes: int) -> None:
     print(f"fleet of {tls} built and verified in {time.perf_counter() - begin:.1f} s")
 
 
-def times(call: Callable[[], object], calls: int) -> list[float]:
-    """Wall time in ms of each call."""
-    times_ms = []
-    for _ in range(calls):
-        begin = time.perf_counter()
-        call()
-        times_ms.append(1000 * (time.perf_counter() - begin))
-    return times_ms
-
-
 def measure(tls: int, calls: int, shapes: int) -> None:
     """Export and serve a fleet, compare it with single models, and print the latencies."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        code = "import sys; from pathlib import Path; from benchmarks.fleet import prepare; "
-        code += f"prepare(Path(sys.argv[1]), {tls}, {shapes})"
-        subprocess.run([sys.executable, "-c", code, name], check=True, stderr=subprocess.DEVNULL)
+        harness.in_process("benchmarks.fleet", "prepare", name, tls, shapes)
         with server(*serving_command(folder / "models")) as address:
             client = Client(address)
             members = client.contract("city").members
@@ -95,12 +68,12 @@ def measure(tls: int, calls: int, shapes: int) -> None:
             }
             results = {}
             for case, (call, count) in cases.items():
-                times(call, 2)
-                results[case] = times(call, count)
+                times_ms(call, 2)
+                results[case] = times_ms(call, count)
             client.close()
     fleet = float(np.median(results["one Predict of the fleet"]))
-    for case, times_ms in results.items():
-        p50, p99 = np.percentile(times_ms, [50, 99])
+    for case, times in results.items():
+        p50, p99 = harness.percentiles(times)
         print(
             f"{tls:>6} TLs  {case:<36} p50 {p50:>9.2f} ms  p99 {p99:>9.2f} ms  {p50 / fleet:>7.1f} x the fleet",
             flush=True,
@@ -108,7 +81,7 @@ def measure(tls: int, calls: int, shapes: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument(
         "--tls", type=int, nargs="+", default=[10, 100, 1000], help="sizes of the fleets (default: %(default)s)"
     )

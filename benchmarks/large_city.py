@@ -9,31 +9,29 @@ requests all TLs at once. Decision steps: generated grids with the traffic of
 actions; the controller's own part is printed beside SUMO's.
 """
 
-import argparse
 import contextlib
 import io
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks import thousand_signals
+from benchmarks import harness, thousand_signals
 from benchmarks.control_cases import TRACI, controlled
-from benchmarks.fleet import times, write_checkpoint
+from benchmarks.harness import memory_mb, server_process, serving_command, times_ms
 from benchmarks.loop_instruments import Stopwatch
-from benchmarks.unary_predict import server_process, serving_command
+from benchmarks.random_models import write_checkpoint
 from serving.client import Client
 
 SUMO_PART = "SUMO: simulating, reading, transport"
 
 
-def export_fleet(folder: Path, tls: int) -> None:
+def export_fleet(target: str, tls: int) -> None:
     """Write checkpoints and models, and a fleet in a folder of its own; run in a process of its own."""
     from export.__main__ import main as export
 
+    folder = Path(target)
     (folder / "checkpoints").mkdir()
     for k in range(tls):
         write_checkpoint(folder / "checkpoints" / f"TL{k:05d}_trial_1.npz", 64, 4, k)
@@ -48,26 +46,18 @@ def export_fleet(folder: Path, tls: int) -> None:
     built = time.perf_counter()
     (folder / "served").mkdir()
     (folder / "models" / "city").rename(folder / "served" / "city")
-    peak_mb = _status_mb("self", "VmHWM")
+    peak_mb = memory_mb("self", "VmHWM")
     print(
         f"{tls:>6} TLs  exported in {exported - begin:.0f} s, fleet built in {built - exported:.0f} s, peak "
         f"{peak_mb:.0f} MB"
     )
 
 
-def _status_mb(pid: int | str, key: str) -> float:
-    """A value of /proc/PID/status in MB."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{key}:")) / 1000
-
-
 def measure_fleet(tls: int, calls: int) -> None:
     """Export and serve a fleet, and print its size, latency and memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        code = "import sys; from pathlib import Path; from benchmarks.large_city import export_fleet; "
-        code += f"export_fleet(Path(sys.argv[1]), {tls})"
-        subprocess.run([sys.executable, "-c", code, name], check=True, stderr=subprocess.DEVNULL)
+        harness.in_process("benchmarks.large_city", "export_fleet", name, tls)
         size_mb = sum(path.stat().st_size for path in (folder / "served").rglob("*") if path.is_file()) / 1e6
         begin = time.perf_counter()
         with server_process(*serving_command(folder / "served")) as (address, pid), Client(address) as client:
@@ -77,11 +67,11 @@ def measure_fleet(tls: int, calls: int) -> None:
             observations = {tl: rng.random(64).astype(np.float32) for tl in fleet.versions}
             if len(client.predict_fleet(fleet, observations, timeout_s=60)) != tls:
                 raise RuntimeError("the fleet does not answer for all TLs")
-            p50, p99 = np.percentile(
-                times(lambda: client.predict_fleet(fleet, observations, timeout_s=60), calls), [50, 99]
+            p50, p99 = harness.percentiles(
+                times_ms(lambda: client.predict_fleet(fleet, observations, timeout_s=60), calls)
             )
-            memory_mb = _status_mb(pid, "VmRSS")
-    print(f"{tls:>6} TLs  fleet of {size_mb:.0f} MB, ready after {ready_s:.1f} s, server {memory_mb:.0f} MB")
+            server_mb = memory_mb(pid)
+    print(f"{tls:>6} TLs  fleet of {size_mb:.0f} MB, ready after {ready_s:.1f} s, server {server_mb:.0f} MB")
     print(
         f"{tls:>6} TLs  Predict p50 {p50:.1f} ms, p99 {p99:.1f} ms, {tls * 64 * 4 / 1e6:.1f} MB of observations",
         flush=True,
@@ -100,13 +90,13 @@ def measure_decision_step(thousands: int, seconds: float) -> None:
     print(
         f"{1000 * thousands:>6} signals  decision step: own part {1000 * controller_s:.0f} ms ({per_signal}), "
         f"SUMO and transport {1000 * stopwatch.seconds[SUMO_PART]:.0f} ms; controller "
-        f"{_status_mb('self', 'VmHWM'):.0f} MB",
+        f"{memory_mb('self', 'VmHWM'):.0f} MB",
         flush=True,
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument(
         "--tls", type=int, nargs="*", default=[1000, 5000, 10_000], help="sizes of fleets (default: %(default)s)"
     )

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import aiohttp
 
-from benchmarks import thousand_signals
+from benchmarks import harness
 from controller.operator.page.frames import decode
 
 GRID = Path(__file__).resolve().parent.parent / "examples" / "grid" / "grid.sumocfg"
@@ -55,13 +55,11 @@ MEASURES: dict[str, Callable[[Cost], float]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help=f"rounds; twice as many of the sample city (default: {ROUNDS})"
     )
-    parser.add_argument(
-        "--thousand", type=Path, metavar="FOLDER", help="where thousand_signals was written (default: write it)"
-    )
+    harness.add_thousand(parser)
     parser.add_argument("--watch", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.watch:
@@ -76,19 +74,14 @@ def main() -> None:
             print("sumo-gui: left out, because Xvfb is not installed (Debian's package xvfb)")
             arms = [NO_PAGE, NO_WATCHER, WATCHED]
         folder = Path(temporary)
-        thousand = (
-            args.thousand / "thousand.sumocfg"
-            if args.thousand
-            else thousand_signals.write(folder, thousand_signals.DAY)
-        )
+        thousand = harness.thousand(args, folder)
         for (name, (seconds, rounds)), cfg in zip(CITIES.items(), (GRID, thousand), strict=True):
             report(name, seconds, cfg.resolve(), folder, args.rounds * rounds, arms)
 
 
 def report(name: str, seconds: int, cfg: Path, folder: Path, rounds: int, arms: list[str]) -> None:
     """Run every arm in each round, and print a table."""
-    city = folder / "city.toml"
-    city.write_text(f'[network]\nsumocfg = "{cfg}"\n')
+    city = harness.city_of(cfg, folder)
     costs: dict[str, list[Cost]] = {arm: [] for arm in arms}
     frames: list[str] = []
     for k in range(rounds):

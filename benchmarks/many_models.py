@@ -6,7 +6,6 @@ Budgets: loaded within 60 s and 2 GB. The latency of calls while `--loads` model
 is compared with the latency before.
 """
 
-import argparse
 import shutil
 import tempfile
 import time
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.unary_predict import INPUTS, resident_mb, server_process, serving_command, write_actors
+from benchmarks import harness
+from benchmarks.harness import INPUTS, memory_mb, server_process, serving_command, write_actors
 from serving.client import Client
 from serving.errors import ModelNotFound
 
@@ -50,7 +50,7 @@ def show(label: str, times: list[float]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--models", type=int, default=1000, help="models to serve (default: %(default)s)")
     parser.add_argument("--loads", type=int, default=100, help="models to add during the calls (default: %(default)s)")
     args = parser.parse_args()
@@ -67,7 +67,7 @@ def main() -> None:
         with server_process(*serving_command(folder)) as (address, pid), Client(address, retries=0) as client:
             seconds = time.perf_counter() - begin
             print(
-                f"{args.models} models: loaded and ready {seconds:.1f} s after the start, {resident_mb(pid):.0f} MB",
+                f"{args.models} models: loaded and ready {seconds:.1f} s after the start, {memory_mb(pid):.0f} MB",
                 flush=True,
             )
             show(f"all {args.models} called in turn, first round", in_turn(client, names))
@@ -77,7 +77,7 @@ def main() -> None:
             for copy in added:
                 (waiting / copy).rename(folder / copy)
             show(f"10 models called while {args.loads} others load", in_turn(client, few, until=added[-1]))
-            print(f"at the end {resident_mb(pid):.0f} MB")
+            print(f"at the end {memory_mb(pid):.0f} MB")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ newest figures that the page shows of itself: the 95th percentile of drawing a f
 view, steps skipped. Needs playwright (PyPI) and Debian's chromium.
 """
 
-import argparse
 import re
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from benchmarks import thousand_signals
+from benchmarks import harness
 
 SECONDS = 120
 """Simulated time of the run."""
@@ -35,10 +34,8 @@ VEHICLES = 2
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--thousand", type=Path, metavar="FOLDER", help="where thousand_signals was written (default: write it)"
-    )
+    parser = harness.parser(__doc__)
+    harness.add_thousand(parser)
     args = parser.parse_args()
     chromium = shutil.which("chromium")
     try:
@@ -50,13 +47,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
-        cfg = (
-            args.thousand / "thousand.sumocfg"
-            if args.thousand
-            else thousand_signals.write(folder, thousand_signals.DAY)
-        )
-        city = folder / "city.toml"
-        city.write_text(f'[network]\nsumocfg = "{cfg.resolve()}"\n')
+        cfg = harness.thousand(args, folder)
+        city = harness.city_of(cfg, folder)
         command = [
             sys.executable,
             "-m",

@@ -10,6 +10,7 @@ from export.actors import Actor
 from export.actors.steps import Activation, Dense, Step
 from export.saved_model import warmup, write
 from protos import policy_pb2 as pb
+from signals.contract import incomplete
 
 HIDDEN = (64, 64)
 
@@ -44,3 +45,19 @@ def write_models(models_dir: Path, contracts: Iterable[pb.PolicyContract]) -> No
         )
         write.write(folder, actor, contract)
         warmup.write(folder, contract, 1)
+
+
+def write_incomplete(models_dir: str, count: int, inputs: int, outputs: int) -> None:
+    """Write models TL0000, TL0001, ... that any client may query."""
+    write_models(Path(models_dir), (incomplete(f"TL{k:04d}", inputs, "kc", outputs) for k in range(count)))
+
+
+def write_checkpoint(path: Path, inputs: int, outputs: int, seed: int) -> None:
+    """Write an actor with random weights as .npz."""
+    arrays = {}
+    for k, step in enumerate(
+        step for step in random_actor(inputs, outputs, seed, True).steps if isinstance(step, Dense)
+    ):
+        layer = f"actor/dense_{k}" if k else "actor/dense"
+        arrays[f"{layer}/kernel"], arrays[f"{layer}/bias"] = step.kernel, step.bias
+    np.savez(path, **arrays)

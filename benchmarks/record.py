@@ -9,7 +9,7 @@ cases run interleaved, each in a process of its own, in turns of a twelfth of th
 - recorded, as a simulation at full speed does it: a chunk each second of wall time;
 - recorded with a chunk at each step, as a run in real time does it: more bytes, because a chunk is compressed by
   itself;
-- recorded with the loops of `greenserve detectors`, which SUMO simulates too and which are read after each of its
+- recorded with the detectors of `greenserve detectors`, which SUMO simulates too and which are read after each of its
   steps.
 
 The last turn includes the end of the record: all of it is written, with its index, and on the disk (fsync). Not
@@ -21,7 +21,6 @@ generated grid of 1,000 signals, for a tenth of the time.
 Budget: 1.03 x the case without a record; detectors have none.
 """
 
-import argparse
 import importlib.util
 import statistics
 import sys
@@ -32,7 +31,7 @@ from pathlib import Path
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from benchmarks import thousand_signals
+from benchmarks import harness, thousand_signals
 from benchmarks.control_cases import RandomPolicies, check_connection, contracts_of, open_connection
 from benchmarks.control_loop import TURNS, parts
 from benchmarks.turns import ROOT, Command, serve_turns, take_turns
@@ -84,10 +83,10 @@ def controlled(sumocfg: Path, seconds: float, case: str, transport: str, folder:
     contracts = contracts_of(street, "sumo-rl")
     options: list[str] = []
     if case == WITH_DETECTORS:
-        loops = Path(folder).with_suffix(".add.xml")
-        detectors.write(loops, detectors.place(street))
+        additional = Path(folder).with_suffix(".add.xml")
+        detectors.write(additional, detectors.place(street))
         listed = sumo_files.listed_files(sumocfg, "additional-files")
-        options = ["--additional-files", ",".join(map(str, [*listed, loops]))]
+        options = ["--additional-files", ",".join(map(str, [*listed, additional]))]
     connection = open_connection(transport, sumocfg, options)
     check_connection(connection, transport)
     start = checked_start(connection, street, contracts)
@@ -163,7 +162,7 @@ def main() -> None:
         cfg, seconds, case, transport, folder = sys.argv[2:]
         serve_turns(controlled(Path(cfg), float(seconds), case, transport, folder))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument(
         "--seconds", type=float, default=1200, help="simulated time; a tenth of it on the generated street"
     )

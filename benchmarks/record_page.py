@@ -7,7 +7,6 @@ browser
 does, which draws nothing: at random seconds (a seek), and then second by second (playing).
 """
 
-import argparse
 import asyncio
 import contextlib
 import random
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import aiohttp
 
-from benchmarks import thousand_signals
+from benchmarks import harness
 from controller.operator.page.frames import decode
 
 SECONDS = 120
@@ -32,24 +31,18 @@ TL = "AA0"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument(
         "--seconds", type=int, default=SECONDS, help=f"simulated seconds of the record (default: {SECONDS})"
     )
-    parser.add_argument(
-        "--thousand", type=Path, metavar="FOLDER", help="where thousand_signals was written (default: write it)"
-    )
+    harness.add_thousand(parser)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        cfg = (
-            args.thousand / "thousand.sumocfg"
-            if args.thousand
-            else thousand_signals.write(folder, thousand_signals.DAY)
-        )
-        (folder / "city.toml").write_text(f'[network]\nsumocfg = "{cfg.resolve()}"\n')
+        cfg = harness.thousand(args, folder)
+        city = harness.city_of(cfg, folder)
         record = folder / "record"
-        options = ["--city", str(folder / "city.toml"), "--policy", "max-pressure", "--end", str(args.seconds)]
+        options = ["--city", str(city), "--policy", "max-pressure", "--end", str(args.seconds)]
         subprocess.run(
             [sys.executable, "-m", "controller", *options, "--record", str(record)],
             check=True,

@@ -6,7 +6,6 @@ Ratios: p50 beside idle connections to p50 without, in alternating blocks; the l
 Python's json alone, which parses the same request and writes the same response.
 """
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -17,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.unary_predict import INPUTS, block, resident_mb, server_process, serving_command, write_actors
+from benchmarks import harness
+from benchmarks.harness import INPUTS, memory_mb, server_process, serving_command, times_ms, write_actors
 from serving.embedded.__main__ import allow_open_files
 from serving.embedded.flags import MAX_BODY_BYTES_LIMIT
 
@@ -41,7 +41,7 @@ def read_response(connection: http.client.HTTPConnection) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--idle", type=int, default=5000, help="idle connections (default: %(default)s)")
     parser.add_argument(
         "--numbers", type=int, default=2_000_000, help="values in the large body (default: %(default)s)"
@@ -61,21 +61,21 @@ def main() -> None:
 
         connection, body = connect(), json.dumps({"instances": [[0.0] * INPUTS]}).encode()
         times: dict[str, list[float]] = {"without idle connections": [], f"beside {args.idle} idle connections": []}
-        block(lambda: post(connection, body))
-        memory_mb: list[float] = []
+        times_ms(lambda: post(connection, body))
+        resident_mb: list[float] = []
         for _ in range(3):
             with contextlib.ExitStack() as idle:
                 for case, durations in times.items():
                     if case.startswith("beside"):
                         for _ in range(args.idle):
                             idle.enter_context(socket.create_connection(("127.0.0.1", port)))
-                    durations += block(lambda: post(connection, body))
-                    memory_mb.append(resident_mb(pid))
+                    durations += times_ms(lambda: post(connection, body))
+                    resident_mb.append(memory_mb(pid))
         medians = [float(np.median(durations)) for durations in times.values()]
         for case, median in zip(times, medians, strict=True):
-            print(f"{case:<40}p50 {1000 * median:.3f} ms")
+            print(f"{case:<40}p50 {median:.3f} ms")
         print(f"{'ratio':<40}{medians[1] / medians[0]:.2f}")
-        print(f"{'memory of the idle connections':<40}{memory_mb[1] - memory_mb[0]:.0f} MB")
+        print(f"{'memory of the idle connections':<40}{resident_mb[1] - resident_mb[0]:.0f} MB")
 
         connections = [connect() for _ in range(CONCURRENT_REQUESTS)]
         begin = time.perf_counter()

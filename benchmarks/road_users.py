@@ -12,7 +12,6 @@ users.
 Goal: no class of road users loses more time than under actuated control.
 """
 
-import argparse
 import itertools
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from benchmarks import harness
 from city import config, network, sumo_files
 from controller.sumo.programs import sumo_program
 from evaluation import actuated
@@ -157,7 +157,7 @@ def simulate(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--streets", type=int, default=20, metavar="N", help="synthetic streets (default: %(default)s)")
     parser.add_argument(
         "--seconds", type=float, default=1200.0, metavar="S", help="simulated time (default: %(default)g)"

@@ -6,7 +6,6 @@ A reload replaces 20 models by 20 others (HandleReloadConfigRequest). Budget: fl
 tenth of the requests on, when pools are warm.
 """
 
-import argparse
 import random
 import tempfile
 from collections import Counter
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks.unary_predict import resident_mb, server_process, serving_command, write_actors
+from benchmarks import harness
+from benchmarks.harness import memory_mb, server_process, serving_command, write_actors
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as pb
 
@@ -34,8 +34,8 @@ def reloads(channel: grpc.Channel, pid: int, folder: Path, count: int) -> None:
             )
         call(request.SerializeToString(), timeout=60)
         if i + 1 == count // 10:
-            before = resident_mb(pid)
-    after = resident_mb(pid)
+            before = memory_mb(pid)
+    after = memory_mb(pid)
     growth = f"{before:.0f} MB after {count // 10}, {after:.0f} MB after all ({after / before:.3f} x)"
     print(f"{count} reloads of {MODELS} models: {growth}")
 
@@ -78,15 +78,15 @@ def fuzz(channel: grpc.Channel, pid: int, folder: Path, count: int) -> None:
             statuses[response.code().name] += 1
         finished += len(calls)
         if not before and finished >= count // 10:
-            before = resident_mb(pid)
-    after = resident_mb(pid)
+            before = memory_mb(pid)
+    after = memory_mb(pid)
     growth = f"{before:.0f} MB after {count // 10}, {after:.0f} MB after all ({after / before:.3f} x)"
     print(f"{count} malformed requests: {growth}")
     print("  " + ", ".join(f"{status} {times}" for status, times in statuses.most_common()))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--reloads", type=int, default=200, help="model reloads (default: %(default)s)")
     parser.add_argument("--requests", type=int, default=100_000, help="Predict requests (default: %(default)s)")
     args = parser.parse_args()

@@ -5,7 +5,6 @@
 Every measurement runs in a process of its own; the cases alternate.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.unary_predict import INPUTS, write_actors
+from benchmarks import harness
+from benchmarks.harness import INPUTS, write_actors
 
 C_API = """
 import json, resource, sys, time
@@ -65,7 +65,7 @@ def read_figures(case: str, text: str) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--runs", type=int, default=5000, help="runs of a model (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds (default: %(default)s)")
     args = parser.parse_args()

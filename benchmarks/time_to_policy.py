@@ -34,7 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import pytorch_venv
+from benchmarks import harness, pytorch_venv
 from benchmarks.environment import SCENARIOS, write_city
 from benchmarks.turns import ROOT
 from simulation.trips import read_trips
@@ -206,7 +206,7 @@ def main() -> None:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--scenarios", type=Path, default=SCENARIOS, metavar="DIR", help="folder of RESCO's streets")
     parser.add_argument("--street", default="cologne8", help="(default: %(default)s)")
     parser.add_argument(

@@ -15,7 +15,6 @@ Budget: one worker at least 0.9 times as fast as our environment; two workers on
 one.
 """
 
-import argparse
 import contextlib
 import os
 import statistics
@@ -28,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import sumo_rl_loop
+from benchmarks import harness, sumo_rl_loop
 from benchmarks.environment import timed_steps
 from city import config, network
 from training.flags import EPISODES_PER_UPDATE
@@ -130,7 +129,7 @@ def training(city: config.City, seconds: float, workers: int) -> Iterator[Callab
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--sumocfg", type=Path, default=SCENARIO, help="SUMO configuration (default: cologne8)")
     parser.add_argument(
         "--seconds", type=float, default=1200.0, help="simulated time of an episode (default: %(default)s)"

@@ -14,7 +14,7 @@ from city.lanes import is_internal
 from city.network import StreetNetwork
 from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
-from controller.sumo.connection import SumoConnection
+from controller.sumo.connection import StartConnection, TrackingConnection
 from controller.sumo.network import (
     RunningSignal,
     check_contract_matches_network,
@@ -66,7 +66,7 @@ class LanesToRead(NamedTuple):
 
 
 def assemble(
-    connection: SumoConnection,
+    connection: StartConnection,
     street: StreetNetwork,
     contracts: Sequence[pb.PolicyContract],
     policies: Policies,
@@ -92,7 +92,7 @@ def assemble(
 
 
 def checked_start(
-    connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract], is_checked: bool = False
+    connection: StartConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract], is_checked: bool = False
 ) -> Start:
     """Check every contract against the running simulation. Raises InputError that names the difference.
 
@@ -108,7 +108,7 @@ def checked_start(
     return Start(float(api.simulation.getTime()), float(api.simulation.getDeltaT()), has_traffic, running)
 
 
-def take_over(connection: SumoConnection, street: StreetNetwork, start: Start) -> None:
+def take_over(connection: StartConnection, street: StreetNetwork, start: Start) -> None:
     """Prepare the signals in SUMO for a controller, and mark them as controlled."""
     define_off_programs(connection.api, [street.signals[signal] for signal in start.signals])
     # so that a second controller of these signals is refused
@@ -117,7 +117,7 @@ def take_over(connection: SumoConnection, street: StreetNetwork, start: Start) -
 
 def loop_from(
     start: Start,
-    connection: SumoConnection,
+    connection: TrackingConnection,
     street: StreetNetwork,
     contracts: Sequence[pb.PolicyContract],
     policies: Policies,

@@ -2,8 +2,9 @@
 
 import argparse
 import contextlib
+import functools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from city import config as city_config
@@ -14,15 +15,14 @@ from city.errors import InputError
 from city.network import StreetNetwork
 from controller import model_settings
 from controller.model_settings import ModelSettings
-from controller.policies.served_contracts import fetch_contracts
+from controller.policies.served_contracts import ContractSource
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from protos import policy_pb2 as pb
-from serving.client import Client, Tls, Version, tls_files
+from serving.client import Client, Version, tls_files
 from serving.contract import ContractError, from_saved_model
 from serving.errors import DeadlineExceeded, ServingError, Unavailable
 from signals import dialects
 from signals.change_times import (
-    ChangeTimes,
     change_times,
     describe_longer,
     describe_other_changes,
@@ -88,52 +88,59 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
     dialects.check_city_settings(city)
-    models = model_settings.read(args, city, needs_district=False)
-    city = models.city
+    city, own_tls = model_settings.in_district(city, args.district, is_required=False)
+    models = model_settings.read(args, city)
     street = network.of_city(city)
-    tls = names.select(args.infer_tl or ["all"], list(models.tls), "--infer-tl", city.tl_of_signal)
-    with _client(models) if _uses_server(args) else contextlib.nullcontext() as client:
-        return _compare(city, street, tls, models, client, args.strict)
+    tls = names.select(args.infer_tl or ["all"], list(own_tls), "--infer-tl", city.tl_of_signal)
+    with contextlib.ExitStack() as closing:
+        contract_of: Callable[[str], pb.PolicyContract] = functools.partial(_stored, city, street, models.version)
+        if _uses_server(args):
+            client = closing.enter_context(_client(models))
+            contract_of = ContractSource(client, models.version, models.fleet).contract
+        rows, advice = _compare(city, street, tls, contract_of, args.strict)
+    return street, rows, advice
 
 
 def _compare(
-    city: City, street: StreetNetwork, tls: Iterable[str], models: ModelSettings, client: Client | None, is_strict: bool
-) -> tuple[StreetNetwork, list[Row], list[str]]:
-    """Compare the TLs; returns as `_check`. `client`: of the model server; None: contracts are read from the models'
-    folder."""
+    city: City,
+    street: StreetNetwork,
+    tls: Iterable[str],
+    contract_of: Callable[[str], pb.PolicyContract],
+    is_strict: bool,
+) -> tuple[list[Row], list[str]]:
+    """Compare the TLs: (a row per TL, lines about programs and change times).
+
+    `contract_of`: the contract of a TL's model; raises InputError, ContractError.
+    """
     rows: list[Row] = []
-    times: list[ChangeTimes | None] = []
     without_model: list[str] = []
     chosen: list[tuple[str, list[PolicySignal]]] = []
     with_safeties: list[tuple[pb.PolicyContract, list[SignalSafety]]] = []
     for tl in tls:
+        dialect = city.tls[tl].dialect
         try:
             _, left_out = controllable(city, [tl], street)
             if left_out:
-                difference = left_out[tl] if is_strict else f"{LEFT_OUT}: {left_out[tl]}"
-                rows.append((tl, "-", city.tls[tl].dialect, difference))
+                rows.append((tl, "-", dialect, left_out[tl] if is_strict else f"{LEFT_OUT}: {left_out[tl]}"))
                 continue
-            contract = _contract(city, street, tl, models, client)
+            contract = contract_of(tl)
         except (InputError, ContractError) as error:
-            rows.append((tl, "-", city.tls[tl].dialect, str(error)))
+            rows.append((tl, "-", dialect, str(error)))
             without_model.append(tl)
             continue
-        rows.append(_row(city, street, tl, contract))
-        if rows[-1][3] == MATCHES:
+        row = _row(city, street, tl, contract)
+        rows.append(row)
+        if row[3] == MATCHES:
             chosen.append((tl, of_contract(contract, street)))
-            safeties = signal_safeties(contract, street, city.safety)
-            times.append(change_times(contract, safeties))
-            with_safeties.append((contract, safeties))
+            with_safeties.append((contract, signal_safeties(contract, street, city.safety)))
+    times = [change_times(contract, safeties) for contract, safeties in with_safeties]
     to_train_with = times_to_train_with([*times, *times_without_model(city, street, without_model)])
-    return (
-        street,
-        rows,
-        [*describe_programs(chosen), *describe_longer(times), *describe_other_changes(with_safeties), *to_train_with],
-    )
+    changes = [*describe_longer(times), *describe_other_changes(with_safeties)]
+    return rows, [*describe_programs(chosen), *changes, *to_train_with]
 
 
 def _uses_server(args: argparse.Namespace) -> bool:
-    """Whether contracts are read from a model server, not from the models' folder."""
+    """True if contracts are read from a model server, not from the models' folder."""
     return args.server is not None or args.district is not None
 
 
@@ -145,30 +152,10 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise InputError(f"--{of_server[0].replace('_', '-')} is for a model server; pass --server or --district too")
 
 
-class _ContractClient(Client):
-    """A client that requests each contract once: a fleet's contract has those of all of its TLs."""
-
-    def __init__(self, address: str, tls: Tls | None) -> None:
-        super().__init__(address, tls=tls)
-        self._contracts: dict[tuple[str, Version], pb.PolicyContract | ServingError | ContractError] = {}
-
-    def contract(self, model: str, version: Version = None, timeout_s: float = 5.0) -> pb.PolicyContract:
-        key = model, version
-        if key not in self._contracts:
-            try:
-                self._contracts[key] = super().contract(model, version, timeout_s)
-            except (ServingError, ContractError) as error:
-                self._contracts[key] = error
-        result = self._contracts[key]
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-
 @contextlib.contextmanager
 def _client(models: ModelSettings) -> Iterator[Client]:
     """A client of the model server. Raises InputError if no model server answers."""
-    with _ContractClient(models.server, None if models.tls_files is None else models.tls_files.read()) as client:
+    with Client(models.server, tls=None if models.tls_files is None else models.tls_files.read()) as client:
         try:
             client.status("")
         except (Unavailable, DeadlineExceeded) as error:
@@ -195,13 +182,8 @@ def _row(city: City, street: StreetNetwork, tl: str, contract: pb.PolicyContract
     return tl, number, dialect, MATCHES
 
 
-def _contract(
-    city: City, street: StreetNetwork, tl: str, models: ModelSettings, client: Client | None
-) -> pb.PolicyContract:
-    """The contract of a TL's model, served or on disk. Raises InputError, ContractError."""
-    if client is not None:
-        return fetch_contracts(client, [tl], models.version, models.fleet)[tl]
-    version = models.version
+def _stored(city: City, street: StreetNetwork, version: Version, tl: str) -> pb.PolicyContract:
+    """The contract of a TL's model on disk. Raises InputError, ContractError."""
     assert not isinstance(version, str), "a label is for a server"
     folder = city.serving.models_dir / tl
     versions = model_folders.versions(folder)
@@ -213,7 +195,7 @@ def _contract(
 
 
 def _no_model(city: City, street: StreetNetwork, tl: str, folder: Path) -> str:
-    """What to do about a TL without a model; for dialect street, with what the shipped policy fits. Raises
+    """The remedy for a TL without a model; for dialect street, with what the shipped policy fits. Raises
     InputError."""
     if city.tls[tl].dialect != street_dialect.DIALECT.name:
         return f"{folder}: holds no version; export it (greenserve export --tl {tl})"

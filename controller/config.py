@@ -13,17 +13,18 @@ from city.arguments import Parser, host_and_port, simulated_second, split_argume
 from city.config import MAX_DEADLINE_MS, MAX_SPEED, City
 from city.errors import InputError
 from controller import model_settings
+from controller.model_settings import ModelSettings
 from controller.operator import control_address
 from controller.operator.control_address import ControlAddress
 from controller.policies import no_policies
-from serving.client.messages import Version
+from controller.sumo import access
+from controller.sumo.access import MAX_INT32, SumoAccess
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from serving.client.tls_files import FLAGS as TLS_FLAGS
-from serving.client.tls_files import TlsFiles
 from signals import dialects
 from signals.fallback.greedy import Greedy
 from signals.fallback.max_pressure import MaxPressure
 
-MAX_INT32 = (1 << 31) - 1
 SERVED = "served"
 BASELINES = (MaxPressure.name, Greedy.name)
 """What controls the TLs without a model."""
@@ -33,33 +34,17 @@ BASELINES = (MaxPressure.name, Greedy.name)
 class ControllerConfig:
     city: City
     infer_tls: tuple[str, ...]
-    server: str
-    tls: TlsFiles | None
-    """Certificates for the model server; without them, the connection is plain text."""
-    fleet: str
-    """The fleet that is queried for all TLs at once, if it is served; "" for no fleet."""
-    version: Version
-    attach: tuple[str, int] | None
-    """(host, port) of a running SUMO; without it, the controller starts one."""
-    order: int | None
-    """TraCI order of this client among several clients of one simulation."""
-    clients: int
-    """Clients that the started SUMO waits for, including this one."""
-    sumo_port: int
-    """TraCI port of the started SUMO; 0 for a free one."""
+    models: ModelSettings
+    sumo: SumoAccess
     libsumo: bool
     guard: bool
     """Whether a guard holds the connection to SUMO, so that the simulation goes on for other clients if this process
     dies."""
-    seed: int | None
     end_s: float | None
     tripinfo: Path | None
     http: tuple[str, int] | None
     summary: Path | None
     log_level: str
-    sumo_options: tuple[str, ...]
-    gui: bool = False
-    """Whether sumo-gui is started in the place of sumo."""
     strict: bool = False
     """Whether a TL that must be left on its own program is an error."""
     policy: str = SERVED
@@ -185,10 +170,9 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     args = parser(prog).parse_args(flags)
     _check_flags(args, sumo_options)
     is_served = args.policy == SERVED
-    models = model_settings.read(args, _city(args), needs_district=args.server is None and is_served)
-    city = models.city
-    has_clients = args.sumo is not None or args.clients > 1
-    if has_clients:
+    city, tls = model_settings.in_district(_city(args), args.district, is_required=args.server is None and is_served)
+    sumo = access.from_flags(args, _sumo_arguments(args, city, sumo_options))
+    if sumo.has_other_clients:
         _check_watchdog(city)
     http = args.http or city.controller.http_address
     record = args.record or city.controller.record
@@ -196,25 +180,16 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         _check_record("--record" if args.record else f"{args.city}: [controller] record", record)
     return ControllerConfig(
         city=city,
-        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(models.tls), "--infer-tl", city.tl_of_signal)),
-        server=models.server,
-        tls=models.tls_files,
-        fleet=models.fleet,
-        version=models.version,
-        attach=host_and_port(args.sumo, "--sumo", "127.0.0.1:8813") if args.sumo else None,
-        order=1 if args.order is None and has_clients else args.order,
-        clients=args.clients,
-        sumo_port=args.sumo_port,
+        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(tls), "--infer-tl", city.tl_of_signal)),
+        models=model_settings.read(args, city),
+        sumo=sumo,
         libsumo=args.libsumo,
-        guard=has_clients and not args.no_guard and not args.libsumo,
-        seed=args.seed,
+        guard=sumo.has_other_clients and not args.no_guard and not args.libsumo,
         end_s=args.end,
         tripinfo=args.tripinfo,
         http=host_and_port(http, "--http") if http else None,
         summary=args.summary,
         log_level=args.log_level,
-        sumo_options=tuple(sumo_options),
-        gui=args.gui,
         strict=args.strict,
         policy=args.policy,
         record=record,
@@ -222,6 +197,17 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         page=page_address(args.page) if args.page else None,
         speed=city.controller.speed if args.speed is None else args.speed,
     )
+
+
+def _sumo_arguments(args: argparse.Namespace, city: City, options: Sequence[str]) -> list[str]:
+    """The arguments of the SUMO that is started. `options`: the user's."""
+    files = city.network
+    source = ["-c", str(files.sumocfg)] if files.sumocfg else ["-n", str(files.net)]
+    if files.begin_s is not None:
+        source += ["--begin", f"{files.begin_s:.15g}"]
+    seed = [] if args.seed is None else ["--seed", str(args.seed)]
+    trips = [] if args.tripinfo is None else ["--tripinfo-output", str(args.tripinfo), *TRIPINFO_OPTIONS]
+    return [*source, "--no-step-log", "true", "--no-warnings", "true", *seed, *trips, *options]
 
 
 def page_address(text: str) -> tuple[str, int]:
@@ -256,7 +242,6 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
         raise InputError(
             "--models-dir is for the live page, which shows the models' export manifests; pass --page, or leave it out"
         )
-    check_client_flags(args.clients, args.order, args.sumo_port)
     _check_ranges(args)
     model_settings.check_version(args)
     for flag, path in (("--summary", args.summary), ("--tripinfo", args.tripinfo)):
@@ -314,18 +299,6 @@ def _check_watchdog(city: City) -> None:
             f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but a guard cuts off a controller "
             f"that is silent for {city.controller.watchdog_s:g} s: set watchdog_s to at least twice the deadline"
         )
-
-
-def check_client_flags(clients: int, order: int | None, sumo_port: int) -> None:
-    """Check the flags for several clients of one SUMO. Raises InputError."""
-    if not 1 <= clients <= MAX_INT32:
-        raise InputError(f"--clients {clients} must lie between 1 and {MAX_INT32}: this controller is one of them")
-    if order is not None and not 0 <= order <= MAX_INT32:
-        raise InputError(
-            f"--order {order} must lie between 0 and {MAX_INT32}, such as 1; SUMO serves its clients in this order"
-        )
-    if not 0 <= sumo_port <= 65535:
-        raise InputError(f"--sumo-port {sumo_port} must lie between 0 and 65535")
 
 
 def _folder(text: str) -> Path:

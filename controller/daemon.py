@@ -28,10 +28,10 @@ from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from controller.release import Stop, abandon, log_connection_lost, release, release_at_once
 from controller.sumo import libsumo_connection, start
-from controller.sumo.connection import CommandRejected, SumoConnection, SumoConnectionLost, WaitAborted
+from controller.sumo.connection import ApiConnection, CommandRejected, SumoConnection, SumoConnectionLost, WaitAborted
 from controller.sumo.network import check_contracts_match_city
 from controller.sumo.traci_connection import check_decodable
-from controller.sumo.tripinfo import TRIPINFO_OPTIONS, check_complete
+from controller.sumo.tripinfo import check_complete
 from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics, RecordMetrics
 from controller.telemetry.run_log import RunLog, figures
@@ -136,7 +136,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
 
 
 @contextlib.contextmanager
-def _closed_if_control_does_not_begin(connection: SumoConnection) -> Iterator[None]:
+def _closed_if_control_does_not_begin(connection: ApiConnection) -> Iterator[None]:
     """Close the connection if the block fails. Raises InputError if SUMO ended, rejected a request or sent damaged
     bytes."""
     try:
@@ -205,10 +205,10 @@ def _recorder(
 
     city = config.city
     phases = {name: tl.phases for name, tl in city.tls.items() if name in config.infer_tls and tl.phases}
-    loops = track_detectors(connection, begin.signals, begin.sumo_step_s)
-    if loops:
-        log.info("recording the vehicles on %d detectors, which are read after every step of SUMO", len(loops))
-    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, config.driver, phases, loops)
+    tracked = track_detectors(connection, begin.signals, begin.sumo_step_s)
+    if tracked:
+        log.info("recording the vehicles on %d detectors, which are read after every step of SUMO", len(tracked))
+    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, config.driver, phases, tracked)
     files = RecordFolder(folder, int(city.controller.record_max_gb * 1e9))
     return Recorder(files, run, RecordMetrics(registry), on_end_by_error=alarms.note_record)
 
@@ -227,7 +227,7 @@ def _write_summary(path: Path | None, summary: Mapping[str, Any]) -> bool:
 
 def _has_complete_tripinfo(config: ControllerConfig) -> bool:
     """Check --tripinfo; if SUMO has not written it completely, log that and return False."""
-    if config.tripinfo is None or config.clients != 1:
+    if config.tripinfo is None or config.sumo.clients != 1:
         return True  # with other clients SUMO continues, so the file is not complete yet
     try:
         check_complete(config.tripinfo)
@@ -242,16 +242,18 @@ def _served(
 ) -> tuple[dict[str, pb.PolicyContract], ServedPolicies]:
     """The contracts and policies of the model server, kept up to date until `closing` ends. Raises InputError."""
     client = closing.enter_context(_client(config, metrics, alarms))
-    contracts = fetch_contracts(client, config.infer_tls, config.version, config.fleet)
+    contracts = fetch_contracts(client, config.infer_tls, config.models.version, config.models.fleet)
     check_contracts_match_city(config.city, contracts)
-    fleet = ServedFleet(client, config.fleet, contracts, config.version) if config.fleet else None
+    fleet = ServedFleet(client, config.models.fleet, contracts, config.models.version) if config.models.fleet else None
     if fleet is not None:
         fleet.update()
         fleet.updating.start()
         closing.callback(fleet.updating.stop)
     deadline_s = config.city.controller.deadline_ms / 1000
     with_scores = config.record is not None or config.page is not None
-    policies = ServedPolicies(client, contracts, config.version, deadline_s, fleet=fleet, with_scores=with_scores)
+    policies = ServedPolicies(
+        client, contracts, config.models.version, deadline_s, fleet=fleet, with_scores=with_scores
+    )
     metrics.report_model_numbers(lambda: policies.model_numbers)
     policies.contracts.updating.start()
     closing.callback(policies.contracts.updating.stop)
@@ -299,11 +301,11 @@ def _page(
 def _client(config: ControllerConfig, metrics: ControllerMetrics, alarms: Alarms) -> Iterator[Client]:
     """The model server's client; it reconnects when its certificates change. Raises InputError."""
     # no retries: a failed request is repeated at the next decision step
-    if config.tls is None:
-        with Client(config.server, retries=0) as client:
+    if config.models.tls_files is None:
+        with Client(config.models.server, retries=0) as client:
             yield client
         return
-    tls = ChangingTls(config.tls)
+    tls = ChangingTls(config.models.tls_files)
     metrics.report_certificates(tls.expiries_s)
     alarms.note_certificates("model server", tls.expiries_s())
 
@@ -314,7 +316,7 @@ def _client(config: ControllerConfig, metrics: ControllerMetrics, alarms: Alarms
             client.reconnect()
 
     checking = PeriodicThread("the check of certificates", CERTIFICATE_INTERVAL_S, check)
-    with Client(config.server, tls=tls.newest, retries=0) as client:
+    with Client(config.models.server, tls=tls.newest, retries=0) as client:
         checking.start()
         try:
             yield client
@@ -334,7 +336,7 @@ def _loop(
     interface: "OperatorInterface | None",
 ) -> int:
     """Run decision steps, then release the signals; return the exit code."""
-    is_only_client = config.attach is None and config.clients == 1
+    is_only_client = not config.sumo.has_other_clients
     stop.is_controlling = True
     try:
         logged_s = loop.now
@@ -382,40 +384,14 @@ def _loop(
 
 def _open(config: ControllerConfig, stop: Stop) -> SumoConnection:
     """Connect to SUMO: through a guard, to a running one, or to one that is started. Raises InputError."""
-    interrupts = stop.interrupts()
-    if config.guard:
-        arguments = () if config.attach else _sumo_arguments(config)
-        watchdog_s = config.city.controller.watchdog_s
-        return open_guarded(
-            config.attach,
-            arguments,
-            config.clients,
-            config.order,
-            config.sumo_port,
-            watchdog_s,
-            interrupts,
-            config.end_s,
-            config.gui,
-        )
-    if config.attach is not None:
-        return start.attach(*config.attach, interrupts=interrupts, order=config.order)
-    arguments = _sumo_arguments(config)
     if config.libsumo:
-        return libsumo_connection.start_libsumo(arguments)
-    return start.start(arguments, config.clients, interrupts, config.order, config.sumo_port, config.gui)
+        return libsumo_connection.start_libsumo(config.sumo.arguments)
+    if config.guard:
+        return open_guarded(config.sumo, config.city.controller.watchdog_s, stop.interrupts(), config.end_s)
+    return start.connect(config.sumo, stop.interrupts())
 
 
-def _sumo_arguments(config: ControllerConfig) -> Sequence[str]:
-    files = config.city.network
-    source = ["-c", str(files.sumocfg)] if files.sumocfg else ["-n", str(files.net)]
-    if files.begin_s is not None:
-        source += ["--begin", f"{files.begin_s:.15g}"]
-    seed = [] if config.seed is None else ["--seed", str(config.seed)]
-    trips = [] if config.tripinfo is None else ["--tripinfo-output", str(config.tripinfo), *TRIPINFO_OPTIONS]
-    return [*source, "--no-step-log", "true", "--no-warnings", "true", *seed, *trips, *config.sumo_options]
-
-
-def control_end_s(config: ControllerConfig, connection: SumoConnection) -> float:
+def control_end_s(config: ControllerConfig, connection: ApiConnection) -> float:
     """The simulated second at which control ends; inf: with the simulation. Raises InputError if it has passed."""
     begin_s = float(connection.api.simulation.getTime())
     if config.end_s is not None:

@@ -48,7 +48,7 @@ from controller.events import (
     Unpublished,
 )
 from controller.run_counters import RunCounters
-from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
+from controller.sumo.connection import ONLINE, CommandRejected, DecisionConnection
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
@@ -78,7 +78,7 @@ class DecisionLoop:
 
     def __init__(
         self,
-        connection: SumoConnection,
+        connection: DecisionConnection,
         intersections: Sequence[Intersection],
         policies: Policies,
         street: StreetNetwork,
@@ -333,7 +333,7 @@ class DecisionLoop:
             tuple(unpublished.commands),
             tuple(unpublished.actions),
             save_state,
-            tuple(unpublished.loop_changes),
+            tuple(unpublished.detector_changes),
         )
         self._number += 1
         for subscriber in tuple(self._subscribers):
@@ -389,7 +389,7 @@ class DecisionLoop:
         self.counters.rejections += len(result.rejected)
         self._unpublished.rejected.update(result.rejected)
         if self._subscribers:
-            self._unpublished.loop_changes += result.loop_changes
+            self._unpublished.detector_changes += result.detector_changes
 
     def _feed_monitors(self) -> None:
         """Feed the monitors with the states that their signals showed up to the newest readings."""

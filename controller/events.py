@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from controller.sumo.induction_loops import LoopChange
+from controller.sumo.tracked_detectors import DetectorChange
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.observation import Observation, PhaseState, Readings
@@ -138,8 +138,8 @@ class DecisionEvent:
     save_state: Callable[[], LoopState] | None = None
     """Returns the loop's state after this step, from which a run can be replayed; only while a subscriber gets the
     event. None if no reading follows."""
-    loop_changes: tuple[LoopChange, ...] = ()
-    """Vehicles that came onto induction loops or left them since the reading before, if loops are read."""
+    detector_changes: tuple[DetectorChange, ...] = ()
+    """Vehicles that came onto detectors or left them since the reading before, if detectors are read."""
 
     @property
     def tls(self) -> tuple[str, ...]:
@@ -159,13 +159,13 @@ class Unpublished:
         self.frozen: list[str] = []
         self.commands: list[OperatorCommand] = []
         self.actions: list[OperatorAction] = []
-        self.loop_changes: list[LoopChange] = []
+        self.detector_changes: list[DetectorChange] = []
         self.times: StepTimes | None = None
 
     @property
     def is_empty(self) -> bool:
         reported = (self.decisions, self.sent, self.shown, self.alarms, self.rejected, self.commands, self.actions)
-        return not any((*reported, self.loop_changes))
+        return not any((*reported, self.detector_changes))
 
 
 class Subscriber(Protocol):

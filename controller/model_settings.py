@@ -20,10 +20,6 @@ SERVER_HELP = "model server, or unix:PATH (default: [serving] grpc_socket_path o
 class ModelSettings:
     """Which models a controller uses, and where it requests them."""
 
-    city: City
-    """With the server and fleet of the district, if one is selected."""
-    tls: Sequence[str]
-    """The TLs of the district, if one is selected, else of the city."""
     server: str
     tls_files: TlsFiles | None
     """Certificates for the model server; without them, the connection is plain text."""
@@ -63,15 +59,9 @@ def check_version(args: argparse.Namespace) -> None:
         raise InputError(f"--model-number {args.model_number} must be a version number, such as 3")
 
 
-def read(args: argparse.Namespace, city: City, needs_district: bool) -> ModelSettings:
-    """The settings for the flags of `add_flags`. Raises InputError.
-
-    `needs_district`: whether --district is required if the city has districts.
-    """
-    city, tls = _district(args.district, city, needs_district)
+def read(args: argparse.Namespace, city: City) -> ModelSettings:
+    """The settings for the flags of `add_flags`. `city`: that of the district. Raises InputError."""
     return ModelSettings(
-        city,
-        tls,
         _server(args.server, city),
         tls_files.from_flags(args, city.serving),
         _fleet(args.fleet, city),
@@ -89,8 +79,14 @@ def _server(flag: str | None, city: City) -> str:
     return server
 
 
-def _district(name: str | None, city: City, is_required: bool) -> tuple[City, Sequence[str]]:
-    """The city with the server and fleet of the district, and the district's TLs. Raises InputError."""
+def in_district(city: City, name: str | None, is_required: bool) -> tuple[City, Sequence[str]]:
+    """The city with the server and fleet of a district, and the district's TLs. Raises InputError.
+
+    Args:
+        city: the whole city.
+        name: the district's; None for the city and all its TLs.
+        is_required: whether a city with districts needs the name of one.
+    """
     districts = city.serving.districts
     if name is None:
         if districts and is_required:

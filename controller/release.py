@@ -4,7 +4,7 @@ import logging
 import signal
 
 from controller.decision_step import DecisionLoop
-from controller.sumo.connection import Interrupts, SumoConnection, SumoConnectionLost, WaitAborted
+from controller.sumo.connection import Interrupts, ReleaseConnection, SumoConnectionLost, WaitAborted
 
 log = logging.getLogger("controller")
 
@@ -42,7 +42,7 @@ class Stop:
         return Interrupts(abort_requested=lambda: self.count > 1, quit_requested=lambda: self.count > 2)
 
 
-def release(loop: DecisionLoop, connection: SumoConnection, end_s: float, stop: Stop) -> bool:
+def release(loop: DecisionLoop, connection: ReleaseConnection, end_s: float, stop: Stop) -> bool:
     """Hand the signals back to their own programs: safely if there is time, else at once.
 
     Returns whether all are released.
@@ -65,7 +65,7 @@ def release(loop: DecisionLoop, connection: SumoConnection, end_s: float, stop: 
     return not rejected
 
 
-def release_at_once(loop: DecisionLoop, connection: SumoConnection, stop: Stop) -> None:
+def release_at_once(loop: DecisionLoop, connection: ReleaseConnection, stop: Stop) -> None:
     """Hand the signals back without further steps, after an error in this process."""
     try:
         release(loop, connection, loop.now, stop)
@@ -75,7 +75,7 @@ def release_at_once(loop: DecisionLoop, connection: SumoConnection, stop: Stop) 
         log_connection_lost(loop, connection, error)
 
 
-def log_connection_lost(loop: DecisionLoop, connection: SumoConnection, error: SumoConnectionLost) -> None:
+def log_connection_lost(loop: DecisionLoop, connection: ReleaseConnection, error: SumoConnectionLost) -> None:
     """Log that the connection ended before the signals were released."""
     if connection.is_guarded:
         consequence = "SUMO has ended, or the guard hands the signals back"
@@ -84,7 +84,7 @@ def log_connection_lost(loop: DecisionLoop, connection: SumoConnection, error: S
     log.error("the connection to SUMO was lost at second %g of the simulation: %s; %s", loop.now, error, consequence)
 
 
-def abandon(loop: DecisionLoop, connection: SumoConnection) -> None:
+def abandon(loop: DecisionLoop, connection: ReleaseConnection) -> None:
     """Request the release without waiting, after a second stop request while SUMO has not answered."""
     if _left_to_guard(loop, connection):
         return
@@ -97,8 +97,8 @@ def abandon(loop: DecisionLoop, connection: SumoConnection) -> None:
     connection.abandon(unreleased)
 
 
-def _left_to_guard(loop: DecisionLoop, connection: SumoConnection) -> bool:
-    """Whether unreleased signals remain that a guard hands back when the connection closes."""
+def _left_to_guard(loop: DecisionLoop, connection: ReleaseConnection) -> bool:
+    """True if unreleased signals remain that a guard hands back when the connection closes."""
     unreleased = [signal for signal, _ in loop.unreleased()]
     if unreleased and connection.is_guarded:
         log.warning("left to the guard to hand back: %s", ", ".join(unreleased))

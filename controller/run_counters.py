@@ -1,6 +1,6 @@
 """Counts of a run since its start."""
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from controller.events import StepTimes
@@ -32,14 +32,12 @@ class RunCounters:
     """By signal, readings at which it showed another state than the one that was set."""
     fallbacks: int = 0
     """Times a TL entered its fallback."""
-    decision_s: list[float] = field(default_factory=list)
+    decision_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_KEPT_TIMES))
     """Wall time of the newest decision steps, from readings to choices, in s."""
-    inference_s: list[float] = field(default_factory=list)
+    inference_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_KEPT_TIMES))
     """Wall time of waiting for the policies in these steps, in s."""
 
     def add_step(self, times: StepTimes) -> None:
         self.decision_steps += 1
-        for kept, value in ((self.decision_s, times.decision_s), (self.inference_s, times.inference_s)):
-            kept.append(value)
-            if len(kept) > MAX_KEPT_TIMES:
-                del kept[: MAX_KEPT_TIMES // 2]
+        self.decision_s.append(times.decision_s)
+        self.inference_s.append(times.inference_s)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, TypedDict
 
 from city import config, names
 from city.arguments import host_and_port
@@ -27,9 +27,34 @@ CALLER = 5
 """Stack level of the caller of `parallel_env` or `env`, from a function that `Episodes` calls."""
 
 
+class Keywords(TypedDict, total=False):
+    """The arguments that `parallel_env` and `env` take by name alone."""
+
+    server: str | None
+    """HOST:PORT of the server of the infer TLs' models (default: an embedded one is started)."""
+    infer_model_number: int | None
+    """Their model number (default: the newest)."""
+    infer_model_path: str | Path | None
+    """Folder of their models (default: [serving] models_dir)."""
+    reward: Reward
+    """A name, or a function of a `TlReadings` (docs/environment.md)."""
+    floors: str | None
+    """`street` or `dialect` (default: [safety] floors)."""
+    demand: GivenDemand
+    """`varied` by seed as in a training, `city` for the city's routes, a route file, or a `Demand`."""
+    seconds: float | None
+    """Simulated time of an episode (default: until the sumocfg's end)."""
+    tripinfo: str | Path | None
+    """File of the trips of the last episode."""
+    transport: str
+    """`libsumo`, one simulation a process, or `traci`, a SUMO program for each."""
+    render_mode: str | None
+    """`rgb_array` for pictures of the street."""
+
+
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `parallel_env` and `env`."""
+    """All arguments, with their defaults; `Keywords` tells what most of them mean."""
 
     city: str | Path | City = "city.toml"
     target_tls: str | Iterable[str] | None = None

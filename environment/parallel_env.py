@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from gymnasium.logger import warn
@@ -12,29 +12,16 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from city.config import City
-from environment.demand import GivenDemand
 from environment.episodes import ActionSpace, Episodes, Info
-from environment.options import RENDER_MODES, Options
+from environment.options import RENDER_MODES, Keywords, Options
 from signals.observation import Observation
-from simulation.rewards import Reward
-from simulation.street_simulation import LIBSUMO
 
 
 def parallel_env(
     city: str | Path | City = "city.toml",
     target_tls: str | Iterable[str] | None = None,
     infer_tls: str | Iterable[str] | None = (),
-    *,
-    server: str | None = None,
-    infer_model_number: int | None = None,
-    infer_model_path: str | Path | None = None,
-    reward: Reward = "delay",
-    floors: str | None = None,
-    demand: GivenDemand = "varied",
-    seconds: float | None = None,
-    tripinfo: str | Path | None = None,
-    transport: str = LIBSUMO,
-    render_mode: str | None = None,
+    **options: Unpack[Keywords],
 ) -> "ParallelTlEnv":
     """A city's TLs as a PettingZoo `ParallelEnv`: an agent is a TL.
 
@@ -42,34 +29,20 @@ def parallel_env(
         city: path of a city.toml.
         target_tls: the TLs that act (default: all but the infer TLs).
         infer_tls: TLs that a served model controls; all other signals run their programs.
-        server: HOST:PORT of the server of their models (default: an embedded one is started).
-        infer_model_number: their model number (default: the newest).
-        infer_model_path: folder of their models (default: [serving] models_dir).
-        reward: a name, or a function of a `TlReadings` (docs/environment.md).
-        floors: `street` or `dialect` (default: [safety] floors).
-        demand: `varied` by seed as in a training, `city` for the city's routes, a route file, or a `Demand`.
-        seconds: simulated time of an episode (default: until the sumocfg's end).
-        tripinfo: file of the trips of the last episode.
-        transport: `libsumo`, one simulation a process, or `traci`, a SUMO program for each.
-        render_mode: `rgb_array` for pictures of the street.
+        options: server, infer_model_number, infer_model_path, reward, floors, demand, seconds, tripinfo, transport and
+            render_mode (`environment.options.Keywords`).
 
     Raises InputError.
     """
-    return ParallelTlEnv(
-        Options(
-            city, target_tls, infer_tls, server, infer_model_number, infer_model_path, reward, floors, demand, seconds,
-            tripinfo, transport, render_mode,
-        )
-    )  # fmt: skip
+    return ParallelTlEnv(Options(city, target_tls, infer_tls, **options))
 
 
 class ParallelTlEnv(ParallelEnv[str, Observation, Any], EzPickle):  # type: ignore[misc]
     """The environment of `parallel_env`.
 
     All agents live to the end of an episode. If TLs decide at different moments, a step ends at the next moment at
-    which
-    one of them does: `info["decides"]` says whose next action is followed. The others' observations are those of their
-    last decision, and their rewards are 0 until they decide again.
+    which one of them does: `info["decides"]` says whose next action is followed. The others' observations are those of
+    their last decision, and their rewards are 0 until they decide again.
     """
 
     metadata: ClassVar[dict[str, Any]] = {

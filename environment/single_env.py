@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, Unpack
 
 import gymnasium
 import numpy as np
@@ -13,29 +13,16 @@ from numpy.typing import NDArray
 
 from city.config import City
 from city.errors import InputError
-from environment.demand import GivenDemand
 from environment.episodes import Episodes, Info
-from environment.options import RENDER_MODES, Options
+from environment.options import RENDER_MODES, Keywords, Options
 from signals.observation import Observation
-from simulation.rewards import Reward
-from simulation.street_simulation import LIBSUMO
 
 
 def env(
     city: str | Path | City = "city.toml",
     target_tl: str | None = None,
     infer_tls: str | Iterable[str] | None = (),
-    *,
-    server: str | None = None,
-    infer_model_number: int | None = None,
-    infer_model_path: str | Path | None = None,
-    reward: Reward = "delay",
-    floors: str | None = None,
-    demand: GivenDemand = "varied",
-    seconds: float | None = None,
-    tripinfo: str | Path | None = None,
-    transport: str = LIBSUMO,
-    render_mode: str | None = None,
+    **options: Unpack[Keywords],
 ) -> "SingleTlEnv":
     """One TL of a city as a Gymnasium `Env`.
 
@@ -46,12 +33,7 @@ def env(
         raise InputError(
             f'target_tl = {target_tl!r} must be the name of a TL, such as "SA101"; for several use parallel_env'
         )
-    return SingleTlEnv(
-        Options(
-            city, target_tl, infer_tls, server, infer_model_number, infer_model_path, reward, floors, demand, seconds,
-            tripinfo, transport, render_mode,
-        )
-    )  # fmt: skip
+    return SingleTlEnv(Options(city, target_tl, infer_tls, **options))
 
 
 class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):

@@ -38,6 +38,31 @@ COLUMNS = ("delay_s", "duration_s", "waiting_s", "stops", "finished", "worst_tl_
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and return the exit code. Raises InputError, SimulationFailed."""
+    arms = _arms(args)
+    task = _task(args, arms)
+    if args.out is not None:
+        # before an hour of simulations, not after
+        results_files.check_writable(args.out)
+    with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
+        models = _models(args, arms, task) if args.server is None else {}
+        for k, arm in enumerate(arms):
+            if arm.policy is not None and not arm.has_faults:
+                models[arm.name] = dict(policy_models.export(task.city, task.tls, arm.policy, Path(folder) / str(k)))
+        results = _simulated(args, task, arms, models)
+    print(_table(arms, results))
+    is_better = args.gate is None or _passes_gate(results, arms[0].name, args.gate)
+    if args.out is not None:
+        conditions = _conditions(args, task, arms, models)
+        results_files.write(args.out, arms, results, conditions)
+        # not at the top: importing matplotlib takes a second
+        from evaluation import report
+
+        print(f"report: {report.write(args.out, arms, results, conditions)}")
+    return 0 if is_better else program.GATE_FAILED
+
+
+def _arms(args: argparse.Namespace) -> list[Arm]:
+    """The arms, those with faulty detectors included. Raises InputError."""
     arms = parse_arms(args.arms)
     if args.faults is not None:
         arms = with_faults(arms)
@@ -49,6 +74,11 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--gate {args.gate!r} must be one of --arms, after the candidate {arms[0].name}")
     if args.gate is not None and args.seeds < 2:
         raise InputError("--gate needs --seeds of at least 2: one pair has no interval")
+    return arms
+
+
+def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> EvaluationTask:
+    """The city and the TLs that are evaluated, with remarks on stderr. Raises InputError."""
     city = _city(args.city, arms)
     tls = names.select(args.tl or ["all"], list(city.tls), "--tl", city.tl_of_signal)
     street = street_with_demand(city, tls, args.seconds)
@@ -56,44 +86,36 @@ def run(args: argparse.Namespace) -> int:
     for line in [*notes, *contract.program_notes(city, tls, street)]:
         print(line, file=sys.stderr)
     faults = detector_faults.parse(args.faults) if args.faults is not None else NO_FAULTS
-    task = EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults)
+    return EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults)
+
+
+def _simulated(
+    args: argparse.Namespace, task: EvaluationTask, arms: Sequence[Arm], models: Mapping[str, Mapping[str, Path]]
+) -> dict[str, list[Outcome]]:
+    """The outcomes of all simulations, by arm. Raises InputError, SimulationFailed."""
     demands = [_demand(seed, args.vary_demand) for seed in range(args.first_seed, args.first_seed + args.seeds)]
-    if args.out is not None:
-        # before an hour of simulations, not after
-        results_files.check_writable(args.out)
     with (
-        tempfile.TemporaryDirectory(prefix="greenserve-") as folder,
         executor(args.workers, args.ray) as runner,
         Progress(arms, len(arms) * len(demands)) as progress,
     ):
-        models = _models(args, arms, tls, args.models_dir or city.serving.models_dir) if args.server is None else {}
-        for k, arm in enumerate(arms):
-            if arm.policy is not None and not arm.has_faults:
-                models[arm.name] = dict(policy_models.export(city, tls, arm.policy, Path(folder) / str(k)))
         records_signals = args.out is not None
         outcomes = paired_runs.run(
             runner, task, arms, demands, models, args.server or "", records_signals, progress.add
         )
     if not any(outcome.total for outcome in outcomes):
-        raise InputError(f"{city.network.sumocfg}: no vehicle departs; name route files in it")
-    results = outcomes_by_arm(outcomes)
-    print(_table(arms, results))
-    is_better = True
-    if args.gate is not None:
-        difference = paired(*([outcome.delay_s for outcome in results[name]] for name in (arms[0].name, args.gate)))
-        is_better = difference.high < 0
-        print(
-            f"gate: {arms[0].name} - {args.gate}: {difference.mean:+.2f} s of mean delay, 95 % interval "
-            f"{difference.low:+.2f} to {difference.high:+.2f}: {'better' if is_better else 'not better'}"
-        )
-    if args.out is not None:
-        conditions = _conditions(args, task, arms, models)
-        results_files.write(args.out, arms, results, conditions)
-        # not at the top: importing matplotlib takes a second
-        from evaluation import report
+        raise InputError(f"{task.city.network.sumocfg}: no vehicle departs; name route files in it")
+    return outcomes_by_arm(outcomes)
 
-        print(f"report: {report.write(args.out, arms, results, conditions)}")
-    return 0 if is_better else program.GATE_FAILED
+
+def _passes_gate(results: Mapping[str, Sequence[Outcome]], candidate: str, reference: str) -> bool:
+    """Print the difference in delay; whether the candidate is better by its interval."""
+    difference = paired(*([outcome.delay_s for outcome in results[name]] for name in (candidate, reference)))
+    is_better = difference.high < 0
+    print(
+        f"gate: {candidate} - {reference}: {difference.mean:+.2f} s of mean delay, 95 % interval "
+        f"{difference.low:+.2f} to {difference.high:+.2f}: {'better' if is_better else 'not better'}"
+    )
+    return is_better
 
 
 def _city(path: Path, arms: Sequence[Arm]) -> config.City:
@@ -107,12 +129,25 @@ def _city(path: Path, arms: Sequence[Arm]) -> config.City:
     return no_policies.with_tls(city)
 
 
-def _models(
-    args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], models_dir: Path
-) -> dict[str, dict[str, Path]]:
+def _models(args: argparse.Namespace, arms: Sequence[Arm], task: EvaluationTask) -> dict[str, dict[str, Path]]:
     """The versions of every served arm. Raises InputError."""
+    models_dir = args.models_dir or task.city.serving.models_dir
+    requested = _requested_models(args.model, task.tls, models_dir)
+    models = {}
+    for arm in arms:
+        if arm.kind == SERVED and not arm.has_faults:
+            by_tl = requested if arm.name == SERVED else {}
+            versions = model_files.find(models_dir, {tl: arm.model_number for tl in task.tls if tl not in by_tl})
+            for tl, (folder, model_number) in by_tl.items():
+                versions |= model_files.find(folder, {tl: model_number})
+            models[arm.name] = {tl: versions[tl] for tl in task.tls}
+    return models
+
+
+def _requested_models(flags: Sequence[str], tls: Sequence[str], models_dir: Path) -> dict[str, tuple[Path, int | None]]:
+    """By TL, the folder and number of --model; None: the newest. Raises InputError."""
     requested: dict[str, tuple[Path, int | None]] = {}
-    for item in args.model:
+    for item in flags:
         name, equals, text = item.partition("=")
         tl = names.find(name, tls)
         if not equals or not text or tl is None:
@@ -126,15 +161,7 @@ def _models(
             requested[tl] = Path(path) if path else models_dir, int(number)
         else:
             requested[tl] = Path(text), None
-    models = {}
-    for arm in arms:
-        if arm.kind == SERVED and not arm.has_faults:
-            by_tl = requested if arm.name == SERVED else {}
-            versions = model_files.find(models_dir, {tl: arm.model_number for tl in tls if tl not in by_tl})
-            for tl, (folder, model_number) in by_tl.items():
-                versions |= model_files.find(folder, {tl: model_number})
-            models[arm.name] = {tl: versions[tl] for tl in tls}
-    return models
+    return requested
 
 
 def _conditions(

@@ -20,8 +20,8 @@ from controller.recording.detectors import track_detectors
 from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart
 from controller.sumo.connection import SumoConnection
-from controller.sumo.induction_loops import step_ends
 from controller.sumo.network import running_signals
+from controller.sumo.tracked_detectors import step_ends
 from protos import record_pb2 as record
 from records.atspm import corridor, detectors, phase_numbers
 from records.atspm.analysis_period import ProgramChange
@@ -139,7 +139,7 @@ class UncontrolledSignals:
                 step.readings.CopyFrom(record.Readings(**self._encoder.readings(due, self._connection.readings)))
             states = tuple(self._connection.shown().values())
             step.shown.add(begin_s=self._now, end_s=end_s, states=states)
-            for detector, time_s, is_entry in result.loop_changes:
+            for detector, time_s, is_entry in result.detector_changes:
                 step.detectors.detector.append(detector)
                 step.detectors.time_s.append(time_s)
                 step.detectors.is_entry.append(is_entry)

@@ -1,4 +1,5 @@
-"""`greenserve pretrain evaluate --streets DIR|synthetic`: arms on many streets, each with the same random demand for all arms.
+"""`greenserve pretrain evaluate --streets DIR|synthetic`: arms on many streets, each with the same random demand for
+all arms.
 
 A policy for any junction is judged by how often it is better than a baseline, by its worst street, and by gridlocks
 that a

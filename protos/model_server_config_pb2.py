@@ -23,11 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
-from protos import logging_config_pb2 as protos_dot_logging__config__pb2
 from protos import predict_pb2 as protos_dot_predict__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n protos/model_server_config.proto\x12\x0fgreenserve.wire\x1a\x19google/protobuf/any.proto\x1a\x1bprotos/logging_config.proto\x1a\x14protos/predict.proto\"\xae\x02\n\x15ServableVersionPolicy\x12?\n\x06latest\x18\x64 \x01(\x0b\x32-.greenserve.wire.ServableVersionPolicy.LatestH\x00\x12\x39\n\x03\x61ll\x18\x65 \x01(\x0b\x32*.greenserve.wire.ServableVersionPolicy.AllH\x00\x12\x43\n\x08specific\x18\x66 \x01(\x0b\x32/.greenserve.wire.ServableVersionPolicy.SpecificH\x00\x1a\x1e\n\x06Latest\x12\x14\n\x0cnum_versions\x18\x01 \x01(\r\x1a\x05\n\x03\x41ll\x1a\x1c\n\x08Specific\x12\x10\n\x08versions\x18\x01 \x03(\x03\x42\x0f\n\rpolicy_choice\"\xf3\x02\n\x0bModelConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tbase_path\x18\x02 \x01(\t\x12.\n\nmodel_type\x18\x03 \x01(\x0e\x32\x1a.greenserve.wire.ModelType\x12\x16\n\x0emodel_platform\x18\x04 \x01(\t\x12\x36\n\x0elogging_config\x18\x06 \x01(\x0b\x32\x1e.greenserve.wire.LoggingConfig\x12\x44\n\x14model_version_policy\x18\x07 \x01(\x0b\x32&.greenserve.wire.ServableVersionPolicy\x12G\n\x0eversion_labels\x18\x08 \x03(\x0b\x32/.greenserve.wire.ModelConfig.VersionLabelsEntry\x1a\x34\n\x12VersionLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"?\n\x0fModelConfigList\x12,\n\x06\x63onfig\x18\x01 \x03(\x0b\x32\x1c.greenserve.wire.ModelConfig\"\x91\x01\n\x11ModelServerConfig\x12=\n\x11model_config_list\x18\x01 \x01(\x0b\x32 .greenserve.wire.ModelConfigListH\x00\x12\x33\n\x13\x63ustom_model_config\x18\x02 \x01(\x0b\x32\x14.google.protobuf.AnyH\x00\x42\x08\n\x06\x63onfig\"_\n\x13ReloadConfigRequest\x12\x32\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\".greenserve.wire.ModelServerConfig\x12\x14\n\x0cmetric_names\x18\x02 \x03(\t\"4\n\x06Metric\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x14int64_value_increase\x18\x02 \x01(\x03\"h\n\x14ReloadConfigResponse\x12\'\n\x06status\x18\x01 \x01(\x0b\x32\x17.greenserve.wire.Status\x12\'\n\x06metric\x18\x02 \x03(\x0b\x32\x17.greenserve.wire.Metric\"^\n\tSSLConfig\x12\x12\n\nserver_key\x18\x01 \x01(\t\x12\x13\n\x0bserver_cert\x18\x02 \x01(\t\x12\x11\n\tcustom_ca\x18\x03 \x01(\t\x12\x15\n\rclient_verify\x18\x04 \x01(\x08\"0\n\x10PrometheusConfig\x12\x0e\n\x06\x65nable\x18\x01 \x01(\x08\x12\x0c\n\x04path\x18\x02 \x01(\t\"P\n\x10MonitoringConfig\x12<\n\x11prometheus_config\x18\x01 \x01(\x0b\x32!.greenserve.wire.PrometheusConfig*B\n\tModelType\x12\x1a\n\x16MODEL_TYPE_UNSPECIFIED\x10\x00\x12\x0e\n\nTENSORFLOW\x10\x01\x12\t\n\x05OTHER\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n protos/model_server_config.proto\x12\x0fgreenserve.wire\x1a\x19google/protobuf/any.proto\x1a\x14protos/predict.proto\"\xae\x02\n\x15ServableVersionPolicy\x12?\n\x06latest\x18\x64 \x01(\x0b\x32-.greenserve.wire.ServableVersionPolicy.LatestH\x00\x12\x39\n\x03\x61ll\x18\x65 \x01(\x0b\x32*.greenserve.wire.ServableVersionPolicy.AllH\x00\x12\x43\n\x08specific\x18\x66 \x01(\x0b\x32/.greenserve.wire.ServableVersionPolicy.SpecificH\x00\x1a\x1e\n\x06Latest\x12\x14\n\x0cnum_versions\x18\x01 \x01(\r\x1a\x05\n\x03\x41ll\x1a\x1c\n\x08Specific\x12\x10\n\x08versions\x18\x01 \x03(\x03\x42\x0f\n\rpolicy_choice\"\xbb\x02\n\x0bModelConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tbase_path\x18\x02 \x01(\t\x12.\n\nmodel_type\x18\x03 \x01(\x0e\x32\x1a.greenserve.wire.ModelType\x12\x16\n\x0emodel_platform\x18\x04 \x01(\t\x12\x44\n\x14model_version_policy\x18\x07 \x01(\x0b\x32&.greenserve.wire.ServableVersionPolicy\x12G\n\x0eversion_labels\x18\x08 \x03(\x0b\x32/.greenserve.wire.ModelConfig.VersionLabelsEntry\x1a\x34\n\x12VersionLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"?\n\x0fModelConfigList\x12,\n\x06\x63onfig\x18\x01 \x03(\x0b\x32\x1c.greenserve.wire.ModelConfig\"\x91\x01\n\x11ModelServerConfig\x12=\n\x11model_config_list\x18\x01 \x01(\x0b\x32 .greenserve.wire.ModelConfigListH\x00\x12\x33\n\x13\x63ustom_model_config\x18\x02 \x01(\x0b\x32\x14.google.protobuf.AnyH\x00\x42\x08\n\x06\x63onfig\"_\n\x13ReloadConfigRequest\x12\x32\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\".greenserve.wire.ModelServerConfig\x12\x14\n\x0cmetric_names\x18\x02 \x03(\t\"4\n\x06Metric\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x14int64_value_increase\x18\x02 \x01(\x03\"h\n\x14ReloadConfigResponse\x12\'\n\x06status\x18\x01 \x01(\x0b\x32\x17.greenserve.wire.Status\x12\'\n\x06metric\x18\x02 \x03(\x0b\x32\x17.greenserve.wire.Metric\"^\n\tSSLConfig\x12\x12\n\nserver_key\x18\x01 \x01(\t\x12\x13\n\x0bserver_cert\x18\x02 \x01(\t\x12\x11\n\tcustom_ca\x18\x03 \x01(\t\x12\x15\n\rclient_verify\x18\x04 \x01(\x08\"0\n\x10PrometheusConfig\x12\x0e\n\x06\x65nable\x18\x01 \x01(\x08\x12\x0c\n\x04path\x18\x02 \x01(\t\"P\n\x10MonitoringConfig\x12<\n\x11prometheus_config\x18\x01 \x01(\x0b\x32!.greenserve.wire.PrometheusConfig*B\n\tModelType\x12\x1a\n\x16MODEL_TYPE_UNSPECIFIED\x10\x00\x12\x0e\n\nTENSORFLOW\x10\x01\x12\t\n\x05OTHER\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,34 +35,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MODELCONFIG_VERSIONLABELSENTRY']._loaded_options = None
   _globals['_MODELCONFIG_VERSIONLABELSENTRY']._serialized_options = b'8\001'
-  _globals['_MODELTYPE']._serialized_start=1508
-  _globals['_MODELTYPE']._serialized_end=1574
-  _globals['_SERVABLEVERSIONPOLICY']._serialized_start=132
-  _globals['_SERVABLEVERSIONPOLICY']._serialized_end=434
-  _globals['_SERVABLEVERSIONPOLICY_LATEST']._serialized_start=350
-  _globals['_SERVABLEVERSIONPOLICY_LATEST']._serialized_end=380
-  _globals['_SERVABLEVERSIONPOLICY_ALL']._serialized_start=382
-  _globals['_SERVABLEVERSIONPOLICY_ALL']._serialized_end=387
-  _globals['_SERVABLEVERSIONPOLICY_SPECIFIC']._serialized_start=389
-  _globals['_SERVABLEVERSIONPOLICY_SPECIFIC']._serialized_end=417
-  _globals['_MODELCONFIG']._serialized_start=437
-  _globals['_MODELCONFIG']._serialized_end=808
-  _globals['_MODELCONFIG_VERSIONLABELSENTRY']._serialized_start=756
-  _globals['_MODELCONFIG_VERSIONLABELSENTRY']._serialized_end=808
-  _globals['_MODELCONFIGLIST']._serialized_start=810
-  _globals['_MODELCONFIGLIST']._serialized_end=873
-  _globals['_MODELSERVERCONFIG']._serialized_start=876
-  _globals['_MODELSERVERCONFIG']._serialized_end=1021
-  _globals['_RELOADCONFIGREQUEST']._serialized_start=1023
-  _globals['_RELOADCONFIGREQUEST']._serialized_end=1118
-  _globals['_METRIC']._serialized_start=1120
-  _globals['_METRIC']._serialized_end=1172
-  _globals['_RELOADCONFIGRESPONSE']._serialized_start=1174
-  _globals['_RELOADCONFIGRESPONSE']._serialized_end=1278
-  _globals['_SSLCONFIG']._serialized_start=1280
-  _globals['_SSLCONFIG']._serialized_end=1374
-  _globals['_PROMETHEUSCONFIG']._serialized_start=1376
-  _globals['_PROMETHEUSCONFIG']._serialized_end=1424
-  _globals['_MONITORINGCONFIG']._serialized_start=1426
-  _globals['_MONITORINGCONFIG']._serialized_end=1506
+  _globals['_MODELTYPE']._serialized_start=1423
+  _globals['_MODELTYPE']._serialized_end=1489
+  _globals['_SERVABLEVERSIONPOLICY']._serialized_start=103
+  _globals['_SERVABLEVERSIONPOLICY']._serialized_end=405
+  _globals['_SERVABLEVERSIONPOLICY_LATEST']._serialized_start=321
+  _globals['_SERVABLEVERSIONPOLICY_LATEST']._serialized_end=351
+  _globals['_SERVABLEVERSIONPOLICY_ALL']._serialized_start=353
+  _globals['_SERVABLEVERSIONPOLICY_ALL']._serialized_end=358
+  _globals['_SERVABLEVERSIONPOLICY_SPECIFIC']._serialized_start=360
+  _globals['_SERVABLEVERSIONPOLICY_SPECIFIC']._serialized_end=388
+  _globals['_MODELCONFIG']._serialized_start=408
+  _globals['_MODELCONFIG']._serialized_end=723
+  _globals['_MODELCONFIG_VERSIONLABELSENTRY']._serialized_start=671
+  _globals['_MODELCONFIG_VERSIONLABELSENTRY']._serialized_end=723
+  _globals['_MODELCONFIGLIST']._serialized_start=725
+  _globals['_MODELCONFIGLIST']._serialized_end=788
+  _globals['_MODELSERVERCONFIG']._serialized_start=791
+  _globals['_MODELSERVERCONFIG']._serialized_end=936
+  _globals['_RELOADCONFIGREQUEST']._serialized_start=938
+  _globals['_RELOADCONFIGREQUEST']._serialized_end=1033
+  _globals['_METRIC']._serialized_start=1035
+  _globals['_METRIC']._serialized_end=1087
+  _globals['_RELOADCONFIGRESPONSE']._serialized_start=1089
+  _globals['_RELOADCONFIGRESPONSE']._serialized_end=1193
+  _globals['_SSLCONFIG']._serialized_start=1195
+  _globals['_SSLCONFIG']._serialized_end=1289
+  _globals['_PROMETHEUSCONFIG']._serialized_start=1291
+  _globals['_PROMETHEUSCONFIG']._serialized_end=1339
+  _globals['_MONITORINGCONFIG']._serialized_start=1341
+  _globals['_MONITORINGCONFIG']._serialized_end=1421
 # @@protoc_insertion_point(module_scope)

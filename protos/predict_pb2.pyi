@@ -22,12 +22,7 @@ class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DT_COMPLEX64: _ClassVar[DataType]
     DT_INT64: _ClassVar[DataType]
     DT_BOOL: _ClassVar[DataType]
-    DT_QINT8: _ClassVar[DataType]
-    DT_QUINT8: _ClassVar[DataType]
-    DT_QINT32: _ClassVar[DataType]
     DT_BFLOAT16: _ClassVar[DataType]
-    DT_QINT16: _ClassVar[DataType]
-    DT_QUINT16: _ClassVar[DataType]
     DT_UINT16: _ClassVar[DataType]
     DT_COMPLEX128: _ClassVar[DataType]
     DT_HALF: _ClassVar[DataType]
@@ -35,15 +30,6 @@ class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DT_VARIANT: _ClassVar[DataType]
     DT_UINT32: _ClassVar[DataType]
     DT_UINT64: _ClassVar[DataType]
-    DT_FLOAT8_E5M2: _ClassVar[DataType]
-    DT_FLOAT8_E4M3FN: _ClassVar[DataType]
-    DT_FLOAT8_E4M3FNUZ: _ClassVar[DataType]
-    DT_FLOAT8_E4M3B11FNUZ: _ClassVar[DataType]
-    DT_FLOAT8_E5M2FNUZ: _ClassVar[DataType]
-    DT_INT4: _ClassVar[DataType]
-    DT_UINT4: _ClassVar[DataType]
-    DT_INT2: _ClassVar[DataType]
-    DT_UINT2: _ClassVar[DataType]
     DT_FLOAT_REF: _ClassVar[DataType]
     DT_DOUBLE_REF: _ClassVar[DataType]
     DT_INT32_REF: _ClassVar[DataType]
@@ -54,12 +40,7 @@ class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DT_COMPLEX64_REF: _ClassVar[DataType]
     DT_INT64_REF: _ClassVar[DataType]
     DT_BOOL_REF: _ClassVar[DataType]
-    DT_QINT8_REF: _ClassVar[DataType]
-    DT_QUINT8_REF: _ClassVar[DataType]
-    DT_QINT32_REF: _ClassVar[DataType]
     DT_BFLOAT16_REF: _ClassVar[DataType]
-    DT_QINT16_REF: _ClassVar[DataType]
-    DT_QUINT16_REF: _ClassVar[DataType]
     DT_UINT16_REF: _ClassVar[DataType]
     DT_COMPLEX128_REF: _ClassVar[DataType]
     DT_HALF_REF: _ClassVar[DataType]
@@ -67,15 +48,6 @@ class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DT_VARIANT_REF: _ClassVar[DataType]
     DT_UINT32_REF: _ClassVar[DataType]
     DT_UINT64_REF: _ClassVar[DataType]
-    DT_FLOAT8_E5M2_REF: _ClassVar[DataType]
-    DT_FLOAT8_E4M3FN_REF: _ClassVar[DataType]
-    DT_FLOAT8_E4M3FNUZ_REF: _ClassVar[DataType]
-    DT_FLOAT8_E4M3B11FNUZ_REF: _ClassVar[DataType]
-    DT_FLOAT8_E5M2FNUZ_REF: _ClassVar[DataType]
-    DT_INT4_REF: _ClassVar[DataType]
-    DT_UINT4_REF: _ClassVar[DataType]
-    DT_INT2_REF: _ClassVar[DataType]
-    DT_UINT2_REF: _ClassVar[DataType]
 DT_INVALID: DataType
 DT_FLOAT: DataType
 DT_DOUBLE: DataType
@@ -87,12 +59,7 @@ DT_STRING: DataType
 DT_COMPLEX64: DataType
 DT_INT64: DataType
 DT_BOOL: DataType
-DT_QINT8: DataType
-DT_QUINT8: DataType
-DT_QINT32: DataType
 DT_BFLOAT16: DataType
-DT_QINT16: DataType
-DT_QUINT16: DataType
 DT_UINT16: DataType
 DT_COMPLEX128: DataType
 DT_HALF: DataType
@@ -100,15 +67,6 @@ DT_RESOURCE: DataType
 DT_VARIANT: DataType
 DT_UINT32: DataType
 DT_UINT64: DataType
-DT_FLOAT8_E5M2: DataType
-DT_FLOAT8_E4M3FN: DataType
-DT_FLOAT8_E4M3FNUZ: DataType
-DT_FLOAT8_E4M3B11FNUZ: DataType
-DT_FLOAT8_E5M2FNUZ: DataType
-DT_INT4: DataType
-DT_UINT4: DataType
-DT_INT2: DataType
-DT_UINT2: DataType
 DT_FLOAT_REF: DataType
 DT_DOUBLE_REF: DataType
 DT_INT32_REF: DataType
@@ -119,12 +77,7 @@ DT_STRING_REF: DataType
 DT_COMPLEX64_REF: DataType
 DT_INT64_REF: DataType
 DT_BOOL_REF: DataType
-DT_QINT8_REF: DataType
-DT_QUINT8_REF: DataType
-DT_QINT32_REF: DataType
 DT_BFLOAT16_REF: DataType
-DT_QINT16_REF: DataType
-DT_QUINT16_REF: DataType
 DT_UINT16_REF: DataType
 DT_COMPLEX128_REF: DataType
 DT_HALF_REF: DataType
@@ -132,15 +85,6 @@ DT_RESOURCE_REF: DataType
 DT_VARIANT_REF: DataType
 DT_UINT32_REF: DataType
 DT_UINT64_REF: DataType
-DT_FLOAT8_E5M2_REF: DataType
-DT_FLOAT8_E4M3FN_REF: DataType
-DT_FLOAT8_E4M3FNUZ_REF: DataType
-DT_FLOAT8_E4M3B11FNUZ_REF: DataType
-DT_FLOAT8_E5M2FNUZ_REF: DataType
-DT_INT4_REF: DataType
-DT_UINT4_REF: DataType
-DT_INT2_REF: DataType
-DT_UINT2_REF: DataType
 
 class TensorShape(_message.Message):
     __slots__ = ("dim", "unknown_rank")
@@ -158,7 +102,7 @@ class TensorShape(_message.Message):
     def __init__(self, dim: _Optional[_Iterable[_Union[TensorShape.Dim, _Mapping]]] = ..., unknown_rank: _Optional[bool] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("dtype", "tensor_shape", "version_number", "tensor_content", "half_val", "float_val", "double_val", "int_val", "string_val", "scomplex_val", "int64_val", "bool_val", "dcomplex_val", "uint32_val", "uint64_val", "float8_val")
+    __slots__ = ("dtype", "tensor_shape", "version_number", "tensor_content", "half_val", "float_val", "double_val", "int_val", "string_val", "scomplex_val", "int64_val", "bool_val", "dcomplex_val", "uint32_val", "uint64_val")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_SHAPE_FIELD_NUMBER: _ClassVar[int]
     VERSION_NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -174,7 +118,6 @@ class Tensor(_message.Message):
     DCOMPLEX_VAL_FIELD_NUMBER: _ClassVar[int]
     UINT32_VAL_FIELD_NUMBER: _ClassVar[int]
     UINT64_VAL_FIELD_NUMBER: _ClassVar[int]
-    FLOAT8_VAL_FIELD_NUMBER: _ClassVar[int]
     dtype: DataType
     tensor_shape: TensorShape
     version_number: int
@@ -190,8 +133,7 @@ class Tensor(_message.Message):
     dcomplex_val: _containers.RepeatedScalarFieldContainer[float]
     uint32_val: _containers.RepeatedScalarFieldContainer[int]
     uint64_val: _containers.RepeatedScalarFieldContainer[int]
-    float8_val: bytes
-    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., tensor_shape: _Optional[_Union[TensorShape, _Mapping]] = ..., version_number: _Optional[int] = ..., tensor_content: _Optional[bytes] = ..., half_val: _Optional[_Iterable[int]] = ..., float_val: _Optional[_Iterable[float]] = ..., double_val: _Optional[_Iterable[float]] = ..., int_val: _Optional[_Iterable[int]] = ..., string_val: _Optional[_Iterable[bytes]] = ..., scomplex_val: _Optional[_Iterable[float]] = ..., int64_val: _Optional[_Iterable[int]] = ..., bool_val: _Optional[_Iterable[bool]] = ..., dcomplex_val: _Optional[_Iterable[float]] = ..., uint32_val: _Optional[_Iterable[int]] = ..., uint64_val: _Optional[_Iterable[int]] = ..., float8_val: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., tensor_shape: _Optional[_Union[TensorShape, _Mapping]] = ..., version_number: _Optional[int] = ..., tensor_content: _Optional[bytes] = ..., half_val: _Optional[_Iterable[int]] = ..., float_val: _Optional[_Iterable[float]] = ..., double_val: _Optional[_Iterable[float]] = ..., int_val: _Optional[_Iterable[int]] = ..., string_val: _Optional[_Iterable[bytes]] = ..., scomplex_val: _Optional[_Iterable[float]] = ..., int64_val: _Optional[_Iterable[int]] = ..., bool_val: _Optional[_Iterable[bool]] = ..., dcomplex_val: _Optional[_Iterable[float]] = ..., uint32_val: _Optional[_Iterable[int]] = ..., uint64_val: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ModelSpec(_message.Message):
     __slots__ = ("name", "version", "version_label", "signature_name")

@@ -22,21 +22,18 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from protos import logging_config_pb2 as protos_dot_logging__config__pb2
 from protos import predict_pb2 as protos_dot_predict__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bprotos/prediction_log.proto\x12\x0fgreenserve.wire\x1a\x1bprotos/logging_config.proto\x1a\x14protos/predict.proto\"\xa9\x01\n\x0bLogMetadata\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12\x38\n\x0fsampling_config\x18\x02 \x01(\x0b\x32\x1f.greenserve.wire.SamplingConfig\x12\x18\n\x10saved_model_tags\x18\x03 \x03(\t\x12\x16\n\x0etimestamp_secs\x18\x04 \x01(\x03\"r\n\nPredictLog\x12\x30\n\x07request\x18\x01 \x01(\x0b\x32\x1f.greenserve.wire.PredictRequest\x12\x32\n\x08response\x18\x02 \x01(\x0b\x32 .greenserve.wire.PredictResponse\"\x83\x01\n\rPredictionLog\x12\x32\n\x0clog_metadata\x18\x01 \x01(\x0b\x32\x1c.greenserve.wire.LogMetadata\x12\x32\n\x0bpredict_log\x18\x06 \x01(\x0b\x32\x1b.greenserve.wire.PredictLogH\x00\x42\n\n\x08log_typeb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bprotos/prediction_log.proto\x12\x0fgreenserve.wire\x1a\x14protos/predict.proto\">\n\nPredictLog\x12\x30\n\x07request\x18\x01 \x01(\x0b\x32\x1f.greenserve.wire.PredictRequest\"O\n\rPredictionLog\x12\x32\n\x0bpredict_log\x18\x06 \x01(\x0b\x32\x1b.greenserve.wire.PredictLogH\x00\x42\n\n\x08log_typeb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.prediction_log_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LOGMETADATA']._serialized_start=100
-  _globals['_LOGMETADATA']._serialized_end=269
-  _globals['_PREDICTLOG']._serialized_start=271
-  _globals['_PREDICTLOG']._serialized_end=385
-  _globals['_PREDICTIONLOG']._serialized_start=388
-  _globals['_PREDICTIONLOG']._serialized_end=519
+  _globals['_PREDICTLOG']._serialized_start=70
+  _globals['_PREDICTLOG']._serialized_end=132
+  _globals['_PREDICTIONLOG']._serialized_start=134
+  _globals['_PREDICTIONLOG']._serialized_end=213
 # @@protoc_insertion_point(module_scope)

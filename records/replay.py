@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.assembly import loop_from
@@ -26,8 +25,8 @@ from controller.decision_step import DecisionLoop
 from controller.events import DecisionEvent, OperatorAction
 from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart
-from controller.sumo.connection import ONLINE, CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
-from controller.sumo.induction_loops import LoopChange
+from controller.sumo.connection import ONLINE, StepResult, TrackedLanes
+from controller.sumo.tracked_detectors import DetectorChange
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
@@ -89,11 +88,7 @@ class RecordedSteps:
 
 
 class RecordedConnection:
-    """A `SumoConnection` that returns what was recorded, and sends nothing."""
-
-    connection_error: type[Exception] = SumoConnectionLost
-    api = None
-    is_guarded = False
+    """A `TrackingConnection` that returns what was recorded, and sends nothing."""
 
     def __init__(self, run: RunStart, steps: RecordedSteps) -> None:
         self._steps = steps
@@ -124,13 +119,6 @@ class RecordedConnection:
         self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._outflow_rows = [self._table.row[lane] for lane in outflow_lanes]
 
-    def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """None: no simulation runs."""
-        return {}
-
-    def track_loops(self, loops: Sequence[str], sumo_step_s: float) -> None:
-        """Do nothing: the record has what was read."""
-
     def set(self, commands: Sequence[SignalCommand]) -> None:
         """Do nothing: the record has the states that SUMO showed."""
 
@@ -157,13 +145,13 @@ class RecordedConnection:
         rejected = {each.signal: each.reason for each in step.rejections}
         return StepResult(step.at_s, shown, rejected, self._detector_changes(step))
 
-    def _detector_changes(self, step: record.Step) -> list[LoopChange]:
+    def _detector_changes(self, step: record.Step) -> list[DetectorChange]:
         """Vehicles that came onto detectors or left them in a step, once."""
         if step is self._detectors_read_of:
             return []
         self._detectors_read_of = step
         changes = step.detectors
-        return [LoopChange(*each) for each in zip(changes.detector, changes.time_s, changes.is_entry, strict=True)]
+        return [DetectorChange(*each) for each in zip(changes.detector, changes.time_s, changes.is_entry, strict=True)]
 
     def _set_readings(self, step: record.Step) -> None:
         recorded = tuple(self._tls[k] for k in step.due)
@@ -191,41 +179,8 @@ class RecordedConnection:
         frozen = self._steps.current.step.frozen if self._steps.current is not None else ()
         return {signal: ONLINE if signal in frozen else "" for signal in signals}
 
-    def traffic(self, lanes: tuple[str, ...]) -> Traffic:
-        """Raise CommandRejected: a record has no mean speeds."""
-        raise CommandRejected("a record has no mean speeds of lanes")
-
-    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
-        """None: a record has no vehicles away from the lanes that were read."""
-        return np.zeros((0, 4))
-
-    def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
-        """Do nothing: no simulation runs."""
-
-    def register_handover(self, content: bytes) -> None:
-        """Do nothing: no simulation runs."""
-
     def switch_program(self, signal: str, program: str) -> None:
         """Do nothing: no simulation runs."""
-
-    def keep_alive(self) -> None:
-        """Do nothing: a replay has no guard."""
-
-    def check_open(self) -> None:
-        """Do nothing: a record does not end by itself."""
-
-    def signal_states(self, links_of: Mapping[str, int]) -> list[str]:
-        """None of them: a record has the states of controlled signals alone."""
-        return [""] * len(links_of)
-
-    def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
-        """Do nothing: no simulation runs."""
-
-    def error_message(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        """Do nothing: the record's files belong to its reader."""
 
 
 class RecordedPolicies:

@@ -109,7 +109,9 @@ class Closure:
     def of_nodes(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
         """(operation, node) of everything that these nodes or tensors of the main graph depend on, functions
         included."""
-        pending, seen, functions = [_node_of(name) for name in names], set[str](), set[str]()
+        pending = [_node_of(name) for name in names]
+        seen = set[str]()
+        functions = set[str]()
         while pending:
             name = pending.pop()
             if name in seen or name not in self._nodes:

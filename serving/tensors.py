@@ -19,21 +19,14 @@ NUMPY_DTYPES: dict[int, str] = {
     17: "<u2", 18: "<c16", 19: "<f2", 22: "<u4", 23: "<u8",
 }  # fmt: skip
 """TensorFlow dtype number -> NumPy dtype."""
-STORAGE_DTYPES: dict[int, str] = {
-    **NUMPY_DTYPES, 11: "i1", 12: "u1", 13: "<i4", 14: "<u2", 15: "<i2", 16: "<u2",
-    24: "u1", 25: "u1", 29: "i1", 30: "u1",
-}  # fmt: skip
-"""The same, and for dtypes that NumPy lacks (quantized, bfloat16, float8, int4) the dtype of the integers that store
-them."""
+STORAGE_DTYPES: dict[int, str] = {**NUMPY_DTYPES, _BFLOAT16: "<u2"}
+"""TensorFlow dtype number -> NumPy dtype of its values, or of the integers that store bfloat16."""
 _STORAGE = {number: np.dtype(name) for number, name in STORAGE_DTYPES.items()}
-_CONVERTIBLE = {number: dtype for number, dtype in _STORAGE.items() if number < 24}
-"""The dtypes that convert to NumPy values: all but float8 and int4."""
 _DTYPE_NUMBER = {np.dtype(name): number for number, name in NUMPY_DTYPES.items()}
 _FIELD = {
     1: "float_val", 2: "double_val", 3: "int_val", 4: "int_val", 5: "int_val", 6: "int_val", 8: "scomplex_val",
-    9: "int64_val", 10: "bool_val", 11: "int_val", 12: "int_val", 13: "int_val", 14: "half_val", 15: "int_val",
-    16: "int_val", 17: "int_val", 18: "dcomplex_val", 19: "half_val", 22: "uint32_val", 23: "uint64_val",
-    24: "float8_val", 25: "float8_val", 29: "int_val", 30: "int_val",
+    9: "int64_val", 10: "bool_val", 14: "half_val", 17: "int_val", 18: "dcomplex_val", 19: "half_val",
+    22: "uint32_val", 23: "uint64_val",
 }  # fmt: skip
 _SAME_TYPE_FIELDS = frozenset((1, 2, 3, 9, 22, 23))
 """Numeric dtypes with a typed field of the same type: float, double, int32, int64, uint32, uint64."""
@@ -62,14 +55,10 @@ def to_proto(array: Any, out: Any = None) -> Any:
     """
     array = np.asarray(array)
     message = pb.Tensor() if out is None else out
-    if array.dtype.kind in "SUO":
-        message.dtype = DT_STRING
+    message.dtype = _dtype_number(array)
+    if message.dtype == DT_STRING:
         message.string_val.extend(x.encode() if isinstance(x, str) else bytes(x) for x in array.reshape(-1).tolist())
     else:
-        try:
-            message.dtype = _DTYPE_NUMBER[array.dtype.newbyteorder("<")]
-        except KeyError:
-            raise TensorError(f"arrays of {array.dtype} have no TensorFlow dtype") from None
         message.tensor_content = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     for size in array.shape:
         message.tensor_shape.dim.add(size=size)
@@ -82,9 +71,8 @@ def to_array(message: Any, raw: bool = False) -> NDArray[Any]:
     Numeric values are in tensor_content or in the dtype's typed field. As in TensorFlow,
     the last typed value is repeated for missing elements, and a tensor without typed
     values is all zeros, but only up to MAX_FILLED_ELEMENTS or MAX_FILL_FACTOR elements
-    per value. bfloat16, which NumPy lacks, becomes float32 of the same value;
-    quantized dtypes become their integers. With `raw` every dtype that NumPy lacks
-    becomes the integers that store it (`STORAGE_DTYPES`).
+    per value. bfloat16 becomes float32 of the same value, or with `raw` the integers
+    that store it.
     """
     dtype, tensor_shape = message.dtype, message.tensor_shape
     if tensor_shape.unknown_rank:
@@ -97,9 +85,9 @@ def to_array(message: Any, raw: bool = False) -> NDArray[Any]:
         raise TensorError(f"shape {shape} has more than {MAX_ELEMENTS} elements")
     if dtype == DT_STRING:
         return _strings(list(message.string_val), shape, count)
-    numpy_dtype = (_STORAGE if raw else _CONVERTIBLE).get(dtype)
+    numpy_dtype = _STORAGE.get(dtype)
     if numpy_dtype is None:
-        raise TensorError(f"dtype {dtype} is not supported")
+        raise TensorError(f"dtype {type_name(dtype)} is not supported")
     content = message.tensor_content
     if content:
         size = count * numpy_dtype.itemsize
@@ -154,9 +142,9 @@ def _from_typed(values: Any, dtype: int, numpy_dtype: np.dtype[Any], shape: list
 def typed_proto(array: NDArray[Any], message: Any, dtype: int | None = None) -> None:
     """Fill a tensor message with typed values, as TensorFlow's AsProtoField does.
 
-    `dtype`: TensorFlow's number; needed if the array holds the integers that store a dtype that NumPy lacks.
+    `dtype`: TensorFlow's number; needed if the array holds the integers that store bfloat16.
     """
-    number = _dtype_number(array, dtype)
+    number = _dtype_number(array) if dtype is None else dtype
     if number == DT_STRING:
         to_proto(array, message)
         return
@@ -166,17 +154,13 @@ def typed_proto(array: NDArray[Any], message: Any, dtype: int | None = None) -> 
         flat = flat.view(np.uint16)
     elif array.dtype.kind == "c":
         flat = flat.view(flat.real.dtype)
-    if _FIELD[number] == "float8_val":
-        message.float8_val = flat.tobytes()
-    else:
-        getattr(message, _FIELD[number]).extend(flat.tolist())
+    getattr(message, _FIELD[number]).extend(flat.tolist())
     for size in array.shape:
         message.tensor_shape.dim.add(size=size)
 
 
-def _dtype_number(array: NDArray[Any], dtype: int | None) -> int:
-    if dtype is not None:
-        return dtype
+def _dtype_number(array: NDArray[Any]) -> int:
+    """TensorFlow's number of an array's dtype. Raises TensorError."""
     if array.dtype.kind in "SUO":
         return DT_STRING
     try:

@@ -16,7 +16,7 @@ from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.events import Subscriber
 from controller.policies.no_policies import NoPolicies
-from controller.sumo.connection import SumoConnection
+from controller.sumo.connection import StartConnection
 from protos import policy_pb2 as pb
 from signals.observation import Observation
 from signals.policy import Answer, Policies
@@ -41,7 +41,7 @@ class ControlledSimulation:
 
     def __init__(
         self,
-        connection: SumoConnection,
+        connection: StartConnection,
         city: City,
         street: StreetNetwork,
         control: Control,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from city.lanes import road_of
-from controller.sumo.connection import SumoConnection
+from controller.sumo.connection import TrafficConnection
 
 
 class LostTime:
@@ -12,7 +12,7 @@ class LostTime:
     A vehicle at speed v on a lane with speed limit l loses 1 - v / l, a vehicle that waits to depart 1.
     """
 
-    def __init__(self, connection: SumoConnection, lanes: Mapping[str, Mapping[str, float]]) -> None:
+    def __init__(self, connection: TrafficConnection, lanes: Mapping[str, Mapping[str, float]]) -> None:
         """`lanes`: TL -> lane -> speed limit in m/s (`upstream_lanes`)."""
         self._connection = connection
         self._lanes = {tl: list(by_lane.items()) for tl, by_lane in lanes.items()}

@@ -8,7 +8,8 @@ from city import network
 from city.config import City
 from city.errors import InputError, ProgramFailed
 from city.network import StreetNetwork
-from controller.sumo.connection import CommandRejected, Interrupts, SumoConnection, SumoConnectionLost
+from controller.sumo.access import SumoAccess
+from controller.sumo.connection import ApiConnection, CommandRejected, Interrupts, SumoConnection, SumoConnectionLost
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from simulation.demand import SimulatedDemand
@@ -90,9 +91,9 @@ def _start(arguments: Sequence[str], transport: str) -> SumoConnection:
     """Start SUMO. Raises InputError."""
     if transport == LIBSUMO:
         return start_libsumo(arguments)
-    from controller.sumo.start import start  # not at the top: it loads traci
+    from controller.sumo.start import connect  # not at the top: it loads traci
 
-    connection = start(arguments, 1, Interrupts())
+    connection = connect(SumoAccess(arguments=arguments), Interrupts())
     try:
         connection.version()  # its answer comes after SUMO has read the first vehicles
     except SumoConnectionLost as error:
@@ -102,7 +103,7 @@ def _start(arguments: Sequence[str], transport: str) -> SumoConnection:
 
 
 @contextlib.contextmanager
-def failures_of(connection: SumoConnection, sumocfg: Path | None) -> Iterator[None]:
+def failures_of(connection: ApiConnection, sumocfg: Path | None) -> Iterator[None]:
     """Turn the errors of a simulation that ends early into SimulationFailed."""
     try:
         yield

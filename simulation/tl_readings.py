@@ -1,14 +1,14 @@
 """What a reward function sees of a TL: SUMO's readings at a decision."""
 
 from city.network import StreetNetwork
-from controller.sumo.connection import SumoConnection
+from controller.sumo.connection import ApiConnection
 from protos import policy_pb2 as pb
 
 
 class AccumulatedWaiting:
     """The waiting time that each vehicle has accumulated on each lane, as sumo-rl keeps it for all its signals."""
 
-    def __init__(self, connection: SumoConnection) -> None:
+    def __init__(self, connection: ApiConnection) -> None:
         self._connection = connection
         self._by_lane: dict[str, dict[str, float]] = {}
         """Vehicle -> lane -> seconds, as of the last time that it was seen there."""
@@ -40,7 +40,7 @@ class TlReadings:
     def __init__(
         self,
         contract: pb.PolicyContract,
-        connection: SumoConnection,
+        connection: ApiConnection,
         street: StreetNetwork,
         waiting: AccumulatedWaiting,
         begin_s: float,

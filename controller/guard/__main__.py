@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,13 +22,13 @@ from city import config as city_config
 from city import program
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.errors import InputError
-from controller.config import check_client_flags
 from controller.guard.hand_back import hand_back
 from controller.guard.handover import SignalHandover
 from controller.guard.listener import Listener, settings
 from controller.guard.other_clients import count_connections
 from controller.guard.relay import POLL_INTERVAL_S, End, Relay
-from controller.sumo import start, wire
+from controller.sumo import access, start, wire
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost
 from controller.sumo.traci_connection import TraciConnection, check_decodable
 
@@ -48,6 +49,31 @@ class Observers(NamedTuple):
     """Called when a controller connects (true) or is disconnected (false)."""
 
 
+@dataclass(frozen=True)
+class GuardConfig:
+    """Settings of one guard, from flags and city.toml."""
+
+    sumo: SumoAccess
+    watchdog_s: float
+    """Wall time for which a controller may be silent."""
+    first_controller_timeout_s: float
+    """Wall time for which the simulation waits for a controller, at the start or without other clients."""
+    idle_timeout_s: float
+    """Wall time for which the guard keeps stepping the simulation without a controller."""
+    end_s: float
+    """Simulated second at which the guard stops waiting for a controller."""
+    is_only_client: bool
+    """Whether a running SUMO has no other client."""
+    ends_with_controller: bool
+    """Whether the guard ends after a controller that closes its connection."""
+    port: int
+    """Loopback port for the controller; 0 for a free one."""
+    pid_file: Path | None
+    lock: int | None
+    """Descriptor of the lock under which a controller has started the guard."""
+    http: tuple[str, int] | None
+
+
 class Guard:
     """A connection to SUMO and a listener for controllers."""
 
@@ -55,37 +81,31 @@ class Guard:
         self,
         connection: TraciConnection,
         listener: Listener,
-        watchdog_s: float,
-        first_s: float,
-        idle_s: float,
-        ends_with_controller: bool,
-        end_s: float = math.inf,
-        clock: Callable[[], float] = time.monotonic,
+        config: GuardConfig,
         is_alone: Callable[[], bool] = lambda: False,
         observers: Observers | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare the run.
 
         Args:
             connection: the connection to SUMO.
             listener: accepts controllers.
-            watchdog_s: wall time for which a controller may be silent.
-            first_s: wall time for which the simulation waits for a controller, at the start or without other clients.
-            idle_s: wall time for which the guard keeps stepping the simulation without a controller.
-            ends_with_controller: whether the guard ends after a controller that closes its connection.
-            end_s: simulated second at which the guard stops waiting for a controller.
-            clock: wall time in s.
+            config: the settings.
             is_alone: whether SUMO is known to have no other client.
             observers: report the guard's state, for its --http.
+            clock: wall time in s.
 
         Raises:
             InputError: the connection is to a guard, not to SUMO.
             SumoConnectionLost: SUMO has ended.
         """
-        self._connection, self._listener, self._clock, self._is_alone = connection, listener, clock, is_alone
+        self._connection = connection
+        self._listener = listener
+        self._config = config
+        self._is_alone = is_alone
         self._beat, self._set_connected = observers or Observers()
-        self._watchdog_s, self._first_s, self._idle_s = watchdog_s, first_s, idle_s
-        self._ends_with_controller = ends_with_controller
+        self._clock = clock
         number, text = connection.version()
         if text.endswith(wire.GUARDED):
             raise InputError(
@@ -94,7 +114,7 @@ class Guard:
         self._version = wire.version_answer(number, f"{text} {wire.GUARDED}")
         self._step_s = max(MIN_STEP_S, float(connection.api.simulation.getDeltaT()))
         configured_s = float(connection.api.simulation.getEndTime())
-        self._end_s = min(end_s, configured_s if configured_s > 0 else math.inf)
+        self._end_s = min(config.end_s, configured_s if configured_s > 0 else math.inf)
         self._is_stopped = False
         connection.track({}, [], {})
 
@@ -132,7 +152,7 @@ class Guard:
                 self._connection.socket,
                 self._listener.socket,
                 self._version,
-                self._watchdog_s,
+                self._config.watchdog_s,
                 lambda: self._is_stopped,
                 self._clock,
                 self._beat,
@@ -144,7 +164,9 @@ class Guard:
                 raise SumoConnectionLost(self._connection.error_message() or "SUMO has closed the connection")
             handovers = relay.handovers or ()
             # a controller that reconnects but cannot start because its files do not fit may reconnect after a fix
-            has_ended = end is End.CLOSED and self._ends_with_controller and (is_first or relay.handovers is not None)
+            has_ended = (
+                end is End.CLOSED and self._config.ends_with_controller and (is_first or relay.handovers is not None)
+            )
             if has_ended or end is End.STOPPED:
                 self._listener.close()
                 hand_back(self._connection, handovers, self._step_s)
@@ -152,7 +174,7 @@ class Guard:
             reasons = {
                 End.LOST: "the connection to the controller was lost"
                 + (f" (it sent {relay.error})" if relay.error else ""),
-                End.HUNG: f"the controller was silent for {self._watchdog_s:g} s and is cut off",
+                End.HUNG: f"the controller was silent for {self._config.watchdog_s:g} s and is cut off",
                 End.CLOSED: "the controller closed its connection",
             }
             log.warning("%s; its signals run their fallback plans until a controller connects", reasons[end])
@@ -168,7 +190,7 @@ class Guard:
         """
         hand_back(self._connection, handovers, self._step_s)
         now = self._connection.read(()).time_s
-        deadline_s = self._clock() + self._idle_s
+        deadline_s = self._clock() + self._config.idle_timeout_s
         checked_s = -math.inf
         while not self._is_stopped and self._clock() < deadline_s:
             self._beat()
@@ -184,7 +206,8 @@ class Guard:
                     controller = None
                     if not has_waited:
                         log.info(
-                            "no other client is connected; the simulation waits %g s for a controller", self._first_s
+                            "no other client is connected; the simulation waits %g s for a controller",
+                            self._config.first_controller_timeout_s,
                         )
                         controller = self._wait_for_controller()
                     if controller is None and not self._is_stopped:
@@ -197,13 +220,14 @@ class Guard:
             now = self._connection.read(()).time_s
         if not self._is_stopped:
             log.warning(
-                "no controller has connected for %g s; leaving the simulation to the other clients", self._idle_s
+                "no controller has connected for %g s; leaving the simulation to the other clients",
+                self._config.idle_timeout_s,
             )
         return None
 
     def _wait_for_controller(self) -> socket.socket | None:
         """Wait without a step for a controller; None if none connects within first_s or stop is requested."""
-        deadline_s = self._clock() + self._first_s
+        deadline_s = self._clock() + self._config.first_controller_timeout_s
         while not self._is_stopped and self._clock() < deadline_s:
             self._beat()
             if controller := self._listener.accept(POLL_INTERVAL_S):
@@ -282,8 +306,8 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[argparse.Namespace, Sequence[str]]:
-    """Read the command line: flags, and the arguments of a SUMO to start. Raises InputError."""
+def parse(argv: list[str], prog: str = "python -m controller.guard") -> GuardConfig:
+    """Read the command line. Raises InputError."""
     flags, sumo_arguments = split_arguments(argv)
     args = parser(prog).parse_args(flags)
     if bool(args.sumo) == bool(sumo_arguments):
@@ -292,15 +316,6 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         raise InputError("--only-client is for a SUMO at --sumo; for a SUMO started here pass --clients 1")
     if args.gui and args.sumo:
         raise InputError(f"--gui is for a SUMO started here; start sumo-gui at --sumo {args.sumo} yourself")
-    args.http = host_and_port(args.http, "--http") if args.http else None
-    check_client_flags(args.clients, args.order, args.sumo_port)
-    if args.order is None and (args.sumo or args.clients > 1):
-        args.order = 1  # as the controller does: SUMO ends for all if one of several clients has no order
-    if args.watchdog_s is None:
-        city = args.city or (Path("city.toml") if Path("city.toml").is_file() else None)
-        args.watchdog_s = (city_config.load(city).controller if city else city_config.Controller()).watchdog_s
-    if not 0 < args.watchdog_s <= city_config.MAX_WATCHDOG_S:
-        raise InputError(f"--watchdog-s {args.watchdog_s:g} must be above 0 and at most {city_config.MAX_WATCHDOG_S}")
     if not args.end >= 0:
         raise InputError(f"--end {args.end:g} must be a simulated second, such as 3600")
     for flag, value in (
@@ -309,7 +324,30 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
     ):
         if not 0 <= value < math.inf:
             raise InputError(f"{flag} {value:g} must be a time in s, such as 60")
-    return args, sumo_arguments
+    return GuardConfig(
+        sumo=access.from_flags(args, sumo_arguments),
+        watchdog_s=_watchdog_s(args),
+        first_controller_timeout_s=args.first_controller_timeout_s,
+        idle_timeout_s=args.idle_timeout_s,
+        end_s=args.end,
+        is_only_client=args.only_client,
+        ends_with_controller=args.spawned,
+        port=args.port,
+        pid_file=args.pid_file,
+        lock=args.lock,
+        http=host_and_port(args.http, "--http") if args.http else None,
+    )
+
+
+def _watchdog_s(args: argparse.Namespace) -> float:
+    """The watchdog's time from --watchdog-s, else from city.toml. Raises InputError."""
+    watchdog_s: float | None = args.watchdog_s
+    if watchdog_s is None:
+        city = args.city or (Path("city.toml") if Path("city.toml").is_file() else None)
+        watchdog_s = (city_config.load(city).controller if city else city_config.Controller()).watchdog_s
+    if not 0 < watchdog_s <= city_config.MAX_WATCHDOG_S:
+        raise InputError(f"--watchdog-s {watchdog_s:g} must be above 0 and at most {city_config.MAX_WATCHDOG_S}")
+    return watchdog_s
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.guard") -> int:
@@ -325,8 +363,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
     def relay() -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, stop)
-        args, sumo_arguments = parse(argv, prog)
-        guard = _open(args, sumo_arguments, opened)
+        guard = _open(parse(argv, prog), opened)
         # if the reader has ended, the guard waits for the next controller
         with contextlib.suppress(OSError):
             print(f"ready {guard.port}", flush=True)
@@ -338,7 +375,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
     return program.run(relay, lambda: "interrupted before SUMO was connected", takes_signals=False, errors=errors)
 
 
-def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[Guard]) -> Guard:
+def _open(config: GuardConfig, opened: list[Guard]) -> Guard:
     """Connect to SUMO; also add the guard to `opened`, for the signal handler. Raises InputError."""
     observers = Observers()
 
@@ -346,40 +383,29 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
         observers.beat()  # the guard is alive while SUMO waits for another client
         return False
 
-    interrupts = Interrupts(beat_and_continue, beat_and_continue)
     with contextlib.ExitStack() as undo:
-        clients = None if args.sumo else args.clients
-        listener = Listener(args.port, args.pid_file, settings(args.watchdog_s, args.end, clients, sumo_arguments))
+        # before SUMO is connected, because that may wait for other clients: another controller finds this guard
+        listener = Listener(config.port, config.pid_file, settings(config.sumo, config.watchdog_s, config.end_s))
         undo.callback(listener.close)
-        if args.lock is not None:
-            os.close(args.lock)  # another controller now finds the PID file
-        if args.http:
+        if config.lock is not None:
+            os.close(config.lock)
+        if config.http is not None:
             # guards that controllers start have no --http; they start faster without these libraries
             from controller.guard.metrics import GuardMetrics
 
             metrics = GuardMetrics()
-            undo.callback(metrics.serve(args.http).close)
+            undo.callback(metrics.serve(config.http).close)
             observers = Observers(metrics.health.beat, metrics.set_connected)
-        if args.sumo:
-            address = host_and_port(args.sumo, "--sumo", "127.0.0.1:8813")
-            connection = start.attach(*address, interrupts=interrupts, order=args.order)
-        else:
-            connection = start.start(sumo_arguments, args.clients, interrupts, args.order, args.sumo_port, args.gui)
+        connection = start.connect(config.sumo, Interrupts(beat_and_continue, beat_and_continue))
         undo.callback(connection.close)
         port = int(connection.socket.getpeername()[1])
+
+        def is_alone() -> bool:
+            # a running SUMO may have clients that this machine does not see
+            return config.is_only_client if config.sumo.attach is not None else count_connections(port) == 1
+
         try:
-            guard = Guard(
-                connection,
-                listener,
-                args.watchdog_s,
-                args.first_controller_timeout_s,
-                args.idle_timeout_s,
-                ends_with_controller=args.spawned,
-                end_s=args.end,
-                # a SUMO at --sumo may have clients that this machine does not see
-                is_alone=lambda: args.only_client if args.sumo else count_connections(port) == 1,
-                observers=observers,
-            )
+            guard = Guard(connection, listener, config, is_alone, observers)
         except Exception as error:
             check_decodable(error)
             if not isinstance(error, (SumoConnectionLost, connection.connection_error, OSError)):

@@ -69,7 +69,7 @@ def _remove(file: Path) -> None:
 
 
 def _is_at(file: TextIO, path: Path) -> bool:
-    """Whether an open file is still the one at a path."""
+    """True if an open file is still the one at a path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

@@ -51,9 +51,9 @@ def hand_back(connection: TraciConnection, handovers: Sequence[SignalHandover], 
 
 def _rules_from_shown(connection: TraciConnection, handover: SignalHandover, now: float) -> SignalSafety | None:
     """Safety rules that start from the shown state; None if the signal runs its own program."""
-    program, shown = connection.running(handover.signal)
-    if program != ONLINE:
+    if connection.programs([handover.signal])[handover.signal] != ONLINE:
         return None
+    (shown,) = connection.signal_states({handover.signal: len(handover.approach_mps)})
     safety = handover.safety()
     # how long the signal has shown this state is unknown: ages count from now, which is safe
     safety.start_from(shown, now)

@@ -6,11 +6,12 @@ import json
 import math
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from city.errors import InputError
+from controller.sumo.access import SumoAccess
 
 FIRST_MESSAGE_TIMEOUT_S = 1.0
 """Wall time in which a client must send its first message."""
@@ -54,10 +55,14 @@ class Listener:
             self._pid_file = None
 
 
-def settings(watchdog_s: float, end_s: float | None, clients: int | None, arguments: Sequence[str]) -> dict[str, Any]:
-    """A guard's settings, for its PID file. `clients`: number for a SUMO that it starts with `arguments`, else None."""
-    end_s = None if end_s == math.inf else end_s
-    return {"watchdog_s": watchdog_s, "--end": end_s, "--clients": clients, "arguments": list(arguments)}
+def settings(sumo: SumoAccess, watchdog_s: float, end_s: float | None) -> dict[str, Any]:
+    """A guard's settings, for its PID file."""
+    return {
+        "watchdog_s": watchdog_s,
+        "--end": None if end_s == math.inf else end_s,
+        "--clients": sumo.clients if sumo.attach is None else None,
+        "arguments": list(sumo.arguments),
+    }
 
 
 def record_of(pid_file: Path) -> dict[str, Any] | None:
@@ -76,7 +81,7 @@ def record_of(pid_file: Path) -> dict[str, Any] | None:
 
 
 def _looks_like_traci(connection: socket.socket) -> bool:
-    """Whether the first message arrives at once and has a controller's length; the simulation waits meanwhile."""
+    """True if the first message arrives at once and has a controller's length; the simulation waits meanwhile."""
     connection.settimeout(FIRST_MESSAGE_TIMEOUT_S)
     try:
         size = connection.recv(4, socket.MSG_PEEK | socket.MSG_WAITALL)

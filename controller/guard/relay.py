@@ -59,8 +59,13 @@ class Relay:
             beat: called at least every POLL_INTERVAL_S, or every second while SUMO finishes its answers.
         """
         self._beat = beat
-        self._controller, self._sumo, self._listener = controller, sumo, listener
-        self._version, self._watchdog_s, self._is_stopped, self._clock = version, watchdog_s, is_stopped, clock
+        self._controller = controller
+        self._sumo = sumo
+        self._listener = listener
+        self._version = version
+        self._watchdog_s = watchdog_s
+        self._is_stopped = is_stopped
+        self._clock = clock
         self._to_sumo, self._to_controller = bytearray(), bytearray()
         self._requests, self._answers = MessageSplitter(), MessageSplitter()
         self._pending_answers: deque[bytes | None] = deque()

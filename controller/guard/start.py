@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from city.errors import InputError
 from controller.guard import files
 from controller.guard.listener import record_of, settings
 from controller.sumo import start
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts, SumoConnectionLost
 from controller.sumo.traci_connection import TraciConnection
 
@@ -26,62 +28,42 @@ class GuardBusy(InputError):
 
 
 def open_guarded(
-    sumo: tuple[str, int] | None,
-    arguments: Sequence[str],
-    clients: int,
-    order: int | None,
-    sumo_port: int,
-    watchdog_s: float,
-    interrupts: Interrupts,
-    end_s: float | None = None,
-    gui: bool = False,
+    sumo: SumoAccess, watchdog_s: float, interrupts: Interrupts, end_s: float | None = None
 ) -> TraciConnection:
     """Open a connection to SUMO through a guard.
 
     Args:
-        sumo: (host, port) of a running SUMO; without it, the guard starts one.
-        arguments: arguments of the SUMO that the guard starts.
-        clients: clients that SUMO waits for.
-        order: TraCI order of the guard among SUMO's clients.
-        sumo_port: port of the SUMO that the guard starts; 0 for a free one.
+        sumo: the SUMO that the guard is a client of.
         watchdog_s: wall time for which the controller may be silent.
         interrupts: the operator's requests.
         end_s: simulated second at which the controller stops; the guard waits for no controller after it.
-        gui: whether the guard starts sumo-gui.
 
     Raises:
         InputError: no guard can be started or reached.
         GuardBusy: the guard accepts no controller now.
     """
-    host, port = sumo or ("127.0.0.1", sumo_port)
-    flags = ["--watchdog-s", str(watchdog_s)]
-    flags += ["--order", str(order)] if order is not None else []
-    flags += ["--end", str(end_s)] if end_s is not None else []
-    if sumo is not None:
-        flags += ["--sumo", f"{host}:{port}"]
-    else:
+    host, port = sumo.attach or ("127.0.0.1", sumo.port)
+    if sumo.attach is None:
         # chosen in this process so that it is logged: the operator does not see the guard's log
-        sumo_port = sumo_port or start.free_port()
-        flags += ["--gui"] if gui else []
-        flags += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
+        sumo = replace(sumo, port=sumo.port or start.free_port())
     try:
         # a later controller finds the PID file by the port, so it needs a fixed one
         folder = files.folder()
         files.remove_old(folder)
-        pid_file = folder / f"{host}-{port}-{order}.json" if port else None
+        pid_file = folder / f"{host}-{port}-{sumo.order}.json" if port else None
         log_file = _log_file(pid_file)
-        guard = _find_or_spawn(pid_file, flags, log_file)
+        guard = _find_or_spawn(pid_file, _flags(sumo, watchdog_s, end_s), log_file)
     except OSError as error:
         hint = "set TMPDIR to a writable folder, or pass --no-guard" if error.filename else "pass --no-guard"
         raise InputError(f"a guard cannot be started ({error}); {hint}") from None
     if not isinstance(guard, subprocess.Popen):
         log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; continuing through it", guard["port"])
-        requested = settings(watchdog_s, end_s, None if sumo else clients, arguments)
+        requested = settings(sumo, watchdog_s, end_s)
         if line := _describe_kept_settings(guard, requested):
             log.warning("%s", line)
         return _attach(guard["port"], interrupts)
-    if sumo is None:
-        start.log_clients(sumo_port, clients)
+    if sumo.attach is None:
+        start.log_clients(sumo.port, sumo.clients)
     guard_port = _port(guard)
     log.info(
         "a guard holds the connection to SUMO; a controller can reconnect with --no-guard --sumo 127.0.0.1:%d%s",
@@ -98,9 +80,21 @@ def open_guarded(
         raise
 
 
+def _flags(sumo: SumoAccess, watchdog_s: float, end_s: float | None) -> list[str]:
+    """The command line of a guard, without its own files."""
+    flags = ["--watchdog-s", str(watchdog_s)]
+    flags += ["--order", str(sumo.order)] if sumo.order is not None else []
+    flags += ["--end", str(end_s)] if end_s is not None else []
+    if sumo.attach is not None:
+        host, port = sumo.attach
+        return [*flags, "--sumo", f"{host}:{port}"]
+    flags += ["--gui"] if sumo.gui else []
+    return [*flags, "--clients", str(sumo.clients), "--sumo-port", str(sumo.port), "--", *sumo.arguments]
+
+
 def _attach(port: int, interrupts: Interrupts, process: subprocess.Popen[bytes] | None = None) -> TraciConnection:
     """Open a connection through a guard. Raises InputError; GuardBusy if it accepts no controller now."""
-    connection = start.attach("127.0.0.1", port, interrupts, process=process, through_guard=True)
+    connection = start.attach(("127.0.0.1", port), interrupts, process=process, through_guard=True)
     try:
         connection.version()
     except SumoConnectionLost:

@@ -20,7 +20,7 @@ from controller.pace import Pace
 from controller.policies.periodic_thread import PeriodicThread
 from controller.policies.served_policies import ServedPolicies
 from controller.release import Stop
-from controller.sumo.connection import SumoConnection
+from controller.sumo.connection import OperatedConnection
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import ControllerMetrics
 from protos import policy_pb2 as pb
@@ -81,7 +81,7 @@ class OperatorInterface:
         self.page: LivePage | None = None
         """The live page, once it begins."""
         self._service = ControlService(
-            self.state, self.queue, self.pace, alarms, policies, config.policy, config.attach
+            self.state, self.queue, self.pace, alarms, policies, config.policy, config.sumo.attach
         )
 
     def _bound(self, config: ControllerConfig, metrics: ControllerMetrics) -> ControlServer:
@@ -114,7 +114,7 @@ class OperatorInterface:
             self._server.start(self._service)
             log.info("the control API listens on port %d", self._server.port)
 
-    def before_step(self, loop: DecisionLoop, end_s: float, connection: SumoConnection, stop: Stop) -> float:
+    def before_step(self, loop: DecisionLoop, end_s: float, connection: OperatedConnection, stop: Stop) -> float:
         """Apply commands, and wait until the step may begin; return the simulated second at which it ends at the
         latest.
 
@@ -158,7 +158,7 @@ def _path(config: ControllerConfig) -> Path | None:
     """The file of the modes; None, with a warning, if there can be none. Raises InputError if another user owns its
     folder."""
     try:
-        return path_of(config.city.path, config.attach, config.order)
+        return path_of(config.city.path, config.sumo.attach, config.sumo.order)
     except OSError as error:
         log.warning("%s; a restart forgets the modes that operators set; set TMPDIR to a writable folder", error)
         return None

@@ -10,7 +10,9 @@ log = logging.getLogger("controller")
 class PeriodicThread:
     def __init__(self, name: str, interval_s: float, task: Callable[[], None]) -> None:
         """`name`: the task in log lines. `interval_s`: wall time before every run of the task."""
-        self._name, self._interval_s, self.task = name, interval_s, task
+        self._name = name
+        self._interval_s = interval_s
+        self.task = task
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 

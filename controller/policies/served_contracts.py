@@ -1,5 +1,6 @@
 """The contracts of served models, at the start and of versions that answer later."""
 
+import functools
 import itertools
 import logging
 import threading
@@ -25,77 +26,89 @@ CHECK_INTERVAL_S = 60.0
 """Wall time in which every TL's contract is requested once: files may be replaced under the same version."""
 
 
-def fetch_contracts(
-    client: Client, tls: Iterable[str], version: Version, fleet: str = ""
-) -> dict[str, pb.PolicyContract]:
-    """Request each TL's contract, from the fleet if the TL's own model is not served.
+class ContractSource:
+    """The contracts of a model server: of the TLs' own models, or of the fleet for a TL without one."""
 
-    Raises InputError if the server is unavailable, or a model or its contract is missing.
-    """
-    contracts = {}
-    pinned = "" if version is None else f" version {version}" if isinstance(version, int) else f" labelled {version}"
-    members: dict[str, pb.Member] | None = None
-    for tl in tls:
+    def __init__(self, client: Client, version: Version, fleet: str = "") -> None:
+        """`version`: of the TLs' own models; a label selects the fleet's version too. `fleet`: "" for none."""
+        self._client = client
+        self._version = version
+        self._fleet = fleet
+        self._pinned = ""
+        """The version in error lines."""
+        if version is not None:
+            self._pinned = f" version {version}" if isinstance(version, int) else f" labelled {version}"
+
+    def contract(self, tl: str) -> pb.PolicyContract:
+        """Request a TL's contract. Raises InputError if the server is unavailable, or the TL has no valid contract."""
+        address = self._client.address
         try:
-            contract = client.contract(tl, version)
+            contract = self._client.contract(tl, self._version)
         except (ModelNotFound, BadRequest) as error:
-            member = None
-            # for a model that it does not serve, TensorFlow Serving reports an unknown label
-            if isinstance(error, ModelNotFound) or isinstance(version, str):
-                if members is None:
-                    members = _members(client, fleet, version if isinstance(version, str) else None)
-                member = members.get(tl)
-            if member is not None and (not isinstance(version, int) or version == member.version):
-                contracts[tl] = member.contract
-                continue
-            raise InputError(f"{client.address}: {_missing_contract(client, tl, version, pinned, error)}") from None
+            member = self._member(tl, error)
+            if member is None:
+                raise InputError(f"{address}: {self._missing(tl, error)}") from None
+            return member.contract
         except ContractError as error:
-            raise InputError(f"{client.address}: model {tl}{pinned}: {error}") from None
+            raise InputError(f"{address}: model {tl}{self._pinned}: {error}") from None
         except (Unavailable, DeadlineExceeded) as error:
             raise InputError(
-                f"no model server answers at {client.address} ({error.code}: {error}); "
+                f"no model server answers at {address} ({error.code}: {error}); "
                 "start one (greenserve serve) or pass --server"
             ) from None
         except ServingError as error:
             raise InputError(
-                f"{client.address}: the contract of model {tl}{pinned} cannot be read ({error.code}: {error}); try "
-                "again"
+                f"{address}: the contract of model {tl}{self._pinned} cannot be read ({error.code}: {error}); try again"
             ) from None
         if contract.tl != tl:
             raise InputError(
-                f"{client.address}: model {tl}{pinned} holds the policy of {contract.tl}; export {tl} again"
+                f"{address}: model {tl}{self._pinned} holds the policy of {contract.tl}; export {tl} again"
             )
-        contracts[tl] = contract
-    return contracts
+        return contract
+
+    def _member(self, tl: str, error: ServingError) -> pb.Member | None:
+        """The fleet's member for a TL whose own model is not served; None if there is none."""
+        # for a model that it does not serve, TensorFlow Serving reports an unknown label
+        if not isinstance(error, ModelNotFound) and not isinstance(self._version, str):
+            return None
+        member = self._members.get(tl)
+        is_other_version = member is not None and isinstance(self._version, int) and self._version != member.version
+        return None if is_other_version else member
+
+    @functools.cached_property
+    def _members(self) -> dict[str, pb.Member]:
+        """The members of the fleet's newest or labelled version, by TL; empty if it is not served."""
+        if not self._fleet:
+            return {}
+        label = self._version if isinstance(self._version, str) else None
+        try:
+            return {member.tl: member for member in self._client.contract(self._fleet, label).members}
+        except (ModelNotFound, BadRequest):  # BadRequest: an unknown label
+            return {}
+        except (ServingError, ContractError) as error:
+            raise InputError(
+                f"{self._client.address}: fleet {self._fleet}: its contract cannot be read ({error}); build it again"
+            ) from None
+
+    def _missing(self, tl: str, error: ServingError) -> str:
+        """The error text, with its remedy, for a model without this version or without a contract."""
+        model = f"model {tl}{self._pinned}"
+        if isinstance(error, ModelNotFound):
+            return (
+                f"serves no {model} ({error}); {_versions(self._client, tl)}"
+                f"export it (greenserve export --tl {tl}) or leave this TL out"
+            )
+        if isinstance(self._version, str):
+            return f"{model}: {error}; label a version of it (greenserve serve config), or leave out --version-label"
+        return f"{model} has no policy contract ({error.code}: {error}); export it (greenserve export --tl {tl})"
 
 
-def _missing_contract(client: Client, tl: str, version: Version, pinned: str, error: ServingError) -> str:
-    """The error text, with its remedy, for a model without this version or without a contract."""
-    if isinstance(error, ModelNotFound):
-        return (
-            f"serves no model {tl}{pinned} ({error}); {_versions(client, tl)}"
-            f"export it (greenserve export --tl {tl}) or leave this TL out"
-        )
-    if isinstance(version, str):
-        return (
-            f"model {tl}{pinned}: {error}; label a version of it (greenserve serve config), or leave out "
-            "--version-label"
-        )
-    return f"model {tl}{pinned} has no policy contract ({error.code}: {error}); export it (greenserve export --tl {tl})"
-
-
-def _members(client: Client, fleet: str, label: str | None) -> dict[str, pb.Member]:
-    """The members of a fleet's newest or labelled version, by TL; empty if it is not served."""
-    if not fleet:
-        return {}
-    try:
-        return {member.tl: member for member in client.contract(fleet, label).members}
-    except (ModelNotFound, BadRequest):  # BadRequest: an unknown label
-        return {}
-    except (ServingError, ContractError) as error:
-        raise InputError(
-            f"{client.address}: fleet {fleet}: its contract cannot be read ({error}); build it again"
-        ) from None
+def fetch_contracts(
+    client: Client, tls: Iterable[str], version: Version, fleet: str = ""
+) -> dict[str, pb.PolicyContract]:
+    """Request the contracts of TLs as `ContractSource.contract`. Raises InputError."""
+    source = ContractSource(client, version, fleet)
+    return {tl: source.contract(tl) for tl in tls}
 
 
 def _versions(client: Client, tl: str) -> str:
@@ -108,7 +121,7 @@ def _versions(client: Client, tl: str) -> str:
 
 
 def same_contract(a: pb.PolicyContract, b: pb.PolicyContract) -> bool:
-    """Whether two contracts are equal except for their origin."""
+    """True if two contracts are equal except for their origin."""
     copies = pb.PolicyContract(), pb.PolicyContract()
     for copy, contract in zip(copies, (a, b), strict=True):
         copy.CopyFrom(contract)
@@ -131,7 +144,7 @@ class ComparedContract(NamedTuple):
 
 
 class ComparedContracts(NamedTuple):
-    """What a comparison of all TLs' contracts found."""
+    """The result of a comparison of all TLs' contracts."""
 
     same: tuple[str, ...]
     changed: tuple[str, ...]
@@ -168,7 +181,7 @@ class ServedContracts:
         )
 
     def is_known(self, tl: str, version: int) -> bool:
-        """Whether the version's contract has been compared."""
+        """True if the version's contract has been compared."""
         return version in self._compared[tl]
 
     def contract_of(self, tl: str, version: int) -> pb.PolicyContract | None:
@@ -177,8 +190,7 @@ class ServedContracts:
         return compared.contract if compared is not None else None
 
     def is_unchanged(self, tl: str) -> bool:
-        """Whether the TL's version that answered last has the contract of the start; also true if it is not compared
-        yet."""
+        """True if the version that answered last has the contract of the start, or is not compared yet."""
         return all(compared.is_same for compared in list(self._compared[tl].values())[-1:])
 
     def note_answer(self, tl: str, version: int) -> None:

@@ -48,7 +48,9 @@ class ServedFleet:
     def __init__(self, client: Client, name: str, contracts: Mapping[str, pb.PolicyContract], version: Version) -> None:
         """`version`: the requested version of the TLs' own models; a label selects the fleet's version too."""
         self.name = name
-        self._client, self._contracts, self._version = client, dict(contracts), version
+        self._client = client
+        self._contracts = dict(contracts)
+        self._version = version
         self._origins = {tl: (contract.origin.model_number, contract.origin) for tl, contract in contracts.items()}
         """By TL, the version of its own model's newest contract, and the contract's origin."""
         self.coverage: Coverage | None = None
@@ -184,8 +186,7 @@ class ServedFleet:
         return self._cover(fleet, version)
 
     def _cover(self, fleet: Fleet, version: int) -> tuple[Coverage | None, str]:
-        """The TLs for which a version of the fleet may answer, from the known versions of their own models, and a log
-        text."""
+        """Compare a version of the fleet with the known versions of the own models: (its coverage, a log text)."""
         members = {member.tl: member for member in fleet.contract.members}
         excluded: dict[str, str] = {}
         only_in_fleet: set[str] = set()

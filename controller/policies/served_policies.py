@@ -8,6 +8,7 @@ from controller.policies.served_contracts import ComparedContracts, ServedContra
 from controller.policies.served_fleet import Coverage, ServedFleet
 from protos import policy_pb2 as pb
 from serving.client import Client, Prediction, Version
+from serving.client.fleet import ScoredAction
 from serving.client.messages import scores_of
 from serving.contract import ACTION, ContractError, scores_name
 from serving.errors import BadRequest, DeadlineExceeded, InvalidResponse, ModelNotFound, ServingError, Unavailable
@@ -208,8 +209,7 @@ class ServedPolicies:
     def _request_fleet(
         self, observations: Mapping[str, Observation], end_s: float, may_look_up: bool = True
     ) -> Mapping[str, Answer | Exception]:
-        """Answers of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not
-        answer.
+        """Answers of the fleet by TL; {} if it does not answer. A TL with a value that is not finite has an exception.
 
         If the server no longer has the fleet's version, the number is looked up and the new version is requested, once.
         `may_look_up`: false in that second request.
@@ -244,20 +244,14 @@ class ServedPolicies:
         self, coverage: Coverage, observations: Mapping[str, Observation], timeout_s: float
     ) -> dict[str, Answer | Exception]:
         """Answers of the fleet by TL. Raises ServingError, ContractError."""
-        fleet, versions = coverage.fleet, coverage.fleet.versions
+        request = self._client.predict_fleet_with_scores if self._with_scores else self._client.predict_fleet
         answers: dict[str, Answer | Exception] = {}
-        if not self._with_scores:
-            for tl, action in self._client.predict_fleet(fleet, observations, coverage.version, timeout_s).items():
-                answers[tl] = action if isinstance(action, Exception) else Answer(action, versions[tl], fleet.model)
-            return answers
-        for tl, scored in self._client.predict_fleet_with_scores(
-            fleet, observations, coverage.version, timeout_s
-        ).items():
-            answers[tl] = (
-                scored
-                if isinstance(scored, Exception)
-                else Answer(scored.action, versions[tl], fleet.model, scored.scores)
-            )
+        for tl, result in request(coverage.fleet, observations, coverage.version, timeout_s).items():
+            if isinstance(result, Exception):
+                answers[tl] = result
+                continue
+            action, scores = result if isinstance(result, ScoredAction) else (result, None)
+            answers[tl] = Answer(action, coverage.fleet.versions[tl], coverage.fleet.model, scores)
         return answers
 
     def _answer(self, tl: str, prediction: Prediction | ServingError) -> Answer | Exception:

@@ -8,7 +8,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from city.errors import InputError
-from controller.sumo.connection import SumoConnection
+from controller.sumo.connection import DetectorConnection
 
 ADVANCE, PRESENCE, YELLOW_RED = "Advance", "Presence", "Yellow_Red"
 FUNCTIONS = (ADVANCE, PRESENCE, YELLOW_RED)
@@ -28,7 +28,9 @@ class Detector:
     """The lane at whose stop line its vehicles arrive; an advance detector may be on a lane that leads to it."""
 
 
-def track_detectors(connection: SumoConnection, signals: Container[str], sumo_step_s: float) -> tuple[Detector, ...]:
+def track_detectors(
+    connection: DetectorConnection, signals: Container[str], sumo_step_s: float
+) -> tuple[Detector, ...]:
     """Read the vehicles on the signals' detectors that SUMO has loaded, after each of its steps from now on.
 
     Returns the detectors in the order of the connection's events; without any, nothing is read. Raises InputError for a
@@ -36,7 +38,7 @@ def track_detectors(connection: SumoConnection, signals: Container[str], sumo_st
     """
     found = []
     for detector, (signal, function, stop_lane) in sorted(
-        connection.loop_parameters((SIGNAL_KEY, FUNCTION_KEY, LANE_KEY)).items()
+        connection.detector_parameters((SIGNAL_KEY, FUNCTION_KEY, LANE_KEY)).items()
     ):
         if signal not in signals:
             continue
@@ -47,7 +49,7 @@ def track_detectors(connection: SumoConnection, signals: Container[str], sumo_st
                 f"SUMO's inductionLoop {detector} is malformed ({error}); "
                 "write its file again with greenserve detectors"
             ) from None
-    connection.track_loops([detector.id for detector in found], sumo_step_s)
+    connection.track_detectors([detector.id for detector in found], sumo_step_s)
     return tuple(found)
 
 

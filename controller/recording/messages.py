@@ -12,7 +12,7 @@ import numpy as np
 
 from controller.events import DecisionEvent, Sent, TlDecision
 from controller.recording.run_start import RunStart
-from controller.sumo.induction_loops import LoopChange
+from controller.sumo.tracked_detectors import DetectorChange
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode
@@ -81,7 +81,7 @@ class Encoder:
                 for c in event.commands
             ],
             actions=[record.OperatorAction(**action._asdict()) for action in event.actions],
-            detectors=_detectors(event.loop_changes) if event.loop_changes else None,
+            detectors=_detectors(event.detector_changes) if event.detector_changes else None,
         )
 
     def tl_steps(self, event: DecisionEvent) -> Iterator[tuple[str, record.TlStep]]:
@@ -154,7 +154,7 @@ class Encoder:
         )
 
 
-def _detectors(changes: Sequence[LoopChange]) -> dict[str, Any]:
+def _detectors(changes: Sequence[DetectorChange]) -> dict[str, Any]:
     detector, time_s, is_entry = zip(*changes, strict=True)
     return dict(detector=detector, time_s=time_s, is_entry=is_entry)
 

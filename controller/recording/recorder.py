@@ -363,5 +363,5 @@ def _memory(event: DecisionEvent) -> int:
         readings = event.readings.counts.nbytes + event.readings.mean_length_m.nbytes + event.readings.outflow.nbytes
         readings += sum(array.nbytes for array in event.readings.by_vehicle)
     tls = len(event.decisions) + sum(len(sent.states) for sent in event.sent)
-    readings += DETECTOR_CHANGE_BYTES * len(event.loop_changes)
+    readings += DETECTOR_CHANGE_BYTES * len(event.detector_changes)
     return readings + TL_BYTES * tls + sum(decision.observation.nbytes for decision in event.decisions)

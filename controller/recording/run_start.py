@@ -33,7 +33,7 @@ class RunStart:
     phases: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By TL, the phase numbers of city.toml by movement."""
     detectors: tuple[Detector, ...] = ()
-    """Those whose vehicles are read, in the order of the events' numbers."""
+    """Those whose vehicles are read, in the order of the events' detectors."""
 
     @cached_property
     def to_read(self) -> LanesToRead:

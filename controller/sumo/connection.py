@@ -1,4 +1,4 @@
-"""The protocol of a connection to SUMO: commands and steps are pipelined, readings are batched.
+"""The protocols of a connection to SUMO, one by use: commands and steps are pipelined, readings are batched.
 
 Each segment of a decision step is sent as soon as it is known, so that SUMO simulates it
 while the next one is prepared. `traci_connection` connects to a SUMO program over a socket
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.sumo.induction_loops import LoopChange
+from controller.sumo.tracked_detectors import DetectorChange
 from signals.observation import Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import SignalCommand
 
@@ -46,18 +46,18 @@ class Interrupts(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """Time, shown states and rejections since the last reading. The readings are in `SumoConnection.readings`."""
+    """Time, shown states and rejections since the last reading. The readings are in `readings` of the connection."""
 
     time_s: float
     shown: Sequence[tuple[float, Sequence[str]]]
     """By segment: its end in s and the states of the tracked signals in it, in the order of `track`.
 
-    The last segment is not included: see `SumoConnection.shown`.
+    The last segment is not included: see `DecisionConnection.shown`.
     """
     rejected: dict[str, str]
     """SUMO's error text by signal, if it rejected the signal's command."""
-    loop_changes: Sequence[LoopChange] = ()
-    """Vehicles that came onto the loops of `track_loops` or left them since the last reading, in order of time."""
+    detector_changes: Sequence[DetectorChange] = ()
+    """Vehicles that came onto tracked detectors or left them since the last reading, in order of time."""
 
 
 class Traffic(NamedTuple):
@@ -71,17 +71,24 @@ class Traffic(NamedTuple):
     """The first roads of the vehicles that wait to depart, in the whole network: a road for each vehicle."""
 
 
-class SumoConnection(Protocol):
+class ApiConnection(Protocol):
+    """SUMO's own API, for requests at start-up or between two steps, and the end of the connection."""
+
     connection_error: type[Exception]
     """The exception that `api` raises after SUMO has ended."""
 
     @property
     def api(self) -> Any:
-        """traci's connection, or libsumo: for requests at start-up or between two steps, not for decisions."""
+        """traci's connection, or libsumo."""
 
-    @property
-    def is_guarded(self) -> bool:
-        """Whether a guard has the handover plans, and hands the signals back safely when this connection closes."""
+    def error_message(self) -> str:
+        """SUMO's error text after it has ended, or ""."""
+
+    def close(self) -> None: ...
+
+
+class DecisionConnection(Protocol):
+    """Commands, simulated time and readings, for decision steps."""
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -90,32 +97,6 @@ class SumoConnection(Protocol):
     @property
     def readings(self) -> Readings:
         """The newest readings."""
-
-    def track(
-        self,
-        lanes_of: Mapping[str, Sequence[str]],
-        outflow_lanes: Sequence[str],
-        signals: Mapping[str, int],
-        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
-    ) -> None:
-        """Set the lanes and signals to read.
-
-        Args:
-            lanes_of: by TL, the lanes whose counts are read when it is due.
-            outflow_lanes: lanes with outflow to count at every step.
-            signals: number of links by signal.
-            vehicle_lanes_of: by TL, the lanes whose single vehicles are read when it is due.
-        """
-
-    def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """By induction loop (E1) that SUMO has loaded, its parameters of these keys, "" without one. Not for
-        decisions."""
-
-    def track_loops(self, loops: Sequence[str], sumo_step_s: float) -> None:
-        """Read the vehicles on induction loops now, and from now on after every step of SUMO.
-
-        Raises the exceptions of `read`.
-        """
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         """Send commands before the next `advance`, without waiting for SUMO if possible. Raises SumoConnectionLost."""
@@ -141,52 +122,107 @@ class SumoConnection(Protocol):
         """Request the programs that signals run, between a reading and the next commands. Raises the exceptions of
         `read`."""
 
-    def traffic(self, lanes: tuple[str, ...]) -> Traffic:
-        """Read lanes, and the vehicles that wait to depart, between a reading and the next commands.
+    def switch_program(self, signal: str, program: str) -> None:
+        """Hand a signal back at once, after the last step. Raises CommandRejected, SumoConnectionLost."""
 
-        Raises the exceptions of `read`.
+
+class TrackingConnection(DecisionConnection, Protocol):
+    """A connection whose lanes and signals are still to be chosen."""
+
+    def track(
+        self,
+        lanes_of: Mapping[str, Sequence[str]],
+        outflow_lanes: Sequence[str],
+        signals: Mapping[str, int],
+        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
+    ) -> None:
+        """Set the lanes and signals to read.
+
+        Args:
+            lanes_of: by TL, the lanes whose counts are read when it is due.
+            outflow_lanes: lanes with outflow to count at every step.
+            signals: number of links by signal.
+            vehicle_lanes_of: by TL, the lanes whose single vehicles are read when it is due.
         """
 
-    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
-        """Read all vehicles around a junction, between a reading and the next commands: float64 [vehicles, 4].
 
-        The columns: x and y of the front in m, angle in degrees (0 is north, clockwise), speed in m/s. libsumo may
-        return vehicles further away. Raises the exceptions of `read`.
-        """
+class StartConnection(TrackingConnection, ApiConnection, Protocol):
+    """All that the start of a run needs, up to its first decision step."""
 
     def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
         """Mark signals as controlled by `owner` until this connection is closed; "" removes marks. Raises
         SumoConnectionLost."""
 
-    def register_handover(self, content: bytes) -> None:
-        """Send the handover plans to the connection's guard, if any, before the first reading. Raises
-        SumoConnectionLost."""
 
-    def keep_alive(self) -> None:
-        """Show the connection's guard, if any, that this process is alive, while the run waits between two steps.
+class DetectorConnection(Protocol):
+    """Induction loops (E1) that are read after every step of SUMO."""
 
-        Raises SumoConnectionLost, WaitAborted.
+    def detector_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """By detector that SUMO has loaded, its parameters of these keys, "" without one. Not for decisions."""
+
+    def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
+        """Read the vehicles on detectors now, and from now on after every step of SUMO.
+
+        Raises the exceptions of `read`.
         """
 
-    def check_open(self) -> None:
-        """Notice the end of SUMO while the run waits between two steps. Raises SumoConnectionLost, WaitAborted."""
+
+class TrafficConnection(Protocol):
+    """Measurements of traffic between a reading and the next commands."""
+
+    def traffic(self, lanes: tuple[str, ...]) -> Traffic:
+        """Read lanes, and the vehicles that wait to depart. Raises the exceptions of `read`."""
+
+
+class ViewConnection(Protocol):
+    """Vehicles and signals of the running street, for a picture between a reading and the next commands."""
+
+    def shown(self) -> dict[str, str]:
+        """See `DecisionConnection.shown`."""
+
+    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
+        """Read all vehicles around a junction: float64 [vehicles, 4].
+
+        The columns: x and y of the front in m, angle in degrees (0 is north, clockwise), speed in m/s. libsumo may
+        return vehicles further away. Raises the exceptions of `read`.
+        """
 
     def signal_states(self, links_of: Mapping[str, int]) -> list[str]:
-        """Request the states of signals, which need not be tracked, between a reading and the next commands.
+        """Request the states of signals, which need not be tracked. `links_of`: number of links by signal.
 
-        `links_of`: number of links by signal. Raises the exceptions of `read`.
+        Raises the exceptions of `read`.
         """
 
-    def switch_program(self, signal: str, program: str) -> None:
-        """Hand a signal back at once, after the last step. Raises CommandRejected, SumoConnectionLost."""
+
+class OperatedConnection(ViewConnection, Protocol):
+    """Signs of life, for a run that waits between two steps for its pace or an operator."""
+
+    def keep_alive(self) -> None:
+        """Show the connection's guard, if any, that this process is alive. Raises SumoConnectionLost, WaitAborted."""
+
+    def check_open(self) -> None:
+        """Notice the end of SUMO. Raises SumoConnectionLost, WaitAborted."""
+
+
+class ReleaseConnection(Protocol):
+    """The last resorts of a release, beside its decision steps."""
+
+    @property
+    def is_guarded(self) -> bool:
+        """True if a guard has the handover plans, and hands the signals back safely when this connection closes."""
 
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
         """Request (signal, program) switches and close, without waiting for answers to earlier requests."""
 
-    def error_message(self) -> str:
-        """SUMO's error text after it has ended, or ""."""
 
-    def close(self) -> None: ...
+class SumoConnection(
+    StartConnection, DetectorConnection, TrafficConnection, OperatedConnection, ReleaseConnection, Protocol
+):
+    """A whole connection, for the program that opens it; each part of the program takes the part that it needs."""
+
+    def register_handover(self, content: bytes) -> None:
+        """Send the handover plans to the connection's guard, if any, before the first reading. Raises
+        SumoConnectionLost."""
 
 
 class TrackedLanes:

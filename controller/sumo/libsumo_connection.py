@@ -1,6 +1,7 @@
 """SUMO in this process, with the controller as its only client."""
 
 import contextlib
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,8 @@ from numpy.typing import NDArray
 
 from city.errors import InputError
 from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
-from controller.sumo.induction_loops import LoopChange, LoopPassages, LoopVehicle, step_ends
 from controller.sumo.programs import sumo_program
+from controller.sumo.tracked_detectors import DetectorVehicle, TrackedDetectors
 from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 
@@ -31,20 +32,17 @@ class LibsumoConnection:
         self.api = api
         self.connection_error = api.FatalTraCIError
         self._table = TrackedLanes()
-        self._rows: dict[tuple[str, ...], tuple[list[str], slice | Rows, list[str], Rows]] = {}
+        self._rows_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_rows)
         self._rejected: dict[str, str] = {}
         """SUMO's error text by signal, of the commands since the last reading."""
-        self._signals: tuple[str, ...] = ()
+        self._signals: dict[str, int] = {}
         self._shown: dict[str, str] = {}
         self._shown_before: list[tuple[float, Sequence[str]]] = []
         self._segment_end_s: float | None = None
         """End of the newest segment since the last reading."""
         self._on_outflow_lanes: list[list[Sequence[str]]] = []
         """By segment since the last reading, the vehicles on each lane with counted outflow."""
-        self._loops: tuple[str, ...] = ()
-        self._passages = LoopPassages()
-        self._loop_changes: list[LoopChange] = []
-        """Since the last reading."""
+        self._detectors = TrackedDetectors((), 0.0, 1.0)
 
     @property
     def is_guarded(self) -> bool:
@@ -66,22 +64,26 @@ class LibsumoConnection:
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
         self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
-        self._signals = tuple(signals)
+        self._rows_of.cache_clear()
+        self._signals = dict(signals)
         self._on_outflow_lanes = [self._vehicles_on_outflow_lanes()]
         self._count_outflow()
 
-    def loop_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    def detector_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
         domain = self.api.inductionloop
-        return {loop: tuple(domain.getParameter(loop, key) for key in keys) for loop in domain.getIDList()}
+        parameters = {}
+        for detector in domain.getIDList():
+            parameters[detector] = tuple(domain.getParameter(detector, key) for key in keys)
+        return parameters
 
-    def track_loops(self, loops: Sequence[str], sumo_step_s: float) -> None:
-        self._loops, self._sumo_step_s, self._passages = tuple(loops), sumo_step_s, LoopPassages()
-        self._loop_changes = []
-        self._read_loops(self.api.simulation.getTime())
+    def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
+        now = self.api.simulation.getTime()
+        self._detectors = TrackedDetectors(detectors, now, sumo_step_s)
+        self._read_detectors(now)
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         if commands and self._segment_end_s is not None:
-            self._shown_before.append((self._segment_end_s, self._states()))
+            self._shown_before.append((self._segment_end_s, self.signal_states(self._signals)))
         for command in commands:
             try:
                 self._set(command)
@@ -90,10 +92,10 @@ class LibsumoConnection:
 
     def advance(self, until_s: float) -> None:
         try:
-            if self._loops:
-                for end_s in step_ends(self.api.simulation.getTime(), until_s, self._sumo_step_s):
+            if self._detectors.ids:
+                for end_s in self._detectors.advance(until_s):
                     self.api.simulationStep(end_s)
-                    self._read_loops(end_s)
+                    self._read_detectors(end_s)
             else:
                 self.api.simulationStep(until_s)
         except self.api.FatalTraCIError as error:
@@ -104,16 +106,12 @@ class LibsumoConnection:
 
     def read(self, due: tuple[str, ...]) -> StepResult:
         rejected, self._rejected = self._rejected, {}
-        shown, self._shown_before, self._segment_end_s = self._shown_before, [], None
-        loop_changes, self._loop_changes = self._loop_changes, []
-        self._shown = dict(zip(self._signals, self._states(), strict=True))
+        shown, self._shown_before = self._shown_before, []
+        self._segment_end_s = None
+        self._shown = dict(zip(self._signals, self.signal_states(self._signals), strict=True))
         self._count_outflow()
         lane, readings = self.api.lane, self._table.readings
-        if due not in self._rows:
-            if len(self._rows) > MAX_CACHED_BATCHES:
-                self._rows.clear()
-            self._rows[due] = *self._table.rows_of(due), *self._table.vehicle_rows_of(due)
-        names, rows, vehicle_lanes, vehicle_rows = self._rows[due]
+        names, rows, vehicle_lanes, vehicle_rows = self._rows_of(due)
         vehicles = list(map(lane.getLastStepVehicleNumber, names))
         # an empty lane has no halting vehicles and no mean length
         halting = [
@@ -122,9 +120,14 @@ class LibsumoConnection:
         lengths_m = [
             lane.getLastStepLength(name) if count else 0.0 for name, count in zip(names, vehicles, strict=True)
         ]
-        readings.counts[:, rows], readings.mean_length_m[rows] = (vehicles, halting), lengths_m
+        readings.counts[:, rows] = vehicles, halting
+        readings.mean_length_m[rows] = lengths_m
         self._table.set_vehicles(self._vehicles(vehicle_lanes, vehicle_rows))
-        return StepResult(self.api.simulation.getTime(), shown, rejected, loop_changes)
+        return StepResult(self.api.simulation.getTime(), shown, rejected, self._detectors.take_changes())
+
+    def _new_rows(self, due: tuple[str, ...]) -> tuple[list[str], slice | Rows, list[str], Rows]:
+        """(lanes of TLs that are counted, their rows, lanes of their single vehicles, their rows)."""
+        return *self._table.rows_of(due), *self._table.vehicle_rows_of(due)
 
     def _vehicles(self, lanes: Sequence[str], rows: Rows) -> VehicleReadings:
         """Read the vehicles on lanes, whose rows in the readings are `rows`."""
@@ -159,20 +162,16 @@ class LibsumoConnection:
         rows = [(*domain.getPosition(v), domain.getAngle(v), domain.getSpeed(v)) for v in domain.getIDList()]
         return np.array(rows, np.float64).reshape(-1, 4)
 
-    def _states(self) -> list[str]:
-        return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in self._signals]
-
     def _vehicles_on_outflow_lanes(self) -> list[Sequence[str]]:
         return [self.api.lane.getLastStepVehicleIDs(name) for name in self._table.outflow_lanes]
 
-    def _read_loops(self, time_s: float) -> None:
-        get = self.api.inductionloop.getVehicleData
-        vehicles_of = {
-            k: [LoopVehicle(vehicle, entry_s, exit_s) for vehicle, _, entry_s, exit_s, _ in data]
-            for k, data in enumerate(map(get, self._loops))
-            if data
-        }
-        self._loop_changes += self._passages.add(time_s, vehicles_of)
+    def _read_detectors(self, time_s: float) -> None:
+        vehicles_of = {}
+        for k, detector in enumerate(self._detectors.ids):
+            # (vehicle, length, entry, exit, type)
+            if data := self.api.inductionloop.getVehicleData(detector):
+                vehicles_of[k] = [DetectorVehicle(vehicle, entry_s, exit_s) for vehicle, _, entry_s, exit_s, _ in data]
+        self._detectors.add(time_s, vehicles_of)
 
     def _count_outflow(self) -> None:
         on_lanes, self._on_outflow_lanes = self._on_outflow_lanes, []

@@ -30,17 +30,15 @@ class MessageStream:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.socket = connection
-        self._stderr, self._interrupts = stderr, interrupts
+        self._stderr = stderr
+        self._interrupts = interrupts
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
         self._outgoing = bytearray()
         """Bytes that are not sent yet."""
         self._incoming = MessageSplitter()
         self._arrived: deque[bytes] = deque()
-        self._clock = clock
-        self._silent_since_s: float | None = None
-        """Begin of the current wait for SUMO, if it is waited for."""
-        self._silence_logged_s: float | None = None
+        self._silence = _Silence(clock)
 
     def queue(self, message: bytes) -> None:
         """Queue a message for the next `send` or wait for an answer."""
@@ -54,7 +52,7 @@ class MessageStream:
         except BlockingIOError:
             return
         except OSError as error:
-            raise SumoConnectionLost(self._stderr.error() or f"the connection to SUMO has ended: {error}") from None
+            raise self._lost(error) from None
 
     def answers(self, count: int) -> Iterator[bytes]:
         """Yield the next `count` answers in order, each as soon as it has arrived, without its length.
@@ -76,16 +74,16 @@ class MessageStream:
                 # SUMO may wait for another client, and ends for all clients if this one closes its socket
                 if self._interrupts.abort_requested():
                     raise WaitAborted("SUMO has not answered yet")
-                self._log_silence()
+                self._silence.go_on("it computes, waits for another client, or the connection is half-open")
                 return
-            self._silent_since_s = self._silence_logged_s = None
+            self._silence.end()
             data = self.socket.recv(1 << 20, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except (OSError, ValueError) as error:  # ValueError: the socket was closed by this process
-            raise SumoConnectionLost(f"the connection to SUMO has ended: {error}") from None
+            raise self._lost(error) from None
         if not data:
-            raise SumoConnectionLost(self._stderr.error() or "SUMO has closed the connection")
+            raise self._lost()
         try:
             self._arrived.extend(self._incoming.feed(data))
         except MalformedMessage as error:
@@ -94,26 +92,18 @@ class MessageStream:
     def check_open(self) -> None:
         """Raise SumoConnectionLost if the other side has closed the connection. Called while no answer is due."""
         try:
-            data = self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            is_closed = not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError as error:
-            raise SumoConnectionLost(self._stderr.error() or f"the connection to SUMO has ended: {error}") from None
-        if not data:
-            raise SumoConnectionLost(self._stderr.error() or "SUMO has closed the connection")
+            raise self._lost(error) from None
+        if is_closed:
+            raise self._lost()
 
-    def _log_silence(self) -> None:
-        """Warn at intervals while SUMO is silent."""
-        now = self._clock()
-        if self._silent_since_s is None or self._silence_logged_s is None:
-            self._silent_since_s = self._silence_logged_s = now
-        elif now - self._silence_logged_s >= SILENCE_LOG_INTERVAL_S:
-            self._silence_logged_s = now
-            log.warning(
-                "SUMO has been silent for %.0f s: it computes, waits for another client, or the connection is "
-                "half-open",
-                now - self._silent_since_s,
-            )
+    def _lost(self, error: Exception | None = None) -> SumoConnectionLost:
+        """The end of the connection, with SUMO's own error text if there is one."""
+        ended = "SUMO has closed the connection" if error is None else f"the connection to SUMO has ended: {error}"
+        return SumoConnectionLost(self._stderr.error() or ended)
 
     def end(self, message: bytes, wait: bool = True) -> bool:
         """Send the last message, wait until SUMO closes the connection or quit is requested, and close it. Never
@@ -124,7 +114,7 @@ class MessageStream:
         Returns whether SUMO has answered.
         """
         has_answer = False
-        silent_since_s = logged_s = time.monotonic()
+        self._silence.end()
         try:
             self.socket.settimeout(POLL_INTERVAL_S)
             outgoing = self._outgoing + message
@@ -135,20 +125,37 @@ class MessageStream:
                         continue
                     if not self.socket.recv(1 << 16):
                         return has_answer
-                    has_answer, silent_since_s = True, time.monotonic()
+                    has_answer = True
+                    self._silence.end()
                 except TimeoutError:
                     if not wait or self._interrupts.quit_requested():
                         return has_answer
-                    now = time.monotonic()
-                    if now - logged_s >= SILENCE_LOG_INTERVAL_S:
-                        logged_s = now
-                        log.warning(
-                            "SUMO has been silent for %.0f s; leaving now would end the simulation for its other "
-                            "clients",
-                            now - silent_since_s,
-                        )
+                    self._silence.go_on("leaving now would end the simulation for its other clients")
         except OSError:
             return has_answer  # SUMO has closed the connection already
         finally:
             self.socket.close()
         return has_answer
+
+
+class _Silence:
+    """Warns at intervals while SUMO is silent."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since_s: float | None = None
+        """Begin of the current wait for SUMO, if it is waited for."""
+        self._logged_s = 0.0
+
+    def go_on(self, consequence: str) -> None:
+        """Note that SUMO has not answered yet."""
+        now = self._clock()
+        if self._since_s is None:
+            self._since_s = self._logged_s = now
+        elif now - self._logged_s >= SILENCE_LOG_INTERVAL_S:
+            self._logged_s = now
+            log.warning("SUMO has been silent for %.0f s: %s", now - self._since_s, consequence)
+
+    def end(self) -> None:
+        """Note that SUMO has answered."""
+        self._since_s = None

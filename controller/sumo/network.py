@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from city import names
 from city.config import City
 from city.errors import InputError
@@ -18,6 +20,8 @@ from signals.safety.conflicts import check_phases
 
 MAX_NAMED = 6
 """Signals, lanes or programs named in one error; the others are counted."""
+TOLERANCE = 0.01
+"""Difference in m, m/s or a share of traffic that rounding explains: files hold two decimals."""
 _PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based", 13: OFF}
 
 
@@ -86,9 +90,9 @@ def define_off_programs(api: Any, signals: Iterable[SignalNetwork]) -> None:
 
 def _check_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
     """Raise InputError unless SUMO and the file have the same links."""
-    running = [
-        sorted({(pair[0], pair[1]) for pair in link if pair}) for link in api.trafficlight.getControlledLinks(signal.id)
-    ]
+    running = []
+    for link in api.trafficlight.getControlledLinks(signal.id):
+        running.append(sorted({(pair[0], pair[1]) for pair in link if pair}))
     in_file = [sorted(set(link)) for link in signal.links]
     # states may be longer than the number of links: either side may omit the empty ones
     while running and not running[-1]:
@@ -120,8 +124,8 @@ def check_contracts_match_city(city: City, contracts: Mapping[str, pb.PolicyCont
         for key, (in_city, in_contract) in expected.items():
             if not contract.missing and in_city != in_contract:
                 raise InputError(
-                    f"{tl}: {city.path} has {key} {_text(in_city)}, but its model was exported for "
-                    f"{_text(in_contract)}; export it again (greenserve export --tl {tl}) or fix city.toml"
+                    f"{tl}: {city.path} has {key} {_joined(in_city)}, but its model was exported for "
+                    f"{_joined(in_contract)}; export it again (greenserve export --tl {tl}) or fix city.toml"
                 )
         for signal in contract.signal_ids:
             if signal in owner:
@@ -131,7 +135,7 @@ def check_contracts_match_city(city: City, contracts: Mapping[str, pb.PolicyCont
             owner[signal] = tl
 
 
-def _text(value: object) -> str:
+def _joined(value: object) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
@@ -149,67 +153,72 @@ def check_contract_matches_network(
         raise InputError(str(error)) from None
     for expected in contract.signals:
         signal = street.signals.get(expected.id)
-        where = f"{contract.tl}: signal {expected.id} differs from training"
+        where = f"{contract.tl}: signal {expected.id}"
         if signal is None:
             raise InputError(
                 f"{contract.tl}: the network {street.net_file} has no signal {expected.id}, which the policy controls; "
                 "use the network of training"
             )
-        lanes = list(signal.lanes)
-        if lanes != list(expected.lane_ids):
-            missing = [lane for lane in expected.lane_ids if lane not in lanes]
-            new = [lane for lane in lanes if lane not in expected.lane_ids]
+        differs = f"{where} differs from training"
+        remedy = f"export it again (greenserve export --tl {contract.tl})"
+        _check_lanes(differs, signal, expected, street, remedy)
+        if not is_recorded and expected.approaches and (lane := _differing_lane(expected.approaches, signal)):
             raise InputError(
-                f"{where}: {len(expected.lane_ids)} lanes in training, {len(lanes)} in {street.net_file} "
-                f"(missing: {_list(missing)}; new: {_list(new)}); train it again or use the network of training"
-            )
-        for lane in (lane for approach in expected.approaches for lane in (*approach.upstream, *approach.exits)):
-            length_m = street.lane_length_m.get(lane.lane_id)
-            if length_m is None or abs(length_m - lane.length_m) > 0.01:
-                now = "is missing" if length_m is None else f"is {length_m:g} m long"
-                raise InputError(
-                    f"{where}: lane {lane.lane_id} was {lane.length_m:g} m long, and {now} in {street.net_file}; "
-                    f"export it again (greenserve export --tl {contract.tl})"
-                )
-        if (
-            not is_recorded
-            and expected.approaches
-            and (lane_id := _differing_lane(expected.approaches, approaches(signal)))
-        ):
-            raise InputError(
-                f"{where}: lane {lane_id} has other links, speed limits, lanes upstream or exits in {street.net_file}; "
-                f"export it again (greenserve export --tl {contract.tl})"
+                f"{differs}: lane {lane} has other links, speed limits, lanes upstream or exits in {street.net_file}; "
+                f"{remedy}"
             )
         program = next((program for program in signal.programs if program.id == expected.program_id), None)
         if program is None:
             raise InputError(
-                f"{contract.tl}: signal {expected.id} has no program {expected.program_id!r}, which the policy was "
-                "trained on; add the additional file that defines it to the sumocfg, or train it again"
+                f"{where} has no program {expected.program_id!r}, which the policy was trained on; add the additional "
+                "file that defines it to the sumocfg, or train it again"
             )
-        _check_phases_of_training(contract, where, program, expected, "now")
-        states = [phase.state for phase in expected.phases]
-        check_phases(f"{contract.tl}: signal {expected.id}", signal, expected.program_id, states)
+        _check_phases_of_training(contract, differs, program, expected, "now")
+        check_phases(where, signal, expected.program_id, [phase.state for phase in expected.phases])
 
 
-def _differing_lane(exported: Sequence[pb.Approach], now: Sequence[pb.Approach]) -> str:
+def _check_lanes(differs: str, signal: SignalNetwork, expected: pb.Signal, street: StreetNetwork, remedy: str) -> None:
+    """Raise InputError unless a signal has the lanes of training, and they are as long as at the export."""
+    if list(signal.lanes) != list(expected.lane_ids):
+        missing = [lane for lane in expected.lane_ids if lane not in signal.lanes]
+        new = [lane for lane in signal.lanes if lane not in expected.lane_ids]
+        raise InputError(
+            f"{differs}: {len(expected.lane_ids)} lanes in training, {len(signal.lanes)} in {street.net_file} "
+            f"(missing: {_list(missing)}; new: {_list(new)}); train it again or use the network of training"
+        )
+    for lane in (lane for approach in expected.approaches for lane in (*approach.upstream, *approach.exits)):
+        length_m = street.lane_length_m.get(lane.lane_id)
+        if length_m is None or abs(length_m - lane.length_m) > TOLERANCE:
+            now = "is missing" if length_m is None else f"is {length_m:g} m long"
+            raise InputError(
+                f"{differs}: lane {lane.lane_id} was {lane.length_m:g} m long, and {now} in {street.net_file}; {remedy}"
+            )
+
+
+def _differing_lane(exported: Sequence[pb.Approach], signal: SignalNetwork) -> str:
     """The first incoming lane that differs from the exported contract; "" if none."""
-
-    def values(approach: pb.Approach) -> list[float]:
-        lanes = [*approach.upstream, *approach.exits]
-        return [x for lane in lanes for x in (lane.distance_m, lane.share, lane.length_m, lane.limit_mps)]
-
-    def names_of(approach: pb.Approach) -> tuple[object, ...]:
-        upstream, exits = ([lane.lane_id for lane in lanes] for lanes in (approach.upstream, approach.exits))
-        return approach.lane_id, list(approach.links), upstream, exits
-
+    now = approaches(signal)
     if len(exported) != len(now):
         return next(iter({lane.lane_id for lane in exported} ^ {lane.lane_id for lane in now}), exported[0].lane_id)
-    for old, new in zip(exported, now, strict=True):
-        if names_of(old) != names_of(new) or any(
-            abs(a - b) > 0.01 for a, b in zip(values(old), values(new), strict=True)
-        ):
-            return old.lane_id
-    return ""
+    pairs = zip(exported, now, strict=True)
+    return next((old.lane_id for old, new in pairs if not _is_same(old, new)), "")
+
+
+def _is_same(exported: pb.Approach, now: pb.Approach) -> bool:
+    """Compare an incoming lane with the exported one."""
+
+    def names_of(approach: pb.Approach) -> tuple[object, ...]:
+        upstream = [lane.lane_id for lane in approach.upstream]
+        exits = [lane.lane_id for lane in approach.exits]
+        return approach.lane_id, list(approach.links), upstream, exits
+
+    def values_of(approach: pb.Approach) -> list[tuple[float, ...]]:
+        lanes = (*approach.upstream, *approach.exits)
+        return [(lane.distance_m, lane.share, lane.length_m, lane.limit_mps) for lane in lanes]
+
+    return names_of(exported) == names_of(now) and np.allclose(
+        values_of(exported), values_of(now), rtol=0.0, atol=TOLERANCE
+    )
 
 
 def check_sumo_matches_contract(
@@ -238,7 +247,7 @@ def check_sumo_matches_contract(
             )
         for lane in expected.lane_ids:
             length_m = float(api.lane.getLength(lane))
-            if abs(length_m - street.lane_length_m[lane]) > 0.01:
+            if abs(length_m - street.lane_length_m[lane]) > TOLERANCE:
                 raise InputError(
                     f"{where}: lane {lane} is {length_m:g} m in SUMO and {street.lane_length_m[lane]:g} m in "
                     f"{street.net_file}; start SUMO and the controller on the same network"

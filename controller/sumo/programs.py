@@ -38,7 +38,7 @@ def sumo_gui_program() -> str:
 
 
 class StderrReader:
-    """Reads the stderr of the started SUMO, so that SUMO never blocks on a full pipe, and keeps its first error."""
+    """Keeps the first error of a started SUMO; reads stderr so that SUMO never blocks on a full pipe."""
 
     def __init__(self, stream: Any) -> None:
         """`stream` is None if SUMO was not started by this process."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from traci import constants as tc
+
 from controller.sumo import wire
 from controller.sumo.connection import CommandRejected
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
@@ -12,14 +14,14 @@ def encode_commands(command: SignalCommand) -> list[bytes]:
     permitted."""
     signal = command.signal
     if type(command) is PermittedState:
-        return [wire.set_string(wire.SET_TL, wire.STATE, signal, command.state)]
+        return [wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, signal, command.state)]
     if type(command) is not PermittedRelease:
         raise TypeError(f"only what the safety rules permit is sent to SUMO, not {command!r}")
-    commands = [wire.set_string(wire.SET_TL, wire.PROGRAM, signal, command.program)]
+    commands = [wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_PROGRAM, signal, command.program)]
     if command.phase is not None:
-        commands.append(wire.set_int(wire.SET_TL, wire.PHASE, signal, command.phase))
+        commands.append(wire.set_int(tc.CMD_SET_TL_VARIABLE, tc.TL_PHASE_INDEX, signal, command.phase))
     if command.remaining_s is not None:
-        commands.append(wire.set_double(wire.SET_TL, wire.PHASE_DURATION, signal, command.remaining_s))
+        commands.append(wire.set_double(tc.CMD_SET_TL_VARIABLE, tc.TL_PHASE_DURATION, signal, command.remaining_s))
     return commands
 
 

@@ -5,12 +5,12 @@ import logging
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import traci
 
 from city.errors import InputError
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.programs import StderrReader, sumo_gui_program, sumo_program
 from controller.sumo.traci_connection import TraciConnection, check_decodable
@@ -52,53 +52,41 @@ def log_clients(port: int, clients: int) -> None:
         log.info("SUMO listens at 127.0.0.1:%d and begins when %d more clients have connected", port, clients - 1)
 
 
-def start(
-    arguments: Sequence[str],
-    clients: int,
-    interrupts: Interrupts,
-    order: int | None = None,
-    port: int = 0,
-    gui: bool = False,
-) -> TraciConnection:
-    """Start the sumo program, or sumo-gui, and connect to it over loopback. Raises InputError.
-
-    Args:
-        arguments: arguments of the sumo program.
-        clients: clients that SUMO waits for, including this one.
-        interrupts: the operator's requests.
-        order: TraCI order of this client; not needed by an only client.
-        port: TraCI port; 0 for a free one.
-        gui: whether to start sumo-gui.
-    """
-    program = sumo_gui_program() if gui else sumo_program()
-    if not port:
-        port = free_port()
-    else:
-        # otherwise another program that listens on this port would be mistaken for the started SUMO
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError as error:
-                raise InputError(
-                    f"--sumo-port {port}: cannot listen on it ({error.strerror}); choose another port"
-                ) from None
-    log_clients(port, clients)
-    command = [program, *arguments, "--remote-port", str(port), "--num-clients", str(clients)]
-    command += GUI_OPTIONS if gui else ()
+def connect(sumo: SumoAccess, interrupts: Interrupts) -> TraciConnection:
+    """Connect to a running SUMO, or start one. Raises InputError. `interrupts`: the operator's requests."""
+    if sumo.attach is not None:
+        return attach(sumo.attach, interrupts, sumo.order)
+    program = sumo_gui_program() if sumo.gui else sumo_program()
+    port = sumo.port or free_port()
+    if sumo.port:
+        _check_free(port)
+    log_clients(port, sumo.clients)
+    command = [program, *sumo.arguments, "--remote-port", str(port), "--num-clients", str(sumo.clients)]
+    command += GUI_OPTIONS if sumo.gui else ()
     # a process group of its own: Ctrl-C at the terminal must reach only the controller, which releases first
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     try:
-        return attach("127.0.0.1", port, interrupts, order, process)
+        return attach(("127.0.0.1", port), interrupts, sumo.order, process)
     except BaseException:
         process.kill()
         process.wait()
         raise
 
 
+def _check_free(port: int) -> None:
+    """Raise InputError if another program listens on the port: it would be mistaken for the started SUMO."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(
+                f"--sumo-port {port}: cannot listen on it ({error.strerror}); choose another port"
+            ) from None
+
+
 def attach(
-    host: str,
-    port: int,
+    address: tuple[str, int],
     interrupts: Interrupts,
     order: int | None = None,
     process: subprocess.Popen[bytes] | None = None,
@@ -107,20 +95,31 @@ def attach(
     """Connect to a SUMO, or to a guard. Raises InputError.
 
     Args:
-        host: host of SUMO or of the guard.
-        port: its TraCI port.
+        address: (host, port) of SUMO or of the guard.
         interrupts: the operator's requests.
         order: TraCI order of this client, if there are several.
         process: the SUMO or the guard, if this process started it.
         through_guard: whether the address is a guard's.
     """
     stderr = StderrReader(process.stderr if process is not None else None)
+    connection = _connected(address, process, stderr)
+    try:
+        if order is not None:
+            _set_order(connection, order, address, process, stderr)
+    except BaseException:
+        _close(connection)
+        raise
+    return TraciConnection(connection, traci.FatalTraCIError, process, stderr, interrupts, through_guard)
+
+
+def _connected(address: tuple[str, int], process: subprocess.Popen[bytes] | None, stderr: StderrReader) -> Any:
+    """traci's connection, once the other side accepts one. Raises InputError."""
+    host, port = address
     deadline_s = time.monotonic() + (ATTACH_TIMEOUT_S if process is None else START_TIMEOUT_S)
     while True:
         try:
             with contextlib.redirect_stdout(None):
-                connection = traci.connect(port, numRetries=0, host=host)
-            break
+                return traci.connect(port, numRetries=0, host=host)
         except (traci.FatalTraCIError, OSError) as error:
             if process is not None and process.poll() is not None:
                 raise InputError(
@@ -131,26 +130,30 @@ def attach(
                     f"no SUMO listens at {host}:{port} ({error}); start it with --remote-port {port}"
                 ) from None
             time.sleep(CONNECT_INTERVAL_S)
-    if order is not None:
-        try:
-            connection.setOrder(order)
-        except KeyboardInterrupt:
-            _close(connection)
+
+
+def _set_order(
+    connection: Any,
+    order: int,
+    address: tuple[str, int],
+    process: subprocess.Popen[bytes] | None,
+    stderr: StderrReader,
+) -> None:
+    """Set this client's TraCI order; SUMO answers once all its clients have connected. Raises InputError."""
+    host, port = address
+    try:
+        connection.setOrder(order)
+    except traci.TraCIException as error:
+        raise InputError(
+            f"SUMO at {host}:{port} rejects order {order} for this client: {error}; pass another --order"
+        ) from None
+    except Exception as error:
+        check_decodable(error)
+        if not isinstance(error, (traci.FatalTraCIError, OSError)):
             raise
-        except traci.TraCIException as error:
-            _close(connection)
-            raise InputError(
-                f"SUMO at {host}:{port} rejects order {order} for this client: {error}; pass another --order"
-            ) from None
-        except Exception as error:
-            _close(connection)
-            check_decodable(error)
-            if not isinstance(error, (traci.FatalTraCIError, OSError)):
-                raise
-            if process is not None:
-                raise InputError(f"SUMO ended before the simulation began: {stderr.error() or error}") from None
-            raise InputError(
-                f"{host}:{port} closed the connection ({error}): SUMO ended, or it is not a SUMO server, "
-                "or it is a guard that has a controller"
-            ) from None
-    return TraciConnection(connection, traci.FatalTraCIError, process, stderr, interrupts, through_guard)
+        if process is not None:
+            raise InputError(f"SUMO ended before the simulation began: {stderr.error() or error}") from None
+        raise InputError(
+            f"{host}:{port} closed the connection ({error}): SUMO ended, or it is not a SUMO server, "
+            "or it is a guard that has a controller"
+        ) from None

@@ -18,37 +18,28 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from traci import constants as tc
 
 from controller.sumo.connection import CommandRejected
 
-# equal to traci.constants
-GETVERSION, SETORDER = 0x00, 0x03
+GETVERSION = tc.CMD_GETVERSION
+SETORDER = tc.CMD_SETORDER
+CLOSE = tc.CMD_CLOSE
 HANDOVER = 0xF7
 """Not a TraCI command: a controller registers its handover plans with its guard."""
 GUARDED = "behind a guard"
 """Suffix of SUMO's version text if a guard answers."""
-GET_LOOP, GET_LANE, GET_VEHICLE, GET_SIM, GET_TL = 0xA0, 0xA3, 0xA4, 0xAB, 0xA2
-JUNCTION_CONTEXT = 0x89
-SET_TL, SET_SIM, SIMSTEP, CLOSE = 0xC2, 0xCB, 0x02, 0x7F
-LAST_STEP_VEHICLE_NUMBER, LAST_STEP_MEAN_SPEED, LAST_STEP_VEHICLE_IDS = 0x10, 0x11, 0x12
-LAST_STEP_HALTING, LAST_STEP_LENGTH, LAST_STEP_VEHICLE_DATA = 0x14, 0x15, 0x17
-LANE_POSITION, SPEED, WAITING_TIME, POSITION, ANGLE = 0x56, 0x40, 0x7A, 0x42, 0x43
-TIME, STATE, PROGRAM, PHASE, PHASE_DURATION = 0x66, 0x20, 0x23, 0x22, 0x24
-EDGES, PENDING_VEHICLES = 0x54, 0x94
-CURRENT_PROGRAM = 0x29
-"""Getter of the program; PROGRAM is its setter."""
-PARAMETER = 0x7E
-TYPE_INT, TYPE_DOUBLE, TYPE_STRING, TYPE_STRING_LIST, TYPE_COMPOUND = 0x09, 0x0B, 0x0C, 0x0E, 0x0F
-TYPE_POSITION_2D = 0x01
-
+WRONG_LAYOUT = "an answer whose layout does not match its getters"
+BLOCK_SIZE = 32
+"""Lists that are skipped together if all of them are empty: one comparison, of about 1 kB."""
 _STATUS_BYTES = 7  # length, command, result, an empty description's int32
-_VALUE_BYTES = {TYPE_INT: 4, TYPE_DOUBLE: 8}
-_DOUBLE = struct.pack("!B", TYPE_DOUBLE)
-_VEHICLE_VARIABLES = (LANE_POSITION, SPEED, WAITING_TIME)
+_VALUE_BYTES = {tc.TYPE_INTEGER: 4, tc.TYPE_DOUBLE: 8}
+_DOUBLE = struct.pack("!B", tc.TYPE_DOUBLE)
+_VEHICLE_VARIABLES = (tc.VAR_LANEPOSITION, tc.VAR_SPEED, tc.VAR_WAITING_TIME)
 
-SET_OK = bytes((_STATUS_BYTES, SET_TL, 0, 0, 0, 0, 0))
+SET_OK = bytes((_STATUS_BYTES, tc.CMD_SET_TL_VARIABLE, 0, 0, 0, 0, 0))
 """SUMO's answer to a signal command that it accepted."""
-STEPPED = bytes((_STATUS_BYTES, SIMSTEP, 0, 0, 0, 0, 0)) + bytes(4)
+STEPPED = bytes((_STATUS_BYTES, tc.CMD_SIMSTEP, 0, 0, 0, 0, 0)) + bytes(4)
 """SUMO's answer to a step if no client has subscriptions."""
 
 
@@ -68,6 +59,11 @@ def _name(text: str) -> bytes:
     return struct.pack("!i", len(raw)) + raw
 
 
+def _string(text: str) -> bytes:
+    """A string after its type."""
+    return struct.pack("!B", tc.TYPE_STRING) + _name(text)
+
+
 def get(domain: int, variable: int, name: str) -> bytes:
     """Encode a getter of a variable of the object `name`."""
     return command(domain, struct.pack("!B", variable) + _name(name))
@@ -75,31 +71,32 @@ def get(domain: int, variable: int, name: str) -> bytes:
 
 def get_parameter(domain: int, name: str, key: str) -> bytes:
     """Encode a getter of a parameter of the object `name`."""
-    return command(domain, struct.pack("!B", PARAMETER) + _name(name) + struct.pack("!B", TYPE_STRING) + _name(key))
+    return command(domain, struct.pack("!B", tc.VAR_PARAMETER) + _name(name) + _string(key))
 
 
+# a signal shows the same few states again and again
 @functools.lru_cache(maxsize=1 << 14)
 def set_string(domain: int, variable: int, name: str, value: str) -> bytes:
-    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!B", TYPE_STRING) + _name(value))
+    return command(domain, struct.pack("!B", variable) + _name(name) + _string(value))
 
 
 def set_parameter(key: str, value: str) -> bytes:
     """Encode the setting of a parameter of the simulation."""
-    strings = b"".join(struct.pack("!B", TYPE_STRING) + _name(text) for text in (key, value))
-    return command(SET_SIM, struct.pack("!B", PARAMETER) + _name("") + struct.pack("!Bi", TYPE_COMPOUND, 2) + strings)
+    pair = struct.pack("!Bi", tc.TYPE_COMPOUND, 2) + _string(key) + _string(value)
+    return command(tc.CMD_SET_SIM_VARIABLE, struct.pack("!B", tc.VAR_PARAMETER) + _name("") + pair)
 
 
 def set_int(domain: int, variable: int, name: str, value: int) -> bytes:
-    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bi", TYPE_INT, value))
+    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bi", tc.TYPE_INTEGER, value))
 
 
 def set_double(domain: int, variable: int, name: str, value: float) -> bytes:
-    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bd", TYPE_DOUBLE, value))
+    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bd", tc.TYPE_DOUBLE, value))
 
 
 def step(until_s: float) -> bytes:
     """Encode a step to simulated second `until_s`."""
-    return command(SIMSTEP, struct.pack("!d", until_s))
+    return command(tc.CMD_SIMSTEP, struct.pack("!d", until_s))
 
 
 def value_head(domain: int, size: int) -> bytes:
@@ -114,6 +111,7 @@ def value_begin(domain: int, variable: int, name: str) -> bytes:
     return struct.pack("!BB", domain + 0x10, variable) + _name(name)
 
 
+@functools.cache
 def _accepted(identifier: int) -> bytes:
     """The status of a command that SUMO accepted."""
     return struct.pack("!BBBi", _STATUS_BYTES, identifier, 0, 0)
@@ -143,7 +141,7 @@ class MessageSplitter:
 
     @property
     def is_between(self) -> bool:
-        """Whether every message is complete."""
+        """True if every message is complete."""
         return not self._data
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -168,7 +166,7 @@ class NumericGetters:
     """
 
     def __init__(self, variables: Sequence[tuple[int, int, str, int]]) -> None:
-        """`variables`: (domain, variable, object name, TYPE_INT or TYPE_DOUBLE)."""
+        """`variables`: (domain, variable, object name, integer or double), by traci's constants."""
         self.request = b"".join(get(domain, variable, name) for domain, variable, name, _ in variables)
         template = bytearray()
         ints: list[NDArray[np.intp]] = []
@@ -177,7 +175,7 @@ class NumericGetters:
             size = _VALUE_BYTES[kind]
             value = value_begin(domain, variable, name) + struct.pack("!B", kind) + bytes(size)
             template += value_head(domain, len(value)) + value
-            (ints if kind == TYPE_INT else doubles).append(np.arange(len(template) - size, len(template)))
+            (ints if kind == tc.TYPE_INTEGER else doubles).append(np.arange(len(template) - size, len(template)))
         self.size = len(template)
         self._template = bytes(template)
         self._int_bytes = 4 * len(ints)
@@ -195,7 +193,7 @@ class NumericGetters:
         raw[self._positions] = 0  # as in the template
         if not unread.startswith(self._template):
             _raise_first_rejection(answer)
-            raise MalformedMessage("an answer whose layout does not match its getters")
+            raise MalformedMessage(WRONG_LAYOUT)
         return values[: self._int_bytes].view(">i4"), values[self._int_bytes :].view(">f8")
 
 
@@ -204,41 +202,75 @@ class StateGetters:
 
     def __init__(self, lengths: Mapping[str, int]) -> None:
         """`lengths`: number of links by signal."""
-        self.request = b"".join(get(GET_TL, STATE, signal) for signal in lengths)
+        self.request = b"".join(get(tc.CMD_GET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, signal) for signal in lengths)
         self._parts: list[tuple[bytes, bytes, int]] = []
+        """By signal, the begin of its value; all that precedes a state of the expected length; this length."""
         for signal, length in lengths.items():
-            value = value_begin(GET_TL, STATE, signal) + struct.pack("!Bi", TYPE_STRING, length)
-            self._parts.append((_name(signal), value_head(GET_TL, len(value) + length) + value, length))
+            name = value_begin(tc.CMD_GET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, signal)
+            begin = name + struct.pack("!B", tc.TYPE_STRING)
+            head = value_head(tc.CMD_GET_TL_VARIABLE, len(begin) + 4 + length) + begin + struct.pack("!i", length)
+            self._parts.append((begin, head, length))
 
     def decode(self, answer: bytes) -> tuple[list[str], int]:
         """Decode (state per signal, in order; their end in the answer). Raises CommandRejected or MalformedMessage."""
         states, at = [], 0
-        for name, head, length in self._parts:
-            begin = at + len(head)
-            if answer.startswith(head, at) and begin + length <= len(answer):
-                at = begin + length
-                states.append(answer[begin:at].decode("ascii", errors="replace"))
+        for begin, head, length in self._parts:
+            state_at = at + len(head)
+            if answer.startswith(head, at) and state_at + length <= len(answer):
+                at = state_at + length
+                state = answer[state_at:at]
             else:
-                reader = Reader(answer, at)
-                state = reader.value()
-                if not isinstance(state, str) or name not in answer[at : reader.at]:
-                    raise MalformedMessage("an answer whose layout does not match its getters")
-                states.append(state)
-                at = reader.at
+                size_at, at = value_at(answer, at, begin)
+                state, state_end = sized_string(answer, size_at, at)
+                if state_end != at:
+                    raise MalformedMessage(WRONG_LAYOUT)
+            states.append(state.decode("ascii", errors="replace"))
         return states, at
 
 
+class ListGetters:
+    """Getters of lists that are mostly empty; the answer of an empty one is known beforehand."""
+
+    def __init__(self, domain: int, variable: int, names: Sequence[str], empty: bytes) -> None:
+        """`empty`: an empty value, from its type on."""
+        self.request = b"".join(get(domain, variable, name) for name in names)
+        self._begins = [value_begin(domain, variable, name) for name in names]
+        """By object, the begin of its value, up to the type."""
+        values = [begin + empty for begin in self._begins]
+        self._empty = [value_head(domain, len(value)) + value for value in values]
+        """By object, its whole answer while it is empty."""
+        blocks = range(0, len(names), BLOCK_SIZE)
+        self._blocks = [(first, b"".join(self._empty[first : first + BLOCK_SIZE])) for first in blocks]
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def filled(self, answer: bytes, at: int = 0) -> tuple[list[tuple[int, int, int]], int]:
+        """Find the lists that are not empty: ((object's index, begin at its type, end) of each; end of all answers).
+
+        `at`: begin of the first answer. Raises CommandRejected or MalformedMessage.
+        """
+        filled: list[tuple[int, int, int]] = []
+        for first, empty_block in self._blocks:
+            if answer.startswith(empty_block, at):
+                at += len(empty_block)
+                continue
+            for k, empty in enumerate(self._empty[first : first + BLOCK_SIZE], first):
+                if answer.startswith(empty, at):
+                    at += len(empty)
+                else:
+                    begin, at = value_at(answer, at, self._begins[k])
+                    filled.append((k, begin, at))
+        return filled, at
+
+
 class VehicleIdGetters:
-    """Getters of the ids of the vehicles on lanes. Most lanes are empty; the answer of an empty lane is known
-    beforehand."""
+    """Getters of the ids of the vehicles on lanes."""
 
     def __init__(self, lanes: Sequence[str]) -> None:
-        self.request = b"".join(get(GET_LANE, LAST_STEP_VEHICLE_IDS, lane) for lane in lanes)
-        self._lanes: list[tuple[bytes, bytes]] = []
-        """By lane, the begin of its value, up to the number of ids; and its whole answer while it is empty."""
-        for lane in lanes:
-            begin = value_begin(GET_LANE, LAST_STEP_VEHICLE_IDS, lane) + struct.pack("!B", TYPE_STRING_LIST)
-            self._lanes.append((begin, value_head(GET_LANE, len(begin) + 4) + begin + bytes(4)))
+        empty = struct.pack("!Bi", tc.TYPE_STRINGLIST, 0)
+        self._lanes = ListGetters(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lanes, empty)
+        self.request = self._lanes.request
 
     def decode(self, answer: bytes, at: int = 0) -> tuple[list[bytes], list[int]]:
         """Decode (vehicles' ids, each after its size as `VehicleGetters` takes them; number of vehicles by lane).
@@ -246,30 +278,20 @@ class VehicleIdGetters:
         `at`: begin of the first lane's answer. Raises CommandRejected or MalformedMessage.
         """
         names: list[bytes] = []
-        counts: list[int] = []
-        for begin, empty in self._lanes:
-            if answer.startswith(empty, at):
-                at += len(empty)
-                counts.append(0)
-            else:
-                of_lane, at = _sized_strings(answer, at, begin)
-                names += of_lane
-                counts.append(len(of_lane))
+        counts = [0] * len(self._lanes)
+        for lane, begin, end in self._lanes.filled(answer, at)[0]:
+            of_lane = _sized_strings(answer, begin, end)
+            names += of_lane
+            counts[lane] = len(of_lane)
         return names, counts
 
 
-def _sized_strings(answer: bytes, at: int, begin: bytes) -> tuple[list[bytes], int]:
-    """Decode a list of strings without unpacking them: (strings, each after its size; end of the list)."""
-    reader = Reader(answer, at + _STATUS_BYTES)
-    if not answer.startswith(_accepted(GET_LANE), at):
-        Reader(answer, at).status()
-        raise MalformedMessage("an answer to a getter of another kind")
-    end = reader.value_end()
-    at = reader.at + len(begin)
-    if not answer.startswith(begin, reader.at) or at + 4 > end:
-        raise MalformedMessage("an answer whose layout does not match its getters")
-    count = int.from_bytes(answer[at : at + 4])
-    at += 4
+def _sized_strings(answer: bytes, at: int, end: int) -> list[bytes]:
+    """Take a list of strings apart without unpacking them: the strings, each after its size."""
+    if answer[at] != tc.TYPE_STRINGLIST or at + 5 > end:
+        raise MalformedMessage(WRONG_LAYOUT)
+    count = int.from_bytes(answer[at + 1 : at + 5])
+    at += 5
     strings = []
     while at < end:
         size = 4 + int.from_bytes(answer[at : at + 4])
@@ -279,7 +301,7 @@ def _sized_strings(answer: bytes, at: int, begin: bytes) -> tuple[list[bytes], i
         raise MalformedMessage(
             f"a list of {len(strings)} strings that ends at byte {at}, not of {count} that ends at {end}"
         )
-    return strings, end
+    return strings
 
 
 class _VehicleLayout(NamedTuple):
@@ -296,9 +318,11 @@ class _VehicleLayout(NamedTuple):
 @functools.lru_cache(maxsize=1 << 10)
 def _vehicle_layout(size: int) -> _VehicleLayout:
     """The layout for an id that takes `size` bytes, with its own size."""
-    requests = [command(GET_VEHICLE, bytes((variable, *bytes(size))))[:-size] for variable in _VEHICLE_VARIABLES]
-    head = value_head(GET_VEHICLE, 2 + size + 1 + 8)
-    answers = [head + bytes((GET_VEHICLE + 0x10, variable)) for variable in _VEHICLE_VARIABLES]
+    requests = [
+        command(tc.CMD_GET_VEHICLE_VARIABLE, bytes((variable, *bytes(size))))[:-size] for variable in _VEHICLE_VARIABLES
+    ]
+    head = value_head(tc.CMD_GET_VEHICLE_VARIABLE, 2 + size + 1 + 8)
+    answers = [head + bytes((tc.CMD_GET_VEHICLE_VARIABLE + 0x10, variable)) for variable in _VEHICLE_VARIABLES]
     return _VehicleLayout(
         tuple(requests), tuple(answers), struct.Struct("!" + f"{len(head) + 2 + size + 1}sd" * len(answers))
     )
@@ -348,7 +372,7 @@ class VehicleGetters:
         return np.array(values, np.float64).reshape(-1, len(_VEHICLE_VARIABLES)).T, np.array(known, np.bool_)
 
 
-_NEAR_VARIABLES = ((POSITION, TYPE_POSITION_2D), (ANGLE, TYPE_DOUBLE), (SPEED, TYPE_DOUBLE))
+_NEAR_VARIABLES = ((tc.VAR_POSITION, tc.POSITION_2D), (tc.VAR_ANGLE, tc.TYPE_DOUBLE), (tc.VAR_SPEED, tc.TYPE_DOUBLE))
 _NEAR_VALUES = struct.Struct("!3sdd3sd3sd")
 """The variables of a vehicle in a subscription's answer: id of the variable, status and type before each value."""
 _NEAR_HEADS = tuple(bytes((variable, 0, kind)) for variable, kind in _NEAR_VARIABLES)
@@ -360,40 +384,35 @@ def vehicles_near(junction: str, radius_m: float) -> bytes:
 
     A context subscription that ends in the same message: SUMO answers it at once, and sends nothing at later steps.
     """
-    head = struct.pack("!dd", 0.0, 1e9) + _name(junction) + struct.pack("!Bd", GET_VEHICLE, radius_m)
+    subscription = tc.CMD_SUBSCRIBE_JUNCTION_CONTEXT
+    head = struct.pack("!dd", 0.0, 1e9) + _name(junction) + struct.pack("!Bd", tc.CMD_GET_VEHICLE_VARIABLE, radius_m)
     variables = bytes((len(_NEAR_VARIABLES), *(variable for variable, _ in _NEAR_VARIABLES)))
-    return command(JUNCTION_CONTEXT, head + variables) + command(JUNCTION_CONTEXT, head + bytes(1))
+    return command(subscription, head + variables) + command(subscription, head + bytes(1))
 
 
 def decode_vehicles_near(answer: bytes, junction: str) -> NDArray[np.float64]:
     """float64 [vehicles, 4]: x and y in m, angle in degrees, speed in m/s. Raises CommandRejected or
     MalformedMessage."""
-    reader = Reader(answer)
-    reader.status()
-    end = reader.value_end()
-    at = reader.at
-    head = bytes((JUNCTION_CONTEXT + 0x10,)) + _name(junction) + bytes((GET_VEHICLE, len(_NEAR_VARIABLES)))
-    if answer[at : at + len(head)] != head:
-        raise MalformedMessage("an answer whose layout does not match its subscription")
-    at += len(head)
-    (count,) = struct.unpack_from("!i", answer, at)
-    at += 4
-    position, angle, speed = _NEAR_HEADS
+    what = bytes((tc.CMD_GET_VEHICLE_VARIABLE, len(_NEAR_VARIABLES)))
+    begin = bytes((tc.CMD_SUBSCRIBE_JUNCTION_CONTEXT + 0x10,)) + _name(junction) + what
+    at, end = value_at(answer, 0, begin)
     values = []
     try:
+        (count,) = struct.unpack_from("!i", answer, at)
+        at += 4
         while at < end:
             at += 4 + int.from_bytes(answer[at : at + 4])
             before_position, x, y, before_angle, deg, before_speed, mps = _NEAR_VALUES.unpack_from(answer, at)
-            if before_position != position or before_angle != angle or before_speed != speed:
-                raise MalformedMessage("an answer whose layout does not match its subscription")
+            if (before_position, before_angle, before_speed) != _NEAR_HEADS:
+                raise MalformedMessage(WRONG_LAYOUT)
             values.append((x, y, deg, mps))
             at += _NEAR_VALUES.size
     except struct.error:
         raise MalformedMessage(f"an answer that ends at byte {len(answer)}, inside a vehicle") from None
     if at != end or len(values) != count:
         raise MalformedMessage(f"{len(values)} vehicles that end at byte {at}, not {count} that end at {end}")
-    reader.at = end
-    reader.status()  # of the subscription's end
+    if Reader(answer, end).status() != tc.CMD_SUBSCRIBE_JUNCTION_CONTEXT:
+        raise MalformedMessage("an answer to a command other than the subscription's end")
     return np.array(values, np.float64).reshape(-1, 4)
 
 
@@ -403,8 +422,43 @@ def _skip_rejections(answer: bytes, at: int, count: int) -> int:
     for _ in range(count):
         with contextlib.suppress(CommandRejected):
             reader.status()
-            raise MalformedMessage("an answer whose layout does not match its getters")
+            raise MalformedMessage(WRONG_LAYOUT)
     return reader.at
+
+
+def check_stepped(answer: bytes) -> None:
+    """Check the answer to a step. Raises CommandRejected or MalformedMessage.
+
+    Subscription results that follow its status belong to other clients.
+    """
+    if answer != STEPPED and Reader(answer).status() != tc.CMD_SIMSTEP:
+        raise MalformedMessage("an answer to a command other than the step")
+
+
+def value_at(answer: bytes, at: int, begin: bytes) -> tuple[int, int]:
+    """Find the value of a getter whose answer is at `at`: (position behind its begin, its end).
+
+    `begin`: the first bytes of the value, up to what is not known of it. Raises CommandRejected or MalformedMessage.
+    """
+    accepted = _accepted(begin[0] - 0x10)
+    if not answer.startswith(accepted, at):
+        Reader(answer, at).status()
+        raise MalformedMessage("an answer to a getter of another kind")
+    reader = Reader(answer, at + len(accepted))
+    end = reader.value_end()
+    known_end = reader.at + len(begin)
+    if not answer.startswith(begin, reader.at) or known_end >= end:
+        raise MalformedMessage(WRONG_LAYOUT)
+    return known_end, end
+
+
+def sized_string(answer: bytes, at: int, end: int) -> tuple[bytes, int]:
+    """Decode (a string's bytes, its end). `end`: of the value that contains it. Raises MalformedMessage."""
+    size = int.from_bytes(answer[at : at + 4])
+    string_at = at + 4
+    if string_at + size > end:
+        raise MalformedMessage(f"a string of {size} bytes, but {max(end - string_at, 0)} remain")
+    return answer[string_at : string_at + size], string_at + size
 
 
 def _raise_first_rejection(answer: bytes) -> None:
@@ -436,11 +490,7 @@ class Reader:
         return values
 
     def _string(self) -> str:
-        (size,) = self._take("!i")
-        if not 0 <= size <= self.remaining:
-            raise MalformedMessage(f"a string of {size} bytes, but {self.remaining} remain")
-        raw = self._answer[self.at : self.at + size]
-        self.at += size
+        raw, self.at = sized_string(self._answer, self.at, len(self._answer))
         return raw.decode(errors="replace")
 
     def _length(self) -> int:
@@ -449,9 +499,12 @@ class Reader:
 
     def status(self) -> int:
         """Read a status and return its command id. Raises CommandRejected if it is an error."""
-        self._length()
+        begin = self.at
+        end = begin + self._length()
         identifier, result = self._take("!BB")
         text = self._string()
+        if self.at != end:
+            raise MalformedMessage(f"a status that ends at byte {self.at}, not {end}")
         if result:
             raise CommandRejected(text or f"command 0x{identifier:02x} failed")
         return identifier
@@ -477,9 +530,9 @@ class Reader:
         self._string()
         (kind,) = self._take("!B")
         value: str | list[str]
-        if kind == TYPE_STRING:
+        if kind == tc.TYPE_STRING:
             value = self._string()
-        elif kind == TYPE_STRING_LIST:
+        elif kind == tc.TYPE_STRINGLIST:
             (count,) = self._take("!i")
             if not 0 <= count <= self.remaining:
                 raise MalformedMessage(f"a list of {count} strings in {self.remaining} bytes")
@@ -489,8 +542,3 @@ class Reader:
         if self.at != end:
             raise MalformedMessage(f"a value that ends at byte {self.at}, not {end}")
         return value
-
-    def stepped(self) -> None:
-        """Check the status of a step. Subscription results that follow belong to other clients."""
-        if self.status() != SIMSTEP:
-            raise MalformedMessage("an answer to a command other than the step")

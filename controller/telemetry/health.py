@@ -60,8 +60,7 @@ class Health:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether there was no beat for STALE_TIMEOUT_S, also while the signals are released, as for systemd's
-        watchdog."""
+        """True if there was no beat for STALE_TIMEOUT_S, also while signals are released, as for systemd's watchdog."""
         return self._state != "starting" and self._clock() - self._beat_s > STALE_TIMEOUT_S
 
     def status(self) -> tuple[bool, str]:

@@ -1,6 +1,7 @@
 """Prometheus metrics of a controller; the registry is passed in."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -24,6 +25,12 @@ MISSING_REASONS = {
     "ContractChanged": "contract_changed",
 }
 """Label of a missing answer, by the class of its error; `other` for all other classes."""
+
+
+SPEED_TEXT = "Simulated seconds per wall second that the run keeps; 0: as fast as possible"
+LATENESS_TEXT = "Wall time by which the newest step began after the schedule of the run's speed"
+LATE_STEPS_TEXT = "Steps that began more than 0.1 s of wall time after their schedule"
+LOST_TEXT = "Wall time by which the schedule was moved because the run did not keep its speed"
 
 
 class ControllerMetrics:
@@ -99,13 +106,24 @@ class ControllerMetrics:
 
     def report_model_numbers(self, numbers: Callable[[], Mapping[str, int]]) -> None:
         """Add a metric of the model number by TL. `numbers` returns it and is called at each scrape."""
-        self.registry.register(_ModelNumbers(numbers))
+
+        def collect() -> Iterable[Metric]:
+            text = "Model number of a TL's newest answer"
+            yield _gauges("controller_model_number", text, "tl", numbers())
+
+        self.registry.register(_Collected(collect))
 
     def report_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
         """Add certificates to the metric of their expiry by file. `expiries` returns it and is called at each
         scrape."""
+
+        def collect() -> Iterable[Metric]:
+            text = "When the first certificate of a TLS file expires, in s since 1970"
+            by_file = {file: expiry_s for each in self._expiries for file, expiry_s in each().items()}
+            yield _gauges("controller_certificate_expiry_timestamp_seconds", text, "file", by_file)
+
         if not self._expiries:
-            self.registry.register(_CertificateExpiries(self._expiries))
+            self.registry.register(_Collected(collect))
         self._expiries.append(expiries)
 
     def report_alarms(self, alarms: Alarms) -> None:
@@ -114,11 +132,38 @@ class ControllerMetrics:
 
     def report_pace(self, state: Callable[[], PaceState]) -> None:
         """Add the metrics of the run's pace. `state` returns it and is called at each scrape."""
-        self.registry.register(_PaceMetrics(state))
+
+        def collect() -> Iterable[Metric]:
+            pace = state()
+            for kind, name, text, value in (
+                (GaugeMetricFamily, "paused", "1: an operator has paused the run; 0: it runs", pace.is_paused),
+                (GaugeMetricFamily, "speed", SPEED_TEXT, pace.speed),
+                (GaugeMetricFamily, "lateness_seconds", LATENESS_TEXT, pace.lateness_s),
+                (CounterMetricFamily, "late_steps", LATE_STEPS_TEXT, pace.late_steps),
+                (CounterMetricFamily, "lost_seconds", LOST_TEXT, pace.lost_s),
+            ):
+                yield kind(f"controller_{name}", text, value=float(value))
+
+        self.registry.register(_Collected(collect))
 
     def report_traffic(self, traffic: TrafficMeter) -> None:
         """Add the metrics of traffic by TL."""
         self.registry.register(traffic)
+
+
+@dataclass(frozen=True)
+class _Collected:
+    """Metrics whose values are asked for at each scrape."""
+
+    collect: Callable[[], Iterable[Metric]]
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    """A gauge with a sample for each value of a label."""
+    family = GaugeMetricFamily(name, text, labels=(label,))
+    for key, value in dict(values).items():
+        family.add_metric((key,), value)
+    return family
 
 
 class RecordMetrics:
@@ -135,54 +180,3 @@ class RecordMetrics:
             registry=registry,
         )
         self.bytes = Counter("controller_recorded_bytes", "Bytes of the record's files", registry=registry)
-
-
-class _ModelNumbers:
-    """Collects the model number of each TL's newest answer."""
-
-    def __init__(self, numbers: Callable[[], Mapping[str, int]]) -> None:
-        self._numbers = numbers
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        family = GaugeMetricFamily("controller_model_number", "Model number of a TL's newest answer", labels=("tl",))
-        for tl, number in dict(self._numbers()).items():
-            family.add_metric((tl,), number)
-        yield family
-
-
-class _CertificateExpiries:
-    """Collects when the certificates in use expire."""
-
-    def __init__(self, expiries: Iterable[Callable[[], Mapping[str, float]]]) -> None:
-        self._expiries = expiries
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        family = GaugeMetricFamily(
-            "controller_certificate_expiry_timestamp_seconds",
-            "When the first certificate of a TLS file expires, in s since 1970",
-            labels=("file",),
-        )
-        for expiries in self._expiries:
-            for file, expiry_s in expiries().items():
-                family.add_metric((file,), expiry_s)
-        yield family
-
-
-class _PaceMetrics:
-    """Collects whether the run is paused, and how late it is."""
-
-    def __init__(self, state: Callable[[], PaceState]) -> None:
-        self._state = state
-
-    def collect(self) -> Iterable[Metric]:
-        state = self._state()
-        paused = "1: an operator has paused the run; 0: it runs"
-        yield GaugeMetricFamily("controller_paused", paused, value=float(state.is_paused))
-        speed = "Simulated seconds per wall second that the run keeps; 0: as fast as possible"
-        yield GaugeMetricFamily("controller_speed", speed, value=state.speed)
-        lateness = "Wall time by which the newest step began after the schedule of the run's speed"
-        yield GaugeMetricFamily("controller_lateness_seconds", lateness, value=state.lateness_s)
-        late = "Steps that began more than 0.1 s of wall time after their schedule"
-        yield CounterMetricFamily("controller_late_steps", late, value=state.late_steps)
-        lost = "Wall time by which the schedule was moved because the run did not keep its speed"
-        yield CounterMetricFamily("controller_lost_seconds", lost, value=state.lost_s)

@@ -133,8 +133,7 @@ class RunLog:
             log.log(level, "%s%s at %g: %s -> %s%s", count, named, now, old.name, new.name, reason)
 
     def summary(self, loop: DecisionLoop) -> None:
-        """Log one line about the run so far, and a warning about TLs that the safety rules overrule often, each TL
-        once."""
+        """Log one line about the run so far, and warn once of each TL that the safety rules overrule often."""
         values = figures(loop.counters)
         modes = Counter(intersection.control_name for intersection in loop.intersections.values())
         log.info(

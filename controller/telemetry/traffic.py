@@ -4,6 +4,7 @@ Nothing is read from SUMO for these figures: lanes are read when a TL decides, s
 The figures are computed while SUMO simulates, so they delay no decision. All times are simulated.
 """
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -41,27 +42,27 @@ class TrafficMeter:
         """`contracts`: of the controlled TLs; their signals in this order are those of the events."""
         self._tls = [contract.tl for contract in contracts]
         self._index = {tl: k for k, tl in enumerate(self._tls)}
-        self._lanes_of = [
-            list(dict.fromkeys(lane for signal in contract.signals for lane in signal.lane_ids))
-            for contract in contracts
-        ]
+        self._lanes_of: list[list[str]] = []
+        self._green_links: list[_GreenLinks] = []
+        signal_tl: list[int] = []
+        links: list[int] = []
+        for k, contract in enumerate(contracts):
+            lanes = [lane for signal in contract.signals for lane in signal.lane_ids]
+            self._lanes_of.append(list(dict.fromkeys(lanes)))
+            for signal_id in contract.signal_ids:
+                is_vehicle_link = [length_m == 0 for length_m in street.signals[signal_id].crossing_m]
+                self._green_links.append(_GreenLinks(is_vehicle_link))
+                signal_tl.append(k)
+                links.append(sum(is_vehicle_link))
         self._rows_of: list[Rows] = []
-        self._batches: dict[tuple[str, ...], tuple[Rows, Rows, Rows]] = {}
-        """By TLs that are due: (their indices, rows of their lanes, place of each row's TL among them)."""
+        self._batch_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_batch)
         count = len(self._tls)
         self._queue: Floats = np.full(count, np.nan)
         self._read_s: Floats = np.full(count, np.nan)
         self._delay_s: Floats = np.zeros(count)
         self._has_delay = np.zeros(count, bool)
-        vehicle_links = [
-            [length == 0 for length in street.signals[s].crossing_m] for c in contracts for s in c.signal_ids
-        ]
-        self._green_links = [_GreenLinks(links) for links in vehicle_links]
-        self._signal_tl: Rows = np.array(
-            [k for k, contract in enumerate(contracts) for _ in contract.signal_ids], np.intp
-        )
-        links = np.bincount(self._signal_tl, [sum(links) for links in vehicle_links], count)
-        self._links: Floats = np.maximum(links, 1.0)
+        self._signal_tl: Rows = np.array(signal_tl, np.intp)
+        self._links: Floats = np.maximum(np.bincount(self._signal_tl, links, count), 1.0)
         self._green: Floats = np.zeros(count)
         self._weight = 0.0
 
@@ -69,7 +70,7 @@ class TrafficMeter:
         """Set the lanes of the readings, in their order."""
         row = {lane: k for k, lane in enumerate(lanes)}
         self._rows_of = [np.array([row[lane] for lane in lanes_of], np.intp) for lanes_of in self._lanes_of]
-        self._batches.clear()
+        self._batch_of.cache_clear()
 
     def add(self, event: DecisionEvent) -> None:
         for shown in event.shown:
@@ -82,20 +83,20 @@ class TrafficMeter:
 
     def _add_readings(self, tls: tuple[str, ...], readings: Readings, now: float) -> None:
         """Add the readings of second `now`. `tls`: those that were read."""
-        if tls not in self._batches:
-            if len(self._batches) > MAX_CACHED_BATCHES:
-                self._batches.clear()
-            due: Rows = np.array([self._index[tl] for tl in tls], np.intp)
-            rows = [self._rows_of[k] for k in due]
-            places: Rows = np.repeat(np.arange(len(due)), [len(each) for each in rows])
-            self._batches[tls] = due, np.concatenate([np.zeros(0, np.intp), *rows]), places
-        due, lane_rows, places = self._batches[tls]
+        due, lane_rows, places = self._batch_of(tls)
         interval_s = now - self._read_s[due]
         is_counted = interval_s <= MAX_READING_INTERVAL_S  # false for the first reading, whose interval is NaN
         self._delay_s[due[is_counted]] += self._queue[due[is_counted]] * interval_s[is_counted]
         self._has_delay[due] = is_counted
         self._queue[due] = np.bincount(places, readings.halting[lane_rows], len(due))
         self._read_s[due] = now
+
+    def _new_batch(self, tls: tuple[str, ...]) -> tuple[Rows, Rows, Rows]:
+        """(Indices of TLs, rows of their lanes, place of each row's TL among them)."""
+        due: Rows = np.array([self._index[tl] for tl in tls], np.intp)
+        rows = [self._rows_of[k] for k in due]
+        places: Rows = np.repeat(np.arange(len(due)), [len(each) for each in rows])
+        return due, np.concatenate([np.zeros(0, np.intp), *rows]), places
 
     def _add_shown(self, shown: Shown) -> None:
         kept = math.exp((shown.begin_s - shown.end_s) / GREEN_SHARE_TIME_S)

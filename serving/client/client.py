@@ -163,9 +163,7 @@ class Client:
             # each call that ends starts the next, so a model that hangs does not delay the others
             model, call = done.get()
             try:
-                results[model] = messages.parse_prediction(call.result())
-            except grpc.RpcError as error:
-                results[model] = _serving_error(error)
+                results[model] = messages.parse_prediction(_response(call.result))
             except ServingError as error:
                 results[model] = error
             send(1)
@@ -284,24 +282,15 @@ class Client:
     def _call_metadata(self, model: str, version: Version, timeout_s: float) -> pb.GetModelMetadataResponse:
         spec = messages.model_spec(model, version, "")
         request = pb.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
-        try:
-            response = self._metadata(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise _serving_error(error) from None
-        if not isinstance(response, pb.GetModelMetadataResponse) or "signature_def" not in response.metadata:
+        response: pb.GetModelMetadataResponse = _response(lambda: self._metadata(request, timeout=timeout_s))
+        if "signature_def" not in response.metadata:
             raise InvalidResponse(f"the metadata of {model} has no signatures")
         return response
 
     def status(self, model: str, timeout_s: float = 5.0) -> list[pb.ModelVersionStatus]:
         """States of a model's versions, newest first. Raises ServingError."""
         request = pb.GetModelStatusRequest(model_spec=messages.model_spec(model, None, ""))
-        try:
-            response = self._status(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise _serving_error(error) from None
-        if response is messages.UNPARSABLE:
-            raise InvalidResponse(f"the status of {model} cannot be parsed")
-        return list(response.model_version_status)
+        return list(_response(lambda: self._status(request, timeout=timeout_s)).model_version_status)
 
     def close(self) -> None:
         with self._connect_lock:
@@ -311,12 +300,15 @@ class Client:
                 self._previous_channel.close()
 
     def _call_predict(self, request: pb.PredictRequest, timeout_s: float) -> Outputs:
-        try:
-            response = self._predict(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise _serving_error(error) from None
-        return messages.parse_prediction(response).outputs
+        return messages.parse_prediction(_response(lambda: self._predict(request, timeout=timeout_s))).outputs
 
 
-def _serving_error(error: Any) -> ServingError:
-    return from_status(error.code().name, error.details() or "")
+def _response(call: Callable[[], Any]) -> Any:
+    """The response message of a call. Raises ServingError."""
+    try:
+        response = call()
+    except grpc.RpcError as error:
+        raise from_status(error.code().name, error.details() or "") from None
+    if response is messages.UNPARSABLE:
+        raise InvalidResponse("the response cannot be parsed")
+    return response

@@ -218,31 +218,13 @@ def _observation(text: str) -> NDArray[np.float32]:
         elif path.suffix == ".json":
             values = json.loads(path.read_text(encoding="utf-8"))
         else:
-            values = _numbers(text)
+            values = [float(number) for number in text.split(",")]
         return np.asarray(values, np.float32).reshape(-1)
     except (OSError, ValueError, TypeError, EOFError, OverflowError, RecursionError, BadZipFile) as error:
         raise InputError(
-            f"--observation {text!r}: cannot be read as one list of numbers ({first_line(error)}); pass numbers "
-            "separated by commas, a .npy or .json file, - for JSON on stdin, or zeros"
+            f"--observation {text[:MAX_SHOWN_CHARS]!r}: not a list of numbers ({first_line(error)}); "
+            "pass numbers separated by commas, a .npy or .json file, - for JSON on stdin, or zeros"
         ) from None
-
-
-def _numbers(text: str) -> list[float]:
-    """Numbers separated by commas. Raises InputError."""
-    values = []
-    for part in text.split(","):
-        try:
-            values.append(float(part))
-        except ValueError:
-            if not part.strip():
-                reason = "a number is missing at a comma" if "," in text else "it is empty"
-            else:
-                reason = f"{part.strip()[:MAX_SHOWN_CHARS]!r} is not a number"
-            raise InputError(
-                f"--observation {text[:MAX_SHOWN_CHARS]!r}: {reason}; pass numbers separated by commas, such as "
-                "1,0,0.5, a .npy or .json file, - for JSON on stdin, or zeros"
-            ) from None
-    return values
 
 
 def _status_rows(client: Client, models: Sequence[str], timeout_s: float) -> list[tuple[str, str, str, str]]:

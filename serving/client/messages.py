@@ -85,10 +85,8 @@ def deserializer(message_type: Any) -> Any:
     return parse
 
 
-def parse_prediction(response: Any) -> Prediction:
+def parse_prediction(response: pb.PredictResponse) -> Prediction:
     """The arrays of a PredictResponse. Raises InvalidResponse."""
-    if response is UNPARSABLE:
-        raise InvalidResponse("the response cannot be parsed")
     try:
         outputs = {key: to_array(tensor) for key, tensor in response.outputs.items()}
     except TensorError as error:

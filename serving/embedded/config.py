@@ -13,10 +13,16 @@ from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.rest.request_body import MAX_BODY_BYTES
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
-MAX_LOGS_MB = 1024
-"""Default limit of all prediction logs together, in MiB."""
 MAX_MESSAGE_MB = 64
 """Default limit of a request over gRPC, in MiB: 400 times that of a fleet of 1,000 TLs with 40 numbers each."""
+
+
+def default_threads() -> int:
+    """One thread a core, at least two: Python runs one at a time, so more only add context switches.
+
+    (`python -m benchmarks.concurrent_callers --threads 8`)
+    """
+    return max(2, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Ssl:
     custom_ca: bytes
     """CA bundle that verifies clients; empty: no client certificate is requested."""
     client_verify: bool
-    """Whether a client must present a certificate (mTLS)."""
+    """A client must present a certificate (mTLS)."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +57,8 @@ class ServerConfig:
     """gRPC port; 0: the system chooses."""
     poll_s: float = 1.0
     """Wall time between polls of the file system for new versions; 0: poll once; negative: never."""
-    threads: int = field(default_factory=lambda: max(2, os.cpu_count() or 1))
-    """Concurrent calls. Python runs one thread at a time, so more threads than cores only add context switches
-    (`python -m benchmarks.concurrent_callers --threads 8`)."""
+    threads: int = field(default_factory=default_threads)
+    """Concurrent calls."""
     max_queued_calls: int = 1000
     """Calls that may wait for a thread; further ones are answered RESOURCE_EXHAUSTED."""
     drain_s: float = 5.0
@@ -72,18 +77,14 @@ class ServerConfig:
     """File that `ssl` was read from; it may be replaced while the server runs."""
     warm_up: bool = True
     health: bool = True
-    """Whether grpc.health.v1.Health is served."""
+    """Serve grpc.health.v1.Health."""
     rest: RestConfig | None = None
     allow_any_operation: bool = False
-    """Whether models may contain operations that are not in `serving.graph_operations`, such as reading files."""
+    """Load models with operations that are not in `serving.graph_operations`, such as reading files, too."""
     reload_rpc: bool = True
-    """Whether HandleReloadConfigRequest is answered."""
+    """Answer HandleReloadConfigRequest."""
     models_root: Path | None = None
     """Folder in which the models of reload requests must lie; None: the folder of the models at the start."""
-    logs_root: Path | None = None
-    """Folder in which prediction logs must lie; None: a logging_config is refused."""
-    logs_max_bytes: int = MAX_LOGS_MB << 20
-    """Limit of all prediction logs together."""
     max_message_bytes: int = MAX_MESSAGE_MB << 20
     """Maximum size of a request over gRPC."""
 

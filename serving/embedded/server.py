@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from grpc import StatusCode
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from city.errors import InputError, path_errors_as_input_errors
@@ -28,17 +29,16 @@ from serving.embedded.config import ServerConfig, port_error
 from serving.embedded.models import model_config, models_root
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
-from serving.embedded.prediction_log.prediction_log import PredictionLog
 from serving.embedded.rest.server import RestServer
 from serving.embedded.rpc import reflection
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
 from serving.embedded.rpc.get_model_status import get_model_status
 from serving.embedded.rpc.grpc_method import GrpcMethod
 from serving.embedded.rpc.handle_reload_config_request import handle_reload_config_request, switched_off
-from serving.embedded.rpc.predict import logged_predict, predict
+from serving.embedded.rpc.predict import predict
 from serving.embedded.rpc.unimplemented import RPCS as UNIMPLEMENTED_RPCS
-from serving.embedded.rpc.unimplemented import unimplemented_rpc
-from serving.embedded.status import StatusError, aborted
+from serving.embedded.rpc.unimplemented import unimplemented
+from serving.embedded.status import StatusError
 from serving.embedded.telemetry.logs import event, log
 from serving.embedded.telemetry.metrics import ServerMetrics
 from serving.embedded.tensorflow.library import library
@@ -57,11 +57,6 @@ _OPTIONS: dict[str, int | str] = {
 }
 
 
-def _options(config: ServerConfig) -> dict[str, int | str]:
-    """gRPC's options."""
-    return {**_OPTIONS, "grpc.max_receive_message_length": config.max_message_bytes, **dict(config.channel_arguments)}
-
-
 class Server:
     """An embedded server; `start` returns once the models are served and the ports are open."""
 
@@ -72,27 +67,27 @@ class Server:
         self._polling = threading.Thread(target=self._poll, name="versions", daemon=True)
         self.metrics = ServerMetrics()
         try:
-            self.metrics.build = {"version": VERSION, "tensorflow": library().Version().decode()}
+            self.metrics.build.info({"version": VERSION, "tensorflow": library().Version().decode()})
         except (ImportError, OSError, AttributeError) as error:
             raise InputError(f"TensorFlow's library cannot be opened: {error}") from None
         self.manager = ModelManager(self._load, self._stopping, config.loading, self.metrics)
-        self.metrics.states = self.manager.versions_by_state
+        self.metrics.report_versions(self.manager.versions_by_state)
         self._config_lock = threading.Lock()
         """Held from reading the configuration until it is applied: a poll must not undo a reload that it waited for."""
         self._reload_lock = threading.Lock()
         self._configs: Mapping[str, ModelConfig] = config.models
         self._models_root = config.models_root or config.models_dir or models_root.common_folder(config.models)
-        self._prediction_log = PredictionLog(config.logs_root, config.logs_max_bytes, self.metrics)
         self._is_reconfigured = False
-        """Whether a reload has replaced the models of the command line."""
+        """A reload has replaced the models of the command line."""
         self._health = health.HealthServicer()
         self._set_health(serving=False)
         # two threads: one for GetModelStatus while a reload, of which only one runs, occupies the other for minutes
         self._model_service_pool = futures.ThreadPoolExecutor(2, thread_name_prefix="model_service")
+        limit = {"grpc.max_receive_message_length": config.max_message_bytes}
         self._server = grpc.server(
             futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
             maximum_concurrent_rpcs=config.threads + config.max_queued_calls,
-            options=list(_options(config).items()),
+            options=list({**_OPTIONS, **limit, **dict(config.channel_arguments)}.items()),
         )
         self._add_services()
         self._rest: RestServer | None = None
@@ -116,14 +111,11 @@ class Server:
         return session
 
     def _add_services(self) -> None:
-        manager = self.manager
-
-        partial = functools.partial
-        run = partial(predict, manager, self.metrics.count_run)
+        manager, partial = self.manager, functools.partial
         prediction_rpcs: dict[str, tuple[Any, Any]] = {
-            "Predict": (partial(logged_predict, run, self._prediction_log), wire.PredictRequest),
+            "Predict": (partial(predict, manager, self.metrics), wire.PredictRequest),
             "GetModelMetadata": (partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
-            **{name: (unimplemented_rpc(name), message) for name, message in UNIMPLEMENTED_RPCS.items()},
+            **{name: (partial(unimplemented, name), message) for name, message in UNIMPLEMENTED_RPCS.items()},
         }
         reload = partial(handle_reload_config_request, self._reconfigure_on_request, self.metrics)
         model_rpcs: dict[str, tuple[Any, Any]] = {
@@ -164,13 +156,9 @@ class Server:
             raise InputError(f"{config.models_dir}: cannot be read: {error.strerror}") from None
         if self._stopping.is_set():
             return
-        self._prediction_log.configure(model_config.logging_configs(config.models))
         self._listen()
         if rest := config.rest:
-            self._rest = RestServer(
-                self.manager, self.metrics, config.host, rest.port, rest.threads, rest.timeout_s, rest.metrics_path,
-                rest.max_body_bytes, self._prediction_log,
-            )  # fmt: skip
+            self._rest = RestServer(self.manager, self.metrics, config.host, rest)
             self._rest.start()
         self._set_health(serving=True)
         self._server.start()
@@ -241,8 +229,6 @@ class Server:
         # Wait for the poll in progress
         if self._polling.is_alive():
             self._polling.join()
-        # Write the last logs
-        self._prediction_log.close()
         self._model_service_pool.shutdown(wait=False)
         self.manager.close()
 
@@ -265,14 +251,12 @@ class Server:
 
     def reconfigure(self, configs: Mapping[str, ModelConfig]) -> None:
         """Replace the whole configuration, or leave it unchanged. Raises StatusError; ABORTED during another reload."""
-        self._prediction_log.check(model_config.logging_configs(configs))
         if not self._reload_lock.acquire(blocking=False):
-            raise aborted("another reload is in progress; try again when it has ended")
+            raise StatusError(StatusCode.ABORTED, "another reload is in progress; try again when it has ended")
         try:
             with self._config_lock:
                 self.manager.reconfigure(configs, time.monotonic())
                 self._configs, self._is_reconfigured = configs, True
-                self._prediction_log.configure(model_config.logging_configs(configs))
         finally:
             self._reload_lock.release()
 

@@ -9,6 +9,10 @@ from google.protobuf.message import Message
 from city.errors import InputError
 
 _Message = TypeVar("_Message", bound=Message)
+NO_REQUEST_LOG = (
+    "this server logs no requests; leave logging_config out (greenserve control --record keeps what was asked)"
+)
+"""Error about a model's logging_config."""
 
 
 def read(path: Path, message: _Message) -> _Message:
@@ -21,6 +25,5 @@ def read(path: Path, message: _Message) -> _Message:
         # our messages are TensorFlow Serving's, in a package of their own
         name = message.DESCRIPTOR.name
         text = str(error).replace(f"{message.DESCRIPTOR.file.package}.", "tensorflow.serving.")
-        raise InputError(
-            f"{path}: Error parsing text-format tensorflow.serving.{name}: {text}; correct the file"
-        ) from None
+        remedy = NO_REQUEST_LOG if '"logging_config"' in text else "correct the file"
+        raise InputError(f"{path}: not a tensorflow.serving.{name}: {text}; {remedy}") from None

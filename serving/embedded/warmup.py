@@ -10,10 +10,9 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from city.errors import first_line
-from protos import predict_pb2 as wire
 from protos import prediction_log_pb2 as pb
 from serving.embedded.models.servable import LoadError, Servable
-from serving.embedded.rpc.predict import predict
+from serving.embedded.rpc.predict import run_request
 from serving.embedded.status import StatusError
 
 _RECORDS = Path("assets.extra") / "tf_serving_warmup_requests"
@@ -26,28 +25,15 @@ def warm_up(path: Path, servable: Servable) -> None:
     file = path / _RECORDS
     if not file.is_file():
         return
-    models = _OneServable(servable)
     try:
         for number, data in enumerate(_records(file.read_bytes())):
             if number >= MAX_RECORDS:
                 raise LoadError(f"{file}: more than {MAX_RECORDS} warm-up records; remove some")
             record = pb.PredictionLog.FromString(data)
             if record.HasField("predict_log"):
-                request = record.predict_log.request
-                request.model_spec.SetInParent()  # a record may omit the model
-                predict(models, lambda model, seconds: None, request)
+                run_request(servable, record.predict_log.request)
     except (DecodeError, StatusError, OSError, struct.error) as error:
         raise LoadError(f"a warm-up record failed: {first_line(error)}") from error
-
-
-class _OneServable:
-    """Stand-in for the model manager: finds this servable for every model spec."""
-
-    def __init__(self, servable: Servable) -> None:
-        self._servable = servable
-
-    def find(self, spec: wire.ModelSpec) -> tuple[int, Servable]:
-        return 0, self._servable
 
 
 def _records(data: bytes) -> Iterator[bytes]:

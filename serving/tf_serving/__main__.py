@@ -11,7 +11,8 @@ request them by number until they have moved.
 
 import argparse
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city import config as city_config
@@ -115,99 +116,134 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
 
 
 def _write(args: argparse.Namespace) -> None:
+    """Write the files of all servers. Raises InputError, NotLoaded."""
     city_file = args.city or Path("city.toml")
-    city = city_config.load(city_file) if args.city is not None or city_file.exists() else city_config.City(city_file)
+    has_city = args.city is not None or city_file.exists()
+    city = city_config.load(city_file) if has_city else city_config.City(city_file)
     models_dir = args.models_dir or city.serving.models_dir
-    if not models_dir.is_dir():
-        raise InputError(f"{models_dir}: no such folder; export models into it first (greenserve export --tl all)")
-    available = {name: sorted(versions) for name, versions in version_files.scan(models_dir).items()}
-    if not available:
-        raise InputError(f"{models_dir}: no models in this folder; export some first (greenserve export --tl all)")
-    selected = _select_versions(args.model, available, args.latest, models_dir)
-    districts = city.serving.districts
-    if args.shards is not None:
-        if districts:
-            raise InputError(
-                f"--shards: {city_file} has districts already; leave --shards out, or remove them from the file"
-            )
-        districts = _shards(list(city.tls) or list(available), args.shards)
-    if args.server is not None and districts:
-        raise InputError(
-            f"--server is for one server, and {city_file} has districts; leave it out, and run this again with --loaded"
-        )
+    available = _available_versions(models_dir)
+    selected = _select_versions(args, available, models_dir)
+    districts = _districts(args, city, available)
     fleets = {district.fleet for district in districts.values()} if districts else None
-    members = set() if args.all_models else config_files.fleet_members(models_dir, selected, fleets)
-    if fleet_tls := members.intersection(item.partition("=")[0] for item in args.model):
+
+    def fleet_members(models: Mapping[str, Versions]) -> set[str]:
+        return set() if args.all_models else config_files.fleet_members(models_dir, models, fleets)
+
+    if fleet_tls := fleet_members(selected).intersection(item.partition("=")[0] for item in args.model):
         raise InputError(
             f"--model: {', '.join(sorted(fleet_tls))} is in a fleet, which is served instead; pass --all-models too"
         )
-    ssl = _ssl(args)
-    for folder, models in _models_by_server(list(available), districts).items():
-        _write_server(args, models_dir, args.out / folder, {model: selected[model] for model in models}, fleets, ssl)
+    files = ServerFiles({}, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), _ssl(args))
+    for folder, names in _models_by_server(list(available), districts).items():
+        target = {name: selected[name] for name in names}
+        publication = _Publication(models_dir, fleet_members, files, args.out / folder, target)
+        if args.server is None:
+            publication.write(args.loaded)
+        else:
+            publication.write_with_server(args.server)
     if args.shards is not None:
         whole_files.write(args.out / "districts.toml", _districts_text(districts), "pass another --out")
         print(f"{args.out / 'districts.toml'}: add these tables to {city_file}")
 
 
-def _write_server(
-    args: argparse.Namespace, models_dir: Path, out: Path, target: Mapping[str, Versions],
-    fleets: Collection[str] | None,
-    ssl: SSLConfig | None,
-) -> None:  # fmt: skip
-    """Write the files of one server. Raises InputError, NotLoaded."""
+def _available_versions(models_dir: Path) -> dict[str, list[int]]:
+    """Model -> versions in its folder, ascending. Raises InputError if there is none."""
+    if not models_dir.is_dir():
+        raise InputError(f"{models_dir}: no such folder; export models into it first (greenserve export --tl all)")
+    available = {name: sorted(versions) for name, versions in version_files.scan(models_dir).items()}
+    if not available:
+        raise InputError(f"{models_dir}: no models in this folder; export some first (greenserve export --tl all)")
+    return available
 
-    def write(models: Mapping[str, Versions]) -> int:
-        members = set() if args.all_models else config_files.fleet_members(models_dir, models, fleets)
-        served = {name: versions for name, versions in models.items() if name not in members}
-        config_files.write(ServerFiles(served, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), ssl), out)
-        return len(served)
 
-    current = config_files.read(out)
-    if args.server is None:
-        loaded = {name: versions.numbers for name, versions in current.items()} if args.loaded else {}
-        steps = _intermediate_steps(current, target, loaded)
-    else:
-        with _client(args.server) as client:
-            states = {name: loaded_versions(client, name) for name in target}
+def _districts(args: argparse.Namespace, city: city_config.City, available: Collection[str]) -> Mapping[str, District]:
+    """The districts of the city, or those of --shards; empty for one server. Raises InputError."""
+    districts = city.serving.districts
+    if args.shards is not None:
+        if districts:
+            raise InputError(
+                f"--shards: {city.path} has districts already; leave --shards out, or remove them from the file"
+            )
+        districts = _shards(list(city.tls) or list(available), args.shards)
+    if args.server is not None and districts:
+        raise InputError(
+            f"--server is for one server, and {city.path} has districts; leave it out, and run this again with --loaded"
+        )
+    return districts
+
+
+@dataclass(frozen=True)
+class _Publication:
+    """The versions and labels that one server is to have."""
+
+    models_dir: Path
+    fleet_members: Callable[[Mapping[str, Versions]], set[str]]
+    """Returns which of these models are not served, because a fleet holds them."""
+    files: ServerFiles
+    """The server's files, without models."""
+    out: Path
+    """Folder of the files."""
+    target: Mapping[str, Versions]
+
+    def write(self, is_loaded: bool) -> None:
+        """Write the files. `is_loaded`: the server has loaded the versions in the present ones, so labels may move."""
+        current = config_files.read(self.out)
+        steps = self._steps(current, {name: current[name].numbers for name in current} if is_loaded else {})
+        self._write_and_report(current, steps)
+
+    def write_with_server(self, address: str) -> None:
+        """Write files that load new versions, wait until the server has them, then move the labels."""
+        current = config_files.read(self.out)
+        with _client(address) as client:
+            states = {name: loaded_versions(client, name) for name in self.target}
             current = {name: state for name, state in states.items() if state is not None} or current
-            steps = _intermediate_steps(current, target, {name: versions.numbers for name, versions in current.items()})
+            steps = self._steps(current, {name: versions.numbers for name, versions in current.items()})
             if steps:
                 errors = failed_loads(client, steps)
-                write({**target, **steps})
-                wait_until_loaded(client, {name: target[name] for name in steps}, errors)
-        steps = {}
-    final = {
-        name: config_files.with_previous_versions(
-            current.get(name), versions, version_files.versions(models_dir / name)
-        )
-        for name, versions in target.items()
-    }
-    print(f"{out}: {write({**final, **steps})} models")
-    for name, versions in target.items():
-        change = config_files.describe_labels(current.get(name), versions)
-        if name in steps:
-            print(
-                f"{name}: {change} once it is loaded: run this again with --loaded when greenserve status says "
-                "AVAILABLE"
+                self._write_files({**self.target, **steps})
+                wait_until_loaded(client, {name: self.target[name] for name in steps}, errors)
+        self._write_and_report(current, {})
+
+    def _steps(self, current: Mapping[str, Versions], loaded: Mapping[str, Collection[int]]) -> dict[str, Versions]:
+        """The versions to serve first of each model with a label that must not move yet."""
+        steps = {
+            name: config_files.intermediate_versions(current.get(name), versions, loaded.get(name, ()))
+            for name, versions in self.target.items()
+        }
+        return {name: step for name, step in steps.items() if step is not None}
+
+    def _write_files(self, versions: Mapping[str, Versions]) -> int:
+        """Write the files for these versions; returns the number of models that are served."""
+        members = self.fleet_members(versions)
+        served = {name: each for name, each in versions.items() if name not in members}
+        config_files.write(replace(self.files, models=served), self.out)
+        return len(served)
+
+    def _write_and_report(self, current: Mapping[str, Versions], steps: Mapping[str, Versions]) -> None:
+        """Write the last files, and print what changes.
+
+        Args:
+            current: the versions and labels until now.
+            steps: the versions of models with a label that must not move yet.
+        """
+        final = {
+            name: config_files.with_previous_versions(
+                current.get(name), versions, version_files.versions(self.models_dir / name)
             )
-        elif change:
-            print(f"{name}: {change}")
-    if any(final[name] != target[name] for name in target.keys() - steps.keys()):
-        print(
-            "versions that a label has left stay listed until this command runs again; run it once controllers have "
-            "moved"
-        )
-
-
-def _intermediate_steps(
-    current: Mapping[str, Versions], target: Mapping[str, Versions], loaded: Mapping[str, Collection[int]]
-) -> dict[str, Versions]:
-    """The versions to serve first of each model with a label that must not move yet."""
-    steps = {
-        name: config_files.intermediate_versions(current.get(name), versions, loaded.get(name, ()))
-        for name, versions in target.items()
-    }
-    return {name: step for name, step in steps.items() if step is not None}
+            for name, versions in self.target.items()
+        }
+        print(f"{self.out}: {self._write_files({**final, **steps})} models")
+        for name, versions in self.target.items():
+            change = config_files.describe_labels(current.get(name), versions)
+            if name in steps:
+                change += " once it is loaded: run this again with --loaded when greenserve status says AVAILABLE"
+            if change:
+                print(f"{name}: {change}")
+        if any(final[name] != self.target[name] for name in self.target.keys() - steps.keys()):
+            print(
+                "versions that a label has left stay listed until this command runs again; run it once controllers "
+                "have moved"
+            )
 
 
 def _client(server: str) -> Client:
@@ -218,21 +254,14 @@ def _client(server: str) -> Client:
 
 
 def _select_versions(
-    items: Sequence[str], available: Mapping[str, Sequence[int]], latest: bool, models_dir: Path
+    args: argparse.Namespace, available: Mapping[str, Sequence[int]], models_dir: Path
 ) -> dict[str, Versions]:
-    """The versions to serve of all models. Raises InputError.
-
-    Args:
-        items: values of --model.
-        available: model -> versions in its folder, ascending.
-        latest: serve the newest versions without labels.
-        models_dir: folder of the models, for errors.
-    """
+    """The versions to serve of all models; `available`: model -> its versions, ascending. Raises InputError."""
     selected = {
-        name: Versions() if latest else config_files.labelled_versions(versions[-1])
+        name: Versions() if args.latest else config_files.labelled_versions(versions[-1])
         for name, versions in available.items()
     }
-    for item in items:
+    for item in args.model:
         name, _, versions_text = item.partition("=")
         parts = versions_text.split(",")
         if not 1 <= len(parts) <= 2 or not all(part.isascii() and part.isdigit() for part in parts):

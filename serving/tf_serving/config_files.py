@@ -139,25 +139,13 @@ class ServerFiles:
 
 
 def write(files: ServerFiles, out: Path) -> None:
-    """Write the files into a folder, each atomically, models.config last. Raises InputError.
-
-    A logging_config that a user has added to a model in models.config stays.
-    """
+    """Write the files into a folder, each atomically, models.config last. Raises InputError."""
     monitoring = pb.MonitoringConfig(prometheus_config=pb.PrometheusConfig(enable=True, path=METRICS_PATH))
     texts = {"monitoring.config": text_format.MessageToString(monitoring)}
     if files.ssl is not None:
         texts["ssl.config"] = text_format.MessageToString(files.ssl)
     texts["flags"] = "".join(f"{flag}\n" for flag in _flags(files))
-    config = _models_config(files)
-    logged = {
-        model.name: model.logging_config
-        for model in _read(out).model_config_list.config
-        if model.HasField("logging_config")
-    }
-    for model in config.model_config_list.config:
-        if model.name in logged:
-            model.logging_config.CopyFrom(logged[model.name])
-    texts[MODELS_CONFIG] = text_format.MessageToString(config)
+    texts[MODELS_CONFIG] = text_format.MessageToString(_models_config(files))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -174,21 +162,17 @@ def write(files: ServerFiles, out: Path) -> None:
 
 def read(out: Path) -> dict[str, Versions]:
     """Read the versions in a folder's models.config by model; empty without the file. Raises InputError."""
-    return {
-        model.name: Versions(tuple(model.model_version_policy.specific.versions), dict(model.version_labels))
-        for model in _read(out).model_config_list.config
-    }
-
-
-def _read(out: Path) -> pb.ModelServerConfig:
-    """A folder's models.config; empty without the file. Raises InputError."""
     path = out / MODELS_CONFIG
     try:
-        return text_format.Parse(path.read_text(encoding="utf-8"), pb.ModelServerConfig())
+        config = text_format.Parse(path.read_text(encoding="utf-8"), pb.ModelServerConfig())
     except FileNotFoundError:
-        return pb.ModelServerConfig()
+        return {}
     except (UnicodeDecodeError, text_format.ParseError) as error:
         raise InputError(f"{path}: not a ModelServerConfig ({error}); remove it, or pass another --out") from None
+    return {
+        model.name: Versions(tuple(model.model_version_policy.specific.versions), dict(model.version_labels))
+        for model in config.model_config_list.config
+    }
 
 
 def _owner_only(path: str, flags: int) -> int:

@@ -10,8 +10,11 @@ from serving.client import Client
 from serving.errors import BadRequest, ModelNotFound, ServingError
 from serving.tf_serving.config_files import LABELS, Versions
 
-LOAD_TIMEOUT_S, STATUS_INTERVAL_S, PROGRESS_INTERVAL_S = 300.0, 1.0, 10.0
-"""Limit for loading versions; intervals of status requests and of lines about the progress."""
+LOAD_TIMEOUT_S = 300.0
+"""Limit for loading versions."""
+STATUS_INTERVAL_S = 1.0
+PROGRESS_INTERVAL_S = 10.0
+"""Wall time between two lines about the progress."""
 REPEATED_ERROR_S = 45.0
 """Wall time after which an error that the server reported before the call counts: it reads models.config every 30 s."""
 

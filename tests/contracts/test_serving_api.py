@@ -257,22 +257,16 @@ def test_rest_returns_status_and_metadata(rest):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "message"),
+    ("method", "path", "body", "status"),
     [
-        (
-            "POST",
-            "/v1/models/unknown:predict",
-            {"instances": [1]},
-            404,
-            "Servable not found for request: Latest(unknown)",
-        ),
-        ("POST", f"/v1/models/{MODEL}:predict", {"instances": []}, 400, "No values in 'instances' array"),
-        ("POST", f"/v1/models/{MODEL}:predict", {"x": 1}, 400, "Missing 'inputs' or 'instances' key"),
-        ("POST", f"/v1/models/{MODEL}:predict", {"instances": [["a"]]}, 400, "is not of expected type: float"),
-        ("GET", "/v1/models/unknown", None, 404, "Could not find any versions of model unknown"),
-        ("GET", "/v1/nonsense", None, 400, "Malformed request: GET /v1/nonsense"),
+        ("POST", "/v1/models/unknown:predict", {"instances": [1]}, 404),
+        ("POST", f"/v1/models/{MODEL}:predict", {"instances": []}, 400),
+        ("POST", f"/v1/models/{MODEL}:predict", {"x": 1}, 400),
+        ("POST", f"/v1/models/{MODEL}:predict", {"instances": [["a"]]}, 400),
+        ("GET", "/v1/models/unknown", None, 404),
+        ("GET", "/v1/nonsense", None, 400),
     ],
 )
-def test_rest_errors_are_tensorflow_servings(method, path, body, status, message, rest):
-    code, error = rest(method, path, body)
-    assert code == status and message in error["error"]
+def test_rest_errors_have_a_status_and_a_text(method, path, body, status, rest):
+    code, document = rest(method, path, body)
+    assert code == status and document["error"]

@@ -7,8 +7,9 @@ import pytest
 from city import config, network
 from city.errors import InputError
 from controller.assembly import assemble
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
-from controller.sumo.start import start
+from controller.sumo.start import connect
 from signals import contract
 from tests.end_to_end.generated_streets import LongestQueue, generate
 
@@ -35,7 +36,7 @@ def running(street):
         "--no-warnings",
         "true",
     ]
-    with contextlib.closing(start(options, 1, Interrupts())) as connection:
+    with contextlib.closing(connect(SumoAccess(arguments=options), Interrupts())) as connection:
         yield connection
 
 

@@ -50,14 +50,14 @@ def test_guard_takes_watchdog_s_from_city_toml_unless_it_is_passed(
 ):
     city = write_city(controller)
     attach = ["--sumo", "127.0.0.1:1"]
-    assert parse_guard([*attach, *flags, "--city", city])[0].watchdog_s == watchdog_s
+    assert parse_guard([*attach, *flags, "--city", city]).watchdog_s == watchdog_s
     monkeypatch.chdir(Path(city).parent)
-    assert parse_guard([*attach, *flags])[0].watchdog_s == watchdog_s, "./city.toml is the default"
+    assert parse_guard([*attach, *flags]).watchdog_s == watchdog_s, "./city.toml is the default"
 
 
 def test_guard_works_without_a_city(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert parse_guard(["--sumo", "127.0.0.1:1"])[0].watchdog_s == 10.0
+    assert parse_guard(["--sumo", "127.0.0.1:1"]).watchdog_s == 10.0
     with pytest.raises(InputError, match=r"city.toml: no such file"):
         parse_guard(["--sumo", "127.0.0.1:1", "--city", "city.toml"])
 
@@ -78,9 +78,14 @@ def test_controller_of_a_district_has_its_tls_server_and_fleet(write_city, tmp_p
         for name, tl in (("north", "SA101"), ("south", "SA102")):
             file.write(f"[serving.districts.{name}]\naddress = 'tf-serving-{name}:8500'\ntls = ['{tl}']\n")
     config = parse(["--city", city, "--district", "south"])
-    assert (config.infer_tls, config.server, config.fleet) == (("SA102",), "tf-serving-south:8500", "south")
+    assert (config.infer_tls, config.models.server, config.models.fleet) == (
+        ("SA102",),
+        "tf-serving-south:8500",
+        "south",
+    )
     assert (
-        parse(["--city", city, "--district", "north", "--server", "127.0.0.1:1", "--fleet", ""]).server == "127.0.0.1:1"
+        parse(["--city", city, "--district", "north", "--server", "127.0.0.1:1", "--fleet", ""]).models.server
+        == "127.0.0.1:1"
     )
     for flags, message in (
         ([], r"has districts; pass --district \(north, south\)"),

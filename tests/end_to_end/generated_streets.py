@@ -11,8 +11,9 @@ import numpy as np
 from city import config, network
 from city.network import StreetNetwork, green_states
 from controller.assembly import assemble
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
-from controller.sumo.start import start
+from controller.sumo.start import connect
 from signals import contract
 from signals.policy import Answer
 from tests.controller.decision_events import Alarms
@@ -151,7 +152,7 @@ def run(
         options += ["--additional-files", ",".join(map(str, street.additional))]
     end_s = street.begin_s + seconds
     outcome = Outcome(0, 0, 0, 0, 0)
-    with contextlib.closing(start(options, 1, Interrupts())) as connection:
+    with contextlib.closing(connect(SumoAccess(arguments=options), Interrupts())) as connection:
         if policies is None:
             connection.api.simulationStep(end_s)
         else:

@@ -17,9 +17,10 @@ import numpy as np
 from city import config, network
 from controller.assembly import assemble
 from controller.guard.start import open_guarded
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
-from controller.sumo.start import start
+from controller.sumo.start import connect
 from signals import contract
 from signals.policy import Answer
 from tests.controller.decision_events import Alarms
@@ -121,9 +122,9 @@ def run_controller(run, transport):
     if transport == "libsumo":
         connection = start_libsumo(options)
     elif transport == "guard":
-        connection = open_guarded(None, options, 1, None, 0, 60.0, Interrupts())
+        connection = open_guarded(SumoAccess(arguments=options), 60.0, Interrupts())
     else:
-        connection = start(options, 1, Interrupts())
+        connection = connect(SumoAccess(arguments=options), Interrupts())
     with contextlib.closing(connection):
         safety = config.Safety(floors="dialect")
         loop = assemble(connection, street, contracts, actors, safety, config.Controller(), [alarms])

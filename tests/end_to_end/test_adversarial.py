@@ -6,8 +6,9 @@ import pytest
 
 from city import config, network
 from controller.assembly import assemble
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
-from controller.sumo.start import start
+from controller.sumo.start import connect
 from signals import contract
 from tests.conftest import GRID
 from tests.controller.decision_events import Alarms
@@ -56,7 +57,7 @@ def test_no_collision_and_no_alarm_under_adversarial_policies(name, kind, second
     ]
     # without --collision.check-junctions: it also reports overlaps of merging cars under the scenarios' own plans
     checks = ["--collision.action", "warn", "--collision-output", str(collisions)]
-    connection = start([*options, *checks], 1, Interrupts())
+    connection = connect(SumoAccess(arguments=[*options, *checks]), Interrupts())
     try:
         alarms = Alarms()
         control = config.Controller(hold_s=10, fallback="max-pressure" if kind == "max-pressure" else "plan")

@@ -7,6 +7,7 @@ import pytest
 
 from controller.assembly import assemble
 from controller.sumo import start
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from signals import contract
@@ -60,7 +61,9 @@ def run(connection, grid_city, grid_street, shown):
 def test_observations_and_shown_states_agree_over_traci_and_libsumo(grid_city, grid_street, shown, step_s):
     options = ["-c", str(GRID / "grid.sumocfg"), "--seed", "7", "--no-step-log", "true", "--no-warnings", "true"]
     options += ["--step-length", str(step_s)]
-    observed, over_traci = run(start.start(options, 1, Interrupts()), grid_city, grid_street, shown)
+    observed, over_traci = run(
+        start.connect(SumoAccess(arguments=options), Interrupts()), grid_city, grid_street, shown
+    )
     assert (observed, over_traci) == run(start_libsumo(options), grid_city, grid_street, shown)
     assert len(observed) == END_S / 5 and any(map(any, observed[-1].values()))
     for parts in over_traci.values():

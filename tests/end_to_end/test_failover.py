@@ -7,8 +7,9 @@ import pytest
 from controller.assembly import assemble
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
-from controller.sumo.start import start
+from controller.sumo.start import connect
 from serving.client import Client
 from signals.fallback.control_mode import ControlMode
 from tests.conftest import GRID
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.alone
 @pytest.fixture
 def connection():
     options = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "3"]
-    connection = start(options, 1, Interrupts())
+    connection = connect(SumoAccess(arguments=options), Interrupts())
     yield connection
     connection.close()
 

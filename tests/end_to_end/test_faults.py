@@ -14,8 +14,9 @@ from controller.assembly import assemble
 from controller.policies.served_contracts import AVAILABLE, fetch_contracts
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
-from controller.sumo.start import start
+from controller.sumo.start import connect
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from serving.client import Client
 from serving.embedded.config import ServerConfig
@@ -60,7 +61,7 @@ class Run:
             "3",
             *options,
         ]
-        self.connection = start(arguments, 1, Interrupts())
+        self.connection = connect(SumoAccess(arguments=arguments), Interrupts())
         self.alarms = Alarms()
         policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
         self.loop = assemble(

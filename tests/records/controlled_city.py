@@ -10,8 +10,9 @@ from controller.assembly import checked_start, loop_from
 from controller.events import DecisionEvent
 from controller.recording.messages import snapshot
 from controller.recording.run_start import RunStart
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
-from controller.sumo.start import start
+from controller.sumo.start import connect
 from serving.contract import CATEGORICAL
 from signals import contract
 from signals.policy import Answer
@@ -62,7 +63,8 @@ class RandomActions:
 def control(city: config.City, street, seconds: float, *subscribers) -> RunStart:
     """Control the sample city with random actions."""
     contracts = tuple(contract.build(city, settings, street) for settings in city.tls.values())
-    connection = start(["-c", str(GRID / "grid.sumocfg"), "--seed", "1", "--no-step-log", "true"], 1, Interrupts())
+    options = ["-c", str(GRID / "grid.sumocfg"), "--seed", "1", "--no-step-log", "true"]
+    connection = connect(SumoAccess(arguments=options), Interrupts())
     try:
         run = RunStart(street, contracts, checked_start(connection, street, contracts), city.safety, city.controller)
         made = [subscriber(run) for subscriber in subscribers]

@@ -15,9 +15,10 @@ from controller.recording.detectors import track_detectors
 from controller.recording.messages import Encoder
 from controller.recording.record_writer import RecordWriter
 from controller.recording.run_start import RunStart, encode, network_file_names
+from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
-from controller.sumo.start import start
+from controller.sumo.start import connect
 from serving.contract import CATEGORICAL
 from serving.errors import DeadlineExceeded
 from signals.policy import Answer
@@ -141,7 +142,7 @@ def record_run(
     contracts = tuple(contracts or contracts_of_city(city, tuple(city.tls), street).values())
     source = ["-c", str(city.network.sumocfg)] if city.network.sumocfg else ["-n", str(city.network.net)]
     arguments = [*source, "--no-step-log", "true", "--no-warnings", "true", *options]
-    connection = start(arguments, 1, Interrupts()) if over_traci else start_libsumo(arguments)
+    connection = connect(SumoAccess(arguments=arguments), Interrupts()) if over_traci else start_libsumo(arguments)
     with contextlib.closing(connection):
         while connection.api.simulation.getTime() < begins_s:
             connection.api.simulationStep()

@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 
+from serving.client import Client
 from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.server import Server
 from tests.serving import saved_models
@@ -28,8 +29,20 @@ def running(config):
         server.stop()
 
 
+@contextlib.contextmanager
+def connected(config):
+    """(embedded server in this process, client of it without retries), stopped at the end."""
+    with running(config) as server, Client(f"127.0.0.1:{server.port}", retries=0) as client:
+        yield server, client
+
+
+def non_policy_config(folder, **settings):
+    """Settings of a server of models that are not policies, with REST."""
+    return ServerConfig(folder, allow_any_operation=True, port=0, poll_s=0, **{"rest": RestConfig(0), **settings})
+
+
 @pytest.fixture(scope="session")
 def non_policy_server(non_policy_models):
     rest = RestConfig(0, threads=2, metrics_path="/monitoring/prometheus/metrics")
-    with running(ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=rest)) as server:
+    with running(non_policy_config(non_policy_models, rest=rest)) as server:
         yield server

@@ -6,7 +6,6 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 tf1 = tf.compat.v1
-EXPERIMENTAL = tf.dtypes.experimental
 CLASSIFY, REGRESS, PREDICT = (f"tensorflow/serving/{name}" for name in ("classify", "regress", "predict"))
 
 
@@ -26,6 +25,13 @@ def write(folder: Path, signatures) -> None:
         }
         builder.add_meta_graph_and_variables(session, ["serve"], signature_def_map=signature_defs)
         builder.save()
+
+
+def write_garbage(folder: Path) -> Path:
+    """A version that cannot be loaded: the path of its saved_model.pb."""
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"garbage")
+    return folder / "saved_model.pb"
 
 
 def write_examples(folder: Path) -> None:
@@ -57,10 +63,10 @@ def write_examples(folder: Path) -> None:
 
 DTYPES = [
     tf.float32, tf.float64, tf.int32, tf.uint8, tf.int16, tf.int8, tf.string, tf.complex64, tf.int64, tf.bool,
-    tf.uint16,
-    tf.complex128, tf.half, tf.uint32, tf.uint64, tf.bfloat16, tf.qint8, tf.quint8, tf.qint32, tf.qint16, tf.quint16,
-    EXPERIMENTAL.float8_e5m2, EXPERIMENTAL.float8_e4m3fn, EXPERIMENTAL.int4, EXPERIMENTAL.uint4,
+    tf.uint16, tf.complex128, tf.half, tf.uint32, tf.uint64, tf.bfloat16,
 ]  # fmt: skip
+
+UNSUPPORTED_DTYPES = [tf.qint8, tf.quint16, tf.dtypes.experimental.float8_e5m2, tf.dtypes.experimental.int4]
 
 
 def write_dtypes(folder: Path) -> None:
@@ -68,7 +74,7 @@ def write_dtypes(folder: Path) -> None:
 
     def signatures():
         signature_defs = {}
-        for dtype in DTYPES:
+        for dtype in (*DTYPES, *UNSUPPORTED_DTYPES):
             x = tf1.placeholder(dtype, None, dtype.name)
             signature_defs[dtype.name] = (PREDICT, {"x": x}, {"y": tf.identity(x)})
         a, b = tf1.placeholder(tf.float32, [None, None], "a"), tf1.placeholder(tf.float32, [None, None], "b")

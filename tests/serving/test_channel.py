@@ -1,13 +1,13 @@
 """The client's channel: addresses, several servers, TLS, retries; and fleets and other signatures over it."""
 
 import contextlib
-from concurrent import futures
+import shutil
 
 import grpc
 import numpy as np
 import pytest
 
-from protos import predict_pb2 as pb
+from export.__main__ import main as export
 from serving.client import Client, Fleet, Tls
 from serving.client.channel import grpc_target
 from serving.contract import ContractError
@@ -15,6 +15,7 @@ from serving.embedded.config import ServerConfig, Ssl
 from serving.errors import BadRequest, InvalidResponse, Overloaded, Unavailable
 from tests.serving.certificates import pair
 from tests.serving.conftest import running
+from tests.serving.fake_server import answer
 
 X = np.zeros(17, np.float32)
 
@@ -55,62 +56,40 @@ def test_an_invalid_address_is_a_value_error(address):
         Client(address)
 
 
-@contextlib.contextmanager
-def scripted(response):
-    """A server whose Predict is a function of the call's number; yields its address and its calls."""
+def fail(fake, code, times):
+    """Let the first calls of Predict fail; returns a list that grows by every call."""
     calls = []
 
-    def predict(request, context):
+    def respond(request, context):
         calls.append(request)
-        return response(len(calls), context)
-
-    server = grpc.server(futures.ThreadPoolExecutor(2))
-    handlers = {
-        "Predict": grpc.unary_unary_rpc_method_handler(
-            predict, response_serializer=pb.PredictResponse.SerializeToString
-        )
-    }
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", handlers),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}", calls
-    finally:
-        server.stop(None)
-
-
-def failing(code, times):
-    def response(number, context):
-        if number <= times:
+        if len(calls) <= times:
             context.abort(code, "not now")
-        return pb.PredictResponse()
+        return answer()
 
-    return response
+    fake.answer = respond
+    return calls
 
 
 @pytest.mark.parametrize(
-    ("code", "error"), [(grpc.StatusCode.UNAVAILABLE, Unavailable), (grpc.StatusCode.RESOURCE_EXHAUSTED, Overloaded)]
+    ("code", "retries", "failures", "error", "count"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, 2, 2, None, 3),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 2, 2, None, 3),
+        (grpc.StatusCode.UNAVAILABLE, 1, 9, Unavailable, 2),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 1, 9, Overloaded, 2),
+        (grpc.StatusCode.UNAVAILABLE, 0, 9, Unavailable, 1),
+        (grpc.StatusCode.INVALID_ARGUMENT, 2, 9, BadRequest, 1),
+    ],
 )
-def test_a_refused_call_is_retried(code, error):
-    with scripted(failing(code, 2)) as (address, calls), Client(address) as client:
-        assert client.predict("m", X, timeout_s=10) == {} and len(calls) == 3
-    with scripted(failing(code, 9)) as (address, calls), Client(address, retries=1) as client:
-        with pytest.raises(error):
-            client.predict("m", X, timeout_s=10)
-        assert len(calls) == 2
-
-
-def test_an_invalid_request_or_retries_0_is_called_once():
-    with scripted(failing(grpc.StatusCode.INVALID_ARGUMENT, 9)) as (address, calls), Client(address) as client:
-        with pytest.raises(BadRequest):
-            client.predict("m", X, timeout_s=10)
-        assert len(calls) == 1
-    with scripted(failing(grpc.StatusCode.UNAVAILABLE, 9)) as (address, calls), Client(address, retries=0) as client:
-        with pytest.raises(Unavailable):
-            client.predict("m", X, timeout_s=10)
-        assert len(calls) == 1
+def test_a_call_that_no_server_has_processed_is_retried(fake, code, retries, failures, error, count):
+    calls = fail(fake, code, failures)
+    with Client(fake.address, retries=retries) as client:
+        if error is None:
+            assert client.predict("m", X, timeout_s=10) == {}
+        else:
+            with pytest.raises(error):
+                client.predict("m", X, timeout_s=10)
+    assert len(calls) == count
 
 
 def test_calls_are_balanced_and_skip_a_server_that_is_down(grid_models):
@@ -133,11 +112,8 @@ def test_calls_are_balanced_and_skip_a_server_that_is_down(grid_models):
 
 
 def requests(server):
-    return sum(
-        float(line.rsplit(" ", 1)[1])
-        for line in server.metrics.text().decode().splitlines()
-        if line.startswith(":tensorflow:serving:request_count{")
-    )
+    (count,) = server.metrics.totals(["/tensorflow/serving/request_count"]).values()
+    return count
 
 
 def test_the_client_uses_tls_and_mtls(grid_models):
@@ -157,13 +133,9 @@ def test_the_client_uses_tls_and_mtls(grid_models):
 
 @pytest.fixture(scope="module")
 def fleet_server(grid_models, tmp_path_factory):
-    import shutil
-
-    from export.__main__ import main
-
     folder = tmp_path_factory.mktemp("fleet") / "models"
     shutil.copytree(grid_models, folder)
-    assert main(["fleet", "city", "--tl", "all", "--models-dir", str(folder)]) == 0
+    assert export(["fleet", "city", "--tl", "all", "--models-dir", str(folder)]) == 0
     with running(ServerConfig(folder, port=0, poll_s=0)) as server:
         yield f"127.0.0.1:{server.port}"
 
@@ -189,19 +161,16 @@ def test_a_fleet_answers_as_its_single_models(fleet_server):
 def test_one_tls_nan_is_that_tls_bad_answer_alone(fleet_server):
     with Client(fleet_server) as client:
         fleet = client.fleet("city")
-        bad, other, unrequested, *_ = fleet.actions
-        row = np.arange(fleet.contract.action.size, dtype=np.float32)[None]
-        for value in (np.nan, np.inf, -np.inf):
-            for tl in (bad, unrequested):
-                action = row.copy()
-                action[0, fleet.actions[tl]] = value
-                result = fleet.split(action, [bad, other])
-                assert set(result) == {bad, other}
-                np.testing.assert_array_equal(result[other], row[0, fleet.actions[other]])
-                if tl == bad:
-                    assert isinstance(result[bad], InvalidResponse) and "not finite" in str(result[bad])
-                else:
-                    np.testing.assert_array_equal(result[bad], row[0, fleet.actions[bad]])
+    bad, other, unrequested, *_ = fleet.actions
+    row = np.arange(fleet.contract.action.size, dtype=np.float32)[None]
+    for value in (np.nan, np.inf, -np.inf):
+        action = row.copy()
+        action[0, fleet.actions[unrequested]] = value
+        assert set(fleet.split(action, [bad, other])) == {bad, other}
+        action[0, fleet.actions[bad]] = value
+        result = fleet.split(action, [bad, other])
+        assert isinstance(result[bad], InvalidResponse) and "not finite" in str(result[bad])
+        np.testing.assert_array_equal(result[other], row[0, fleet.actions[other]])
 
 
 def test_inputs_and_answers_that_do_not_fit_a_fleet_are_refused(fleet_server):

@@ -6,10 +6,13 @@ import threading
 import grpc
 import numpy as np
 import pytest
+from google.protobuf import text_format
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from city.errors import InputError
+from protos import model_server_config_pb2 as config_pb
 from serving.client import Client, Tls
+from serving.embedded import __main__ as program
 from serving.embedded.config import RestConfig, ServerConfig, Ssl
 from serving.embedded.flags import parse
 from serving.embedded.server import Server
@@ -18,6 +21,7 @@ from serving.tensors import to_proto
 from tests.end_to_end.programs import free_port
 from tests.serving.certificates import pair
 from tests.serving.conftest import running
+from tests.serving.gates import Gate
 
 X = np.zeros(17, np.float32)
 
@@ -89,12 +93,9 @@ def test_the_unix_socket_uses_tls_if_it_is_configured(grid_models, tmp_path):
         with Client(address, tls=Tls(ca=authority[1])) as client:
             assert client.predict("SA103", X, timeout_s=10)["action"].shape == (1, 1)
         wrong_name = Tls(ca=authority[1], server_name="other.example")
-        with Client(address, tls=wrong_name, retries=0) as client, pytest.raises(Unavailable):
-            client.predict("SA103", X, timeout_s=10)
-        with Client(address, tls=Tls(ca=pair("other")[1]), retries=0) as client, pytest.raises(Unavailable):
-            client.predict("SA103", X, timeout_s=10)
-        with Client(address, retries=0) as client, pytest.raises(Unavailable):
-            client.predict("SA103", X, timeout_s=10)
+        for tls in (wrong_name, Tls(ca=pair("other")[1]), None):
+            with Client(address, tls=tls, retries=0) as client, pytest.raises(Unavailable):
+                client.predict("SA103", X, timeout_s=10)
 
 
 def is_open(port):
@@ -108,27 +109,19 @@ def is_open(port):
 def test_the_ports_are_closed_until_the_models_are_loaded(grid_models, tmp_path, monkeypatch):
     port, rest_port = free_port(), free_port()
     server = Server(ServerConfig(grid_models, port=port, rest=RestConfig(rest_port), socket_path=tmp_path / "s"))
-    loading, go = threading.Event(), threading.Event()
-    load = server.manager.load
-
-    def blocked(path):
-        loading.set()
-        assert go.wait(60)
-        return load(path)
-
-    monkeypatch.setattr(server.manager, "load", blocked)
+    gate = Gate(monkeypatch, server.manager, "load")
     starter = threading.Thread(target=server.start)
     starter.start()
     try:
-        assert loading.wait(60)
+        assert gate.began.wait(60)
         assert not is_open(port) and not is_open(rest_port) and not (tmp_path / "s").exists()
-        go.set()
+        gate.go.set()
         starter.join(60)
         assert is_open(rest_port) and (tmp_path / "s").is_socket()
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             assert version_of(channel) == 1
     finally:
-        go.set()
+        gate.go.set()
         starter.join(60)
         server.stop()
 
@@ -148,12 +141,8 @@ def test_a_port_in_use_is_reported_before_anything_is_loaded(flag, grid_models, 
             server.start()
 
 
-def ssl_file(path, key, certificate, authority=None, verify=False):
-    text = f'server_key: "{key.decode().encode("unicode_escape").decode()}"\n'
-    text += f'server_cert: "{certificate.decode().encode("unicode_escape").decode()}"\n'
-    if authority:
-        text += f'custom_ca: "{authority.decode().encode("unicode_escape").decode()}"\n'
-    path.write_text(text + (f"client_verify: {str(verify).lower()}\n" if verify else ""))
+def ssl_file(path, **fields):
+    path.write_text(text_format.MessageToString(config_pb.SSLConfig(**fields)))
     return path
 
 
@@ -163,7 +152,8 @@ def test_client_verify_decides_whether_clients_need_a_certificate(verify, grid_m
     authority = pair("authority")
     key, certificate, *_ = pair("server", authority)
     client_key, client_certificate, *_ = pair("client", authority)
-    path = ssl_file(tmp_path / "ssl.config", key, certificate, authority[1], verify)
+    fields = {"server_key": key, "server_cert": certificate, "custom_ca": authority[1], "client_verify": verify}
+    path = ssl_file(tmp_path / "ssl.config", **fields)
     with running(parse(["--models-dir", str(grid_models), "--port=0", f"--ssl_config_file={path}"])) as server:
         address = f"localhost:{server.port}"
         with grpc.secure_channel(
@@ -184,7 +174,7 @@ def test_client_verify_decides_whether_clients_need_a_certificate(verify, grid_m
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", "Error parsing text-format tensorflow.serving.SSLConfig: "),
+        ("nonsense", "not a tensorflow.serving.SSLConfig: "),
         ('server_key: "x"', "server_key or server_cert is missing"),
         ('server_key: "x" server_cert: "y" client_verify: true', "custom_ca is missing; add the CA bundle"),
     ],
@@ -219,8 +209,6 @@ def test_grpc_channel_arguments_reach_the_server(grid_models, tmp_path, monkeypa
     ],
 )
 def test_soft_limit_of_open_files_is_only_ever_raised(limits, expected, monkeypatch):
-    from serving.embedded import __main__ as program
-
     set_to = []
     monkeypatch.setattr(program.resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(program.resource, "setrlimit", lambda _, values: set_to.append(values))

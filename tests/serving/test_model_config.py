@@ -1,11 +1,9 @@
 """Model configs: several models, version policies, labels, reload and polling, through tensorflow-serving-api."""
 
 import math
-import re
 import shutil
 import threading
 from concurrent import futures
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -19,12 +17,11 @@ from tensorflow_serving.apis import (
     predict_pb2,
     prediction_service_pb2_grpc,
 )
-from tensorflow_serving.config import model_server_config_pb2
 
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
 from serving.embedded.config import ServerConfig
-from serving.embedded.flags import MISSING_FLAGS, parse
+from serving.embedded.flags import parse
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import LoadOptions, ModelManager
 from serving.embedded.models.model_config import ModelConfig
@@ -33,6 +30,8 @@ from serving.embedded.models.version_policy import VersionPolicy
 from serving.embedded.server import Server
 from serving.tensors import to_proto
 from tests.serving.conftest import running
+from tests.serving.gates import Gate
+from tests.serving.saved_models import write_garbage
 
 MODEL = "SA103"
 X = np.zeros((1, 17), np.float32)
@@ -89,6 +88,12 @@ class Served:
             return self.prediction.Predict(request, timeout=10).model_spec.version.value
         except grpc.RpcError as error:
             return error.code()
+
+    def states(self, name, label=""):
+        """The states of a model's versions."""
+        request = get_model_status_pb2.GetModelStatusRequest()
+        request.model_spec.name, request.model_spec.version_label = name, label
+        return self.service.GetModelStatus(request, timeout=10).model_version_status
 
     def reload(self, config, timeout_s=60):
         """(code, details) of a reload that fails; None: it succeeded."""
@@ -190,8 +195,7 @@ def test_a_reload_replaces_the_models_of_models_dir(models):
 
 
 def test_a_reload_with_one_invalid_model_changes_nothing(models):
-    (models / "broken" / "1").mkdir(parents=True)
-    (models / "broken" / "1" / "saved_model.pb").write_bytes(b"garbage")
+    write_garbage(models / "broken" / "1")
     with Served(models=configured(models, ("a", "first", ""))) as api:
         for entries, code, message in (
             (
@@ -214,9 +218,7 @@ def test_a_reload_with_one_invalid_model_changes_nothing(models):
             "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently "
             "supported",
         )
-        request = get_model_status_pb2.GetModelStatusRequest()
-        request.model_spec.name = "c"
-        (state,) = api.service.GetModelStatus(request, timeout=10).model_version_status
+        (state,) = api.states("c")
         assert (state.version, state.state, state.status.error_code) == (1, 50, 2) and state.status.error_message
 
 
@@ -246,11 +248,9 @@ def test_a_reload_tells_by_how_much_metrics_grew(models):
 def test_status_of_a_label_is_that_of_all_versions(models):
     all_versions = 'model_version_policy { all {} } version_labels { key: "stable" value: 3 }'
     with Served(models=configured(models, ("a", "first", all_versions))) as api:
-        request = get_model_status_pb2.GetModelStatusRequest()
-        request.model_spec.name = "a"
-        request.model_spec.version_label = "stable"
-        states = api.service.GetModelStatus(request, timeout=10).model_version_status
-        assert [state.version for state in states] == [4, 3, 2, 1], "TensorFlow Serving ignores the label here"
+        assert [state.version for state in api.states("a", "stable")] == [4, 3, 2, 1], (
+            "TensorFlow Serving ignores the label here"
+        )
 
 
 def test_a_reload_to_a_folder_that_cannot_be_read_is_refused_in_one_line(models):
@@ -263,8 +263,7 @@ def test_a_reload_to_a_folder_that_cannot_be_read_is_refused_in_one_line(models)
 
 
 def test_a_reload_to_an_empty_folder_does_not_name_earlier_failures(models):
-    (models / "broken" / "1").mkdir(parents=True)
-    (models / "broken" / "1" / "saved_model.pb").write_bytes(b"garbage")
+    write_garbage(models / "broken" / "1")
     with Served(models=configured(models, ("a", "first", ""))) as api:
         assert "due to error" in api.reload(text(models, ("c", "broken", "")))[1]
         details = api.reload(text(models, ("c", "missing", "")))[1]
@@ -300,76 +299,44 @@ def test_a_changed_config_file_is_applied_and_an_invalid_one_is_not(models, tmp_
         assert (api.version("a"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
 
 
+MODEL_A = "name: 'a' base_path: '/m' model_platform: 'tensorflow'"
+
+
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "part"),
     [
-        (
-            "model_config_list { config { name: 'a' base_path: '/m' } }",
-            "Illegal setting neither ModelServerConfig::model_type (deprecated) nor ModelServerConfig::model_platform, "
-            "model name is a",
-        ),
-        (
-            "model_config_list { config { name: 'a' base_path: '/m' model_type: TENSORFLOW model_platform: "
-            "'tensorflow' } }",
-            "Illegal setting both ModelServerConfig::model_type (deprecated) and ModelServerConfig::model_platform, "
-            "model name is a",
-        ),
-        (
-            "model_config_list { config { name: 'a' base_path: '/m' model_type: OTHER } }",
-            "model_type choice 2 not supported.",
-        ),
-        (
-            "model_config_list { config { name: 'a' base_path: '/m' model_platform: 'torch' } }",
-            "Model a requests unsupported platform torch",
-        ),
-        (
-            "model_config_list { config { name: 'a' model_platform: 'tensorflow' } }",
-            "Expected model a to have an absolute path or URI; got base_path()=",
-        ),
-        (
-            "model_config_list { config { name: 'a' base_path: 'x/y' model_platform: 'tensorflow' } }",
-            "Expected model a to have an absolute path or URI; got base_path()=x/y",
-        ),
-        (
-            "model_config_list { config { name: 'a' base_path: 's3://x' model_platform: 'tensorflow' } }",
-            "model a: s3://x: this server reads local folders only",
-        ),
+        ("model_config_list { config { name: 'a' base_path: '/m' } }", "model_platform '' must be 'tensorflow'"),
+        (f"model_config_list {{ config {{ {MODEL_A} model_type: TENSORFLOW }} }}", "without model_type"),
+        ("model_config_list { config { name: 'a' base_path: '/m' model_type: OTHER } }", "without model_type"),
+        ("model_config_list { config { name: 'a' base_path: '/m' model_platform: 'torch' } }", "model_platform 'torch' must be"),
+        ("model_config_list { config { name: 'a' model_platform: 'tensorflow' } }", "base_path()="),
+        (f"model_config_list {{ config {{ {MODEL_A.replace('/m', 'x/y')} }} }}", "base_path()=x/y"),
+        (f"model_config_list {{ config {{ {MODEL_A.replace('/m', 's3://x')} }} }}", "this server reads local folders only"),
         ("model_config_list { config { base_path: '/m' model_platform: 'tensorflow' } }", "has no name"),
-        (
-            "model_config_list { config { nonsense: 1 } }",
-            "Error parsing text-format tensorflow.serving.ModelServerConfig: "
-            '1:30 : Message type "tensorflow.serving.ModelConfig" has no field named "nonsense".',
-        ),
+        ("model_config_list { config { nonsense: 1 } }", 'tensorflow.serving.ModelConfig" has no field named "nonsense"'),
         ("custom_model_config { }", "custom_model_config is not supported"),
-        (
-            "model_config_list { config { name: 'a' base_path: '/m' model_platform: 'tensorflow' "
-            "model_version_policy { specific {} } } }",
-            "the specific version policy of model a has no versions; add them",
-        ),
+        (f"model_config_list {{ config {{ {MODEL_A} model_version_policy {{ specific {{}} }} }} }}", "has no versions"),
+        (f"model_config_list {{ config {{ {MODEL_A} logging_config {{ }} }} }}", "greenserve control --record"),
     ],
-)
-def test_an_invalid_config_file_gives_one_error_line(tmp_path, body, message):
+)  # fmt: skip
+def test_an_invalid_config_file_gives_one_error_line(tmp_path, body, part):
     path = tmp_path / "models.config"
     path.write_text(body)
     with pytest.raises(InputError) as error:
         model_config.from_file(path)
-    assert message in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
+    assert part in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_config_messages_have_tensorflow_servings_bytes():
-    body = text_format.Parse(
-        text(Path("/m"), ("a", "x", 'version_labels { key: "s" value: 3 } model_version_policy { all {} }')),
-        model_server_config_pb2.ModelServerConfig(),
-    )
-    ours = pb.ModelServerConfig.FromString(body.SerializeToString())
-    assert ours.SerializeToString(deterministic=True) == body.SerializeToString(deterministic=True)
-    assert ours.model_config_list.config[0].version_labels == {"s": 3}
+def test_a_reload_with_logging_config_is_refused_in_one_line(models):
+    with Served(models=configured(models, ("a", "first", ""))) as api:
+        logging = 'logging_config { log_collector_config { filename_prefix: "a" } }'
+        code, details = api.reload(text(models, ("a", "second", logging)))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT and api.version("a") == 4
+        assert details.startswith("model a: this server logs no requests; leave logging_config out")
 
 
 def test_a_failed_version_is_retried_as_the_flags_say(tmp_path):
-    folder = tmp_path / "a" / "1"
-    folder.mkdir(parents=True)
-    (folder / "saved_model.pb").write_bytes(b"x")
+    file = write_garbage(tmp_path / "a" / "1")
     attempts = []
 
     def load(path):
@@ -384,7 +351,7 @@ def test_a_failed_version_is_retried_as_the_flags_say(tmp_path):
         manager.apply(configs, now_s)
         counts.append(len(attempts))
     assert counts == [1, 1, 2, 2, 3, 3, 3]
-    (folder / "saved_model.pb").write_bytes(b"changed")
+    file.write_bytes(b"changed")
     manager.apply(configs, 61)
     assert len(attempts) == 4, "its files have changed"
 
@@ -392,8 +359,7 @@ def test_a_failed_version_is_retried_as_the_flags_say(tmp_path):
 def test_models_are_loaded_concurrently(tmp_path):
     names = [f"m{k}" for k in range(4)]
     for name in names:
-        (tmp_path / name / "1").mkdir(parents=True)
-        (tmp_path / name / "1" / "saved_model.pb").write_bytes(b"x")
+        write_garbage(tmp_path / name / "1")
     barrier = threading.Barrier(4)
 
     def load(path):
@@ -414,36 +380,6 @@ def test_flags_have_the_names_of_tensorflow_model_server(models, tmp_path, monke
     )  # fmt: skip
     assert config.models == {"a": ModelConfig("a", models / "first")} and config.poll_s == 0 and config.threads == 16
     assert config.loading == LoadOptions(4, 3, 5.0, False)
-
-
-def flags_of_tensorflow_model_server(shared):
-    """(name, default) of every flag in the help of tensorflow_model_server 2.20."""
-    found = re.findall(r"^\t--(\w+)=(\S*)", (shared / "tfserving-2.20-help.txt").read_text(), re.MULTILINE)
-    return [(name, default.strip('"')) for name, default in found]
-
-
-def test_every_flag_of_tensorflow_model_server_is_accepted_at_its_default(models, shared):
-    flags = dict(flags_of_tensorflow_model_server(shared))
-    assert len(flags) > 40 and MISSING_FLAGS.keys() < flags.keys()
-    flags |= {"port": "0", "model_base_path": str(models / "first")}
-    config = parse([f"--{name}={value}" for name, value in flags.items()])
-    assert (
-        config.models == {"default": ModelConfig("default", models / "first")} and config.loading.num_load_threads == 1
-    )
-
-
-@pytest.mark.parametrize("name", sorted(MISSING_FLAGS))
-def test_flag_that_is_missing_here_is_refused_at_another_value(name):
-    other = {"true": "false", "false": "true", "": "x", "serve": "serve,gpu"}.get(MISSING_FLAGS[name], "7")
-    with pytest.raises(
-        InputError, match=rf"--{name}={other}: this server has tensorflow_model_server's --{name} at its default"
-    ):
-        parse([f"--{name}={other}", "--port=0", "--model_base_path=x"])
-
-
-def test_relative_model_base_path_is_refused():
-    with pytest.raises(InputError, match="--model_base_path models/x must be an absolute path"):
-        parse(["--port=0", "--model_base_path=models/x"])
 
 
 def test_config_file_comes_before_model_name_and_base_path(models, tmp_path):
@@ -470,7 +406,7 @@ def test_zero_and_negative_values_mean_what_they_mean_in_tensorflow_model_server
     assert config.loading.num_load_threads == 1 and config.loading.load_retry_interval_s == 0.0
 
 
-def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path):
+def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path, monkeypatch):
     for version in ("1", "2"):
         shutil.copytree(grid_models / "SA103" / "1", tmp_path / "SA103" / version)
 
@@ -478,54 +414,33 @@ def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path)
         return {"SA103": ModelConfig("SA103", tmp_path / "SA103", VersionPolicy(None, (version,)))}
 
     with running(ServerConfig(models=only(2), port=0, poll_s=3600)) as server:
-        loading, go = threading.Event(), threading.Event()
-        load = server.manager.load
-
-        def blocked(path):
-            loading.set()
-            assert go.wait(20)
-            return load(path)
-
-        server.manager.load = blocked
-        reload = threading.Thread(target=server.reconfigure, args=(only(1),))
-        reload.start()
-        assert loading.wait(20)
-        poll = threading.Thread(target=server.poll_once)
-        poll.start()  # while the reload is in progress
-        go.set()
-        reload.join(20)
-        poll.join(20)
+        gate = Gate(monkeypatch, server.manager, "load")
+        with futures.ThreadPoolExecutor(2) as pool:
+            pool.submit(server.reconfigure, only(1))
+            assert gate.began.wait(20)
+            pool.submit(server.poll_once)  # while the reload is in progress
+            gate.go.set()
         assert server.manager.served() == {"SA103": [1]}
 
 
 def test_a_second_reload_is_aborted_and_status_and_health_answer_meanwhile(models, monkeypatch):
     with Served(models=configured(models, ("a", "first", ""))) as api:
-        loading, go = threading.Event(), threading.Event()
-        load = api.server.manager.load
-
-        def blocked(path):
-            loading.set()
-            assert go.wait(60)
-            return load(path)
-
-        monkeypatch.setattr(api.server.manager, "load", blocked)
+        gate = Gate(monkeypatch, api.server.manager, "load")
         config = text(models, ("a", "first", ""), ("b", "second", ""))
         with futures.ThreadPoolExecutor(1) as pool:
             first = pool.submit(api.reload, config)
             try:
-                assert loading.wait(60)
+                assert gate.began.wait(60)
                 for _ in range(3):
                     code, details = api.reload(config, timeout_s=5)
                     assert code == grpc.StatusCode.ABORTED and "another reload is in progress" in details
-                request = get_model_status_pb2.GetModelStatusRequest()
-                request.model_spec.name = "b"
-                (status,) = api.service.GetModelStatus(request, timeout=5).model_version_status
+                (status,) = api.states("b")
                 assert (status.version, status.state) == (7, get_model_status_pb2.ModelVersionStatus.LOADING)
                 health = health_pb2_grpc.HealthStub(api.channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
                 assert health.status == health_pb2.HealthCheckResponse.SERVING
                 assert api.version("a") == 4 and not first.done()
             finally:
-                go.set()
+                gate.go.set()
             assert first.result(60) is None
         assert api.version("b") == 7
         assert api.reload(config) is None, "after the first reload has ended"

@@ -2,13 +2,11 @@
 
 import base64
 import contextlib
+import functools
 import gzip
-import http.client
 import json
 import math
 import socket
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,11 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protos import predict_pb2 as wire
-from serving.embedded.config import RestConfig, ServerConfig
+from serving.embedded.config import RestConfig
+from serving.embedded.flags import parse
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.rest import json_request, json_response
 from serving.embedded.rest import server as rest_server
-from tests.serving.conftest import running
+from tests.serving import http_calls
+from tests.serving.conftest import non_policy_config, running
+from tests.serving.gates import Gate, until
+from tests.serving.http_calls import send
 
 DTYPES = "/v1/models/dtypes:predict"
 
@@ -28,20 +30,7 @@ DTYPES = "/v1/models/dtypes:predict"
 @pytest.fixture(scope="module")
 def call(non_policy_server):
     """A function of (HTTP method, path, body) -> (status, JSON or text)."""
-
-    def request(method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", non_policy_server.rest_port, timeout=10)
-        try:
-            data = body if isinstance(body, (bytes, type(None))) else json.dumps(body)
-            connection.request(method, path, data)
-            response = connection.getresponse()
-            text = response.read()
-            content_type = response.getheader("Content-Type") or ""
-            return response.status, json.loads(text) if content_type.startswith("application/json") else text.decode()
-        finally:
-            connection.close()
-
-    return request
+    return functools.partial(http_calls.call, non_policy_server.rest_port)
 
 
 def test_instances_are_answered_with_predictions(call):
@@ -114,55 +103,64 @@ def test_status_and_metadata_are_tensorflow_servings(call):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "message"),
+    ("body", "status", "part"),
     [
-        ("POST", "/v1/models/unknown:predict", {"instances": [1]}, 404,
-        "Servable not found for request: Latest(unknown)"),
-        ("POST", "/v1/models/dtypes/versions/9:predict", {"instances": [1]}, 404, "Specific(dtypes, 9)"),
-        ("POST", "/v1/models/dtypes/labels/gold:predict", {"instances": [1]}, 400,
-        "Unrecognized servable version label: gold"),
-        ("POST", DTYPES, {"instances": [1]}, 400, 'Serving signature name: "serving_default" not found'),
-        ("POST", DTYPES, b"", 400, "JSON Parse error: The document is empty"),
-        ("POST", DTYPES, b"{", 400, "JSON Parse error"),
-        ("POST", DTYPES, b"\xff", 400, "JSON Parse error"),
-        ("POST", DTYPES, b"[" * 100_000, 400, "JSON Parse error"),
-        ("POST", DTYPES, b'{"x": 1' + b"0" * 5000 + b"}", 400, "JSON Parse error"),
-        ("POST", DTYPES, [1], 400, "Is not object"),
-        ("POST", DTYPES, {"signature_name": 3}, 400, "'signature_name' key must be a string value"),
-        ("POST", DTYPES, {"signature_name": "sum"}, 400, "Missing 'inputs' or 'instances' key"),
-        ("POST", DTYPES, {"signature_name": "sum", "instances": [], "inputs": 1}, 400, "only one of"),
-        ("POST", DTYPES, {"signature_name": "sum", "instances": []}, 400, "No values in 'instances' array"),
-        ("POST", DTYPES, {"signature_name": "sum", "instances": [[1]]}, 400, "expecting list of objects"),
-        ("POST", DTYPES, {"signature_name": "sum", "instances": [{"a": [1]}]}, 400, "keys must be equal to: a,b"),
-        ("POST", DTYPES, {"signature_name": "sum", "inputs": {"a": [[1]]}}, 400, "Missing named input: b"),
-        ("POST", DTYPES, {"signature_name": "int32", "instances": [1.5]}, 400, "is not of expected type: int32"),
-        ("POST", DTYPES, {"signature_name": "int32", "instances": [2**31]}, 400, "is not of expected type: int32"),
-        ("POST", DTYPES, {"signature_name": "uint8", "instances": [300]}, 400, "tensor parsing error"),
-        ("POST", DTYPES, {"signature_name": "float32", "instances": [True]}, 400, "is not of expected type: float"),
-        ("POST", DTYPES, {"signature_name": "float32", "instances": [[1], [1, 2]]}, 400,
-        "Expecting tensor size: 1 but got: 2"),
-        ("POST", DTYPES, {"signature_name": "float32", "instances": [[1, [2]]]}, 400, "unexpected level"),
-        ("POST", DTYPES, {"signature_name": "string", "instances": [{"b64": "?"}]}, 400, "Unable to base64 decode"),
-        ("POST", DTYPES, {"signature_name": "string", "instances": [{"b64": "YWJj===="}]}, 400,
-        "Unable to base64 decode"),
-        ("POST", DTYPES, b'{"signature_name": "string", "instances": ["\\ud800"]}', 400, "surrogate"),
-        ("POST", DTYPES, {"signature_name": "float16", "inputs": [1]}, 501,
-        "Conversion of JSON Value: 1 to type: half"),
-        ("POST", DTYPES, {"signature_name": "complex64", "inputs": [1]}, 501, "complex64"),
-        ("POST", DTYPES, {"signature_name": "complex64", "inputs": [{}]}, 400,
-        "Type: Object is not of expected type: complex64"),
-        ("GET", "/v1/models/unknown", None, 404, "Could not find any versions of model unknown"),
-        ("GET", "/v1/models", None, 400, "Missing model name in request."),
-        ("GET", "/v1/models/versions/3", None, 400, "Missing model name in request."),
-        ("GET", DTYPES, None, 400, "Malformed request: GET /v1/models/dtypes:predict"),
-        ("POST", "/v1/models/dtypes:Predict", {}, 400, "Malformed request: POST /v1/models/dtypes:Predict"),
-        ("DELETE", "/v1/models/dtypes", None, 400, "Malformed request: DELETE /v1/models/dtypes"),
-        ("GET", "/v1/models/dtypes/versions/99999999999999999999", None, 400, "to numeric"),
+        ({"instances": [1]}, 400, "dtypes has no signature 'serving_default' with inputs"),
+        (b"", 400, "the body is not JSON"),
+        (b"{", 400, "the body is not JSON"),
+        (b"\xff", 400, "the body is not JSON"),
+        (b"[" * 100_000, 400, "the body is not JSON"),
+        (b'{"x": 1' + b"0" * 5000 + b"}", 400, "the body is not JSON"),
+        (b'{"signature_name": "string", "instances": ["\\ud800"]}', 400, "surrogate"),
+        ([1], 400, "must be an object"),
+        ({"signature_name": 3}, 400, "'signature_name' must be a string"),
+        ({"signature_name": "sum"}, 400, "either 'instances'"),
+        ({"signature_name": "sum", "instances": [], "inputs": 1}, 400, "either 'instances'"),
+        ({"signature_name": "sum", "instances": []}, 400, "at least one row"),
+        ({"signature_name": "sum", "instances": [[1]]}, 400, "keys a, b"),
+        ({"signature_name": "sum", "instances": [{"a": [1]}]}, 400, "row 0 of 'instances' must be an object with"),
+        ({"signature_name": "sum", "instances": [{"a": [1], "b": [1]}, 7]}, 400, "row 1 of 'instances'"),
+        ({"signature_name": "sum", "inputs": {"a": [[1]]}}, 400, "'inputs' lacks 'b'"),
+        ({"signature_name": "sum", "inputs": {"a": [[1]], "b": [["x"]]}}, 400, "input b: 'x' is not of type float"),
+        ({"signature_name": "int32", "instances": [1.5]}, 400, "1.5 is not of type int32"),
+        ({"signature_name": "int32", "instances": [2**31]}, 400, "out of bounds for int32"),
+        ({"signature_name": "uint8", "instances": [300]}, 400, "out of bounds for uint8"),
+        ({"signature_name": "float32", "instances": [True]}, 400, "True is not of type float"),
+        ({"signature_name": "float32", "instances": ["x" * 9999]}, 400, "xxx... is not of type float"),
+        ({"signature_name": "float32", "instances": [[1], [1, 2]]}, 400, "differ in length at depth 1"),
+        ({"signature_name": "float32", "instances": [[1, [2]]]}, 400, "differ in length at depth 2"),
+        ({"signature_name": "string", "instances": [{"b64": "?"}]}, 400, "'?' is not base64"),
+        ({"signature_name": "string", "instances": [{"b64": "YWJj===="}]}, 400, "is not base64"),
+        ({"signature_name": "string", "inputs": [{"b64": 1}]}, 400, "object with the one key b64"),
+        ({"signature_name": "float16", "inputs": [1]}, 501, "JSON cannot hold half; send it over gRPC"),
+        ({"signature_name": "complex64", "inputs": [{}]}, 501, "JSON cannot hold complex64"),
     ],
-)  # fmt: skip
-def test_an_invalid_request_gets_tensorflow_servings_status_and_text(method, path, body, status, message, call):
-    code, error = call(method, path, body)
-    assert code == status and message in error["error"], error
+)
+def test_an_invalid_predict_request_gets_a_status_and_one_line(body, status, part, call):
+    code, error = call("POST", DTYPES, body)
+    assert code == status and part in error["error"] and "\n" not in error["error"], error
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "part"),
+    [
+        ("POST", "/v1/models/unknown:predict", 404, "Latest(unknown)"),
+        ("POST", "/v1/models/dtypes/versions/9:predict", 404, "Specific(dtypes, 9)"),
+        ("POST", "/v1/models/dtypes/labels/gold:predict", 400, "label: gold"),
+        ("POST", "/v1/models/dtypes:Predict", 400, "there is no request POST /v1/models/dtypes:Predict"),
+        ("POST", "/v1/models/examples:classify", 501, "Classify is not implemented by this server"),
+        ("POST", "/v1/models/examples:regress", 501, "Regress is not implemented by this server"),
+        ("GET", "/v1/models/unknown", 404, "any versions of model unknown"),
+        ("GET", "/v1/models", 400, "the path names no model"),
+        ("GET", "/v1/models/versions/3", 400, "the path names no model"),
+        ("GET", "/v1/models/dtypes/versions/99999999999999999999", 400, "beyond 64 bits"),
+        ("GET", DTYPES, 400, "there is no request GET"),
+        ("DELETE", "/v1/models/dtypes", 400, "there is no request DELETE"),
+    ],
+)
+def test_a_wrong_path_gets_a_status_and_one_line(method, path, status, part, call):
+    code, error = call(method, path, {"instances": [1]} if method == "POST" else None)
+    assert code == status and part in error["error"], error
 
 
 def test_other_paths_are_not_found(call):
@@ -205,14 +203,9 @@ def test_no_request_body_causes_a_server_error(call, body):
     ),
 )
 def test_no_path_causes_a_server_error(non_policy_server, method, parts):
-    with socket.create_connection(("127.0.0.1", non_policy_server.rest_port), timeout=10) as connection:
-        path = b"/v1/models/" + b"".join(parts)
-        connection.sendall(
-            b"%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}" % (method.encode(), path)
-        )
-        response = http.client.HTTPResponse(connection)
-        response.begin()
-        assert response.status in (200, 400, 404), path
+    path = b"/v1/models/" + b"".join(parts)
+    request = b"%s %s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}" % (method.encode(), path)
+    assert send(non_policy_server.rest_port, request)[0] in (200, 400, 404), path
 
 
 def test_metrics_are_served_at_the_monitoring_configs_path(call):
@@ -232,11 +225,7 @@ def test_metrics_are_served_at_the_monitoring_configs_path(call):
             key: count for key, count in counts.items() if f":{name}_" in key and all(label in key for label in labels)
         }
         bounds = [key.partition('le="')[2].partition('"')[0] for key in samples if "_bucket" in key]
-        assert (bounds[:6], len(bounds), bounds[-1]) == (
-            ["10", "18", "32.4", "58.32", "104.976", "188.957"],
-            34,
-            "+Inf",
-        )
+        assert (bounds[:4], len(bounds), bounds[-1]) == (["10.0", "18.0", "32.4", "58.32"], 34, "+Inf")
         count, total = (
             next(value for key, value in samples.items() if f"_{part}{{" in key) for part in ("count", "sum")
         )
@@ -249,21 +238,14 @@ def test_metrics_are_served_at_the_monitoring_configs_path(call):
 
 
 def test_only_requests_that_succeed_count_in_the_latency(non_policy_models):
-    with running(
-        ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=RestConfig(0))
-    ) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
+    with running(non_policy_config(non_policy_models)) as server:
         for path in ("/v1/models/dtypes", "/v1/models/dtypes/versions/9"):
-            connection.request("GET", path)
-            connection.getresponse().read()
-        connection.close()
+            http_calls.call(server.rest_port, "GET", path)
         counters = ["/tensorflow/serving/request_count", ":tensorflow:serving:request_latency_count"]
         assert list(server.metrics.totals(counters).values()) == [2, 1]
 
 
 def test_a_label_names_a_version_in_a_path(non_policy_models, tmp_path, monkeypatch):
-    from serving.embedded.flags import parse
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models.config").write_text(
         f'model_config_list {{ config {{ name: "d" base_path: "{non_policy_models / "dtypes"}" model_platform: '
@@ -274,14 +256,10 @@ def test_a_label_names_a_version_in_a_path(non_policy_models, tmp_path, monkeypa
         ["--model_config_file=models.config", "--port=0", "--rest_api_port=1", "--rest_api_timeout_in_ms=5000"]
     )
     assert config.rest == RestConfig(1, 8, 5.0, None)
-    with running(
-        ServerConfig(models=config.models, port=0, poll_s=0, rest=RestConfig(0), allow_any_operation=True)
-    ) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
-        body = json.dumps({"signature_name": "float32", "instances": [2.0]})
-        connection.request("POST", "/v1/models/d/labels/stable:predict", body)
-        assert connection.getresponse().read() == b'{"predictions": [2.0]}'
-        connection.close()
+    with running(non_policy_config(None, models=config.models)) as server:
+        body = {"signature_name": "float32", "instances": [2.0]}
+        answer = http_calls.call(server.rest_port, "POST", "/v1/models/d/labels/stable:predict", body)
+        assert answer == (200, {"predictions": [2.0]})
 
 
 @given(st.floats(width=32))
@@ -297,30 +275,7 @@ def test_a_float_is_written_with_6_digits_or_else_9_and_reads_back(value):
         assert number == float(f"{value:.6g}" if is_short else f"{value:.9g}")
 
 
-@pytest.mark.parametrize("name", ["classify", "regress"])
-def test_classify_and_regress_are_not_implemented(name, call):
-    status, document = call("POST", f"/v1/models/examples:{name}", {"examples": [{"x": 1.5}]})
-    text = f"{name.capitalize()} is not implemented by this server; host the model with TensorFlow Serving to use it"
-    assert (status, document) == (501, {"error": text})
-
-
-def test_json_has_the_layout_of_json_dumps(non_policy_server):
-    requests = (
-        ("POST", DTYPES, {"signature_name": "sum", "instances": [{"a": [0.1], "b": [2]}]}),
-        ("POST", DTYPES, {"signature_name": "sum", "inputs": {"a": [[0.1]], "b": [[2]]}}),
-        ("POST", DTYPES, {}),
-        ("GET", "/v1/models/dtypes", None),
-        ("GET", "/v1/models/dtypes/metadata", None),
-    )
-    for method, path, body in requests:
-        connection = http.client.HTTPConnection("127.0.0.1", non_policy_server.rest_port, timeout=10)
-        connection.request(method, path, None if body is None else json.dumps(body))
-        text = connection.getresponse().read().decode()
-        connection.close()
-        assert text == json.dumps(json.loads(text))
-
-
-def test_metadata_has_every_field(call, non_policy_server):
+def test_metadata_has_every_field(call):
     status, document = call("GET", "/v1/models/dtypes/metadata")
     signatures = document["metadata"]["signature_def"]["signature_def"]
     assert status == 200
@@ -339,104 +294,71 @@ def test_metadata_has_every_field(call, non_policy_server):
 
 def test_slash_and_colon_of_names_and_labels_are_percent_encoded(non_policy_models):
     config = {"a/b:c": ModelConfig("a/b:c", non_policy_models / "dtypes", labels={"x/y": 1})}
-    with running(
-        ServerConfig(models=config, port=0, poll_s=0, rest=RestConfig(0, timeout_s=math.inf), allow_any_operation=True)
-    ) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
-        body = json.dumps({"signature_name": "float32", "instances": [2.0]})
+    with running(non_policy_config(None, models=config, rest=RestConfig(0, timeout_s=math.inf))) as server:
+        call = functools.partial(http_calls.call, server.rest_port)
+        body = {"signature_name": "float32", "instances": [2.0]}
         for path in ("/v1/models/a%2Fb%3Ac:predict", "/v1/models/a%2fb%3ac/labels/x%2Fy:predict"):
-            connection.request("POST", path, body)
-            assert json.loads(connection.getresponse().read()) == {"predictions": [2.0]}
-        connection.request("GET", "/v1/models/a/b:c")
-        assert "Malformed request" in connection.getresponse().read().decode()
-        connection.close()
+            assert call("POST", path, body) == (200, {"predictions": [2.0]})
+        assert call("GET", "/v1/models/a/b:c")[0] == 400
 
 
-def test_body_in_gzip(non_policy_server):
+def test_body_in_gzip(call):
     body = gzip.compress(json.dumps({"signature_name": "float32", "instances": [2.0]}).encode())
-    connection = http.client.HTTPConnection("127.0.0.1", non_policy_server.rest_port, timeout=10)
-    connection.request("POST", DTYPES, body, {"Content-Encoding": "gzip"})
-    assert json.loads(connection.getresponse().read()) == {"predictions": [2.0]}
-    connection.request("POST", DTYPES, b"this is no gzip", {"Content-Encoding": "gzip"})
-    assert connection.getresponse().status == 400
-    connection.close()
+    assert call("POST", DTYPES, body, {"Content-Encoding": "gzip"}) == (200, {"predictions": [2.0]})
+    assert call("POST", DTYPES, b"this is no gzip", {"Content-Encoding": "gzip"})[0] == 400
 
 
 @pytest.mark.parametrize(
     ("origin", "status"), [({"Origin": "https://example.org"}, 200), ({}, 400), ({"Origin": "x"}, 400)]
 )
-def test_options_is_answered_without_a_body(origin, status, non_policy_server):
-    connection = http.client.HTTPConnection("127.0.0.1", non_policy_server.rest_port, timeout=10)
-    connection.request("OPTIONS", DTYPES, headers=origin)
-    response = connection.getresponse()
-    assert (response.status, response.read()) == (status, b"")
-    connection.close()
+def test_options_is_answered_without_a_body(origin, status, call):
+    assert call("OPTIONS", DTYPES, headers=origin) == (status, "")
 
 
 def test_body_beyond_the_bound_is_refused(non_policy_models):
-    rest = RestConfig(0, max_body_bytes=1000)
-    with running(ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=rest)) as server:
+    with running(non_policy_config(non_policy_models, rest=RestConfig(0, max_body_bytes=1000))) as server:
         for body, encoding in ((b" " * 1001, {}), (gzip.compress(b" " * 100_000), {"Content-Encoding": "gzip"})):
-            connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
-            connection.request("POST", DTYPES, body, encoding)
-            response = connection.getresponse()
-            assert response.status == 400
-            assert "larger than 1000 bytes" in json.loads(response.read())["error"]
-            connection.close()
+            status, document = http_calls.call(server.rest_port, "POST", DTYPES, body, encoding)
+            assert status == 400 and "larger than 1000 bytes" in document["error"]
 
 
 def test_200_requests_at_once_beside_600_idle_connections(non_policy_server):
-    address = ("127.0.0.1", non_policy_server.rest_port)
+    port = non_policy_server.rest_port
     body = json.dumps({"signature_name": "float32", "instances": [2.0]})
     with contextlib.ExitStack() as idle:
         for _ in range(400):
-            idle.enter_context(socket.create_connection(address, timeout=30))
+            idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
         for _ in range(200):
-            connection = http.client.HTTPConnection(*address, timeout=30)
-            idle.callback(connection.close)
+            connection = idle.enter_context(http_calls.connected(port))
             connection.request("GET", "/v1/models/dtypes")
             connection.getresponse().read()  # kept alive
-        connections = [
-            idle.enter_context(contextlib.closing(http.client.HTTPConnection(*address, timeout=60))) for _ in range(200)
-        ]
+        connections = [idle.enter_context(http_calls.connected(port, timeout_s=60)) for _ in range(200)]
         for connection in connections:
             connection.request("POST", DTYPES, body)
         assert [json.loads(each.getresponse().read()) for each in connections] == [{"predictions": [2.0]}] * 200
-        connections[0].request("GET", "/monitoring/prometheus/metrics")
-        assert connections[0].getresponse().status == 200
 
 
-def test_request_beyond_the_timeout_is_answered_504(non_policy_models, monkeypatch):
-    go = threading.Event()
-    monkeypatch.setattr(rest_server.json_document, "parse", lambda *_: go.wait(30) and {})
-    with running(
-        ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=RestConfig(0, timeout_s=0.05))
-    ) as server:
+def post(body, length):
+    """The bytes of a predict request."""
+    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (DTYPES.encode(), length, body)
+
+
+@pytest.mark.parametrize("body", [b"{}", b"{"], ids=["computed for too long", "does not arrive"])
+def test_request_beyond_the_timeout_is_answered_504(non_policy_models, monkeypatch, body):
+    gate = Gate(monkeypatch, rest_server.json_document, "parse")
+    with running(non_policy_config(non_policy_models, rest=RestConfig(0, timeout_s=0.05))) as server:
         try:
-            for sent in (b"{}", b"{"):  # computed for too long; a body that does not arrive
-                with socket.create_connection(("127.0.0.1", server.rest_port), timeout=10) as connection:
-                    connection.sendall(
-                        b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%s" % (DTYPES.encode(), sent)
-                    )
-                    response = http.client.HTTPResponse(connection)
-                    response.begin()
-                    error = json.loads(response.read())["error"]
-                assert (response.status, error) == (504, "the request took longer than --rest_api_timeout_in_ms 50")
+            answer = send(server.rest_port, post(body, 2))
         finally:
-            go.set()
+            gate.go.set()
+    assert answer == (504, {"error": "the request took longer than --rest_api_timeout_in_ms 50"})
 
 
 def test_client_that_goes_in_the_middle_of_its_body_is_counted_and_not_logged(non_policy_models, caplog):
-    with running(
-        ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=RestConfig(0))
-    ) as server:
+    with running(non_policy_config(non_policy_models)) as server:
         with socket.create_connection(("127.0.0.1", server.rest_port), timeout=10) as connection:
-            connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{" % DTYPES.encode())
-        limit = time.monotonic() + 20
-        while server.metrics.totals(["/tensorflow/serving/request_count"])["/tensorflow/serving/request_count"] == 0:
-            assert time.monotonic() < limit
-            time.sleep(0.01)
-        assert 'request_count{model_name="dtypes",status="CANCELLED"} 1.0' in server.metrics.text().decode()
+            connection.sendall(post(b"{", 9))
+        until(lambda: 'request_count{model_name="dtypes",status="CANCELLED"} 1.0' in server.metrics.text().decode())
     assert [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
 
 
@@ -451,20 +373,13 @@ def test_client_that_goes_in_the_middle_of_its_body_is_counted_and_not_logged(no
     ],
 )
 def test_malformed_http_is_answered_400_and_not_logged(non_policy_server, sent, caplog, capfd):
-    with socket.create_connection(("127.0.0.1", non_policy_server.rest_port), timeout=10) as connection:
-        connection.sendall(sent)
-        response = http.client.HTTPResponse(connection)
-        response.begin()
-        assert response.status == 400
+    assert send(non_policy_server.rest_port, sent)[0] == 400
     assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
 
 
 def test_whole_url_in_the_request_line_is_its_path(non_policy_server):
-    with socket.create_connection(("127.0.0.1", non_policy_server.rest_port), timeout=10) as connection:
-        connection.sendall(b"GET http://x/v1/models/dtypes HTTP/1.1\r\nHost: x\r\n\r\n")
-        response = http.client.HTTPResponse(connection)
-        response.begin()
-        assert response.status == 200
+    request = b"GET http://x/v1/models/dtypes HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert send(non_policy_server.rest_port, request)[0] == 200
 
 
 def test_large_list_is_written_block_by_block_as_one_piece():

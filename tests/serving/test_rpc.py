@@ -2,16 +2,16 @@
 
 import io
 import logging
+import shutil
 import subprocess
 import sys
-import threading
-import time
 from concurrent import futures
 
 import grpc
 import numpy as np
 import pytest
 from google.protobuf import descriptor_pool, wrappers_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,32 +23,19 @@ from serving.embedded.config import ServerConfig
 from serving.embedded.rpc.grpc_method import GrpcMethod
 from serving.embedded.telemetry.logs import event, log
 from serving.embedded.telemetry.metrics import ServerMetrics
-from serving.errors import DeadlineExceeded, Overloaded
-from tests.serving.conftest import running
+from serving.errors import DeadlineExceeded, ModelNotFound, Overloaded
+from tests.serving.conftest import connected, running
+from tests.serving.gates import Gate
+from tests.serving.saved_models import write_garbage
 
 SPEC = model_pb2.ModelSpec(name="SA103", version=wrappers_pb2.Int64Value(value=200))
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 X = np.zeros(17, np.float32)
 
 
-class BlockedPredict:
-    """Blocks every Predict of a server until `go` is set, and counts them."""
-
-    def __init__(self, server, monkeypatch):
-        self.go, self.count = threading.Event(), 0
-        find = server.manager.find
-
-        def blocked(spec):
-            self.count += 1
-            assert self.go.wait(30)
-            return find(spec)
-
-        monkeypatch.setattr(server.manager, "find", blocked)
-
-
 def test_calls_beyond_max_queued_calls_are_refused_at_once(grid_models, monkeypatch):
     with running(ServerConfig(grid_models, port=0, poll_s=0, threads=1, max_queued_calls=2)) as server:
-        predict = BlockedPredict(server, monkeypatch)
+        predict = Gate(monkeypatch, server.manager, "find")
         with (
             Client(f"127.0.0.1:{server.port}", retries=0, max_in_flight=9) as client,
             futures.ThreadPoolExecutor(9) as pool,
@@ -72,12 +59,11 @@ def requests(server):
 
 
 def test_a_queued_call_whose_deadline_passed_is_not_run(grid_models, monkeypatch):
-    with running(ServerConfig(grid_models, port=0, poll_s=0, threads=1)) as server:
-        predict = BlockedPredict(server, monkeypatch)
-        with Client(f"127.0.0.1:{server.port}", retries=0) as client, futures.ThreadPoolExecutor(4) as pool:
+    with connected(ServerConfig(grid_models, port=0, poll_s=0, threads=1)) as (server, client):
+        predict = Gate(monkeypatch, server.manager, "find")
+        with futures.ThreadPoolExecutor(4) as pool:
             first = pool.submit(client.predict, "SA103", X, timeout_s=30)
-            while not predict.count:
-                time.sleep(0.001)
+            assert predict.began.wait(20)
             late = [pool.submit(client.predict, "SA103", X, timeout_s=0.2) for _ in range(3)]
             for call in late:
                 assert isinstance(call.exception(timeout=20), DeadlineExceeded)
@@ -88,7 +74,7 @@ def test_a_queued_call_whose_deadline_passed_is_not_run(grid_models, monkeypatch
 
 
 def test_only_inference_is_counted_over_grpc(grid_models):
-    with running(ServerConfig(grid_models, port=0, poll_s=0)) as server, Client(f"127.0.0.1:{server.port}") as client:
+    with connected(ServerConfig(grid_models, port=0, poll_s=0)) as (server, client):
         client.status("SA103")
         client.signatures("SA103")
         assert requests(server) is None
@@ -122,8 +108,6 @@ def test_reflection_lists_tensorflow_servings_services_and_messages(non_policy_s
 
 
 def test_health_can_be_disabled(grid_models):
-    from grpc_health.v1 import health_pb2, health_pb2_grpc
-
     with (
         running(ServerConfig(grid_models, port=0, poll_s=0, health=False)) as server,
         grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,
@@ -133,36 +117,21 @@ def test_health_can_be_disabled(grid_models):
     assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_loads_and_unloads_are_logged_and_failed_requests_are_not(grid_models, tmp_path):
-    import shutil
-
-    shutil.copytree(grid_models / "SA103", tmp_path / "m" / "SA103")
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logger = logging.getLogger("serving")
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        with running(ServerConfig(tmp_path / "m", port=0, poll_s=3600)) as server:
-            with Client(f"127.0.0.1:{server.port}") as client, pytest.raises(Exception, match="unknown-model"):
-                client.predict("unknown-model", X)
-            assert "unknown-model" not in server.metrics.text().decode(), "clients cannot add labels"
-            shutil.copytree(tmp_path / "m" / "SA103" / "1", tmp_path / "m" / "SA103" / "2")
-            server.poll_once()
-            (tmp_path / "m" / "SA103" / "3").mkdir()
-            (tmp_path / "m" / "SA103" / "3" / "saved_model.pb").write_bytes(b"x y")
-            server.poll_once()
-            assert (
-                server.metrics.registry.get_sample_value(
-                    "serving_model_loads_total", {"model_name": "SA103", "status": "fail"}
-                )
-                == 1
-            )
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
+def test_loads_and_unloads_are_logged_and_failed_requests_are_not(grid_models, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "serving")
+    folder = tmp_path / "m" / "SA103"
+    shutil.copytree(grid_models / "SA103", folder)
+    with connected(ServerConfig(tmp_path / "m", port=0, poll_s=3600)) as (server, client):
+        with pytest.raises(ModelNotFound, match="unknown-model"):
+            client.predict("unknown-model", X)
+        assert "unknown-model" not in server.metrics.text().decode(), "clients cannot add labels"
+        shutil.copytree(folder / "1", folder / "2")
+        server.poll_once()
+        write_garbage(folder / "3")
+        server.poll_once()
+        failed = {"model_name": "SA103", "status": "fail"}
+        assert server.metrics.registry.get_sample_value("serving_model_loads_total", failed) == 1
+    lines = [record.getMessage() for record in caplog.records]
     events = [line.split(" ms=")[0] for line in lines]
     assert events[0] == "loaded model=SA103 version=1" and "unloaded model=SA103 version=1" in events
     assert any(line.startswith('load_failed model=SA103 version=3 tries=1 error="') for line in lines)
@@ -277,19 +246,11 @@ def test_a_method_does_not_run_after_the_deadline():
         GrpcMethod("Predict", function, wire.PredictRequest, ServerMetrics(), lambda name: True)(b"", Expired())
 
 
-def test_long_details_are_truncated_as_in_tensorflow_serving(grid_models):
-    with (
-        running(ServerConfig(grid_models, port=0, poll_s=0)) as server,
-        grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,
-    ):
-        request = wire.PredictRequest(model_spec=wire.ModelSpec(name="SA103"))
-        request.inputs["x" * 20_000].dtype = 1
-        with pytest.raises(grpc.RpcError) as refused:
-            channel.unary_unary(PREDICT)(request.SerializeToString(), timeout=10)
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert refused.value.details().endswith("x...TRUNCATED") and len(refused.value.details()) == 1024 + len(
-        "...TRUNCATED"
-    )
+def test_long_details_are_truncated_as_in_tensorflow_serving(raw):
+    request = wire.PredictRequest(model_spec=wire.ModelSpec(name="SA103"))
+    request.inputs["x" * 20_000].dtype = 1
+    code, details = code_of(raw["PredictionService/Predict"], request.SerializeToString())
+    assert code == "INVALID_ARGUMENT" and details.endswith("x...TRUNCATED") and len(details) == 1024 + 12
 
 
 @pytest.mark.parametrize(

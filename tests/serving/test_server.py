@@ -6,43 +6,52 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
+from concurrent import futures
 
 import grpc
 import numpy as np
 import pytest
+import tensorflow as tf
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from benchmarks.random_models import random_actor
+from export.saved_model import write
 from protos import predict_pb2 as wire
+from protos import prediction_log_pb2 as pb
 from serving.client import Client
 from serving.embedded.__main__ import main
 from serving.embedded.config import ServerConfig
+from serving.embedded.models import model_config, version_files
+from serving.embedded.models.manager import ModelManager
+from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.models.version_policy import VersionPolicy
 from serving.embedded.server import Server
+from serving.embedded.status import StatusError
 from serving.embedded.telemetry.logs import log
 from serving.errors import ModelNotFound, ServingError
+from signals.contract import incomplete
 from tests.conftest import GRID
+from tests.end_to_end.programs import program
 from tests.serving import saved_models
-from tests.serving.conftest import running
+from tests.serving.conftest import connected, running
 
 X = np.zeros(17, np.float32)
 MODEL = "SA103"
 OWN_LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (INFO|WARNING) ")
 
 
-@contextlib.contextmanager
 def served(folder):
     """(server, client); the test calls poll_once, no timer does."""
-    server = Server(ServerConfig(folder, port=0, poll_s=3600))
-    server.start()
-    client = Client(f"127.0.0.1:{server.port}")
-    try:
-        yield server, client
-    finally:
-        client.close()
-        server.stop()
+    return connected(ServerConfig(folder, port=0, poll_s=3600))
+
+
+@contextlib.contextmanager
+def server_process(models, *flags):
+    """(process, its gRPC address)."""
+    with program("serving", "--models-dir", str(models), "--port", "0", *flags) as process:
+        yield process, process.stdout.readline().removeprefix("ready at ").strip()
 
 
 @pytest.fixture
@@ -88,8 +97,7 @@ def test_no_call_fails_while_versions_change(models):
 
 def test_an_older_version_is_served_while_the_newest_fails_to_load(models):
     bad = models / MODEL / "2"
-    bad.mkdir()
-    (bad / "saved_model.pb").write_bytes(b"garbage")
+    saved_models.write_garbage(bad)
     with served(models) as (server, client):
         assert version_of(client) == 1
         newest = client.status(MODEL)[0]
@@ -135,9 +143,7 @@ def test_folders_that_are_not_versions_are_ignored(models):
 
 
 def test_an_invalid_model_does_not_affect_the_others(models):
-    bad = models / "AA1" / "1"
-    bad.mkdir(parents=True)
-    (bad / "saved_model.pb").write_bytes(b"")
+    saved_models.write_garbage(models / "AA1" / "1").write_bytes(b"")
     with served(models) as (_, client):
         assert version_of(client) == 1
 
@@ -165,22 +171,13 @@ def test_health_is_not_serving_while_the_server_drains(models):
 
 
 def test_sigterm_drains_and_exits_with_0_and_only_log_lines(models):
-    command = [sys.executable, "-m", "serving", "--models-dir", str(models), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        address = process.stdout.readline().removeprefix("ready at ").strip()
-        client = Client(address)
-        assert client.predict(MODEL, X, timeout_s=5)["action"].shape == (1, 1)
-        client.close()
+    with server_process(models) as (process, address):
+        with Client(address) as client:
+            assert client.predict(MODEL, X, timeout_s=5)["action"].shape == (1, 1)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
         for line in process.stderr.read().splitlines():
             assert OWN_LOG_LINE.match(line), f"{line!r} is a note of TensorFlow, or a traceback"
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
 
 
 @pytest.fixture
@@ -194,54 +191,48 @@ def restored_process():
         signal.signal(number, handler)
 
 
-def test_wrong_flags_give_one_error_line_and_exit_code_2(models, capsys, tmp_path, restored_process):
-    city = ["--city", str(GRID / "city.toml")]
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (["--models-dir", "none"], "none: no such folder"),
+        (["--models-dir", ".", "--port", "TAKEN"], "cannot listen on 127.0.0.1:"),
+        (["--models-dir", ".", "--port=0", "--rest_api_port", "TAKEN"], "choose another --rest_api_port"),
+        (["--models-dir", ".", "--port=9000", "--rest_api_port=9000"], "cannot be the same as --port"),
+        (["--models-dir", ".", "--model_base_path", "/"], "both name the models"),
+        (["--models-dir", ".", "--monitoring_config_file", "x"], "--monitoring_config_file needs --rest_api_port"),
+        (["--models-dir", ".", "--models_root", "none"], "--models_root none: no such folder"),
+        (["--model_name", "x"], "--model_name needs --model_base_path"),
+        (["--model_base_path=models/x"], "must be an absolute path"),
+        (["--model_config_file", "none.config"], "none.config: cannot be read"),
+        (["--city", "none.toml"], "no such file"),
+        (["--enable_model_warmup=maybe"], "'maybe' must be true or false"),
+        (["--port", "70000"], "--port 70000 must lie between 0 and 65535"),
+        (["--rest_api_port", "70000"], "--rest_api_port 70000 must lie between"),
+        (["--poll-s", "90000"], "--file_system_poll_wait_seconds 90000.0 must lie between -86400 and 86400"),
+        (["--poll-s", "nan"], "must lie between"),
+        (["--rest_api_timeout_in_ms=86400001"], "must lie between"),
+        (["--load_retry_interval_micros=86400000001"], "must lie between"),
+        (["--num_load_threads=-1"], "--num_load_threads -1 must lie between 0"),
+        (["--rest_api_max_body_bytes=0"], "must lie between 1 and 67108864"),
+        (["--rest_api_max_body_bytes=67108865"], "must lie between 1 and 67108864"),
+        (["--grpc_max_message_mb=0"], "must lie between 1 and 2048"),
+        (["--grpc_max_message_mb=2049"], "must lie between 1 and 2048"),
+        (["--enable_profiler=false"], "--enable_profiler=false is not a flag of this server; python -m serving --help"),
+        (["--enable_batching"], "--enable_batching is not a flag of this server"),
+        (["--rest_api_p=1"], "--rest_api_p=1 is not a flag of this server"),
+        (["nonsense"], "nonsense is not a flag of this server"),
+    ],
+)
+def test_wrong_flags_give_one_error_line_and_exit_code_2(flags, part, tmp_path, monkeypatch, capsys, restored_process):
+    monkeypatch.chdir(tmp_path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        for flags, message in (
-            (["--models-dir", str(tmp_path / "none"), *city], "no such folder"),
-            (["--models-dir", str(models), "--port", port, *city], "cannot listen on 127.0.0.1:"),
-            (["--models-dir", str(models), "--port", "70000", *city], "must lie between"),
-            (["--models-dir", str(models), "--poll-s", "90000", *city], "must be at most 86400"),
-            (["--models-dir", str(models), "--model_base_path", str(models), *city], "both name the models"),
-            (["--model_name", "x", *city], "--model_name needs --model_base_path"),
-            (["--model_config_file", str(tmp_path / "none.config"), *city], "none.config: cannot be read"),
-            (
-                ["--enable_profiler=false", *city],
-                "--enable_profiler=false: this server has tensorflow_model_server's --enable_profiler at its default "
-                "only, true;",
-            ),
-            (["--rest_api_port", "70000", *city], "--rest_api_port 70000 must lie between"),
-            (
-                ["--models-dir", str(models), "--port=0", "--rest_api_port", port, *city],
-                "choose another --rest_api_port",
-            ),
-            (
-                ["--models-dir", str(models), "--port=9000", "--rest_api_port=9000", *city],
-                "cannot be the same as --port",
-            ),
-            (
-                ["--models-dir", str(models), "--monitoring_config_file", "x", *city],
-                "--monitoring_config_file needs --rest_api_port",
-            ),
-            (
-                ["--models-dir", str(models), "--batching_parameters_file", "x", *city],
-                "--batching_parameters_file at its default only, empty;",
-            ),
-            (["--rest_api_timeout_in_ms=86400001", *city], "must be at most 86400000"),
-            (["--load_retry_interval_micros=86400000001", *city], "must be at most 86400000000"),
-            (["--enable_batching=true", *city], "this server does not batch"),
-            (["--nonsense", *city], "unknown argument --nonsense"),
-            (["--rest_api_p=1", *city], "unknown argument --rest_api_p=1"),
-            (["--models", str(models), *city], "unknown argument --models"),
-            (["--num_load_threads=-1", *city], "--num_load_threads -1 must lie between 0"),
-            (["--city", str(tmp_path / "city.toml")], "no such file"),
-        ):
-            assert main(flags) == 2
-            lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-            assert len(lines) == 1 and message in lines[0], lines
+        city = [] if "--city" in flags else ["--city", str(GRID / "city.toml")]
+        assert main([*(port if flag == "TAKEN" else flag for flag in flags), *city]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and part in lines[0], lines
 
 
 def test_a_version_number_beyond_int64_is_ignored(models):
@@ -251,8 +242,6 @@ def test_a_version_number_beyond_int64_is_ignored(models):
 
 
 def test_an_invalid_warm_up_file_fails_its_own_version_only(models):
-    import tensorflow as tf
-
     bad = models / "AA1" / "1"
     shutil.copytree(models / MODEL / "1", bad)
     with tf.io.TFRecordWriter(str(bad / "assets.extra" / "tf_serving_warmup_requests")) as file:
@@ -267,7 +256,6 @@ def test_an_invalid_warm_up_file_fails_its_own_version_only(models):
 
 def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch):
     with served(models) as (server, client):
-        from serving.embedded.models import model_config, version_files
 
         def fails(_):
             raise OSError(24, "Too many open files")
@@ -288,10 +276,6 @@ def test_an_overwritten_version_is_reloaded_without_a_gap(models, grid_models):
         (folder / "1").rename(folder / ".1.old")
         server.poll_once()
         assert version_of(client) == 1, "a poll between the two renames unloads nothing"
-        from benchmarks.random_models import random_actor
-        from export.saved_model import write
-        from signals.contract import incomplete
-
         (folder / "1").mkdir()
         write.write(folder / "1", random_actor(17, 1, 5, False), incomplete(MODEL, 17, "kc", 1))
         server.poll_once()
@@ -300,10 +284,6 @@ def test_an_overwritten_version_is_reloaded_without_a_gap(models, grid_models):
 
 
 def test_a_version_that_waits_to_be_loaded_is_in_state_start(models):
-    from serving.embedded.models.manager import ModelManager
-    from serving.embedded.models.model_config import ModelConfig
-    from serving.embedded.models.version_policy import VersionPolicy
-
     for version in ("2", "3"):
         shutil.copytree(models / MODEL / "1", models / MODEL / version)
     seen = []
@@ -320,16 +300,10 @@ def test_a_version_that_waits_to_be_loaded_is_in_state_start(models):
 
 
 def test_a_reload_to_an_invalid_version_is_refused(models, tmp_path):
-    from serving.embedded.models.model_config import ModelConfig
-    from serving.embedded.status import StatusError
-
     elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "1").mkdir(parents=True)
-    (elsewhere / "1" / "saved_model.pb").write_bytes(b"garbage")
+    saved_models.write_garbage(elsewhere / "1")
     with served(models) as (server, client):
-        with pytest.raises(
-            StatusError, match=r"1 model\(s\) did not become available: .*name: SA103 version: 1} due to error: UNKNOWN"
-        ):
+        with pytest.raises(StatusError, match=r"did not become available: .*SA103 version: 1"):
             server.reconfigure({MODEL: ModelConfig(MODEL, elsewhere)})
         assert version_of(client) == 1
         status = client.status(MODEL)[0]
@@ -337,8 +311,6 @@ def test_a_reload_to_an_invalid_version_is_refused(models, tmp_path):
 
 
 def test_a_model_moved_to_an_equal_folder_is_loaded_from_there(models, tmp_path):
-    from serving.embedded.models.model_config import ModelConfig
-
     shutil.copytree(models / MODEL, tmp_path / "copy")
     with served(models) as (server, client):
         _, before = server.manager.find(wire.ModelSpec(name=MODEL))
@@ -347,10 +319,6 @@ def test_a_model_moved_to_an_equal_folder_is_loaded_from_there(models, tmp_path)
 
 
 def test_a_warm_up_record_may_leave_out_its_model(grid_models, tmp_path):
-    import tensorflow as tf
-
-    from protos import prediction_log_pb2 as pb
-
     shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
     file = tmp_path / "SA103" / "1" / "assets.extra" / "tf_serving_warmup_requests"
     record = pb.PredictionLog()
@@ -366,8 +334,6 @@ def test_a_warm_up_record_may_leave_out_its_model(grid_models, tmp_path):
 
 
 def test_an_unexpected_load_error_is_a_failed_load(grid_models):
-    from serving.embedded.models import model_config
-
     config = ServerConfig(grid_models, port=0, poll_s=3600)
     with running(config) as server:
         manager = server.manager
@@ -390,27 +356,13 @@ def test_sigterm_exits_with_0_while_a_run_outlasts_the_drain(tmp_path):
     saved_models.write_slow(tmp_path / "models" / "SLOW" / "1", 600)
     city = tmp_path / "city.toml"
     city.write_text("")
-    models = str(tmp_path / "models")
-    command = [sys.executable, "-m", "serving", "--models-dir", models, "--port", "0", "--city", str(city)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        address = process.stdout.readline().removeprefix("ready at ").strip()
-        with Client(address, retries=0) as client:
-            failures = []
-
-            def call_model():
-                try:
-                    client.run("SLOW", {"x": np.ones((1, 1), np.float32)}, timeout_s=60)
-                except ServingError as error:
-                    failures.append(error)
-
-            call = threading.Thread(target=call_model)
-            call.start()
-            time.sleep(0.5)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
-            call.join(60)
-            assert len(failures) == 1, "the run must outlast the drain"
-    finally:
-        process.kill()
-        process.communicate()
+    with (
+        server_process(tmp_path / "models", "--city", str(city)) as (process, address),
+        Client(address, retries=0) as client,
+        futures.ThreadPoolExecutor(1) as pool,
+    ):
+        call = pool.submit(client.run, "SLOW", {"x": np.ones((1, 1), np.float32)}, timeout_s=60)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert isinstance(call.exception(60), ServingError), "the run must outlast the drain"

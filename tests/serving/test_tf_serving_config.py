@@ -43,6 +43,12 @@ def exported(grid_models, tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def write(exported, tmp_path):
+    """Runs the command with further flags, which writes into a folder `out`; returns its exit code."""
+    return lambda *flags: main(["--models-dir", str(exported), "--out", str(tmp_path / "out"), *flags])
+
+
 def models(path):
     text = (path / "models.config").read_text()
     entries = text_format.Parse(text, model_server_config_pb2.ModelServerConfig()).model_config_list.config
@@ -61,31 +67,27 @@ def test_newest_versions_are_pinned_and_labelled_stable(exported, tmp_path, caps
     assert monitoring.prometheus_config.enable and monitoring.prometheus_config.path == "/monitoring/prometheus/metrics"
 
 
-def test_fleet_is_served_instead_of_the_models_that_it_holds(exported, tmp_path):
-    flags = ["--models-dir", str(exported), "--out", str(tmp_path)]
-    assert main(flags) == 0
-    assert models(tmp_path).keys() == {"SA104", "SA105", "city"}
-    assert main([*flags, "--all-models"]) == 0
-    assert models(tmp_path).keys() == {*TLS, "city"}
+def test_fleet_is_served_instead_of_the_models_that_it_holds(write, tmp_path):
+    assert write() == 0 and models(tmp_path / "out").keys() == {"SA104", "SA105", "city"}
+    assert write("--all-models") == 0 and models(tmp_path / "out").keys() == {*TLS, "city"}
 
 
-def test_stable_and_canary_are_the_versions_that_are_named(exported, tmp_path):
-    assert main(["--models-dir", str(exported), "--out", str(tmp_path), "--model", "SA104=1,2"]) == 0
-    entry = models(tmp_path)["SA104"]
+def test_stable_and_canary_are_the_versions_that_are_named(write, tmp_path):
+    assert write("--model", "SA104=1,2") == 0
+    entry = models(tmp_path / "out")["SA104"]
     assert list(entry.model_version_policy.specific.versions) == [1, 2]
     assert entry.version_labels == {"stable": 1, "canary": 2}
 
 
-def test_label_moves_after_its_version_was_loaded_beside_the_one_before(exported, tmp_path, capsys):
-    flags = ["--models-dir", str(exported), "--out", str(tmp_path)]
-    assert main([*flags, "--model", "SA104=1"]) == 0
+def test_label_moves_after_its_version_was_loaded_beside_the_one_before(write, tmp_path, capsys):
+    assert write("--model", "SA104=1") == 0
     first = (), (1, 2), 1, "SA104: stable 1 -> 2 once it is loaded: run this again with --loaded"
     moved = ("--loaded",), (1, 2), 2, "1 -> 2\nversions that a label has left stay listed until this command runs"
     done = (), (2,), 2, "3 models\n"
     for more, expected, label, message in (first, first, moved, done):
         capsys.readouterr()
-        assert main([*flags, *more]) == 0
-        entry = models(tmp_path)["SA104"]
+        assert write(*more) == 0
+        entry = models(tmp_path / "out")["SA104"]
         assert tuple(entry.model_version_policy.specific.versions) == expected and entry.version_labels == {
             "stable": label
         }
@@ -264,10 +266,10 @@ def test_previous_version_of_a_label_stays_listed_while_its_folder_exists():
     assert with_previous_versions(Versions((1, 2), {"stable": 2}), target, (1, 2)) == target, "the next call"
 
 
-def test_full_volume_leaves_the_files_as_they_were(exported, tmp_path):
-    flags = ["--models-dir", str(exported), "--out", str(tmp_path)]
-    assert main([*flags, "--model", "SA104=1"]) == 0
-    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+def test_full_volume_leaves_the_files_as_they_were(write, exported, tmp_path):
+    out = tmp_path / "out"
+    assert write("--model", "SA104=1") == 0
+    before = {path.name: path.read_text() for path in out.iterdir()}
     script = (
         "import resource, signal, sys\n"
         "from serving.tf_serving.__main__ import main\n"
@@ -275,16 +277,16 @@ def test_full_volume_leaves_the_files_as_they_were(exported, tmp_path):
         "resource.setrlimit(resource.RLIMIT_FSIZE, (60, 60))\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
+    flags = ["--models-dir", str(exported), "--out", str(out)]
     done = subprocess.run([sys.executable, "-c", script, *flags], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+    assert {path.name: path.read_text() for path in out.iterdir()} == before
 
 
-def test_latest_leaves_the_choice_of_versions_to_the_server(exported, tmp_path):
-    assert main(["--models-dir", str(exported), "--out", str(tmp_path), "--latest"]) == 0
-    assert all(
-        not entry.HasField("model_version_policy") and not entry.version_labels for entry in models(tmp_path).values()
-    )
+def test_latest_leaves_the_choice_of_versions_to_the_server(write, tmp_path):
+    assert write("--latest") == 0
+    entries = models(tmp_path / "out").values()
+    assert not any(entry.HasField("model_version_policy") or entry.version_labels for entry in entries)
 
 
 def test_each_district_has_its_own_files(exported, tmp_path):
@@ -304,33 +306,28 @@ def test_each_district_has_its_own_files(exported, tmp_path):
     assert main(flags) == 0, "the districts of city.toml are the shards"
 
 
-def test_certificates_become_an_ssl_config_that_only_the_server_may_read(exported, tmp_path):
+def test_certificates_become_an_ssl_config_that_only_the_server_may_read(write, tmp_path):
     for name in ("certificate", "key", "ca"):
         (tmp_path / name).write_text(f"-----BEGIN {name.upper()}-----\n")
     flags = ["--tls-certificate", str(tmp_path / "certificate"), "--tls-key", str(tmp_path / "key")]
     out = tmp_path / "out"
-    assert (
-        main(["--models-dir", str(exported), "--out", str(out), *flags, "--tls-client-ca", str(tmp_path / "ca")]) == 0
-    )
+    assert write(*flags, "--tls-client-ca", str(tmp_path / "ca")) == 0
     ssl = text_format.Parse((out / "ssl.config").read_text(), wire.SSLConfig())
     assert (ssl.server_key, ssl.custom_ca, ssl.client_verify) == ("-----BEGIN KEY-----\n", "-----BEGIN CA-----\n", True)
     assert (out / "ssl.config").stat().st_mode & 0o777 == 0o600
     assert "--ssl_config_file=/config/ssl.config" in (out / "flags").read_text().splitlines()
 
 
-def test_every_flag_is_one_of_tensorflow_model_server_2_20(exported, tmp_path, shared):
+def test_every_flag_is_one_of_tensorflow_model_server_2_20(write, tmp_path, shared):
     known = set(re.findall(r"^\t--(\w+)=", (shared / "tfserving-2.20-help.txt").read_text(), re.M))
-    assert main(["--models-dir", str(exported), "--out", str(tmp_path)]) == 0
-    written = (tmp_path / "flags").read_text().splitlines()
+    assert write() == 0
+    written = (tmp_path / "out" / "flags").read_text().splitlines()
     assert {flag.partition("=")[0].removeprefix("--") for flag in written} <= known and len(written) == len(FLAGS) + 2
 
 
-def test_embedded_server_takes_the_same_files(exported, tmp_path):
+def test_embedded_server_takes_the_same_files(write, exported, tmp_path):
     out = tmp_path / "out"
-    assert (
-        main(["--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported), "--config-at", str(out)])
-        == 0
-    )
+    assert write("--mounted-at", str(exported), "--config-at", str(out)) == 0
     server = embedded_flags.parse((out / "flags").read_text().splitlines())
     assert server.models.keys() == {"SA104", "SA105", "city"} and server.models["SA104"].labels == {"stable": 2}
     assert model_config.from_file(out / "models.config").keys() == server.models.keys()
@@ -356,22 +353,9 @@ def test_embedded_server_takes_the_same_files(exported, tmp_path):
         (("--out", "/proc/none"), "/proc/none"),
     ],
 )
-def test_wrong_input_gives_one_line_and_no_file(exported, tmp_path, monkeypatch, capsys, flags, message):
+def test_wrong_input_gives_one_line_and_no_file(write, tmp_path, monkeypatch, capsys, flags, message):
     monkeypatch.chdir(tmp_path)
-    assert main(["--models-dir", str(exported), "--out", "out", *flags]) == 2
+    assert write(*flags) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_logging_config_that_a_user_has_added_stays(exported, tmp_path):
-    command = ["config", "--models-dir", str(exported), "--out", str(tmp_path)]
-    assert serve(command) == 0
-    file = tmp_path / "models.config"
-    logging = 'logging_config { log_collector_config { filename_prefix: "a" } sampling_config { sampling_rate: 0.5 } }'
-    file.write_text(re.sub(r'(  config \{\n    name: "SA104")', rf"\1\n{logging}", file.read_text()))
-    assert serve([*command, "--model", "SA104=2,1"]) == 0
-    found = models(tmp_path)
-    assert found["SA104"].logging_config.sampling_config.sampling_rate == 0.5
-    assert found["SA104"].version_labels == {"stable": 2, "canary": 1}
-    assert not found["SA105"].HasField("logging_config")

@@ -6,17 +6,15 @@ These are the vehicles in view, and the states of uncontrolled signals in view.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from city.street_shapes import JunctionShape
 from controller.operator.page.feed import Feed
 from controller.operator.page.frames import Vehicles, View
 from controller.operator.page.street_data import StreetData
-from controller.sumo.connection import CommandRejected
+from controller.sumo.connection import CommandRejected, ViewConnection
 
 log = logging.getLogger("controller")
 
@@ -24,16 +22,6 @@ COLLECT_SHARE = 0.03
 """Of the wall time, what reading takes at most."""
 MIN_INTERVAL_S = 0.1
 """Wall time between two readings, at least."""
-
-
-class StreetSource(Protocol):
-    """The part of a connection to SUMO that is read."""
-
-    def shown(self) -> dict[str, str]: ...
-
-    def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]: ...
-
-    def signal_states(self, links_of: Mapping[str, int]) -> list[str]: ...
 
 
 class Collector:
@@ -72,7 +60,7 @@ class Collector:
         self.interval_s = MIN_INTERVAL_S
         """Wall time to the next one."""
 
-    def collect(self, source: StreetSource, now: float) -> bool:
+    def collect(self, source: ViewConnection, now: float) -> bool:
         """Read what is in view if that is due; return whether it was read. Called by the decision loop's thread.
 
         A rejection ends the reading and not the run. Raises SumoConnectionLost, WaitAborted, and CommandRejected if
@@ -100,7 +88,7 @@ class Collector:
         self._next_s = begin + self.interval_s
         return True
 
-    def _states(self, source: StreetSource, view: View) -> dict[int, str]:
+    def _states(self, source: ViewConnection, view: View) -> dict[int, str]:
         """By index, the states of uncontrolled signals in view."""
         if not self._uncontrolled:
             return {}

@@ -13,7 +13,7 @@ from controller.assembly import Start
 from controller.config import SERVED, ControllerConfig
 from controller.operator import saved_modes
 from controller.operator.page import security
-from controller.operator.page.collector import Collector, StreetSource
+from controller.operator.page.collector import Collector
 from controller.operator.page.controls import LiveControls
 from controller.operator.page.exports import Exports
 from controller.operator.page.feed import Feed
@@ -22,6 +22,7 @@ from controller.operator.page.site import listen
 from controller.operator.page.street_data import StreetData
 from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart
+from controller.sumo.connection import ViewConnection
 from protos import policy_pb2 as pb
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class LivePage:
         self._server.start()
         log.info("the live page: %s", self._server.url)
 
-    def collect(self, source: StreetSource, now: float) -> bool:
+    def collect(self, source: ViewConnection, now: float) -> bool:
         """Read what only the page needs between two steps, if a watcher waits; return whether that was read."""
         return self._collector is not None and self._collector.collect(source, now)
 
@@ -87,7 +88,7 @@ class LivePage:
 def _token(config: ControllerConfig) -> str:
     """The token of commands: that of the controller before this one, so that a page that is open stays in command."""
     try:
-        path = saved_modes.path_of(config.city.path, config.attach, config.order).with_suffix(".token")
+        path = saved_modes.path_of(config.city.path, config.sumo.attach, config.sumo.order).with_suffix(".token")
         token = path.read_text(encoding="ascii").strip() if path.exists() else ""
     except (OSError, ValueError, InputError) as error:
         log.warning("the live page: its token cannot be kept over a restart: %s", error)

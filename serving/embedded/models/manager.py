@@ -16,13 +16,15 @@ from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from grpc import StatusCode
+
 from protos import predict_pb2 as wire
 from serving.embedded.models import version_files
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.servable import LoadError, Servable
 from serving.embedded.models.version_files import Fingerprint, VersionFiles
 from serving.embedded.models.version_policy import Operation, next_servable_action
-from serving.embedded.status import StatusError, failed_precondition, invalid_argument, not_found, unknown
+from serving.embedded.status import StatusError
 from serving.embedded.telemetry.logs import event, log
 from serving.embedded.telemetry.metrics import ServerMetrics
 
@@ -38,7 +40,7 @@ class LoadOptions:
     max_num_load_retries: int = 5
     load_retry_interval_s: float = 60.0
     allow_labels_for_unavailable: bool = True
-    """Whether a new label may name a version that is not available yet."""
+    """A new label may name a version that is not available yet."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Model:
     """Version -> fingerprint of the files that it was loaded from."""
     failed: dict[int, Failure] = field(default_factory=dict)
     was_empty: bool = False
-    """Whether the last poll found no version in the folder."""
+    """The last poll found no version in the folder."""
 
 
 def _aspired(config: ModelConfig) -> set[int]:
@@ -68,13 +70,16 @@ def _aspired(config: ModelConfig) -> set[int]:
     try:
         return config.policy.aspired(version_files.versions(config.base_path))
     except (OSError, ValueError) as error:
-        raise invalid_argument(f"model {config.name}: {str(config.base_path)!r} cannot be read: {error}") from None
+        raise StatusError(
+            StatusCode.INVALID_ARGUMENT, f"model {config.name}: {str(config.base_path)!r} cannot be read: {error}"
+        ) from None
 
 
-def _unavailable(errors: Mapping[str, Sequence[str]]) -> StatusError:
-    """TensorFlow Serving's error of a reload whose models (name -> their errors) cannot be served."""
+def _raise_if_any(errors: Mapping[str, Sequence[str]]) -> None:
+    """Raise TensorFlow Serving's error of a reload if models (name -> their errors) cannot be served."""
     texts = "".join(f"{{{error}}}, " for _, model_errors in sorted(errors.items()) for error in model_errors)
-    return unknown(f"{len(errors)} model(s) did not become available: {{{texts}}}")
+    if errors:
+        raise StatusError(StatusCode.UNKNOWN, f"{len(errors)} model(s) did not become available: {{{texts}}}")
 
 
 def _lower_priority() -> None:
@@ -144,11 +149,9 @@ class ModelManager:
                 for name, config in configs.items()
                 if not _aspired(config)
             }
-            if empty:
-                raise _unavailable(empty)
+            _raise_if_any(empty)
             before = {name: self._models[name].config for name in self._configured}
-            if label_error := self._label_error(configs, before):
-                raise failed_precondition(label_error)
+            self._check_labels(configs, before)
             self.apply({**before, **configs}, now_s, at_once=True)
             failed = {
                 name: self._load_errors(name)
@@ -157,11 +160,11 @@ class ModelManager:
             }
             if failed:
                 self.apply(before, now_s, at_once=True)
-                raise _unavailable(failed)
+            _raise_if_any(failed)
             self.apply(configs, now_s, at_once=True)
 
     def _is_served_from(self, name: str, config: ModelConfig) -> bool:
-        """Whether a version in the configured folder is loaded; one in the model's previous folder does not count."""
+        """Tell whether a version in the configured folder is loaded; one in the previous folder does not count."""
         return any(
             version_files.is_in(fingerprint, config.base_path)
             for fingerprint in self._models[name].loaded_fingerprints.values()
@@ -177,19 +180,19 @@ class ModelManager:
             errors.append(f"{{name: {name} version: {version}}} due to error: {code}: {status.error_message}")
         return errors
 
-    def _label_error(self, configs: Mapping[str, ModelConfig], before: Mapping[str, ModelConfig]) -> str:
-        """The first error in the labels of a configuration; empty if there is none."""
+    def _check_labels(self, configs: Mapping[str, ModelConfig], before: Mapping[str, ModelConfig]) -> None:
+        """Raise StatusError if a label of a configuration would move to a version that is not loaded."""
         for name, config in configs.items():
             previous_labels = before[name].labels if name in before else {}
             loaded = self._models[name].servables if name in self._models else {}
             for label, version in config.labels.items():
                 is_moved = previous_labels.get(label, version) != version
                 if version not in loaded and (is_moved or not self._loading.allow_labels_for_unavailable):
-                    return (
+                    raise StatusError(
+                        StatusCode.FAILED_PRECONDITION,
                         f"Request to assign label to version {version} of model {name}, "
-                        "which is not currently available for inference"
+                        "which is not currently available for inference",
                     )
-        return ""
 
     def _update(self, now_s: float, at_once: bool) -> None:
         """Load and unload versions of every model, in the pool's threads."""
@@ -233,7 +236,7 @@ class ModelManager:
                 self._unload_version(name, model, action.version)
 
     def _may_retry(self, failure: Failure, now_s: float) -> bool:
-        """Whether a failed version is due for a retry although its files are unchanged."""
+        """Tell whether a failed version is due for a retry although its files are unchanged."""
         is_due = now_s - failure.last_try_s >= self._loading.load_retry_interval_s
         return failure.tries <= self._loading.max_num_load_retries and is_due and now_s > failure.last_try_s
 
@@ -253,7 +256,7 @@ class ModelManager:
             # a loaded version stays available if invalid files overwrite its own
             state = wire.ModelVersionStatus.AVAILABLE if is_served else wire.ModelVersionStatus.END
             self._set_state(model, version, state, str(error))
-            self._metrics.count_failed_load(name)
+            self._metrics.loads.labels(name, "fail").inc()
             event("load_failed", logging.ERROR, model=name, version=version, tries=tries, error=error)
             return
         model.failed.pop(version, None)
@@ -261,7 +264,8 @@ class ModelManager:
         model.loaded_fingerprints[version] = files.fingerprint
         self._set_state(model, version, wire.ModelVersionStatus.AVAILABLE)
         seconds = time.perf_counter() - begin
-        self._metrics.count_load(name, seconds)
+        self._metrics.loads.labels(name, "success").inc()
+        self._metrics.load_s.labels(name).set(seconds)
         event("loaded", model=name, version=version, ms=1000 * seconds)
 
     def _unload_version(self, name: str, model: Model, version: int) -> None:
@@ -286,7 +290,7 @@ class ModelManager:
                 model.servables = {}
 
     def is_known(self, name: str) -> bool:
-        """Whether a model of this name is configured, or was."""
+        """Tell whether a model of this name is configured, or was."""
         return name in self._models
 
     def versions_by_state(self) -> dict[str, int]:
@@ -304,16 +308,18 @@ class ModelManager:
     def find(self, spec: wire.ModelSpec) -> tuple[int, Servable]:
         """Resolve a model spec to (version, servable). Raises StatusError with TensorFlow Serving's texts."""
         if not spec.name:
-            raise invalid_argument("ModelSpec has no name specified.")
+            raise StatusError(StatusCode.INVALID_ARGUMENT, "ModelSpec has no name specified.")
         model = self._models.get(spec.name)
         served = model.servables if model else {}
         version = self._version(spec, model)
         if version is not None:
             if version not in served:
-                raise not_found(f"Servable not found for request: Specific({spec.name}, {version})")
+                raise StatusError(
+                    StatusCode.NOT_FOUND, f"Servable not found for request: Specific({spec.name}, {version})"
+                )
             return version, served[version]
         if not served:
-            raise not_found(f"Servable not found for request: Latest({spec.name})")
+            raise StatusError(StatusCode.NOT_FOUND, f"Servable not found for request: Latest({spec.name})")
         newest = max(served)
         return newest, served[newest]
 
@@ -323,7 +329,9 @@ class ModelManager:
             case "version_label":
                 labels = model.config.labels if model else {}
                 if spec.version_label not in labels:
-                    raise invalid_argument(f"Unrecognized servable version label: {spec.version_label}")
+                    raise StatusError(
+                        StatusCode.INVALID_ARGUMENT, f"Unrecognized servable version label: {spec.version_label}"
+                    )
                 return labels[spec.version_label]
             case "version":
                 return spec.version.value
@@ -339,8 +347,8 @@ class ModelManager:
         if spec.HasField("version"):
             version = spec.version.value
             if version not in states:
-                raise not_found(f"Could not find version {version} of model {spec.name}")
+                raise StatusError(StatusCode.NOT_FOUND, f"Could not find version {version} of model {spec.name}")
             return [states[version]]
         if not states:
-            raise not_found(f"Could not find any versions of model {spec.name}")
+            raise StatusError(StatusCode.NOT_FOUND, f"Could not find any versions of model {spec.name}")
         return [states[version] for version in sorted(states, reverse=True)]

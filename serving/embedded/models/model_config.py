@@ -8,16 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+from grpc import StatusCode
+
 from city import model_folders
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
 from serving.embedded import text_proto
 from serving.embedded.models.version_policy import NEWEST, VersionPolicy
-from serving.embedded.prediction_log import logging_config
-from serving.embedded.prediction_log.logging_config import LoggingConfig
-from serving.embedded.status import StatusError, invalid_argument
+from serving.embedded.status import StatusError
+from serving.embedded.text_proto import NO_REQUEST_LOG
 
-PLATFORM = "tensorflow"
+_PLATFORMS = ((pb.MODEL_TYPE_UNSPECIFIED, "tensorflow"), (pb.TENSORFLOW, ""))
+"""(deprecated model_type, model_platform) of a model that can be served."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,6 @@ class ModelConfig:
     policy: VersionPolicy = NEWEST
     labels: Mapping[str, int] = field(default_factory=dict)
     """Version label -> version."""
-    logging: LoggingConfig | None = None
-    """How Predict requests are logged; None: they are not."""
 
 
 def from_folder(models_dir: Path) -> dict[str, ModelConfig]:
@@ -57,46 +58,30 @@ def from_proto(models: pb.ModelConfigList) -> dict[str, ModelConfig]:
     configs: dict[str, ModelConfig] = {}
     for entry in models.config:
         if not entry.name:
-            raise invalid_argument("a model in model_config_list has no name; add name")
+            raise StatusError(StatusCode.INVALID_ARGUMENT, "a model in model_config_list has no name; add name")
         if entry.name in configs:
-            raise invalid_argument(f"Illegal to list model {entry.name} multiple times in config list")
-        _check_platform(entry)
+            raise StatusError(
+                StatusCode.INVALID_ARGUMENT, f"Illegal to list model {entry.name} multiple times in config list"
+            )
+        if (entry.model_type, entry.model_platform) not in _PLATFORMS:
+            raise StatusError(
+                StatusCode.INVALID_ARGUMENT,
+                f"model {entry.name}: model_platform {entry.model_platform!r} must be 'tensorflow', without model_type",
+            )
         if "://" in entry.base_path:
-            raise invalid_argument(
-                f"model {entry.name}: {entry.base_path}: this server reads local folders only; copy the model to one"
+            raise StatusError(
+                StatusCode.INVALID_ARGUMENT,
+                f"model {entry.name}: {entry.base_path}: this server reads local folders only; copy the model to one",
             )
         if not Path(entry.base_path).is_absolute():
-            raise invalid_argument(
-                f"Expected model {entry.name} to have an absolute path or URI; got base_path()={entry.base_path}"
+            raise StatusError(
+                StatusCode.INVALID_ARGUMENT,
+                f"Expected model {entry.name} to have an absolute path or URI; got base_path()={entry.base_path}",
             )
-        logging = (
-            logging_config.from_proto(entry.name, entry.logging_config) if entry.HasField("logging_config") else None
-        )
-        configs[entry.name] = ModelConfig(
-            entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels), logging
-        )
+        if len(UnknownFieldSet(entry)):  # the one field of tensorflow.serving.ModelConfig that our message lacks
+            raise StatusError(StatusCode.INVALID_ARGUMENT, f"model {entry.name}: {NO_REQUEST_LOG}")
+        configs[entry.name] = ModelConfig(entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels))
     return configs
-
-
-def logging_configs(configs: Mapping[str, ModelConfig]) -> dict[str, LoggingConfig]:
-    """The logging_config of each model that has one."""
-    return {name: config.logging for name, config in configs.items() if config.logging is not None}
-
-
-def _check_platform(entry: pb.ModelConfig) -> None:
-    fields = (
-        "ModelServerConfig::model_type (deprecated)",
-        "ModelServerConfig::model_platform",
-        f"model name is {entry.name}",
-    )
-    if entry.model_type and entry.model_platform:
-        raise invalid_argument("Illegal setting both {} and {}, {}".format(*fields))
-    if not entry.model_type and not entry.model_platform:
-        raise invalid_argument("Illegal setting neither {} nor {}, {}".format(*fields))
-    if entry.model_type not in (pb.MODEL_TYPE_UNSPECIFIED, pb.TENSORFLOW):
-        raise invalid_argument(f"ModelServerConfig::model_type choice {entry.model_type} not supported.")
-    if entry.model_platform not in ("", PLATFORM):
-        raise invalid_argument(f"Model {entry.name} requests unsupported platform {entry.model_platform}")
 
 
 def _policy(entry: pb.ModelConfig) -> VersionPolicy:
@@ -106,7 +91,10 @@ def _policy(entry: pb.ModelConfig) -> VersionPolicy:
             return VersionPolicy(latest=None)
         case "specific":
             if not policy.specific.versions:
-                raise invalid_argument(f"the specific version policy of model {entry.name} has no versions; add them")
+                raise StatusError(
+                    StatusCode.INVALID_ARGUMENT,
+                    f"the specific version policy of model {entry.name} has no versions; add them",
+                )
             return VersionPolicy(latest=None, specific=tuple(policy.specific.versions))
         case "latest":
             # 0 means the default, 1, as in TensorFlow Serving

@@ -5,8 +5,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from grpc import StatusCode
+
 from serving.embedded.models.model_config import ModelConfig
-from serving.embedded.status import invalid_argument
+from serving.embedded.status import StatusError
 
 
 def common_folder(configs: Mapping[str, ModelConfig]) -> Path | None:
@@ -26,14 +28,17 @@ def check(configs: Mapping[str, ModelConfig], root: Path | None) -> None:
                 os.path.realpath(root)
             )
         except ValueError as error:
-            raise invalid_argument(f"model {name}: {str(config.base_path)!r} cannot be read: {error}") from None
+            raise StatusError(
+                StatusCode.INVALID_ARGUMENT, f"model {name}: {str(config.base_path)!r} cannot be read: {error}"
+            ) from None
         if not is_inside:
             where = (
                 f"outside of {root}"
                 if root is not None
                 else "in no permitted folder: the server started without models"
             )
-            raise invalid_argument(
+            raise StatusError(
+                StatusCode.INVALID_ARGUMENT,
                 f"model {name}: {str(config.base_path)!r} lies {where}; move the model, or start the server with "
-                "--models_root"
+                "--models_root",
             )

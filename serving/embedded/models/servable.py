@@ -38,10 +38,3 @@ class Servable(Protocol):
 
     def run(self, signature: str, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Run a signature and return the named outputs, in order. Raises StatusError."""
-
-
-class ServableFinder(Protocol):
-    """Source of loaded versions: the model manager, or a stand-in with one version."""
-
-    def find(self, spec: wire.ModelSpec) -> tuple[int, Servable]:
-        """(version, servable) of a model spec. Raises StatusError."""

@@ -30,7 +30,7 @@ def versions(base_path: Path) -> dict[int, VersionFiles]:
 
 
 def is_in(fingerprint: Fingerprint, base_path: Path) -> bool:
-    """Whether a fingerprint is of a version in this model folder."""
+    """Tell whether a fingerprint is of a version in this model folder."""
     return Path(fingerprint[0][0]).parent == base_path
 
 

@@ -1,5 +1,4 @@
-"""JSON responses of the REST API, with the keys and values of tensorflow/serving's json_tensor.cc and
-http_rest_api_util.cc."""
+"""JSON responses of the REST API; keys and values are those of tensorflow/serving's json_tensor.cc."""
 
 import base64
 import json
@@ -9,11 +8,12 @@ from typing import Any
 import numpy as np
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
+from grpc import StatusCode
 from numpy.typing import NDArray
 
 from protos import predict_pb2 as wire
 from serving.embedded.rest.json_request import BLOCK_SIZE, COLUMNAR, INTEGERS
-from serving.embedded.status import invalid_argument
+from serving.embedded.status import StatusError
 from serving.tensors import DT_BOOL, DT_STRING, type_name
 
 _MAX_DIGITS = {1: 9, 2: 17}
@@ -26,7 +26,7 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
     `layout`: ROW or COLUMNAR, the format of the request.
     """
     if not arrays:
-        raise invalid_argument("Cannot convert empty tensor map to JSON")
+        raise StatusError(StatusCode.INVALID_ARGUMENT, "the signature has no outputs")
     values = {key: _values(key, array, dtypes[key]) for key, array in arrays.items()}
     count = sum(array.size for array in arrays.values())
     if layout == COLUMNAR:
@@ -35,15 +35,11 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
             return f'{{"outputs": {_dumps_in_blocks(values[key], count)}}}'
         outputs = ", ".join(f"{_dumps(key)}: {_dumps_in_blocks(values[key], arrays[key].size)}" for key in values)
         return f'{{"outputs": {{{outputs}}}}}'
-    batch_size = None
-    for key, array in arrays.items():
-        if array.ndim == 0:
-            raise invalid_argument(f"Tensor name: {key} has no shape information ")
-        if batch_size is not None and batch_size != array.shape[0]:
-            raise invalid_argument(
-                f"Tensor name: {key} has inconsistent batch size: {array.shape[0]} expecting: {batch_size}"
-            )
-        batch_size = array.shape[0]
+    batch_sizes = {array.shape[:1] for array in arrays.values()}
+    if len(batch_sizes) > 1 or () in batch_sizes:
+        raise StatusError(
+            StatusCode.INVALID_ARGUMENT, "the outputs do not have a row for each instance; send 'inputs' instead"
+        )
     if len(values) == 1:
         predictions = next(iter(values.values()))
     else:
@@ -99,7 +95,7 @@ def _values(key: str, array: NDArray[Any], dtype: int) -> Any:
         return _decimals(array, _MAX_DIGITS[dtype]).tolist()
     if dtype == DT_BOOL or dtype in INTEGERS:
         return array.tolist()
-    raise invalid_argument(f"Failed to write JSON value for tensor type: {type_name(dtype)}")
+    raise StatusError(StatusCode.INVALID_ARGUMENT, f"output {key}: JSON cannot hold {type_name(dtype)}")
 
 
 def _decimals(array: NDArray[Any], max_digits: int) -> NDArray[np.float64]:

@@ -3,7 +3,9 @@
 import threading
 import zlib
 
-from serving.embedded.status import cancelled, invalid_argument, unavailable
+from grpc import StatusCode
+
+from serving.embedded.status import StatusError
 
 MAX_BODY_BYTES = 1 << 21
 """Default of the maximum size of a body, also after gzip is unpacked: a fleet of 1,000 TLs with 40 lanes needs 0.5
@@ -21,13 +23,17 @@ class Budget:
 
     def __init__(self, max_body_bytes: int) -> None:
         self.max_body_bytes = max_body_bytes
-        self._limit, self._used, self._lock = BODIES_IN_FLIGHT * max_body_bytes, 0, threading.Lock()
+        self._limit = BODIES_IN_FLIGHT * max_body_bytes
+        self._used = 0
+        self._lock = threading.Lock()
 
     def take(self, size: int) -> None:
         """Reserve bytes. Raises StatusError (UNAVAILABLE) if they would exceed the limit."""
         with self._lock:
             if self._used + size > self._limit:
-                raise unavailable(f"the bodies of all requests exceed {self._limit} bytes; try again later")
+                raise StatusError(
+                    StatusCode.UNAVAILABLE, f"the bodies of all requests exceed {self._limit} bytes; try again later"
+                )
             self._used += size
 
     def give_back(self, size: int) -> None:
@@ -54,7 +60,10 @@ class Body:
         self._data, self._taken = bytearray(), 0
         self._gone = threading.Event()
         if not self._is_gzip and content_encoding.lower() not in ("", "identity"):
-            raise invalid_argument(f"Content-Encoding {content_encoding} is not supported; send gzip, or leave it out")
+            raise StatusError(
+                StatusCode.INVALID_ARGUMENT,
+                f"Content-Encoding {content_encoding} is not supported; send gzip, or leave it out",
+            )
         self._check_size(content_length)
 
     def append(self, part: bytes) -> None:
@@ -69,9 +78,10 @@ class Body:
 
     def _check_size(self, size: int) -> None:
         if size > self._budget.max_body_bytes:
-            raise invalid_argument(
+            raise StatusError(
+                StatusCode.INVALID_ARGUMENT,
                 f"the body is larger than {self._budget.max_body_bytes} bytes, also after gzip is unpacked "
-                "(--rest_api_max_body_bytes)"
+                "(--rest_api_max_body_bytes)",
             )
 
     def content(self) -> bytes:
@@ -79,16 +89,20 @@ class Body:
         self.check_client()
         if not self._is_gzip:
             return bytes(self._data)
-        stream, packed, unpacked = zlib.decompressobj(_GZIP), bytes(self._data), bytearray()
+        stream = zlib.decompressobj(_GZIP)
+        packed = bytes(self._data)
+        unpacked = bytearray()
         try:
             while packed and not stream.eof:
                 self.check_client()
                 self._add(unpacked, stream.decompress(packed, BLOCK_BYTES))
                 packed = stream.unconsumed_tail
         except zlib.error as error:
-            raise invalid_argument(f"the body cannot be unpacked: {error}") from None
+            raise StatusError(StatusCode.INVALID_ARGUMENT, f"the body cannot be unpacked: {error}") from None
         if not stream.eof or stream.unused_data:
-            raise invalid_argument("the body cannot be unpacked: it is not one whole gzip member")
+            raise StatusError(
+                StatusCode.INVALID_ARGUMENT, "the body cannot be unpacked: it is not one whole gzip member"
+            )
         return bytes(unpacked)
 
     def abandon(self) -> None:
@@ -98,7 +112,7 @@ class Body:
     def check_client(self) -> None:
         """Raise StatusError (CANCELLED) if no client waits for an answer any more."""
         if self._gone.is_set():
-            raise cancelled("the client no longer waits for the answer")
+            raise StatusError(StatusCode.CANCELLED, "the client no longer waits for the answer")
 
     def release(self) -> None:
         """Free the body; call it once nothing uses the body any more."""

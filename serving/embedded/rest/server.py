@@ -10,32 +10,28 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping
+import traceback
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
-import grpc
 from aiohttp import web
-from numpy.typing import NDArray
+from grpc import StatusCode
 
 from city.errors import InputError
 from protos import predict_pb2 as wire
 from serving.contract import DEFAULT_SIGNATURE
-from serving.embedded.config import port_error
+from serving.embedded.config import RestConfig, port_error
 from serving.embedded.models.manager import ModelManager
-from serving.embedded.models.servable import Signature
-from serving.embedded.prediction_log.prediction_log import PredictionLog
 from serving.embedded.rest import json_document, json_request, json_response
-from serving.embedded.rest.request_body import MAX_BODY_BYTES, Body, Budget
+from serving.embedded.rest.request_body import Body, Budget
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
 from serving.embedded.rpc.get_model_status import get_model_status
-from serving.embedded.rpc.predict import response_message, run
-from serving.embedded.rpc.unimplemented import not_implemented
-from serving.embedded.status import HTTP_STATUS, StatusError, failed_precondition, invalid_argument
+from serving.embedded.rpc.predict import run
+from serving.embedded.rpc.unimplemented import unimplemented
+from serving.embedded.status import HTTP_STATUS, StatusError
 from serving.embedded.telemetry.logs import log
 from serving.embedded.telemetry.metrics import ServerMetrics
-from serving.tensors import typed_proto
 
 _VERSION = r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _INFERENCE = re.compile(rf"/v1/models/(?P<model>[^/:]+){_VERSION}:(?P<api>classify|regress|predict)", re.IGNORECASE)
@@ -65,7 +61,7 @@ class _Route(NamedTuple):
         spec = wire.ModelSpec(name=self.model)
         if self.version:
             if len(self.version) > 19 or int(self.version) >= 1 << 63:
-                raise invalid_argument(f"Failed to convert version: {self.version} to numeric.")
+                raise StatusError(StatusCode.INVALID_ARGUMENT, f"version {self.version} is beyond 64 bits")
             spec.version.value = int(self.version)
         elif self.label:
             spec.version_label = self.label
@@ -75,37 +71,22 @@ class _Route(NamedTuple):
 class RestServer:
     """An HTTP server with its own threads: one for all connections, and a pool that answers requests."""
 
-    def __init__(
-        self,
-        manager: ModelManager,
-        metrics: ServerMetrics,
-        host: str,
-        port: int,
-        threads: int,
-        timeout_s: float,
-        metrics_path: str | None,
-        max_body_bytes: int = MAX_BODY_BYTES,
-        prediction_log: PredictionLog | None = None,
-    ) -> None:
+    def __init__(self, manager: ModelManager, metrics: ServerMetrics, host: str, config: RestConfig) -> None:
         """Prepare; `start` listens.
 
         Args:
             manager: the models.
-            metrics: counts requests, and is served at `metrics_path`.
+            metrics: counts requests, and is served at the config's path.
             host: address to listen on.
-            port: port to listen on; 0: the system chooses.
-            threads: concurrent requests.
-            timeout_s: requests that take longer are answered 504.
-            metrics_path: path of the Prometheus metrics; None: no metrics.
-            max_body_bytes: maximum size of a request's body, also after gzip is unpacked.
-            prediction_log: logs Predict requests; None: they are not logged.
+            config: port, threads and limits.
         """
-        self._manager, self._metrics = manager, metrics
-        self._prediction_log = prediction_log or PredictionLog(None, 0, metrics)
-        self._host, self.port = host, port
-        self._timeout_s, self._metrics_path = timeout_s, metrics_path
-        self._budget = Budget(max_body_bytes)
-        self._pool = ThreadPoolExecutor(threads, "rest")
+        self._manager = manager
+        self._metrics = metrics
+        self._host = host
+        self._config = config
+        self.port = config.port
+        self._budget = Budget(config.max_body_bytes)
+        self._pool = ThreadPoolExecutor(config.threads, "rest")
         self._converting = threading.Lock()
         """Held by the one request that is parsed or formatted: several threads would not be faster, because Python runs
         one at a time, and the threads of gRPC would wait for each of them."""
@@ -155,48 +136,48 @@ class RestServer:
         """Answer one HTTP request."""
         # a proxy may send the whole URL
         path = re.sub(r"^https?://[^/]*", "", request.raw_path, flags=re.IGNORECASE)
-        if path == self._metrics_path:
+        if path == self._config.metrics_path:
             page = await self._loop.run_in_executor(self._pool, self._metrics.text)
             return web.Response(body=page, content_type="text/plain")
         if not path.lower().startswith("/v1/"):
             return web.Response(status=404)
         begin = time.perf_counter()
-        route, status, text = _Route(), grpc.StatusCode.OK, ""
+        route = _Route()
+        status = StatusCode.OK
+        text = ""
+        error_text = ""
         try:
             if request.method == "OPTIONS":
                 _check_origin(request)
             else:
                 route = _route(request.method, path)
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(self._config.timeout_s):
                     text = await self._in_pool(request, route)
         except StatusError as error:
-            status, text = error.code, json_response.from_error(str(error))
+            traceback.clear_frames(error.__traceback__)  # they hold the parsed body
+            status, error_text = error.code, str(error)
         except TimeoutError:
-            status = grpc.StatusCode.DEADLINE_EXCEEDED
-            text = json_response.from_error(
-                f"the request took longer than --rest_api_timeout_in_ms {1000 * self._timeout_s:.0f}"
-            )
+            status = StatusCode.DEADLINE_EXCEEDED
+            error_text = f"the request took longer than --rest_api_timeout_in_ms {1000 * self._config.timeout_s:.0f}"
         except web.RequestPayloadError as error:
-            status, text = (
-                grpc.StatusCode.INVALID_ARGUMENT,
-                json_response.from_error(f"the body cannot be read: {error}"),
-            )
+            status, error_text = StatusCode.INVALID_ARGUMENT, f"the body cannot be read: {error}"
         except ConnectionError:
-            status = grpc.StatusCode.CANCELLED  # the client closed the connection before the end of the body
+            status = StatusCode.CANCELLED  # the client closed the connection before the end of the body
         except asyncio.CancelledError:
-            self._count(route, grpc.StatusCode.CANCELLED)  # the client closed the connection before it was answered
+            self._count(route, StatusCode.CANCELLED)  # the client closed the connection before it was answered
             raise
         except Exception as error:
             log.exception("%s %s failed", request.method, path)
-            status, text = grpc.StatusCode.INTERNAL, json_response.from_error(f"{type(error).__name__}: {error}")
+            status, error_text = StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
         model = self._count(route, status)
-        if status is grpc.StatusCode.OK:
+        if status is StatusCode.OK:
             self._metrics.count_latency(model, route.api, "REST", time.perf_counter() - begin)
         if request.method == "OPTIONS":
             return web.Response(status=HTTP_STATUS[status])
+        text = text or json_response.from_error(error_text)
         return web.Response(text=text, status=HTTP_STATUS[status], content_type="application/json")
 
-    def _count(self, route: _Route, status: grpc.StatusCode) -> str:
+    def _count(self, route: _Route, status: StatusCode) -> str:
         """Count a request, and return its model's label in the metrics."""
         model = route.model if self._manager.is_known(route.model) else ""
         self._metrics.count_request(model, status.name)
@@ -208,26 +189,16 @@ class RestServer:
         try:
             async for part in request.content.iter_any():
                 body.append(part)
-            answer = self._pool.submit(self._answer_or_error, route, body)
+            answer = self._pool.submit(self._answer, route, body)
         except BaseException:
             body.release()
             raise
         # a thread that has begun uses the body until it notices that its client has gone
         answer.add_done_callback(lambda _: body.release())
         try:
-            text = await asyncio.wrap_future(answer)
+            return await asyncio.wrap_future(answer)
         finally:
             body.abandon()
-        if isinstance(text, StatusError):
-            raise text
-        return text
-
-    def _answer_or_error(self, route: _Route, body: Body) -> str | StatusError:
-        """The JSON that answers a request, or its error, without a traceback: its frames hold the parsed body."""
-        try:
-            return self._answer(route, body)
-        except StatusError as error:
-            return error.with_traceback(None)
 
     def _answer(self, route: _Route, body: Body) -> str:
         """The JSON that answers a request. Raises StatusError."""
@@ -240,9 +211,9 @@ class RestServer:
     def _describe(self, route: _Route, spec: wire.ModelSpec) -> str:
         """The JSON of a model's status or metadata. Raises StatusError."""
         if route.api:
-            raise not_implemented(route.api.capitalize())
+            unimplemented(route.api.capitalize())
         if not spec.name:
-            raise invalid_argument("Missing model name in request.")
+            raise StatusError(StatusCode.INVALID_ARGUMENT, "the path names no model")
         if route.is_metadata:
             metadata = wire.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
             return json_response.from_metadata(get_model_metadata(self._manager, metadata))
@@ -253,14 +224,10 @@ class RestServer:
         with self._converting:
             document = json_document.parse(body.content(), body.check_client)
             name = json_request.signature_name(document) or DEFAULT_SIGNATURE
-            version, servable = self._manager.find(spec)
+            _, servable = self._manager.find(spec)
             signature = servable.signatures.get(name)
-            if signature is None:
-                raise invalid_argument(f'Serving signature name: "{name}" not found in signature def')
-            if not signature.inputs:
-                raise invalid_argument(
-                    f"Failed to get input map for signature: {document.get('signature_name') or 'DEFAULT'}"
-                )
+            if signature is None or not signature.inputs:
+                raise StatusError(StatusCode.INVALID_ARGUMENT, f"{spec.name} has no signature {name!r} with inputs")
             arrays, layout = json_request.input_arrays(document, signature.inputs, body.check_client)
             del document  # many times the size of the arrays
         outputs = list(signature.outputs)
@@ -268,29 +235,13 @@ class RestServer:
         values = run(servable, name, arrays, outputs, functools.partial(self._metrics.count_run, spec.name))
         with self._converting:
             body.check_client()
-            results = dict(zip(outputs, values, strict=True))
-            text = json_response.from_tensors(results, signature.outputs, layout)
-            if (config := self._prediction_log.sample(spec.name)) is not None:
-                spec.signature_name = name
-                response = response_message(
-                    wire.ModelSpec(name=spec.name, signature_name=name), version, signature, results
-                )
-                self._prediction_log.add(config, _request(spec, signature, arrays), response)
-            return text
-
-
-def _request(spec: wire.ModelSpec, signature: Signature, arrays: Mapping[str, NDArray[Any]]) -> wire.PredictRequest:
-    """The request over gRPC that has the meaning of a REST request."""
-    request = wire.PredictRequest(model_spec=spec)
-    for key, array in arrays.items():
-        typed_proto(array, request.inputs[key], signature.inputs[key])
-    return request
+            return json_response.from_tensors(dict(zip(outputs, values, strict=True)), signature.outputs, layout)
 
 
 def _check_origin(request: web.Request) -> None:
     """Raise StatusError unless a request is a browser's CORS preflight."""
     if not re.search("https?://", request.headers.get("Origin", "")):
-        raise failed_precondition("Origin header is missing in CORS preflight")
+        raise StatusError(StatusCode.FAILED_PRECONDITION, "a CORS preflight needs the header Origin")
 
 
 def _route(http_method: str, path: str) -> _Route:
@@ -302,7 +253,7 @@ def _route(http_method: str, path: str) -> _Route:
     api = match["api"] if match and http_method == "POST" else ""
     # tensorflow/serving ignores the path's case, except in the API's name
     if match is None or api not in ("", "predict", "classify", "regress"):
-        raise invalid_argument(f"Malformed request: {http_method} {path}")
+        raise StatusError(StatusCode.INVALID_ARGUMENT, f"there is no request {http_method} {path}")
     is_metadata = http_method == "GET" and match["metadata"] == "metadata"
     return _Route(
         unquote(match["model"] or ""), match["version"] or "", unquote(match["label"] or ""), api, is_metadata

@@ -7,8 +7,9 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, EncodeError, Message
+from grpc import StatusCode
 
-from serving.embedded.status import TOO_LARGE, StatusError, deadline_exceeded, invalid_argument
+from serving.embedded.status import TOO_LARGE, StatusError
 from serving.embedded.telemetry.logs import log
 from serving.embedded.telemetry.metrics import ServerMetrics
 
@@ -37,7 +38,9 @@ class GrpcMethod:
             is_known: whether a model of this name is or was configured; other names do not become metric labels.
             pool: the RPC's own threads; None: the server's.
         """
-        self.name, self._function, self._request_type = name, function, request_type
+        self.name = name
+        self._function = function
+        self._request_type = request_type
         self._metrics, self._is_known = metrics, is_known
         self.experimental_thread_pool = pool  # grpc reads this attribute
 
@@ -47,11 +50,14 @@ class GrpcMethod:
 
     def __call__(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         begin = time.perf_counter()
-        model, code, details, response = "", grpc.StatusCode.OK, "", b""
+        model = ""
+        code = StatusCode.OK
+        details = ""
+        response = b""
         try:
             time_left_s = context.time_remaining()
             if time_left_s is not None and time_left_s <= 0:
-                raise deadline_exceeded("the deadline has passed")
+                raise StatusError(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed")
             request = self._request_type.FromString(data)
             model = request.model_spec.name if hasattr(request, "model_spec") else ""
             response = _serialized(self._function(request))
@@ -59,16 +65,16 @@ class GrpcMethod:
             code, details = error.code, str(error)
         except DecodeError:
             # parsed and caught here, because gRPC would log a traceback for every malformed request and keep its memory
-            code, details = grpc.StatusCode.INTERNAL, "the request cannot be parsed as its message"
+            code, details = StatusCode.INTERNAL, "the request cannot be parsed as its message"
         except Exception as error:
             log.exception("%s failed", self.name)
-            code, details = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
+            code, details = StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
         if self._metrics is not None:
             label = model if self._is_known(model) else ""
             self._metrics.count_request(label, code.name)
-            if code is grpc.StatusCode.OK:
+            if code is StatusCode.OK:
                 self._metrics.count_latency(label, self.name, "GRPC", time.perf_counter() - begin)
-        if code is not grpc.StatusCode.OK:
+        if code is not StatusCode.OK:
             # details are a header of limited size; truncated as in tensorflow/serving's grpc_status_util.cc
             context.abort(
                 code, details if len(details) <= MAX_DETAILS_CHARS else details[:MAX_DETAILS_CHARS] + "...TRUNCATED"
@@ -81,4 +87,4 @@ def _serialized(response: Message) -> bytes:
     try:
         return response.SerializeToString()
     except (EncodeError, SystemError):  # protobuf's errors for a message beyond its limit
-        raise invalid_argument(f"the response takes {TOO_LARGE}") from None
+        raise StatusError(StatusCode.INVALID_ARGUMENT, f"the response takes {TOO_LARGE}") from None

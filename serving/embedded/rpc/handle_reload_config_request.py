@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
+from grpc import StatusCode
+
 from protos import model_server_config_pb2 as pb
 from serving.embedded.models import model_config
 from serving.embedded.models.model_config import ModelConfig
-from serving.embedded.status import invalid_argument, unimplemented
+from serving.embedded.status import StatusError
 from serving.embedded.telemetry.metrics import ServerMetrics
 
 
@@ -19,9 +21,10 @@ def handle_reload_config_request(
     that the response has a field for. Raises StatusError.
     """
     if request.config.WhichOneof("config") != "model_config_list":
-        raise invalid_argument(
+        raise StatusError(
+            StatusCode.INVALID_ARGUMENT,
             "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently "
-            "supported"
+            "supported",
         )
     before = metrics.totals(request.metric_names)
     reconfigure(model_config.from_proto(request.config.model_config_list))
@@ -32,4 +35,6 @@ def handle_reload_config_request(
 
 def switched_off(_request: pb.ReloadConfigRequest) -> NoReturn:
     """The RPC of a server with --enable_reload_config_request=false. Raises StatusError."""
-    raise unimplemented("HandleReloadConfigRequest is switched off (--enable_reload_config_request=false)")
+    raise StatusError(
+        StatusCode.UNIMPLEMENTED, "HandleReloadConfigRequest is switched off (--enable_reload_config_request=false)"
+    )

@@ -23,7 +23,7 @@ _REMEDY = "Save the actor alone, as a function of the observation, or pass --all
 
 
 def check(path: Path) -> bool:
-    """Whether a run of one of a version's signatures reaches a loop, so that its time must be limited.
+    """Tell whether a run of a version's signatures reaches a loop, so that its time must be limited.
 
     Raises LoadError if the version is too large, or if loading it or a run reaches an operation that is not allowed.
     The C API loads the meta graph whose only tag is `serve`; if there is none, its own error says so.

@@ -154,7 +154,9 @@ def library() -> Library:
 
 def _run_no_op(tf: Library) -> None:
     """Run a first session, of one NoOp, and discard stderr: TensorFlow logs two lines there at every log level."""
-    graph, options, status = tf.NewGraph(), tf.NewSessionOptions(), tf.NewStatus()
+    graph = tf.NewGraph()
+    options = tf.NewSessionOptions()
+    status = tf.NewStatus()
     sys.stderr.flush()
     stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 2)

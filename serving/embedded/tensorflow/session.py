@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import grpc
 import numpy as np
+from grpc import StatusCode
 from numpy.typing import NDArray
 
 from city.errors import first_line
@@ -35,7 +35,7 @@ _LOOP_CONFIG = tensorflow_pb2.ConfigProto(intra_op_parallelism_threads=1, operat
 """Operations run in TensorFlow's threads, because a run in the calling thread has no time limit."""
 _TENSOR_NAME = re.compile(r"\^?([^:]+)(?::(\d+))?")
 _DTYPES = {number: np.dtype(name) for number, name in STORAGE_DTYPES.items()}
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_CODES = {code.value[0]: code for code in StatusCode}
 _thread = threading.local()
 
 
@@ -55,7 +55,10 @@ class Session:
         """Load a version's folder. Raises LoadError, also for an operation that is not allowed (`graph_check`)."""
         tf = self._tf = library()
         has_loops = not allow_any_operation and graph_check.check(path)
-        options, status, buffer, graph = tf.NewSessionOptions(), tf.NewStatus(), tf.NewBuffer(), tf.NewGraph()
+        options = tf.NewSessionOptions()
+        status = tf.NewStatus()
+        buffer = tf.NewBuffer()
+        graph = tf.NewGraph()
         session = None
         try:
             config = (_LOOP_CONFIG if has_loops else _CONFIG).SerializeToString()
@@ -154,7 +157,7 @@ class Session:
         index = int(match[2] or 0) if match else 0
         if not operation or index >= self._tf.OperationNumOutputs(operation):
             message = f"Tensor {name}, specified in either feed_devices or fetch_devices was not found in the Graph"
-            raise StatusError(grpc.StatusCode.NOT_FOUND, message)
+            raise StatusError(StatusCode.NOT_FOUND, message)
         return Output(operation, index)
 
 
@@ -201,7 +204,7 @@ def _to_tensor(tf: Library, array: NDArray[Any], dtype: int) -> int:
     address = tf.TensorData(tensor)
     if size and not address:
         tf.DeleteTensor(tensor)
-        raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for an input of {size} bytes")
+        raise StatusError(StatusCode.RESOURCE_EXHAUSTED, f"no memory for an input of {size} bytes")
     ctypes.memmove(address, data, size)
     return tensor
 
@@ -219,7 +222,7 @@ def _to_array(tf: Library, tensor: int) -> NDArray[Any]:
         return strings.reshape(shape)
     numpy_dtype = _DTYPES.get(dtype)
     if numpy_dtype is None:
-        raise StatusError(grpc.StatusCode.UNIMPLEMENTED, f"an output of dtype {dtype} cannot be sent")
+        raise StatusError(StatusCode.UNIMPLEMENTED, f"an output of dtype {dtype} cannot be sent")
     content = ctypes.string_at(data, tf.TensorByteSize(tensor)) if data else b""
     return np.frombuffer(content, numpy_dtype).reshape(shape)
 

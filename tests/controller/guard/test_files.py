@@ -3,11 +3,15 @@
 import os
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from controller.guard import files, start
 from controller.guard.listener import Listener, record_of, settings
+from controller.sumo.access import SumoAccess
+
+SUMO = SumoAccess(arguments=["-c", "a"], clients=2)
 
 
 def age(path, seconds):
@@ -76,13 +80,16 @@ def test_lock_that_was_removed_while_waited_for_is_taken_anew(tmp_path):
 @pytest.mark.parametrize(
     ("requested", "parts"),
     [
-        (settings(5.0, 300.0, 2, ["-c", "a"]), ()),
-        (settings(9.0, None, 3, ["-c", "a"]), ("watchdog_s 5 (not 9)", "--end 300 (not unset)", "--clients 2 (not 3)")),
-        (settings(5.0, 300.0, 2, ["-c", "b"]), ("other arguments of SUMO",)),
+        (settings(SUMO, 5.0, 300.0), ()),
+        (
+            settings(replace(SUMO, clients=3), 9.0, None),
+            ("watchdog_s 5 (not 9)", "--end 300 (not unset)", "--clients 2 (not 3)"),
+        ),
+        (settings(replace(SUMO, arguments=["-c", "b"]), 5.0, 300.0), ("other arguments of SUMO",)),
     ],
 )
 def test_settings_that_a_running_guard_keeps_are_named(tmp_path, requested, parts):
-    listener = Listener(0, tmp_path / "guard.json", settings(5.0, 300.0, 2, ["-c", "a"]))
+    listener = Listener(0, tmp_path / "guard.json", settings(SUMO, 5.0, 300.0))
     line = start._describe_kept_settings(record_of(tmp_path / "guard.json"), requested)
     listener.close()
     assert bool(line) == bool(parts)

@@ -18,7 +18,7 @@ SUMO_ARGUMENTS = ["--", "-c", "any.sumocfg"]
     ],
 )
 def test_guard_has_an_order_if_sumo_has_other_clients(argv, order):
-    assert parse(argv)[0].order == order
+    assert parse(argv).sumo.order == order
 
 
 @pytest.mark.parametrize(

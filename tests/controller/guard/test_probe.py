@@ -64,7 +64,7 @@ def test_guard_is_alive_while_sumo_waits_for_another_client(monkeypatch):
             "--first-controller-timeout-s",
             "0",
         ]
-        thread = threading.Thread(target=lambda: _open(*parse(flags), opened).run(), daemon=True)
+        thread = threading.Thread(target=lambda: _open(parse(flags), opened).run(), daemon=True)
         thread.start()
         other = connect(port, 2)
         wait_until(lambda: get(http, "/healthz") == "running\n")

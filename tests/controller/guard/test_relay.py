@@ -37,14 +37,13 @@ class Sumo:
 
 
 @contextlib.contextmanager
-def relay(watchdog_s=60.0, stopped=lambda: False, clock=None, answers=True, wrap=lambda listener: listener):
+def relay(watchdog_s=60.0, stopped=lambda: False, answers=True, wrap=lambda listener: listener, **more):
     """Yield (relay, controller, fake SUMO, SUMO's end at the relay, SUMO's own end); `made.address`: of its
     listener."""
     ours, controller = socket.socketpair()
     upstream, end = socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sumo = Sumo(end) if answers else None
-        more = {"clock": clock} if clock else {}
         made = Relay(ours, upstream, wrap(listener), VERSION, watchdog_s, stopped, **more)
         ends = []
         thread = threading.Thread(target=lambda: ends.append(made.run()))
@@ -186,14 +185,13 @@ def test_relay_beats_while_the_controller_waits_for_sumo():
     beats = []
     ours, controller = socket.socketpair()
     theirs, sumo = socket.socketpair()
+
+    def beat():
+        beats.append(None)
+        if len(beats) == 3:
+            sumo.sendall(wire.message([bytes(4)]))  # SUMO's answer
+
     with ours, controller, theirs, sumo, socket.create_server(("127.0.0.1", 0)) as listener:
         controller.sendall(STEP)
-        Relay(ours, theirs, listener, VERSION, 60.0, lambda: len(beats) >= 2, beat=lambda: _end_sumo(beats, sumo)).run()
+        Relay(ours, theirs, listener, VERSION, 60.0, lambda: len(beats) >= 2, beat=beat).run()
     assert len(beats) == 3  # the last ones while SUMO's answer is waited for
-
-
-def _end_sumo(beats, sumo):
-    """Count a beat; SUMO answers after the third."""
-    beats.append(0)
-    if len(beats) == 3:
-        sumo.sendall(wire.message([b"\x00" * 4]))

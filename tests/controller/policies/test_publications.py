@@ -8,18 +8,15 @@ import shutil
 import time
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from city import config
-from controller.policies.served_contracts import fetch_contracts
-from controller.policies.served_fleet import ServedFleet
-from controller.policies.served_policies import ServedPolicies
 from export.__main__ import main as export
 from serving.client import Client
 from serving.embedded import flags as embedded_flags
 from serving.tf_serving.__main__ import main as serve_config
 from tests.conftest import GRID
+from tests.controller.policies.controlled_tls import ControlledTls
 from tests.serving.conftest import running
 
 FLEETS = {"city": ("SA101", "SA103", "SA104", "SA108")}
@@ -28,22 +25,19 @@ DECISION_S, PUBLICATION_S, DEADLINE_S = 0.1, 1.5, 0.5
 """Wall time between decision steps, within which every version change is complete, and of a step's deadline."""
 
 
-class Street:
+class Street(ControlledTls):
     """A controller of one fleet's TLs, with the threads that it has in a run."""
 
     def __init__(self, closing, port, fleet, tls, version):
         client = closing.enter_context(Client(f"127.0.0.1:{port}", retries=0))
-        contracts = fetch_contracts(client, tls, version, fleet)
-        self.fleet = ServedFleet(client, fleet, contracts, version)
+        super().__init__(client, tls, version, fleet, DEADLINE_S)
         self.fleet.update()
         self.fleet.updating.start()
         closing.callback(self.fleet.updating.stop)
-        self.policies = ServedPolicies(client, contracts, version, DEADLINE_S, fleet=self.fleet)
-        self.observations = {tl: np.zeros(contract.observation.size, np.float32) for tl, contract in contracts.items()}
 
     def missing(self):
-        """The TLs without an action in one decision step."""
-        return [answer for answer in self.policies.ask(self.observations).values() if isinstance(answer, Exception)]
+        """The errors of the TLs without an action in one decision step."""
+        return [answer for answer in self.ask().values() if isinstance(answer, Exception)]
 
 
 def write_city(folder, fleets):

@@ -5,13 +5,12 @@ import shutil
 import numpy as np
 import pytest
 
-from controller.policies.served_contracts import fetch_contracts
-from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from protos import predict_pb2 as wire
 from serving.client import Client, Fleet
 from serving.contract import from_saved_model
 from serving.embedded.config import ServerConfig
+from tests.controller.policies.controlled_tls import ControlledTls, failed
 from tests.export import mixed_fleet
 from tests.export.mixed_fleet import ACTORS, CATEGORICAL
 from tests.serving.conftest import running
@@ -34,15 +33,13 @@ def served(request, models, tmp_path):
 
 
 def ask(client, observations, with_fleet, with_scores):
-    contracts = fetch_contracts(client, ACTORS, None)
-    fleet = ServedFleet(client, "city", contracts, None) if with_fleet else None
-    if fleet is not None:
-        fleet.update()
-        assert fleet.coverage.tls == set(ACTORS)
-    policies = ServedPolicies(client, contracts, None, 30.0, fleet=fleet, with_scores=with_scores)
-    answers = policies.ask(observations)
-    assert not [answer for answer in answers.values() if isinstance(answer, Exception)], answers
-    assert fleet is None or fleet.coverage is not None, "the fleet is not suspended"
+    started = ControlledTls(client, ACTORS, None, "city" if with_fleet else "", 30.0, with_scores)
+    if started.fleet is not None:
+        started.fleet.update()
+        assert started.fleet.coverage.tls == set(ACTORS)
+    answers = started.policies.ask(observations)
+    assert not failed(answers), answers
+    assert started.fleet is None or started.fleet.coverage is not None, "the fleet is not suspended"
     return answers
 
 
@@ -75,6 +72,14 @@ def test_scores_that_are_not_requested_change_no_action(served, observations, wi
         np.testing.assert_array_equal(answers[tl].action, found.action)
 
 
+def ask_own_model(fake, models, with_scores):
+    """The answer of SA101's own model."""
+    contracts = {"SA101": from_saved_model(models / "SA101" / "1")}
+    with Client(fake.address) as client:
+        policies = ServedPolicies(client, contracts, None, 30.0, with_scores=with_scores)
+        return policies.ask({"SA101": np.zeros(9, np.float32)})["SA101"]
+
+
 @pytest.mark.parametrize(("with_scores", "output_filter"), [(False, ["action"]), (True, [])])
 def test_own_models_are_asked_for_the_action_alone_without_scores(fake, models, with_scores, output_filter):
     requests = []
@@ -84,10 +89,7 @@ def test_own_models_are_asked_for_the_action_alone_without_scores(fake, models, 
         return answer(action=np.array([1]), probabilities=np.array([[0.25, 0.5, 0.25]], np.float32))
 
     fake.answer = respond
-    contracts = {"SA101": from_saved_model(models / "SA101" / "1")}
-    with Client(fake.address) as client:
-        policies = ServedPolicies(client, contracts, None, 30.0, with_scores=with_scores)
-        found = policies.ask({"SA101": np.zeros(9, np.float32)})["SA101"]
+    found = ask_own_model(fake, models, with_scores)
     assert [list(request.output_filter) for request in requests] == [output_filter]
     assert (None if found.scores is None else found.scores.tolist()) == ([0.25, 0.5, 0.25] if with_scores else None)
 
@@ -115,8 +117,5 @@ def test_fleet_is_asked_for_the_action_alone_without_scores(fake, models, tmp_pa
 @pytest.mark.parametrize("scores", [np.zeros((1, 2), np.float32), np.array([[b"a", b"b", b"c"]], object)])
 def test_scores_that_do_not_fit_the_contract_cost_no_decision(fake, models, scores):
     fake.answer = lambda request, context: answer(action=np.array([1]), probabilities=scores)
-    contracts = {"SA101": from_saved_model(models / "SA101" / "1")}
-    with Client(fake.address) as client:
-        policies = ServedPolicies(client, contracts, None, 30.0, with_scores=True)
-        found = policies.ask({"SA101": np.zeros(9, np.float32)})["SA101"]
+    found = ask_own_model(fake, models, with_scores=True)
     assert found.action.item() == 1 and found.scores is None

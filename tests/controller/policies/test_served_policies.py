@@ -19,6 +19,52 @@ KC = policy_pb2.PolicyContract(
 )
 
 
+GOOD = Prediction({"action": np.array([[0.5]], np.float32)}, 1)
+LATE = DeadlineExceeded("late")
+
+
+class FakeClient:
+    """A client whose answers a test chooses, by model."""
+
+    address = "there"
+
+    def __init__(self, predict=lambda tl, version: GOOD, contract=lambda tl, version: KC):
+        self.predict, self.contract_of = predict, contract
+        self.requested, self.reconnected = [], 0
+
+    def predict_many(self, observations, versions, *_):
+        return {tl: self.predict(tl, versions[tl]) for tl in observations}
+
+    def contracts(self, versions, timeout_s):
+        self.requested.append(versions)
+        return {tl: self.contract_of(tl, version) for tl, version in versions.items()}
+
+    def contract(self, tl, version, timeout_s):
+        result = self.contract_of(tl, version)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def reconnect(self):
+        self.reconnected += 1
+
+
+class Run:
+    """The policies of TLs, each named by a letter, asked at seconds of a clock."""
+
+    def __init__(self, client, tls="a", version=None, deadline_s=0.5):
+        self.now, self.client, self.tls = 0.0, client, tls
+        contracts = dict.fromkeys(tls, KC)
+        self.policies = ServedPolicies(client, contracts, version, deadline_s, lambda: self.now)
+
+    def ask(self, tls=None):
+        return self.policies.ask(dict.fromkeys(tls or self.tls, X))
+
+
+def action_of(answer):
+    return answer.action.tolist()
+
+
 @pytest.fixture
 def client(fake):
     made = Client(fake.address)
@@ -66,86 +112,56 @@ def test_new_version_with_another_contract_is_refused(fake, client):
 
 
 def test_slow_comparison_of_a_new_version_delays_no_other_tl():
-    class Slow:
-        def predict_many(self, observations, *_):
-            outputs = {"action": np.array([[0.5]], np.float32)}
-            return {tl: Prediction(outputs, 2 if tl == "a" else 1) for tl in observations}
+    def slow(tl, version):
+        run.now += 5.0
+        return DeadlineExceeded("slow")
 
-        def contracts(self, versions, timeout_s):
-            clock[0] += 5.0
-            return dict.fromkeys(versions, DeadlineExceeded("slow"))
-
-    clock = [0.0]
-    contracts = dict.fromkeys("abc", KC)
-    answers = ServedPolicies(Slow(), contracts, None, 1.0, lambda: clock[0]).ask(dict.fromkeys("abc", X))
+    run = Run(FakeClient(lambda tl, _: GOOD._replace(version=2) if tl == "a" else GOOD, slow), "abc", deadline_s=1.0)
+    answers = run.ask()
     assert isinstance(answers["a"], Exception)
-    assert answers["b"].action.tolist() == answers["c"].action.tolist() == [[0.5]]
+    assert action_of(answers["b"]) == action_of(answers["c"]) == [[0.5]]
 
 
 def test_version_that_was_unloaded_after_it_answered_is_asked_again_in_the_same_step():
-    class Server:
-        newest = 2
+    newest = [2]
 
-        def predict_many(self, observations, *_):
-            return dict.fromkeys(observations, Prediction({"action": np.array([[0.5]], np.float32)}, self.newest))
+    def unload(tl, version):
+        if newest == [2]:
+            newest[0] = 1
+            return ModelNotFound("unloaded")
+        return KC
 
-        def contracts(self, versions, timeout_s):
-            if self.newest == 2:
-                self.newest = 1
-                return dict.fromkeys(versions, ModelNotFound("unloaded"))
-            return dict.fromkeys(versions, KC)
-
-    policies = ServedPolicies(Server(), {"a": KC}, "stable", 1.0)
-    assert policies.ask({"a": X})["a"].action.tolist() == [[0.5]] and policies.model_numbers == {"a": 1}
+    run = Run(FakeClient(lambda *_: GOOD._replace(version=newest[0]), unload), version="stable", deadline_s=1.0)
+    assert action_of(run.ask()["a"]) == [[0.5]] and run.policies.model_numbers == {"a": 1}
 
 
-@pytest.mark.parametrize("lost", ["unavailable", "silent"])
-def test_contracts_are_requested_again_after_an_outage(lost, caplog):
+@pytest.mark.parametrize("error", [Unavailable("gone"), LATE])
+def test_contracts_are_requested_again_after_an_outage(error, caplog):
     caplog.set_level("INFO", "controller")
-    other = policy_pb2.PolicyContract(tl="b")
-    errors = {"unavailable": Unavailable("gone"), "silent": DeadlineExceeded("late")}
-
-    class Client:
-        address = "there"
-
-        def predict_many(self, observations, *_):
-            good = Prediction({"action": np.array([[0.5]], np.float32)}, 1)
-            return dict.fromkeys(observations, good if there else errors[lost])
-
-        def contracts(self, versions, timeout_s):
-            requested.append(versions)
-            return {tl: serves.get(tl, DeadlineExceeded("slow")) for tl in versions}
-
-        def reconnect(self):
-            pass
-
-    requested, now, there, serves = [], 0.0, True, {"a": KC, "b": other}
-    policies = ServedPolicies(Client(), dict.fromkeys("abc", KC), None, 0.5, lambda: now)
-    assert not any(isinstance(x, Exception) for x in policies.ask(dict.fromkeys("abc", X)).values()) and requested == []
-    there = False
+    serves = {"a": KC, "b": policy_pb2.PolicyContract(tl="b"), "c": DeadlineExceeded("slow")}
+    client = FakeClient(contract=lambda tl, _: serves[tl])
+    run = Run(client, "abc")
+    assert not any(isinstance(answer, Exception) for answer in run.ask().values()) and client.requested == []
+    client.predict = lambda *_: error
     for _ in range(3):
-        policies.ask(dict.fromkeys("abc", X))
-        now += 2.0
-    there = True
-    answers = policies.ask(dict.fromkeys("abc", X))
-    assert requested == [{"a": 1, "b": 1, "c": 1}]
-    assert answers["a"].action.tolist() == [[0.5]]
+        run.ask()
+        run.now += 2.0
+    client.predict = lambda *_: GOOD
+    answers = run.ask()
+    assert client.requested == [{"a": 1, "b": 1, "c": 1}] and action_of(answers["a"]) == [[0.5]]
     assert "another contract" in str(answers["b"]) and "not known yet" in str(answers["c"])
     assert "b: the server now answers with version 1, with another contract; its actions are ignored" in caplog.text
     serves["c"] = KC
-    answers = policies.ask(dict.fromkeys("abc", X))
-    assert (
-        requested[1:] == [{"c": 1}] and answers["c"].action.tolist() == [[0.5]] and isinstance(answers["b"], Exception)
-    )
+    answers = run.ask()
+    assert client.requested[1:] == [{"c": 1}] and action_of(answers["c"]) == [[0.5]]
+    assert isinstance(answers["b"], Exception)
 
 
 def test_any_failure_becomes_an_exception_in_the_answers():
-    class Broken:
-        def predict_many(self, *_):
-            raise RuntimeError("broken")
+    def broken(*_):
+        raise RuntimeError("broken")
 
-    answers = ServedPolicies(Broken(), {"a": KC}, None, 1.0).ask({"a": X})
-    assert isinstance(answers["a"], RuntimeError)
+    assert isinstance(Run(FakeClient(broken)).ask()["a"], RuntimeError)
 
 
 @pytest.mark.parametrize(
@@ -158,120 +174,78 @@ def test_any_failure_becomes_an_exception_in_the_answers():
     ],
 )
 def test_silent_server_gets_a_new_connection(answers, reconnected_s):
-    kinds = {
-        "s": DeadlineExceeded("late"),
-        "b": InvalidResponse("bad"),
-        "g": Prediction({"action": np.array([[0.5]], np.float32)}, 1),
-    }
-
-    class Client:
-        address = "there"
-
-        def predict_many(self, *_):
-            kind = answers[int(now[0])]
-            return {"a": kinds["s"], "b": kinds["g"]} if kind == "m" else dict.fromkeys("ab", kinds[kind])
-
-        def reconnect(self):
-            reconnected.append(now[0])
-
-    now, reconnected = [0.0], []
-    policies = ServedPolicies(Client(), dict.fromkeys("ab", KC), None, 0.5, lambda: now[0])
-    for _ in answers:
-        policies.ask(dict.fromkeys("ab", X))
-        now[0] += 1.0
+    kinds = {"s": LATE, "b": InvalidResponse("bad"), "g": GOOD}
+    client = FakeClient()
+    run, reconnected = Run(client, "ab"), []
+    for kind in answers:
+        # m: one of the two TLs has an answer
+        client.predict = lambda tl, _, kind=kind: kinds["sg"["ab".index(tl)] if kind == "m" else kind]
+        before = client.reconnected
+        run.ask()
+        reconnected += [run.now] * (client.reconnected - before)
+        run.now += 1.0
     assert reconnected == reconnected_s
 
 
 def test_hanging_model_does_not_cause_a_new_connection():
-    class Client:
-        address = "there"
-
-        def predict_many(self, observations, *_):
-            good = Prediction({"action": np.array([[0.5]], np.float32)}, 1)
-            return {tl: good if tl in answering else DeadlineExceeded("late") for tl in observations}
-
-        def contracts(self, versions, timeout_s):
-            return dict.fromkeys(versions, KC)
-
-        def reconnect(self):
-            reconnected.append(now)
-
-    reconnected, now, answering = [], 0.0, "b"
-    policies = ServedPolicies(Client(), dict.fromkeys("ab", KC), None, 0.5, lambda: now)
+    client = FakeClient(lambda tl, _: GOOD if tl in answering else LATE)
+    run = Run(client, "ab")
 
     def ask(*rounds):
-        nonlocal now
         for tls in rounds:
-            policies.ask(dict.fromkeys(tls, X))
-            now += 2.0
+            run.ask(tls)
+            run.now += 2.0
+        return client.reconnected
 
-    ask("ab", "a", "a", "a", "ab", "a", "a")
-    assert reconnected == []
+    answering = "b"
+    assert ask("ab", "a", "a", "a", "ab", "a", "a") == 0
     answering = ""
-    ask("ab", "a", "ab")
-    assert reconnected == [18.0], "the silence of the other TLs counts"
+    assert ask("ab", "a", "ab") == 1, "the silence of the other TLs counts"
     answering = "ab"
     ask("ab")
     answering = ""
-    ask("a", "a")
-    assert reconnected == [18.0, 24.0], "so does its own after it has answered again"
+    assert ask("a", "a") == 2, "so does its own after it has answered again"
 
 
-class Versions:
-    """A server with version 1 of the start, 2 with the same contract and 3 with another one; 1 is the newest and
-    labelled."""
+def version_of_three(tl, version):
+    """The contract of version 1 of the start, of 2 with the same contract, or of 3 with another one."""
+    contract = policy_pb2.PolicyContract()
+    contract.CopyFrom(KC)
+    contract.origin.model_number = version
+    contract.action.actionp = 0.9 if version == 3 else 0.0
+    return contract
 
-    address = "there"
 
-    error = None
-
-    def contract(self, tl, version, timeout_s):
-        if self.error is not None:
-            raise self.error
-        contract = policy_pb2.PolicyContract()
-        contract.CopyFrom(KC)
-        contract.origin.model_number = version
-        contract.action.actionp = 0.9 if version == 3 else 0.0
-        return contract
-
-    def contracts(self, versions, timeout_s):
-        return {tl: self.contract(tl, version, timeout_s) for tl, version in versions.items()}
-
-    def predict_many(self, observations, versions, *_):
-        outputs = {"action": np.array([[0.5]], np.float32)}
-        return {tl: Prediction(outputs, versions[tl] if isinstance(versions[tl], int) else 1) for tl in observations}
+def labelled_one(tl, version):
+    """The answer of a version; 1 is the newest and labelled."""
+    return GOOD._replace(version=version if isinstance(version, int) else 1)
 
 
 def test_a_pinned_tl_is_asked_by_number_and_the_others_as_before():
-    client = Versions()
-    policies = ServedPolicies(client, dict.fromkeys("ab", KC), "stable", 1.0)
-    policies.check_pin("a", 2)
-    policies.pin("a", 2)
-    answers = policies.ask(dict.fromkeys("ab", X))
-    assert {tl: answer.version for tl, answer in answers.items()} == {"a": 2, "b": 1} == policies.model_numbers
-    policies.pin("a", None)
-    assert policies.ask({"a": X})["a"].version == 1
+    run = Run(FakeClient(labelled_one, version_of_three), "ab", "stable")
+    run.policies.check_pin("a", 2)
+    run.policies.pin("a", 2)
+    versions = {tl: answer.version for tl, answer in run.ask().items()}
+    assert versions == {"a": 2, "b": 1} == run.policies.model_numbers
+    run.policies.pin("a", None)
+    assert run.ask("a")["a"].version == 1
 
 
 def test_a_pin_with_another_contract_is_refused_and_leaves_the_run_as_it_was():
-    policies = ServedPolicies(Versions(), {"a": KC}, None, 1.0)
+    run = Run(FakeClient(labelled_one, version_of_three))
     with pytest.raises(InputError, match=r"version 3 of a has another contract .*--model-number 3"):
-        policies.check_pin("a", 3)
-    assert policies.contracts.is_unchanged("a") and policies.ask({"a": X})["a"].version == 1
+        run.policies.check_pin("a", 3)
+    assert run.policies.contracts.is_unchanged("a") and run.ask()["a"].version == 1
 
 
 def test_a_pin_that_cannot_be_checked_now_is_told_apart_from_a_wrong_one():
-    client = Versions()
-    client.error = Unavailable("refused")
+    run = Run(FakeClient(contract=lambda *_: Unavailable("refused")))
     with pytest.raises(ProgramFailed, match=r"no contract can be read .*refused"):
-        ServedPolicies(client, {"a": KC}, None, 1.0).check_pin("a", 2)
+        run.policies.check_pin("a", 2)
 
 
 def test_comparing_all_contracts_tells_changed_and_failed_ones():
-    class Client(Versions):
-        def contracts(self, versions, timeout_s):
-            other = policy_pb2.PolicyContract(tl="b")
-            return {"a": KC, "b": other, "c": DeadlineExceeded("slow"), "d": ModelNotFound("in the fleet alone")}
-
-    policies = ServedPolicies(Client(), dict.fromkeys("abcd", KC), None, 1.0)
-    assert policies.compare_contracts() == (("a",), ("b",), ("c",))
+    other = policy_pb2.PolicyContract(tl="b")
+    results = {"a": KC, "b": other, "c": DeadlineExceeded("slow"), "d": ModelNotFound("in the fleet alone")}
+    run = Run(FakeClient(contract=lambda tl, _: results[tl]), "abcd")
+    assert run.policies.compare_contracts() == (("a",), ("b",), ("c",))

@@ -3,19 +3,16 @@
 import shutil
 
 import grpc
-import numpy as np
 import pytest
 from google.protobuf import text_format
 from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
 
 from city.errors import InputError
-from controller.policies.served_contracts import fetch_contracts
-from controller.policies.served_fleet import ServedFleet
-from controller.policies.served_policies import ServedPolicies
 from export.__main__ import main as export
 from serving.client import Client
 from serving.embedded.config import ServerConfig
 from serving.tf_serving.__main__ import main as serve_config
+from tests.controller.policies.controlled_tls import ControlledTls, failed
 from tests.serving.conftest import running
 
 TLS = ("SA101", "SA104")
@@ -50,19 +47,15 @@ class City:
 
     def ask(self, version, fleet=""):
         """The model numbers that answer, by TL, and how many TLs the fleet covers."""
-        contracts = fetch_contracts(self.client, TLS, version, fleet)
-        observations = {tl: np.zeros(contract.observation.size, np.float32) for tl, contract in contracts.items()}
-        served_fleet = ServedFleet(self.client, fleet, contracts, version) if fleet else None
-        policies = ServedPolicies(self.client, contracts, version, 5.0, fleet=served_fleet)
+        started = ControlledTls(self.client, TLS, version, fleet)
         # the fleet answers for a TL only after the TL's own version has, if that is served
         for _ in range(2):
-            policies.ask(observations)
-            if served_fleet is not None:
-                served_fleet.update()
-        answers = policies.ask(observations)
-        assert not [answer for answer in answers.values() if isinstance(answer, Exception)], answers
-        coverage = served_fleet.coverage if served_fleet is not None else None
-        return policies.model_numbers, len(coverage.tls) if coverage else 0
+            started.ask()
+            if started.fleet is not None:
+                started.fleet.update()
+        assert not failed(started.ask())
+        coverage = started.fleet.coverage if started.fleet is not None else None
+        return started.policies.model_numbers, len(coverage.tls) if coverage else 0
 
 
 @pytest.fixture
@@ -85,13 +78,11 @@ def test_labelled_version_answers_while_a_canary_is_served(city):
 
 def test_moved_label_is_followed_by_a_running_controller(city):
     city.configure("--model", "SA101=1,2", "--model", "SA104=1,2")
-    contracts = fetch_contracts(city.client, TLS, "stable")
-    policies = ServedPolicies(city.client, contracts, "stable", 5.0)
-    observations = {tl: np.zeros(contract.observation.size, np.float32) for tl, contract in contracts.items()}
-    policies.ask(observations)
+    started = ControlledTls(city.client, TLS, "stable")
+    started.ask()
     city.configure("--model", "SA101=2", "--model", "SA104=1,2")
-    assert not [answer for answer in policies.ask(observations).values() if isinstance(answer, Exception)]
-    assert policies.model_numbers == {"SA101": 2, "SA104": 1}
+    assert not failed(started.ask())
+    assert started.policies.model_numbers == {"SA101": 2, "SA104": 1}
 
 
 def test_fleet_of_the_labelled_versions_answers(city):

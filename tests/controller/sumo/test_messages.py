@@ -1,5 +1,6 @@
 """TraCI messages over a socket pair."""
 
+import itertools
 import socket
 import threading
 
@@ -9,13 +10,13 @@ from controller.sumo import wire
 from controller.sumo.connection import Interrupts, SumoConnectionLost
 from controller.sumo.messages import MessageStream
 from controller.sumo.programs import StderrReader
+from tests.controller.sumo.operator_requests import Requests
 
 
 @pytest.fixture
-def ends():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield MessageStream(ours, StderrReader(None), Interrupts()), theirs
+def ends(sockets):
+    ours, theirs = sockets
+    return MessageStream(ours, StderrReader(None), Interrupts()), theirs
 
 
 def test_posted_messages_go_out_with_send_or_before_a_wait(ends):
@@ -104,46 +105,26 @@ def test_message_with_an_invalid_size_ends_the_connection(ends):
         list(messages.answers(1))
 
 
-@pytest.fixture
-def silent_ends(monkeypatch):
-    """(messages, SUMO's end, what the operator has requested): SUMO takes messages and never answers."""
-    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
-    requested = {"abort": 0, "quit": 0}
-    checks = {"abort": 0, "quit": 0}
-
-    def is_requested(kind):
-        def check():
-            checks[kind] += 1
-            return 0 < requested[kind] <= checks[kind]
-
-        return check
-
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        interrupts = Interrupts(is_requested("abort"), is_requested("quit"))
-        yield MessageStream(ours, StderrReader(None), interrupts), theirs, requested, checks
-
-
-def test_end_waits_for_a_silent_sumo_until_quit_is_requested(silent_ends, monkeypatch, caplog):
-    messages, sumo, requested, checks = silent_ends
-    clock = iter(range(0, 1 << 20, 1000))  # 1000 s of silence between two checks
-    monkeypatch.setattr("controller.sumo.messages.time.monotonic", lambda: next(clock))
-    requested["abort"], requested["quit"] = 1, 50
+def test_end_waits_for_a_silent_sumo_until_quit_is_requested(sockets, quick_polls, caplog):
+    ours, sumo = sockets
+    requests = Requests(aborts=True, quits_after=50)
+    clock = itertools.count(0, 1000)  # 1000 s of silence between two checks
+    messages = MessageStream(ours, StderrReader(None), requests.interrupts(), lambda: next(clock))
     assert not messages.end(b"last")
-    assert checks["quit"] == 50, "neither an abort nor any time of silence ends the wait"
+    assert requests.checks == 50, "neither an abort nor any time of silence ends the wait"
     assert "leaving now would end the simulation for its other clients" in caplog.text
     assert sumo.recv(100) == b"last" and sumo.recv(100) == b""
 
 
-def test_end_without_wait_does_not_wait_for_sumo(silent_ends):
-    messages, sumo, _, checks = silent_ends
-    assert not messages.end(b"last", wait=False)
-    assert checks == {"abort": 0, "quit": 0} and sumo.recv(100) == b"last" and sumo.recv(100) == b""
+def test_end_without_wait_does_not_wait_for_sumo(sockets):
+    ours, sumo = sockets
+    requests = Requests(aborts=True, quits_after=1)
+    assert not MessageStream(ours, StderrReader(None), requests.interrupts()).end(b"last", wait=False)
+    assert requests.checks == 0 and sumo.recv(100) == b"last" and sumo.recv(100) == b""
 
 
-def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(monkeypatch, caplog):
-    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
-    ours, theirs = socket.socketpair()
+def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(sockets, quick_polls, caplog):
+    ours, theirs = sockets
     times = iter(range(0, 200, 10))
 
     def clock():
@@ -152,9 +133,8 @@ def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(monkeypatch, capl
             theirs.sendall(wire.message([b"answer"]))
         return now
 
-    with ours, theirs:
-        messages = MessageStream(ours, StderrReader(None), Interrupts(), clock=clock)
-        assert list(messages.answers(1)) == [b"answer"]
+    messages = MessageStream(ours, StderrReader(None), Interrupts(), clock)
+    assert list(messages.answers(1)) == [b"answer"]
     lines = [record.getMessage() for record in caplog.records]
     assert [line.partition(":")[0] for line in lines] == [
         "SUMO has been silent for 30 s",

@@ -6,10 +6,9 @@ from city import network
 from controller.sumo.connection import CommandRejected
 from controller.sumo.traci_connection import TraciConnection
 from tests.conftest import GRID
-from tests.controller.sumo.test_vehicle_readings import connection  # noqa: F401 - the fixture of every connection
 
 
-def test_states_are_those_that_sumo_shows_and_nothing_is_left_of_the_request(connection):  # noqa: F811
+def test_states_are_those_that_sumo_shows_and_nothing_is_left_of_the_request(connection):
     links = {name: len(signal.links) for name, signal in network.read(GRID / "grid.net.xml").signals.items()}
     tracked = dict(list(links.items())[:1])
     connection.track({}, [], tracked)
@@ -30,7 +29,7 @@ def test_states_are_those_that_sumo_shows_and_nothing_is_left_of_the_request(con
     assert connection.signal_states({}) == []
 
 
-def test_a_signal_that_sumo_does_not_have_is_named(connection):  # noqa: F811
+def test_a_signal_that_sumo_does_not_have_is_named(connection):
     if isinstance(connection, TraciConnection):
         connection.track({}, [], {})
         connection.read(())

@@ -7,6 +7,7 @@ import threading
 from types import MappingProxyType, SimpleNamespace
 
 import pytest
+from traci import constants as tc
 
 from controller.sumo import wire
 from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost, WaitAborted
@@ -15,16 +16,10 @@ from controller.sumo.traci_connection import TraciConnection
 from signals.observation import NO_VEHICLES
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
+from tests.controller.sumo.operator_requests import Requests
 from tests.controller.sumo.traci_answers import ids_answer, sized, state_answer, status, value, vehicle_answer
 
 LANES = ["in0_0", "in1_0"]
-
-
-@pytest.fixture
-def sockets():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
 
 
 @pytest.fixture
@@ -41,13 +36,13 @@ def tracking(ours, abort_requested=lambda: False, vehicle_lanes_of=MappingProxyT
 
 
 def numbers(vehicles):
-    of_lane = ((0x10, wire.TYPE_INT, b"\0\0\0%c"), (0x14, wire.TYPE_INT, b"\0\0\0%c"))
+    of_lane = ((0x10, tc.TYPE_INTEGER, b"\0\0\0%c"), (0x14, tc.TYPE_INTEGER, b"\0\0\0%c"))
     answer = b""
     for lane, count in zip(LANES, vehicles, strict=True):
         for variable, kind, form in of_lane:
             answer += status(0xA3) + value(0xA3, variable, lane, kind, form % count)
-        answer += status(0xA3) + value(0xA3, 0x15, lane, wire.TYPE_DOUBLE, b"\x40\x14" + bytes(6))  # 5.0
-    return answer + status(0xAB) + value(0xAB, 0x66, "", wire.TYPE_DOUBLE, b"\x40\x14" + bytes(6))
+        answer += status(0xA3) + value(0xA3, 0x15, lane, tc.TYPE_DOUBLE, b"\x40\x14" + bytes(6))  # 5.0
+    return answer + status(0xAB) + value(0xAB, 0x66, "", tc.TYPE_DOUBLE, b"\x40\x14" + bytes(6))
 
 
 @contextlib.contextmanager
@@ -69,14 +64,28 @@ def answering(sumo, request, answer, closes=False):
     assert not thread.is_alive(), "the request has not arrived"
 
 
-STEPPED = wire.message([status(wire.SIMSTEP) + bytes(4)])
+STEPPED = wire.message([status(tc.CMD_SIMSTEP) + bytes(4)])
+CLOSE = wire.message([wire.command(wire.CLOSE, b"")])
+
+
+def shown(state="Gr"):
+    return wire.message([state_answer([("X", state)])])
+
+
+def read(ends, vehicles=(3, 4), states=None, until_s=5.0, ids=b"", step=STEPPED):
+    """Read after a step.
+
+    `states`: what SUMO sends after the lanes; None: the state Gr. `ids`: answers to getters of vehicles' ids.
+    """
+    connection, sumo = ends
+    connection.advance(until_s)
+    sumo.sendall(step + wire.message([numbers(vehicles), ids]) + (shown() if states is None else states))
+    return connection.read(("TL",))
 
 
 def test_readings_are_written_to_the_rows_of_their_lanes(ends):
-    connection, sumo = ends
-    connection.advance(5.0)
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
-    assert connection.read(("TL",)) == (5.0, [], {}, ())
+    connection, _ = ends
+    assert read(ends) == (5.0, [], {}, ())
     assert connection.shown() == connection.shown() == {"X": "Gr"}
     assert connection.readings.counts.tolist() == [[3, 4], [3, 4]]
     assert connection.readings.mean_length_m.tolist() == [5, 5]
@@ -84,7 +93,6 @@ def test_readings_are_written_to_the_rows_of_their_lanes(ends):
 
 IDS_OF = {"in0_0": [], "in1_0": ["a", "b"], "up_0": ["c"]}
 VEHICLES = [("a", (30.0, 2.0, 0.0)), ("b", (9.5, 0.0, 7.0)), ("c", (1.0, 13.9, 0.0))]
-SHOWN = wire.message([state_answer([("X", "Gr")])])
 
 
 @pytest.fixture
@@ -93,24 +101,16 @@ def vehicle_ends(sockets):
     return tracking(sockets[0], vehicle_lanes_of={"TL": list(IDS_OF)}), sockets[1]
 
 
-def lanes_and_ids(ids_of):
-    return STEPPED + wire.message([numbers([3, 4]), ids_answer(ids_of)])
-
-
-def read_with_vehicles(connection, sumo, answer):
+def read_with_vehicles(ends, answer):
     """Read after a step; `answer`: to the request for the vehicles' values."""
-    connection.advance(5.0)
-    sumo.sendall(lanes_and_ids(IDS_OF) + SHOWN + wire.message([answer]))
-    return connection.read(("TL",))
+    return read(ends, states=shown() + wire.message([answer]), ids=ids_answer(IDS_OF))
 
 
 def test_vehicles_are_requested_once_their_ids_are_known(vehicle_ends):
     connection, sumo = vehicle_ends
-    connection.advance(5.0)
-    sumo.sendall(lanes_and_ids(IDS_OF) + SHOWN)
     request = wire.VehicleGetters([sized(name) for name, _ in VEHICLES]).request
     with answering(sumo, wire.message([request]), wire.message([vehicle_answer(VEHICLES)])):
-        assert connection.read(("TL",)) == (5.0, [], {}, ())
+        assert read(vehicle_ends, ids=ids_answer(IDS_OF)) == (5.0, [], {}, ())
     assert connection.lanes == ("in0_0", "in1_0", "up_0")
     row, *values = connection.readings.by_vehicle
     assert row.tolist() == [1, 1, 2] and [tuple(of) for of in zip(*values, strict=True)] == [own for _, own in VEHICLES]
@@ -119,20 +119,20 @@ def test_vehicles_are_requested_once_their_ids_are_known(vehicle_ends):
 
 def test_nothing_more_is_requested_without_vehicles(vehicle_ends):
     connection, sumo = vehicle_ends
-    read_with_vehicles(connection, sumo, vehicle_answer(VEHICLES))
+    read_with_vehicles(vehicle_ends, vehicle_answer(VEHICLES))
     sumo.recv(1 << 16)
-    connection.advance(10.0)
-    sumo.sendall(lanes_and_ids({lane: [] for lane in IDS_OF}))
-    connection.read(("TL",))
-    assert sumo.recv(1 << 16).endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")]))
+    read(vehicle_ends, states=b"", ids=ids_answer({lane: [] for lane in IDS_OF}))
+    assert sumo.recv(1 << 16).endswith(
+        wire.message([wire.get(tc.CMD_GET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, "X")])
+    )
     assert connection.readings.by_vehicle is NO_VEHICLES
-    sumo.sendall(SHOWN)
+    sumo.sendall(shown())
     assert connection.shown() == {"X": "Gr"} and not select.select([sumo], [], [], 0)[0]
 
 
 def test_vehicle_that_another_client_removed_is_left_out(vehicle_ends):
-    connection, sumo = vehicle_ends
-    read_with_vehicles(connection, sumo, vehicle_answer([VEHICLES[0], ("b", None), VEHICLES[2]]))
+    connection, _ = vehicle_ends
+    read_with_vehicles(vehicle_ends, vehicle_answer([VEHICLES[0], ("b", None), VEHICLES[2]]))
     row, position_m, speed_mps, waiting_s = connection.readings.by_vehicle
     assert row.tolist() == [1, 2] and position_m.tolist() == [30.0, 1.0] and speed_mps.tolist() == [2.0, 13.9]
     assert waiting_s.tolist() == [0.0, 0.0] and connection.readings.vehicles.tolist() == [3, 4, 0]
@@ -141,84 +141,66 @@ def test_vehicle_that_another_client_removed_is_left_out(vehicle_ends):
 @pytest.mark.parametrize("answer", [b"", b"nonsense", vehicle_answer(VEHICLES)[:-1], vehicle_answer(VEHICLES[::-1])])
 def test_malformed_vehicles_end_the_connection(vehicle_ends, answer):
     with pytest.raises(SumoConnectionLost):
-        read_with_vehicles(*vehicle_ends, answer)
+        read_with_vehicles(vehicle_ends, answer)
 
 
 def test_answers_stay_in_order_after_rejected_vehicle_ids(vehicle_ends):
-    connection, sumo = vehicle_ends
-    connection.advance(5.0)
-    rejected = status(wire.GET_LANE, 0xFF, "Lane 'in0_0' is not known")
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4]), rejected]) + SHOWN)
+    connection, _ = vehicle_ends
     with pytest.raises(CommandRejected, match="Lane 'in0_0' is not known"):
-        connection.read(("TL",))
-    read_with_vehicles(connection, sumo, vehicle_answer(VEHICLES))
+        read(vehicle_ends, ids=status(tc.CMD_GET_LANE_VARIABLE, 0xFF, "Lane 'in0_0' is not known"))
+    read_with_vehicles(vehicle_ends, vehicle_answer(VEHICLES))
     assert connection.readings.by_vehicle.position_m.tolist() == [30.0, 9.5, 1.0]
 
 
-def test_answers_stay_in_order_after_an_aborted_wait_for_vehicles(sockets, monkeypatch):
-    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
+def test_answers_stay_in_order_after_an_aborted_wait_for_vehicles(sockets, quick_polls):
     ours, sumo = sockets
     connection = tracking(ours, lambda: True, {"TL": list(IDS_OF)})
-    connection.advance(5.0)
-    sumo.sendall(lanes_and_ids(IDS_OF) + SHOWN)
     with pytest.raises(WaitAborted):
-        connection.read(("TL",))
+        read((connection, sumo), ids=ids_answer(IDS_OF))
     sumo.sendall(wire.message([vehicle_answer(VEHICLES)]))
-    read_with_vehicles(connection, sumo, vehicle_answer([("a", (31.0, 1.0, 0.0)), *VEHICLES[1:]]))
+    read_with_vehicles((connection, sumo), vehicle_answer([("a", (31.0, 1.0, 0.0)), *VEHICLES[1:]]))
     assert connection.readings.by_vehicle.position_m.tolist() == [31.0, 9.5, 1.0]
 
 
 def test_unused_states_do_not_disturb_the_next_reading(ends):
-    connection, sumo = ends
+    connection, _ = ends
     for vehicles, state in (([3, 4], "Gr"), ([5, 6], "rG")):
-        connection.advance(5.0)
-        sumo.sendall(STEPPED + wire.message([numbers(vehicles)]) + wire.message([state_answer([("X", state)])]))
-        connection.read(("TL",))
+        read(ends, vehicles, shown(state))
         assert connection.readings.counts.tolist() == [vehicles, vehicles]
     assert connection.shown() == {"X": "rG"}
-    connection.advance(10.0)
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([b"nonsense"]))
-    connection.read(("TL",))
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
-    connection.advance(15.0)
+    read(ends, states=wire.message([b"nonsense"]), until_s=10.0)
     with pytest.raises(SumoConnectionLost):
-        connection.read(("TL",))
+        read(ends, until_s=15.0)
 
 
 def test_states_are_requested_after_numbers_and_sent_before_commands(ends, crossing):
     connection, sumo = ends
     all_red, _ = SignalSafety(crossing, SafetyTimes(3, 4)).permit("rrrr", 0.0)
-    connection.advance(5.0)
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
-    connection.read(("TL",))
-    assert sumo.recv(1 << 16).endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")])), (
-        "requested without waiting"
-    )
+    read(ends, states=b"")
+    assert sumo.recv(1 << 16).endswith(
+        wire.message([wire.get(tc.CMD_GET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, "X")])
+    ), "requested without waiting"
     connection.set([all_red])
-    assert sumo.recv(1 << 16) == wire.message([wire.set_string(wire.SET_TL, wire.STATE, "X", "rrrr")])
-    sumo.sendall(wire.message([state_answer([("X", "Gr")])]))
+    assert sumo.recv(1 << 16) == wire.message(
+        [wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_RED_YELLOW_GREEN_STATE, "X", "rrrr")]
+    )
+    sumo.sendall(shown())
     connection.advance(10.0)
     assert connection.shown() == {"X": "Gr"}, "of the reading, whatever commands were sent since"
     assert sumo.recv(1 << 16) == wire.message([wire.step(10.0)])
 
 
 def test_switch_program_keeps_the_states_of_the_reading(ends):
-    connection, sumo = ends
-    connection.advance(5.0)
-    shown, switched = wire.message([state_answer([("X", "Gr")])]), wire.message([status(wire.SET_TL)])
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + shown + switched)
-    connection.read(("TL",))
+    connection, _ = ends
+    read(ends, states=shown() + wire.message([status(tc.CMD_SET_TL_VARIABLE)]))
     connection.switch_program("X", "0")
     assert connection.shown() == {"X": "Gr"}
 
 
 def test_programs_are_requested_between_two_steps(ends):
     connection, sumo = ends
-    connection.advance(5.0)
-    shown = wire.message([state_answer([("X", "Gr")])])
-    text = value(wire.GET_TL, wire.CURRENT_PROGRAM, "X", wire.TYPE_STRING, b"\0\0\0\6online")
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + shown + wire.message([status(wire.GET_TL) + text]))
-    connection.read(("TL",))
+    text = value(tc.CMD_GET_TL_VARIABLE, tc.TL_CURRENT_PROGRAM, "X", tc.TYPE_STRING, b"\0\0\0\6online")
+    read(ends, states=shown() + wire.message([status(tc.CMD_GET_TL_VARIABLE) + text]))
     assert connection.programs(["X"]) == {"X": "online"} and connection.shown() == {"X": "Gr"}
     for answer, error in ((b"\0\0\0\1", SumoConnectionLost), (b"\x09\xa2\xff\0\0\0\2no", CommandRejected)):
         sumo.sendall(wire.message([answer]))
@@ -226,60 +208,48 @@ def test_programs_are_requested_between_two_steps(ends):
             connection.programs(["X"])
 
 
-def test_api_is_usable_only_after_the_states_are_received(sockets):
-    ours, sumo = sockets
-    connection = tracking(ours)
-    connection.advance(5.0)
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
-    connection.read(("TL",))
+def test_api_is_usable_only_after_the_states_are_received(ends):
+    connection, _ = ends
+    read(ends)
     assert connection.api
-    assert not select.select([ours], [], [], 0)[0]
+    assert not select.select([connection.socket], [], [], 0)[0]
     assert connection.shown() == {"X": "Gr"}
 
 
 def test_close_waits_for_its_answer(ends):
     connection, sumo = ends
     connection.track({"TL": LANES}, [], {"X": 200})
-    connection.advance(5.0)
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
-    connection.read(("TL",))
+    read(ends, states=b"")
     sumo.sendall(wire.message([state_answer([("X", "r" * 200)])]))
-    with answering(sumo, wire.message([wire.command(wire.CLOSE, b"")]), wire.ok(wire.CLOSE), closes=True):
+    with answering(sumo, CLOSE, wire.ok(wire.CLOSE), closes=True):
         connection.close()
     assert sumo.recv(1 << 16) == b"", "reset: an answer was not read"
 
 
 def test_switch_program_works_after_rejected_states(ends):
     connection, sumo = ends
-    connection.advance(5.0)
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
-    connection.read(("TL",))
-    sumo.sendall(wire.message([status(wire.GET_TL, 0xFF, "not today")]))
-    switch = wire.message([wire.set_string(wire.SET_TL, wire.PROGRAM, "X", "0")])
-    with answering(sumo, switch, wire.message([status(wire.SET_TL)])):
+    read(ends, states=b"")
+    sumo.sendall(wire.message([status(tc.CMD_GET_TL_VARIABLE, 0xFF, "not today")]))
+    switch = wire.message([wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_PROGRAM, "X", "0")])
+    with answering(sumo, switch, wire.message([status(tc.CMD_SET_TL_VARIABLE)])):
         connection.switch_program("X", "0")
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"), [(status(wire.GET_TL, 0xFF, "not today"), CommandRejected), (b"nonsense", SumoConnectionLost)]
+    ("answer", "error"),
+    [(status(tc.CMD_GET_TL_VARIABLE, 0xFF, "not today"), CommandRejected), (b"nonsense", SumoConnectionLost)],
 )
 def test_unreadable_states_raise_as_numbers_do(ends, answer, error):
-    connection, sumo = ends
-    connection.advance(5.0)
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([answer]))
-    connection.read(("TL",))
+    read(ends, states=wire.message([answer]))
     with pytest.raises(error):
-        connection.shown()
+        ends[0].shown()
 
 
 def test_answers_stay_in_order_after_a_rejection(ends):
     connection, sumo = ends
-    connection.advance(5.0)
-    rejected = wire.message([status(wire.SIMSTEP, 0xFF, "not today")])
-    sumo.sendall(rejected + wire.message([numbers([0, 0])]) + wire.message([state_answer([("X", "Gr")])]))
     with pytest.raises(CommandRejected, match="not today"):
-        connection.read(("TL",))
-    sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, "no such program")]))
+        read(ends, step=wire.message([status(tc.CMD_SIMSTEP, 0xFF, "not today")]))
+    sumo.sendall(wire.message([status(tc.CMD_SET_TL_VARIABLE, 0xFF, "no such program")]))
     with pytest.raises(CommandRejected, match="no such program"):
         connection.switch_program("X", "0")
 
@@ -288,22 +258,18 @@ def test_answers_stay_in_order_after_a_rejection(ends):
     "answer", [b"\0\0\0\3", wire.message([b"nonsense"]) + STEPPED, STEPPED + wire.message([b"more"])]
 )
 def test_malformed_answer_ends_the_connection(ends, answer):
-    connection, sumo = ends
-    connection.advance(5.0)
-    sumo.sendall(answer)
     with pytest.raises(SumoConnectionLost):
-        connection.read(("TL",))
+        read(ends, step=answer)
 
 
-def test_wait_for_sumo_checks_at_intervals_for_an_abort(sockets, monkeypatch):
-    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
+def test_wait_for_sumo_checks_at_intervals_for_an_abort(sockets, quick_polls):
     ours, sumo = sockets
     checks = []
 
     def abort_requested():
         checks.append(None)
         if len(checks) == 2:
-            sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
+            sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + shown())
         return len(checks) == 3
 
     connection = tracking(ours, abort_requested)
@@ -316,8 +282,7 @@ def test_wait_for_sumo_checks_at_intervals_for_an_abort(sockets, monkeypatch):
     assert len(checks) == 3
 
 
-def test_late_answers_of_an_aborted_wait_are_not_mixed_up(sockets, monkeypatch):
-    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
+def test_late_answers_of_an_aborted_wait_are_not_mixed_up(sockets, quick_polls):
     ours, sumo = sockets
     connection = tracking(ours, abort_requested=lambda: True)
     connection.advance(5.0)
@@ -325,10 +290,10 @@ def test_late_answers_of_an_aborted_wait_are_not_mixed_up(sockets, monkeypatch):
         connection.read(("TL",))
     with pytest.raises(WaitAborted):
         connection.switch_program("X", "0")
-    late = STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])])
-    sumo.sendall(late + wire.message([status(wire.SET_TL)]))
+    late = STEPPED + wire.message([numbers([3, 4])]) + shown()
+    sumo.sendall(late + wire.message([status(tc.CMD_SET_TL_VARIABLE)]))
     for program in "12":
-        sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, f"no program {program}")]))
+        sumo.sendall(wire.message([status(tc.CMD_SET_TL_VARIABLE, 0xFF, f"no program {program}")]))
         with pytest.raises(CommandRejected, match=f"no program {program}"):
             connection.switch_program("X", program)
 
@@ -336,11 +301,9 @@ def test_late_answers_of_an_aborted_wait_are_not_mixed_up(sockets, monkeypatch):
 @pytest.mark.parametrize("has_sumo", [True, False])
 def test_abandoned_link_with_states_due_is_closed(ends, has_sumo):
     connection, sumo = ends
-    connection.advance(5.0)
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
-    connection.read(("TL",))
+    read(ends, states=b"")
     if has_sumo:
-        with answering(sumo, wire.message([wire.command(wire.CLOSE, b"")]), wire.ok(wire.CLOSE), closes=True):
+        with answering(sumo, CLOSE, wire.ok(wire.CLOSE), closes=True):
             connection.abandon([("X", "0")])
     else:
         sumo.close()
@@ -350,45 +313,22 @@ def test_abandoned_link_with_states_due_is_closed(ends, has_sumo):
         connection.shown()
 
 
-class Requests:
-    """What the operator requests; counts how often a wait checks it."""
-
-    def __init__(self, aborts=False, quits_after=0):
-        self.aborts, self.quits_after, self.checks = aborts, quits_after, 0
-
-    def quit_requested(self):
-        self.checks += 1
-        return 0 < self.quits_after <= self.checks
-
-    def interrupts(self):
-        return Interrupts(lambda: self.aborts, self.quit_requested)
-
-
 @pytest.mark.parametrize("aborts", [False, True])
-def test_unguarded_close_waits_for_a_silent_sumo_until_quit_is_requested(aborts, monkeypatch):
-    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
+def test_unguarded_close_waits_for_a_silent_sumo_until_quit_is_requested(sockets, quick_polls, aborts):
+    ours, sumo = sockets
     requests = Requests(aborts, quits_after=50)
-    ours, sumo = socket.socketpair()
-    with ours, sumo:
-        connection = TraciConnection(
-            SimpleNamespace(_socket=ours), ConnectionError, None, StderrReader(None), requests.interrupts()
-        )
-        connection.close()
-        assert requests.checks == 50
-        assert sumo.recv(100) == wire.message([wire.command(wire.CLOSE, b"")])
+    api = SimpleNamespace(_socket=ours)
+    TraciConnection(api, ConnectionError, None, StderrReader(None), requests.interrupts()).close()
+    assert requests.checks == 50 and sumo.recv(100) == CLOSE
 
 
-def test_guarded_close_does_not_wait_if_an_abort_is_requested():
+def test_guarded_close_does_not_wait_if_an_abort_is_requested(sockets):
+    ours, sumo = sockets
     requests = Requests(aborts=True)
-    ours, sumo = socket.socketpair()
-    with ours, sumo:
-        version = SimpleNamespace(_socket=ours, getVersion=lambda: (21, f"SUMO {wire.GUARDED}"))
-        connection = TraciConnection(
-            version, ConnectionError, None, StderrReader(None), requests.interrupts(), through_guard=True
-        )
-        sumo.sendall(wire.ok(wire.HANDOVER))
-        connection.register_handover(b"[]")
-        assert connection.is_guarded
-        connection.close()
-        assert requests.checks == 0
-        assert sumo.recv(100).endswith(wire.message([wire.command(wire.CLOSE, b"")]))
+    api = SimpleNamespace(_socket=ours, getVersion=lambda: (21, f"SUMO {wire.GUARDED}"))
+    connection = TraciConnection(api, ConnectionError, None, StderrReader(None), requests.interrupts(), True)
+    sumo.sendall(wire.ok(wire.HANDOVER))
+    connection.register_handover(b"[]")
+    assert connection.is_guarded
+    connection.close()
+    assert requests.checks == 0 and sumo.recv(100).endswith(CLOSE)

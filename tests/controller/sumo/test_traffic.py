@@ -4,17 +4,6 @@ import pytest
 
 from controller.sumo.connection import CommandRejected
 from controller.sumo.traci_connection import TraciConnection
-from tests.controller.sumo.test_vehicle_readings import connection  # noqa: F401 - the fixture of every connection
-
-
-@pytest.fixture
-def busy(connection):  # noqa: F811
-    """A connection at second 90."""
-    connection.track({}, [], {})
-    connection.read(())
-    connection.advance(90.0)
-    connection.read(())
-    return connection
 
 
 def test_lanes_have_the_vehicles_and_speeds_that_sumo_has(busy):
@@ -58,7 +47,7 @@ def test_vehicles_that_wait_to_depart_are_on_their_first_road(busy):
         assert list(busy.traffic(()).waiting) == expected
 
 
-def test_an_unknown_lane_is_an_error(connection):  # noqa: F811
+def test_an_unknown_lane_is_an_error(connection):
     connection.track({}, [], {})
     connection.read(())
     expected = CommandRejected if isinstance(connection, TraciConnection) else connection.api.TraCIException

@@ -1,17 +1,10 @@
 """Single vehicles are read alike over every connection, from the real SUMO."""
 
 import numpy as np
-import pytest
 
-from controller.guard.start import open_guarded
-from controller.sumo import start
-from controller.sumo.connection import Interrupts
-from controller.sumo.libsumo_connection import start_libsumo
 from signals.observation import NO_VEHICLES
-from tests.conftest import GRID
+from tests.controller.sumo.openers import OPTIONS, over_socket
 
-OPTIONS = ["-c", str(GRID / "grid.sumocfg"), "--seed", "3", "--no-step-log", "true", "--no-warnings", "true"]
-OPTIONS += ["--time-to-teleport", "20"]
 END_S = 120
 PERIOD_S = {"A0": 3, "B1": 5, "C2": 7, "B2": 60}
 """By TL, how often it is due; C2 has no vehicle lanes."""
@@ -21,25 +14,6 @@ LONG_IDS = [
 ]
 """150 characters, with spaces; and around the sizes from which the lengths in answers (239) and commands (249) are
 longer."""
-
-
-def over_socket():
-    return start.start(OPTIONS, 1, Interrupts())
-
-
-def over_guard():
-    return open_guarded(None, OPTIONS, 1, None, 0, 60.0, Interrupts())
-
-
-def in_process():
-    return start_libsumo(OPTIONS)
-
-
-@pytest.fixture(params=[over_socket, over_guard, in_process])
-def connection(request):
-    made = request.param()
-    yield made
-    made.close()
 
 
 def lanes_of(connection, signal):
@@ -131,7 +105,7 @@ def test_vehicle_lanes_without_counted_lanes_are_read(connection):
 
 
 def test_vehicle_removed_after_its_id_was_read_is_left_out():
-    connection = over_socket()
+    connection = over_socket(OPTIONS)
     api = connection.api
     lanes = lanes_of(connection, "B1")
     connection.track({"B1": lanes}, [], {"B1": 4}, {"B1": lanes})

@@ -2,7 +2,7 @@
 
 import struct
 
-from controller.sumo import wire
+from traci import constants as tc
 
 
 def status(command, result=0, text=""):
@@ -22,7 +22,7 @@ def ids_answer(ids_of):
     answer = b""
     for lane, ids in ids_of.items():
         packed = struct.pack("!i", len(ids)) + b"".join(sized(text) for text in ids)
-        answer += status(0xA3) + value(0xA3, 0x12, lane, wire.TYPE_STRING_LIST, packed)
+        answer += status(0xA3) + value(0xA3, 0x12, lane, tc.TYPE_STRINGLIST, packed)
     return answer
 
 
@@ -38,25 +38,44 @@ def vehicle_answer(vehicles):
             answer += 3 * status(0xA4, 0xFF, "Vehicle is not known.")
             continue
         for variable, number in zip((0x56, 0x40, 0x7A), values, strict=True):
-            answer += status(0xA4) + value(0xA4, variable, name, wire.TYPE_DOUBLE, struct.pack("!d", number))
+            answer += status(0xA4) + value(0xA4, variable, name, tc.TYPE_DOUBLE, struct.pack("!d", number))
     return answer
 
 
 def state_answer(pairs):
     packed = [struct.pack("!i", len(state)) + state.encode() for _, state in pairs]
-    values = [value(0xA2, 0x20, name, wire.TYPE_STRING, state) for (name, _), state in zip(pairs, packed, strict=True)]
+    values = [value(0xA2, 0x20, name, tc.TYPE_STRING, state) for (name, _), state in zip(pairs, packed, strict=True)]
     return b"".join(status(0xA2) + content for content in values)
 
 
-def loops_answer(vehicles_of):
-    """`vehicles_of`: by induction loop, (vehicle's id, entry, exit) of the newest step."""
+def numbers_answer(lanes, numbers):
+    """`numbers`: by lane, (number of vehicles, mean length)."""
     answer = b""
-    for loop, vehicles in vehicles_of.items():
-        packed = struct.pack("!iBi", 1 + 5 * len(vehicles), wire.TYPE_INT, len(vehicles))
+    for lane, (count, length_m) in zip(lanes, numbers, strict=True):
+        answer += status(0xA3) + value(0xA3, 0x10, lane, tc.TYPE_INTEGER, struct.pack("!i", count))
+        answer += status(0xA3) + value(0xA3, 0x15, lane, tc.TYPE_DOUBLE, struct.pack("!d", length_m))
+    return answer
+
+
+def near_answer(junction, vehicles, count=None):
+    """A context subscription's answer and that to its end. `vehicles`: (id, x, y, angle, speed)."""
+    count = len(vehicles) if count is None else count
+    body = struct.pack("!B", 0x99) + sized(junction) + struct.pack("!BBi", 0xA4, 3, count)
+    for name, x, y, angle, speed in vehicles:
+        body += sized(name) + struct.pack("!BBBdd", 0x42, 0, 1, x, y)
+        body += struct.pack("!BBBd", 0x43, 0, 0x0B, angle) + struct.pack("!BBBd", 0x40, 0, 0x0B, speed)
+    return status(0x89) + struct.pack("!Bi", 0, len(body) + 5) + body + status(0x89)
+
+
+def detectors_answer(vehicles_of, length_m=5.0, vehicle_type="DEFAULT_VEHTYPE"):
+    """`vehicles_of`: by detector, (vehicle's id, entry, exit) of the newest step."""
+    answer = b""
+    for detector, vehicles in vehicles_of.items():
+        packed = struct.pack("!iBi", 1 + 5 * len(vehicles), tc.TYPE_INTEGER, len(vehicles))
         for vehicle, entry_s, exit_s in vehicles:
-            packed += struct.pack("!B", wire.TYPE_STRING) + sized(vehicle)
-            for number in (5.0, entry_s, exit_s):
-                packed += struct.pack("!Bd", wire.TYPE_DOUBLE, number)
-            packed += struct.pack("!B", wire.TYPE_STRING) + sized("DEFAULT_VEHTYPE")
-        answer += status(0xA0) + value(0xA0, 0x17, loop, wire.TYPE_COMPOUND, packed)
+            packed += struct.pack("!B", tc.TYPE_STRING) + sized(vehicle)
+            for number in (length_m, entry_s, exit_s):
+                packed += struct.pack("!Bd", tc.TYPE_DOUBLE, number)
+            packed += struct.pack("!B", tc.TYPE_STRING) + sized(vehicle_type)
+        answer += status(0xA0) + value(0xA0, 0x17, detector, tc.TYPE_COMPOUND, packed)
     return answer

@@ -23,13 +23,24 @@ from serving.embedded.flags import parse as parse_serve
 from tests.conftest import GRID, ROOT
 
 
+@contextlib.contextmanager
+def serving(registry=None, health=None):
+    """The URL of a server."""
+    registry = registry or ControllerMetrics(CollectorRegistry()).registry
+    server = HttpServer(("127.0.0.1", 0), registry, health or Health())
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        server.close()
+
+
 @pytest.fixture
 def served():
+    """(clock, health, metrics, the URL of their server)."""
     clock = [0.0]
     health, metrics = Health(lambda: clock[0]), ControllerMetrics(CollectorRegistry())
-    server = HttpServer(("127.0.0.1", 0), metrics.registry, health)
-    yield clock, health, metrics, f"http://127.0.0.1:{server.port}"
-    server.close()
+    with serving(metrics.registry, health) as url:
+        yield clock, health, metrics, url
 
 
 def get(url):
@@ -41,33 +52,25 @@ def get(url):
             return error.code, error.read().decode()
 
 
-def test_healthz_follows_the_state_of_the_controller(served):
-    clock, health, _, url = served
-    assert get(f"{url}/healthz") == (503, "starting\n")
-    health.beat()
-    assert get(f"{url}/healthz") == (200, "running\n")
-    clock[0] += STALE_TIMEOUT_S + 1
-    assert get(f"{url}/healthz") == (503, "stuck\n")
-    health.beat()
-    health.begin_stopping()
-    assert get(f"{url}/healthz") == (503, "stopping\n")
-    health.beat()  # the steps of a release
-    assert get(f"{url}/healthz") == (503, "stopping\n")
+LATER_S = STALE_TIMEOUT_S + 1
 
 
-def test_livez_fails_only_if_the_controller_is_stuck(served):
+def test_health_follows_the_state_of_the_controller(served):
+    """A process that starts may wait for SUMO and the model server for long; a release takes steps too."""
     clock, health, _, url = served
-    clock[0] += STALE_TIMEOUT_S + 1
-    assert get(f"{url}/livez") == (200, "alive\n"), "it may wait for SUMO, and for the model server, for long"
-    health.beat()
-    assert get(f"{url}/livez") == (200, "alive\n")
-    clock[0] += STALE_TIMEOUT_S + 1
-    assert get(f"{url}/livez") == (503, "stuck\n")
-    health.beat()
-    health.begin_stopping()
-    assert get(f"{url}/livez") == (200, "alive\n")
-    clock[0] += STALE_TIMEOUT_S + 1
-    assert get(f"{url}/livez") == (503, "stuck\n"), "a release takes steps too"
+    for waited_s, act, healthz, livez in (
+        (LATER_S, None, (503, "starting\n"), (200, "alive\n")),
+        (0.0, health.beat, (200, "running\n"), (200, "alive\n")),
+        (LATER_S, None, (503, "stuck\n"), (503, "stuck\n")),
+        (0.0, health.beat, (200, "running\n"), (200, "alive\n")),
+        (0.0, health.begin_stopping, (503, "stopping\n"), (200, "alive\n")),
+        (0.0, health.beat, (503, "stopping\n"), (200, "alive\n")),
+        (LATER_S, None, (503, "stopping\n"), (503, "stuck\n")),
+    ):
+        clock[0] += waited_s
+        if act is not None:
+            act()
+        assert (get(f"{url}/healthz"), get(f"{url}/livez")) == (healthz, livez)
 
 
 def test_systemd_is_told_ready_watchdog_and_stopping(monkeypatch):
@@ -116,12 +119,12 @@ def units():
         address = re.search(r"^Environment=SUMO_ADDRESS=(.*)$", text, re.M)[1]
         started = re.search(rf"^ExecStart=\S+ {command} (.*)$", text, re.M)[1].replace("${SUMO_ADDRESS}", address)
         arguments[name] = ["--city", str(GRID / "city.toml"), *started.split()]
-    return controller_config.parse(arguments["controller"]), guard.parse(arguments["guard"])[0]
+    return controller_config.parse(arguments["controller"]), guard.parse(arguments["guard"])
 
 
 def test_units_start_a_controller_that_connects_to_its_guard(units):
     controller, its_guard = units
-    assert controller.attach == ("127.0.0.1", its_guard.port)
+    assert controller.sumo.attach == ("127.0.0.1", its_guard.port)
 
 
 def test_units_serve_metrics_and_health_at_the_ports_of_compose_on_loopback(units):
@@ -156,18 +159,16 @@ def test_metrics_are_openmetrics_for_a_scraper_that_asks_for_it(served):
     _, _, metrics, url = served
     metrics.decisions.inc(3)
     metrics.report_model_numbers(lambda: {"SA101": 7})
-    request = urllib.request.Request(
-        f"{url}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
-    )
+    accepted = "application/openmetrics-text; version=1.0.0"
+    request = urllib.request.Request(f"{url}/metrics", headers={"Accept": accepted})
     with urllib.request.urlopen(request, timeout=5) as answer:
-        assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert answer.headers["Content-Type"].startswith(accepted)
         text = answer.read().decode()
     assert text.endswith("# EOF\n")
     samples = {sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples}
     assert samples["controller_decisions_total"].value == 3
-    assert (
-        samples["controller_model_number"].labels == {"tl": "SA101"} and samples["controller_model_number"].value == 7
-    )
+    model_number = samples["controller_model_number"]
+    assert model_number.labels == {"tl": "SA101"} and model_number.value == 7
 
 
 def test_other_paths_are_not_found(served):
@@ -177,7 +178,8 @@ def test_other_paths_are_not_found(served):
 MAX_WAIT_S = 20.0
 
 
-def open_idle(url, count):
+@contextlib.contextmanager
+def idle_connections(url, count):
     """Open idle connections, and wait until the server has closed those beyond MAX_CONNECTIONS."""
     host, port = url.removeprefix("http://").split(":")
     idle = [socket.create_connection((host, int(port)), timeout=MAX_WAIT_S) for _ in range(count)]
@@ -189,7 +191,11 @@ def open_idle(url, count):
             for key, _ in selector.select(1.0):
                 assert key.fileobj.recv(1) == b""
                 selector.unregister(key.fileobj)
-    return idle
+    try:
+        yield idle
+    finally:
+        for connection in idle:
+            connection.close()
 
 
 def scrape(url):
@@ -206,12 +212,8 @@ def scrape(url):
 def test_idle_connections_hold_a_bounded_number_of_threads(served):
     url = served[3]
     before = threading.active_count()
-    idle = open_idle(url, 300)
-    try:
+    with idle_connections(url, 300):
         assert threading.active_count() - before <= MAX_CONNECTIONS
-    finally:
-        for connection in idle:
-            connection.close()
     assert scrape(url)[0] == 200
 
 
@@ -220,61 +222,42 @@ def test_scrape_whose_answer_is_never_read_ends(monkeypatch):
     monkeypatch.setattr("controller.telemetry.health.IDLE_TIMEOUT_S", 0.2)
     registry = CollectorRegistry()
     Gauge("large", "x" * 20_000_000, registry=registry)
-    server = HttpServer(("127.0.0.1", 0), registry, Health())
-    url = f"http://127.0.0.1:{server.port}"
-    scrapes = open_idle(url, MAX_CONNECTIONS)
-    try:
+    with serving(registry) as url, idle_connections(url, MAX_CONNECTIONS) as scrapes:
         for connection in scrapes:
             connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         status, text = scrape(url)
         assert status == 200 and len(text) > 20_000_000
-    finally:
-        for connection in scrapes:
-            connection.close()
-        server.close()
 
 
 def test_requests_that_are_sent_byte_by_byte_end(monkeypatch):
     """Each byte comes before the connection counts as idle."""
     monkeypatch.setattr("controller.telemetry.health.CONNECTION_TIMEOUT_S", 0.5)
-    server = HttpServer(("127.0.0.1", 0), ControllerMetrics(CollectorRegistry()).registry, Health())
-    url = f"http://127.0.0.1:{server.port}"
-    slow = open_idle(url, MAX_CONNECTIONS)
-    sending = threading.Event()
+    is_done = threading.Event()
 
-    def send():
-        while not sending.wait(0.05):
-            for connection in slow:
+    def send(connections):
+        while not is_done.wait(0.05):
+            for connection in connections:
                 with contextlib.suppress(OSError):
                     connection.sendall(b"x")
 
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        assert scrape(url)[0] == 200
-    finally:
-        sending.set()
-        sender.join()
-        for connection in slow:
-            connection.close()
-        server.close()
+    with serving() as url, idle_connections(url, MAX_CONNECTIONS) as slow:
+        sender = threading.Thread(target=send, args=(slow,))
+        sender.start()
+        try:
+            assert scrape(url)[0] == 200
+        finally:
+            is_done.set()
+            sender.join()
 
 
 def test_idle_connections_time_out_and_free_their_threads(monkeypatch):
     monkeypatch.setattr("controller.telemetry.health.IDLE_TIMEOUT_S", 0.2)
-    server = HttpServer(("127.0.0.1", 0), ControllerMetrics(CollectorRegistry()).registry, Health())
-    url = f"http://127.0.0.1:{server.port}"
-    idle = open_idle(url, MAX_CONNECTIONS + 5)
-    try:
+    with serving() as url, idle_connections(url, MAX_CONNECTIONS + 5):
         assert scrape(url)[0] == 200
-    finally:
-        for connection in idle:
-            connection.close()
-        server.close()
 
 
 def test_connections_without_a_thread_do_not_use_up_the_limit(served, monkeypatch):
-    _, _, _, url = served
+    url = served[3]
     start = threading.Thread.start
 
     def refuse(thread):

@@ -1,0 +1,39 @@
+"""Sockets to a fake SUMO, and connections to the real one."""
+
+import socket
+
+import pytest
+
+from tests.controller.sumo.openers import OPENERS, OPTIONS
+
+
+@pytest.fixture
+def sockets():
+    """(our end, SUMO's end)."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def quick_polls(monkeypatch):
+    """A wait for SUMO checks the operator's requests at once."""
+    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
+
+
+@pytest.fixture(params=OPENERS)
+def connection(request):
+    """A connection to the sample city's SUMO, in each way."""
+    made = request.param(OPTIONS)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def busy(connection):
+    """A connection at second 90 that tracks no lanes."""
+    connection.track({}, [], {})
+    connection.read(())
+    connection.advance(90.0)
+    connection.read(())
+    return connection

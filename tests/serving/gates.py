@@ -1,0 +1,29 @@
+"""Calls that a test holds up."""
+
+import threading
+import time
+
+
+class Gate:
+    """Replaces an object's method: its calls wait until `go` is set."""
+
+    def __init__(self, monkeypatch, target, name):
+        self.began = threading.Event()
+        self.go = threading.Event()
+        self.count = 0
+        self._original = getattr(target, name)
+        monkeypatch.setattr(target, name, self)
+
+    def __call__(self, *args):
+        self.count += 1
+        self.began.set()
+        assert self.go.wait(60)
+        return self._original(*args)
+
+
+def until(condition):
+    """Wait until a condition holds."""
+    limit_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit_s
+        time.sleep(0.005)
