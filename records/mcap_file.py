@@ -70,7 +70,7 @@ _MALFORMED = (
 
 
 class Losses:
-    """What is missing of a file, as texts for the user."""
+    """Texts for the user about missing parts of a file."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -275,7 +275,7 @@ def _check(data: bytes, crc: int) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Why bytes cannot be read, without the names of a library's internals."""
+    """The reason for the user, without the names of a library's internals."""
     if isinstance(error, CRCValidationError):
         return "its checksum differs"
     return str(error) if type(error) is ValueError else "not a valid record"

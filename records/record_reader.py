@@ -16,7 +16,7 @@ from mcap.records import Message as McapMessage
 
 from city import names
 from city.errors import InputError
-from controller.recording.record_writer import CITY, KINDS, NS, PROFILE, TL, kind_of, ns_of
+from controller.recording.record_writer import CITY, MESSAGE_TYPES, NS, PROFILE, TL, message_type_of, ns_of
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
 from records.mcap_file import MAX_RECORD_BYTES, Losses, McapFile
@@ -88,7 +88,7 @@ class RecordReader:
 
     @property
     def missing(self) -> str:
-        """What is missing of the file, known once it has been read; "" if it is whole."""
+        """All losses of the file, known once it has been read; "" if it is whole."""
         return "; ".join(filter(None, (str(self._damage), str(self._losses))))
 
     @property
@@ -155,7 +155,7 @@ class RecordReader:
                     self._losses.add(f"the name of channel {item.channel_id} is lost, and its messages with it")
                 topic = self._channels.get(item.channel_id)
                 if topic is not None and (self._tls is None or topic.tl is None or topic.tl in self._tls):
-                    message = topic.kind()
+                    message = topic.message_type()
                     try:
                         message.ParseFromString(item.data)
                     except DecodeError:
@@ -184,12 +184,12 @@ class RecordReader:
                     return
 
     def _topic(self, name: str, schema: str) -> "_Topic | None":
-        """What a channel has; None for one of another program. Raises InputError if the city is of another version."""
+        """The topic of a channel; None for one of another program. Raises InputError for a city of another version."""
         tl = name.removeprefix(TL) if name.startswith(TL) else None
-        if tl is None and name not in KINDS:
+        if tl is None and name not in MESSAGE_TYPES:
             return None
-        kind = kind_of(name)
-        expected = kind.DESCRIPTOR.full_name
+        message_type = message_type_of(name)
+        expected = message_type.DESCRIPTOR.full_name
         if schema != expected:
             reason = (
                 f"{name} has messages of {schema[:80] or 'an unknown kind'}, not {expected}, so it is of another "
@@ -200,18 +200,18 @@ class RecordReader:
                 raise InputError(f"{self.path}: {reason}{by}")
             self._losses.add(reason)
             return None
-        return _Topic(name, kind, tl)
+        return _Topic(name, message_type, tl)
 
 
 class _Topic(NamedTuple):
     name: str
-    kind: type[Message]
+    message_type: type[Message]
     tl: str | None
     """None: not the channel of a TL."""
 
 
 def missing_steps(expected: int, number: int) -> str:
-    """What is wrong if a step has another number than expected."""
+    """The loss if a step has another number than expected."""
     if number < expected:
         return f"step {number} comes after step {expected - 1}"
     if number == expected + 1:

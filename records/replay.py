@@ -126,7 +126,7 @@ class RecordedConnection:
         self._until_s = until_s
 
     def read(self, due: tuple[str, ...]) -> StepResult:
-        """What was recorded of the next reading. Raises EndOfRecord, NotRecorded, ValueError for malformed readings."""
+        """The next recorded reading. Raises EndOfRecord, NotRecorded, ValueError for malformed readings."""
         if self._until_s is not None:
             if self._steps.following is None:
                 raise EndOfRecord
@@ -364,12 +364,12 @@ class Replay:
         self.replayed_steps, self.replayed_to_s = compared.step.number + 1 - self._run.first_number, compared.step.at_s
 
     def _is_flush(self, current: RecordedStep) -> bool:
-        """Whether the step only reports what was shown before the run's end, or before the release of the signals."""
+        """True for a step that only reports what was shown before the run's end, or before its release of signals."""
         following = self.steps.following
         return not current.tls and (following is None or following.step.at_s == current.step.at_s)
 
     def _begins_release(self, current: RecordedStep, flushed_s: float) -> bool:
-        """Whether the signals were handed back from this step on: every TL needs commands, and none decides."""
+        """True if the signals were handed back from this step on: every TL needs commands, and none decides."""
         if current.step.due or current.tls.keys() != self.loop.intersections.keys():
             return False
         is_due = any(intersection.next_decision_s <= self.loop.now for intersection in self.loop.intersections.values())

@@ -33,7 +33,7 @@ PERCENTILES = (50, 95, 99)
 
 @dataclass
 class TlShadow:
-    """What a TL's other model would have done."""
+    """Would-be decisions of a TL's other model."""
 
     asked: int = 0
     missing: int = 0

@@ -99,7 +99,7 @@ def _entries_of(
 
 
 def _is_worth_showing(tl_step: record.TlStep) -> bool:
-    """Whether a TL decided, or a command or an override of it was sent in between."""
+    """True if a TL decided, or a command or an override of it was sent in between."""
     return tl_step.HasField("decision") or any(states.commands or states.overrides for states in tl_step.states)
 
 

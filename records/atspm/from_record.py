@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from city.config import City
 from city.errors import InputError
@@ -57,6 +58,7 @@ AFTER_HOLE_S = 0.001
 """Control mode lost lasts so much longer than a hole, because why the greens in it ended is not known."""
 MAX_GAP_S = 60.0
 """A longer time between two readings of single vehicles is not counted as flow."""
+Change = TypeVar("Change", ModeChange, ProgramChange)
 NO_DETECTORS = "SUMO had loaded no detectors of greenserve detectors for these signals, so there are no detector events"
 
 
@@ -150,7 +152,7 @@ def programs_of(run: RunStart, signal: str) -> tuple[Program, ...]:
 
 @dataclass
 class _Signal:
-    """What is known of a signal so far."""
+    """A signal's history and readings, so far."""
 
     id: str
     tl: str
@@ -173,16 +175,7 @@ class _Signal:
         self.green_ends = Series[GreenEnd](spool)
 
     def set_mode(self, begin_s: float, mode: str) -> None:
-        while (newest := self.modes.newest) is not None and newest.begin_s >= begin_s:
-            self.modes.remove_newest()
-        if newest is None or newest.mode != mode:
-            self.modes.append(ModeChange(begin_s, mode))
-
-    def set_program(self, begin_s: float, program: str | None) -> None:
-        while (newest := self.programs.newest) is not None and newest.begin_s >= begin_s:
-            self.programs.remove_newest()
-        if newest is None or newest.program != program:
-            self.programs.append(ProgramChange(begin_s, program))
+        _append_change(self.modes, ModeChange(begin_s, mode))
 
     def add_green_end(self, time_s: float, cause: str) -> None:
         """Raises OutOfOrder."""
@@ -195,6 +188,14 @@ class _Signal:
         return SignalHistory(
             self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), tuple(self.green_ends)
         )
+
+
+def _append_change(series: "Series[Change]", change: Change) -> None:
+    """Append a change in the place of those at its time and later, unless nothing changes."""
+    while (newest := series.newest) is not None and newest.begin_s >= change.begin_s:
+        series.remove_newest()
+    if newest is None or replace(newest, begin_s=change.begin_s) != change:
+        series.append(change)
 
 
 def _recorded_phases(path: Path, run: RunStart) -> dict[str, PhaseNumbers]:
@@ -278,7 +279,7 @@ class StepCollector:
             self._add_readings(step)
 
     def period(self, zero: datetime, signals: Iterable[str] | None = None) -> AnalysisPeriod:
-        """What signals showed in the steps so far. `signals`: None for all."""
+        """The analysis period of the steps so far. `signals`: None for all."""
         names = tuple(self.signals) if signals is None else tuple(signals)
         own = tuple(self.signals[name].history() for name in names)
         return AnalysisPeriod(self.begin_s, self.end_s, zero, own, tuple(self._detections.detections(names)))
@@ -349,7 +350,8 @@ class StepCollector:
         for states in tl_step.states:
             for command in states.commands:
                 if command.signal == signal.id:
-                    signal.set_program(states.at_s, None if command.state else command.program)
+                    program = None if command.state else command.program
+                    _append_change(signal.programs, ProgramChange(states.at_s, program))
             for override in states.overrides:
                 if override.signal == signal.id and override.reason == record.TlStep.MAX_GREEN:
                     signal.add_green_end(states.at_s, MAX_OUT)

@@ -1,4 +1,4 @@
-"""Why a signal's greens ended: force-off, max-out or gap-out, or None if it is not known.
+"""Causes of the ends of greens: force-off, max-out or gap-out, or None if it is not known.
 
 a `GreenEnd` of the period              its cause
 control mode off or lost                  not known
@@ -66,7 +66,7 @@ def causes(signal: SignalHistory, programs: Sequence[Program]) -> dict[int, str]
 
 
 def _cause(program: Program | None, before: ShownState, after: ShownState, has_begun_here: bool) -> str | None:
-    """Why a running program went from one state to another."""
+    """The cause for which a running program went from one state to another."""
     if program is None:
         return None
     if program.type == STATIC:

@@ -35,7 +35,7 @@ _TURNS = {"s": THROUGH, "l": LEFT, "L": LEFT, "r": RIGHT, "R": RIGHT}
 
 
 @dataclass(frozen=True)
-class Phase:
+class NemaPhase:
     """One phase of a signal."""
 
     number: int
@@ -52,7 +52,7 @@ class PhaseNumbers:
     """The phases of a signal."""
 
     signal: str
-    phases: tuple[Phase, ...]
+    phases: tuple[NemaPhase, ...]
     """In order of their numbers."""
     phase_of_lane: dict[str, int]
     """Incoming vehicle lane -> the phase of its through movement, else of its left turn, else of its right turn."""
@@ -165,7 +165,7 @@ def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}, where: 
             text = f"{movement.road} {_compass(heading[movement.road])} {kind}"
             descriptions.setdefault(number, {})[text] = None
     phases = tuple(
-        Phase(
+        NemaPhase(
             number,
             tuple(sorted(primary.get(number) or links.get(number) or ())),
             tuple(sorted(walk.get(number) or ())),

@@ -344,7 +344,7 @@ class Canvas:
 
 
 def sentence(title: str, text: str) -> str:
-    """What stands in the place of a picture that has nothing to draw."""
+    """A sentence in the place of a picture that has nothing to draw."""
     return f'<p class="none"><b>{escape(printable(title))}</b>: {escape(printable(text))}</p>'
 
 

@@ -11,7 +11,7 @@ from records.atspm.detectors import detector_numbers
 from records.atspm.event_codes import Code, Event
 from records.atspm.events import signal_events
 from records.atspm.from_record import ObservedSignals
-from records.atspm.phase_numbers import Phase, PhaseNumbers
+from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 from records.atspm.readings import LaneReading, SignalReadings
 
 BIN_S = 900.0
@@ -59,7 +59,7 @@ class SignalView:
     name: str = ""
 
     @property
-    def vehicle_phases(self) -> list[Phase]:
+    def vehicle_phases(self) -> list[NemaPhase]:
         return [phase for phase in self.phases.phases if phase.links]
 
     def description(self, phase: int) -> str:

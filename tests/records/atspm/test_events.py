@@ -26,11 +26,13 @@ from records.atspm.analysis_period import (
 from records.atspm.detectors import PlacedDetector
 from records.atspm.event_codes import Code
 from records.atspm.events import signal_events
-from records.atspm.phase_numbers import Phase, PhaseNumbers
+from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 
 MORNING = datetime(2026, 3, 2, 7)
 PHASES = PhaseNumbers(
-    "A", (Phase(2, (0, 1), (), ""), Phase(4, (2,), (3,), ""), Phase(5, (4,), (), "")), {"a_0": 2, "b_0": 4, "c_0": 5}
+    "A",
+    (NemaPhase(2, (0, 1), (), ""), NemaPhase(4, (2,), (3,), ""), NemaPhase(5, (4,), (), "")),
+    {"a_0": 2, "b_0": 4, "c_0": 5},
 )
 DETECTORS = [
     PlacedDetector("advance:a_0", "A", ADVANCE, "a_0", "a_0", 10, 0),

@@ -12,7 +12,7 @@ from records.atspm import files
 from records.atspm.analysis_period import AnalysisPeriod, Detection, ShownState, SignalHistory
 from records.atspm.detectors import PlacedDetector
 from records.atspm.events import signal_events
-from records.atspm.phase_numbers import Phase, PhaseNumbers
+from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 
 DETECTORS = [
     PlacedDetector("p", "9", PRESENCE, "a_0", "a_0", 1, 6),
@@ -20,7 +20,7 @@ DETECTORS = [
     PlacedDetector("r", "9", ADVANCE, "a_0", "a_0", 1, 0),
 ]
 PHASES = {
-    name: PhaseNumbers(name, (Phase(number, (0,), (), f"{lane[0]} north through"),), {lane: number})
+    name: PhaseNumbers(name, (NemaPhase(number, (0,), (), f"{lane[0]} north through"),), {lane: number})
     for name, number, lane in (("gneJ1", 2, "b_0"), ("9", 4, "a_0"), ("a/b", 2, "c_0"))
 }
 TIMELINE = AnalysisPeriod(

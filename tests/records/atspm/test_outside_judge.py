@@ -17,7 +17,7 @@ from records.atspm import detectors, files, phase_numbers
 from records.atspm.analysis_period import AnalysisPeriod, ModeChange, ProgramChange, ShownState, SignalHistory
 from records.atspm.events import signal_events
 from records.atspm.from_record import Selection
-from records.atspm.phase_numbers import Phase, PhaseNumbers
+from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 from records.export import export_atspm
 from records.recorded_run import RecordedRun
 from records.run_files import open_files
@@ -302,8 +302,8 @@ def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
         ),
     )
     made = AnalysisPeriod(0.0, 1800.0, ZERO, (signal,))
-    phases = {"X": PhaseNumbers("X", (Phase(2, (0,), (2,), ""), Phase(4, (1,), (), "")), {})}
-    green = [network.Phase(state, seconds, seconds, seconds) for state, seconds in (("GrG", 30), ("rGr", 25))]
+    phases = {"X": PhaseNumbers("X", (NemaPhase(2, (0,), (2,), ""), NemaPhase(4, (1,), (), "")), {})}
+    green = [network.NemaPhase(state, seconds, seconds, seconds) for state, seconds in (("GrG", 30), ("rGr", 25))]
     day = [network.Program("day", "static", 0, tuple(green))]
     files.write(tmp_path, made, signal_events(made, phases, programs={"X": day}), phases)
     tables = read_by_atspm(atspm, tmp_path)

@@ -25,7 +25,7 @@ from records.atspm.analysis_period import (
 from records.atspm.corridor import Corridor, StopLine
 from records.atspm.detectors import PlacedDetector
 from records.atspm.from_record import ObservedSignals
-from records.atspm.phase_numbers import Phase, PhaseNumbers
+from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 from records.atspm.pictures import (
     approach_delay,
     approach_volume,
@@ -57,7 +57,7 @@ from records.atspm.readings import LaneReading, SignalReadings, VehicleReading
 
 ZERO = datetime(2026, 3, 2, 7)
 PHASES = PhaseNumbers(
-    "A", (Phase(2, (0, 1), (), "a north through"), Phase(4, (2,), (3,), "b east through")), {"a_0": 2, "b_0": 4}
+    "A", (NemaPhase(2, (0, 1), (), "a north through"), NemaPhase(4, (2,), (3,), "b east through")), {"a_0": 2, "b_0": 4}
 )
 DETECTORS = [
     PlacedDetector("advance:a_0", "A", ADVANCE, "a_0", "a_0", 10, 0),
