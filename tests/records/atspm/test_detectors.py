@@ -1,4 +1,4 @@
-"""Induction placed: where they stand, what their file says, and that SUMO loads it."""
+"""Detectors: where they stand, what their file says, and that SUMO loads it."""
 
 import pytest
 from hypothesis import given
@@ -40,7 +40,7 @@ def test_a_long_lane_has_three_detectors(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_lane_shorter_than_the_setback_has_its_advance_loop_at_its_begin(tmp_path):
+def test_a_lane_shorter_than_the_setback_has_its_advance_detector_at_its_begin(tmp_path):
     assert placed_before_a(tmp_path, {"a_0": 50.0})[0] == (ADVANCE, "a_0", 0.1, 0)
     assert [function for function, *_ in placed_before_a(tmp_path, {"a_0": 25.0})] == [PRESENCE, YELLOW_RED]
 
@@ -64,7 +64,7 @@ def test_very_short_lanes_have_fewer_detectors(tmp_path):
 
 
 @given(st.lists(st.floats(0.1, 300), min_size=1, max_size=4), st.floats(2, 60))
-def test_no_loop_stands_outside_of_its_lane(tmp_path_factory, lengths, mps):
+def test_no_detector_stands_outside_of_its_lane(tmp_path_factory, lengths, mps):
     names = [f"{name}_0" for name in "abcd"[: len(lengths)]]
     own = dict(zip(names, (round(length, 2) for length in lengths), strict=True))
     placed = detectors.place(
@@ -118,7 +118,7 @@ def test_other_detectors_are_left_out_and_a_changed_one_is_refused(tmp_path):
 
 
 def load(net, path):
-    """Load a file of detectors in SUMO: its placed as SUMO has them."""
+    """Load a file of detectors in SUMO: its detectors as SUMO has them."""
     connection = start_libsumo(
         ["--net-file", str(net), "--additional-files", str(path), "--no-warnings", "--no-step-log"]
     )
