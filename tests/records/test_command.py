@@ -297,14 +297,14 @@ def test_repair_keeps_the_bytes_of_every_message(recorded_city, tmp_path, run):
 
 
 def test_repair_of_a_whole_file_writes_nothing(whole, run):
-    assert "is not damaged, 126 steps; nothing is written" in run("repair", whole)
+    assert "is not damaged, 127 steps; nothing is written" in run("repair", whole)
     assert [path.name for path in whole.parent.iterdir()] == [whole.name]
 
 
 def test_repaired_file_with_a_hole_needs_no_repair(recorded_city, tmp_path, run):
     kept = [each for each in recorded_city.steps if each[0].number not in (7, 8)]
     path = type(recorded_city)(recorded_city.start, kept).write(tmp_path / "hole.mcap")
-    assert "is not damaged, 124 steps, but steps 7 to 8 are missing; nothing is written" in run("repair", path)
+    assert "is not damaged, 125 steps, but steps 7 to 8 are missing; nothing is written" in run("repair", path)
 
 
 def test_files_for_models_need_no_first_file_of_the_run(recorded_city, tmp_path, run):

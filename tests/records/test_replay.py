@@ -146,7 +146,7 @@ def test_files_of_street_tls_with_max_pressure_as_the_fallback_are_replayed_alon
         ({}, ("--step-length", "0.5"), {}),
         ({}, (), {"begins_s": 33}),
         ({}, (), {"over_traci": True, "disturb": set_to_red}),
-        ({}, (), {"releases": False}),
+        ({}, (), {"releases_until_s": None}),
         ({}, (), {"driver": "max-pressure"}),
         ({}, (), {"driver": "greedy"}),
         ({}, (), {"operate": operated}),

@@ -98,7 +98,7 @@ def test_trips_are_those_of_the_controlled_run(tmp_path):
     assert trips_alone(tmp_path) != controlled, "the lights decide"
 
 
-@pytest.mark.parametrize("arguments", [{}, {"releases": False}], ids=["from the first second on", "no release"])
+@pytest.mark.parametrize("arguments", [{}, {"releases_until_s": None}], ids=["from the first second on", "no release"])
 def test_trips_are_the_same_with_a_release_and_without(tmp_path, arguments):
     controlled, _ = recorded(tmp_path, city_with_evenings(tmp_path), **arguments)
     assert trips_alone(tmp_path) == controlled
