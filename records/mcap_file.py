@@ -77,11 +77,11 @@ class Losses:
         self._more = 0
 
     def add(self, text: str) -> None:
-        if len(self._texts) < MAX_LOSSES:
-            # it may have names from the file
-            self._texts.append(printable(text))
-        else:
+        shown = printable(text)  # it may have names from the file
+        if len(self._texts) >= MAX_LOSSES:
             self._more += 1
+        elif shown not in self._texts:
+            self._texts.append(shown)
 
     def __bool__(self) -> bool:
         return bool(self._texts)
@@ -188,7 +188,7 @@ class McapFile:
             return
         opcode, _, begin, _, crc, magic = _FOOTER.unpack(self._read(footer, _FOOTER.size))
         self._has_lost_index = opcode != Opcode.FOOTER or magic != MAGIC
-        if self._has_lost_index or not begin or not crc or not begin <= footer <= begin + MAX_INDEX_BYTES:
+        if self._has_lost_index or not begin or not crc or footer - begin > MAX_INDEX_BYTES:
             return
         try:
             # the checksum is that of the bytes up to itself
