@@ -112,29 +112,30 @@ def of_tls(
                 )
             for signal in owners:
                 of_signal.setdefault(signal, {})[name] = number
-    return {
-        name: number_phases(
-            signal, of_signal.get(name, {}), f"{where}: signal {name}: [tl.{tl_of_signal.get(name, 'NAME')}] phases"
-        )
-        for name, signal in sorted(street.signals.items())
-    }
+    phases = {}
+    for name, signal in sorted(street.signals.items()):
+        try:
+            phases[name] = number_phases(signal, of_signal.get(name, {}))
+        except InputError as error:
+            tl = tl_of_signal.get(name, "NAME")
+            raise InputError(f"{where}: signal {name}: [tl.{tl}] phases: {error}") from None
+    return phases
 
 
-def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}, where: str = "phases") -> PhaseNumbers:
+def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}) -> PhaseNumbers:
     """The phases of a signal.
 
     Args:
         signal: the signal.
         stated: numbers that take precedence, by `ROAD` (its through movement and what goes with it), `ROAD:left`,
             `ROAD:right` or `ROAD:crossing`.
-        where: where they are written, at the beginning of an error line.
 
     Raises:
         InputError: there are more approaches than phases, or two approaches have the same number and it is not stated
             for both.
     """
     approaches = _approaches(signal)
-    through = _through_numbers(approaches, stated, where)
+    through = _through_numbers(approaches, stated)
     kinds = _kinds(signal)
     number_of: dict[str, int] = {}
     for road, number in through.items():
@@ -142,7 +143,7 @@ def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}, where: 
         for kind in kinds[road] - {THROUGH}:
             beside = LEFT_BESIDE.get(number, number) if kind == LEFT and THROUGH in kinds[road] else number
             number_of[_name(road, kind)] = stated.get(_name(road, kind), beside)
-    _check_unique(number_of, stated, where)
+    _check_unique(number_of, stated)
     links: dict[int, set[int]] = {}
     primary: dict[int, set[int]] = {}
     walk: dict[int, set[int]] = {}
@@ -192,7 +193,7 @@ def _approaches(signal: SignalNetwork) -> list[_Approach]:
     return [_Approach(road, heading[road], len(lanes[road]), speed[road]) for road in sorted(lanes)]
 
 
-def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int], where: str) -> dict[str, int]:
+def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int]) -> dict[str, int]:
     """By road, the number of its through movement. Raises InputError."""
     if not approaches:
         return {}
@@ -217,7 +218,7 @@ def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int],
     numbers.update((road, number) for road, number in stated.items() if road in numbers)
     if too_many := [road for road, number in numbers.items() if number > MAX_PHASE]:
         raise InputError(
-            f"{where}: the signal has {len(approaches)} approaches, more than there are phases: give {too_many[0]} the "
+            f"the signal has {len(approaches)} approaches, more than there are phases: give {too_many[0]} the "
             "phase of "
             f'another approach, both by name, such as {{ "{first.road}" = 2, "{too_many[0]}" = 2 }}'
         )
@@ -266,7 +267,7 @@ def _names(signal: SignalNetwork) -> set[str]:
     return names | {_name(road, CROSSING) for movement in crossings for road in movement.crossed_roads}
 
 
-def _check_unique(number_of: Mapping[str, int], stated: Mapping[str, int], where: str) -> None:
+def _check_unique(number_of: Mapping[str, int], stated: Mapping[str, int]) -> None:
     """Raise InputError if movements of two approaches have the same number, unless it is stated for both."""
     first: dict[int, str] = {}
     for name, number in number_of.items():
@@ -275,7 +276,7 @@ def _check_unique(number_of: Mapping[str, int], stated: Mapping[str, int], where
         is_stated, is_other_stated = ({text, text.partition(":")[0]} & stated.keys() for text in (name, other))
         if own_road == other_road or (is_stated and is_other_stated):
             continue
-        raise InputError(f"{where}: {other} and {name} both have phase {number}; give one of them another number")
+        raise InputError(f"{other} and {name} both have phase {number}; give one of them another number")
 
 
 def _crossing_number(
