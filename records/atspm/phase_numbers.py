@@ -113,12 +113,12 @@ def of_tls(
             for signal in owners:
                 of_signal.setdefault(signal, {})[name] = number
     phases = {}
-    for name, signal in sorted(street.signals.items()):
+    for signal, network in sorted(street.signals.items()):
         try:
-            phases[name] = number_phases(signal, of_signal.get(name, {}))
+            phases[signal] = number_phases(network, of_signal.get(signal, {}))
         except InputError as error:
-            tl = tl_of_signal.get(name, "NAME")
-            raise InputError(f"{where}: signal {name}: [tl.{tl}] phases: {error}") from None
+            tl = tl_of_signal.get(signal, "NAME")
+            raise InputError(f"{where}: signal {signal}: [tl.{tl}] phases: {error}") from None
     return phases
 
 

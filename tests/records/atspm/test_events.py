@@ -110,7 +110,7 @@ def test_dont_walk_follows_a_change_interval(period):
 
 
 @given(periods())
-def test_events_are_in_order_and_inside_the_timeline(period):
+def test_events_are_in_order_and_inside_the_period(period):
     (own,) = signal_events(period, {"A": PHASES}, DETECTORS, {"A": (FIXED, ACTUATED)})
     assert list(own.events) == sorted(own.events)
     assert all(period.begin_s * 1000 <= event.time_ms < period.end_s * 1000 for event in own.events)
@@ -135,7 +135,7 @@ def test_greens_yellows_and_terminations_are_as_many_as_shown(period):
 
 
 @given(periods())
-def test_cutting_a_timeline_in_two_loses_and_invents_nothing(period):
+def test_cutting_a_period_in_two_loses_and_invents_nothing(period):
     def made(begin_s, end_s):
         cut = AnalysisPeriod(begin_s, end_s, period.zero, period.signals, period.detections)
         return signal_events(cut, {"A": PHASES}, DETECTORS, {"A": (FIXED, ACTUATED)})[0].events
@@ -329,6 +329,6 @@ def test_a_window_has_no_begin_of_what_began_before():
         lambda: AnalysisPeriod(0, 1, MORNING, (), (Detection("d", 1, True), Detection("d", 0, False))),
     ],
 )
-def test_a_broken_timeline_is_refused(broken):
+def test_a_broken_period_is_refused(broken):
     with pytest.raises(ValueError):
         broken()

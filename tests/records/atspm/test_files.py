@@ -23,7 +23,7 @@ PHASES = {
     name: PhaseNumbers(name, (NemaPhase(number, (0,), (), f"{lane[0]} north through"),), {lane: number})
     for name, number, lane in (("gneJ1", 2, "b_0"), ("9", 4, "a_0"), ("a/b", 2, "c_0"))
 }
-TIMELINE = AnalysisPeriod(
+PERIOD = AnalysisPeriod(
     0.0,
     60.0,
     datetime(2026, 7, 22, 13, 59, 58),
@@ -37,8 +37,8 @@ TIMELINE = AnalysisPeriod(
 
 @pytest.fixture
 def written(tmp_path):
-    events = signal_events(TIMELINE, PHASES, DETECTORS)
-    return files.write(tmp_path / "new" / "atspm", TIMELINE, events, PHASES, DETECTORS), tmp_path / "new" / "atspm"
+    events = signal_events(PERIOD, PHASES, DETECTORS)
+    return files.write(tmp_path / "new" / "atspm", PERIOD, events, PHASES, DETECTORS), tmp_path / "new" / "atspm"
 
 
 def rows(path):
@@ -97,7 +97,7 @@ def test_only_whole_files_remain(written):
 
 
 def test_a_device_has_the_same_number_without_the_others(tmp_path):
-    own = AnalysisPeriod(0.0, 60.0, TIMELINE.zero, TIMELINE.signals[:1])
+    own = AnalysisPeriod(0.0, 60.0, PERIOD.zero, PERIOD.signals[:1])
     files.write(tmp_path, own, signal_events(own, PHASES, DETECTORS), PHASES, DETECTORS)
     assert {row[1] for row in rows(tmp_path / "events.csv")[1:]} == {"3"}
     assert rows(tmp_path / "detectors.csv")[2] == ("3", "2", "1", "Advance")
@@ -109,4 +109,4 @@ def test_a_folder_that_cannot_be_written_is_one_error(tmp_path, blocked):
     path.parent.mkdir(exist_ok=True)
     path.touch() if blocked == "atspm" else path.mkdir()
     with pytest.raises(InputError, match=r"cannot be (created|written): .*pass another folder"):
-        files.write(tmp_path / "atspm", TIMELINE, signal_events(TIMELINE, PHASES, DETECTORS), PHASES, DETECTORS)
+        files.write(tmp_path / "atspm", PERIOD, signal_events(PERIOD, PHASES, DETECTORS), PHASES, DETECTORS)

@@ -38,7 +38,7 @@ def signal_of(recorded_city, tl):
     return next(contract.signal_ids[0] for contract in recorded_city.start.contracts if contract.tl == tl)
 
 
-def timeline_of(recorded, signal):
+def history_of(recorded, signal):
     return next(each for each in recorded.period.signals if each.signal == signal)
 
 
@@ -47,7 +47,7 @@ def at(changes, time_s):
     return changes[bisect_right([change.begin_s for change in changes], time_s) - 1]
 
 
-def test_timeline_has_every_state_that_sumo_showed(recorded_city, recorded):
+def test_history_has_every_state_that_sumo_showed(recorded_city, recorded):
     signals = list(recorded_city.start.start.signals)
     intervals = [shown for step, _, _ in recorded_city.steps for shown in step.shown]
     assert recorded.period.begin_s == intervals[0].begin_s and recorded.period.end_s == intervals[-1].end_s
@@ -64,14 +64,14 @@ def test_modes_are_those_after_each_step(recorded_city, recorded):
     found = set()
     for _, tl_steps, _ in recorded_city.steps:
         for tl, tl_step in tl_steps.items():
-            mode = at(timeline_of(recorded, signal_of(recorded_city, tl)).modes, tl_step.at_s).mode
+            mode = at(history_of(recorded, signal_of(recorded_city, tl)).modes, tl_step.at_s).mode
             assert mode == mode_name(tl_step.mode)
             found.add((tl, mode))
     assert {(SILENT_TL, mode) for mode in (POLICY, HOLD, FALLBACK, RECOVERING)} <= found
 
 
 def test_programs_run_while_signals_are_handed_to_them(recorded_city, recorded):
-    own = timeline_of(recorded, signal_of(recorded_city, SILENT_TL))
+    own = history_of(recorded, signal_of(recorded_city, SILENT_TL))
     commands = [
         (states.at_s, command)
         for _, tl_steps, _ in recorded_city.steps
@@ -164,8 +164,8 @@ def test_time_and_tls_are_chosen(recorded_city, path, recorded):
     assert (chosen.period.begin_s, chosen.period.end_s) == (60, 120)
     signal = signal_of(recorded_city, "SA101")
     assert list(chosen.programs) == [signal] and chosen.phases == recorded.phases
-    whole = timeline_of(recorded, signal).states
-    assert [state for state in timeline_of(chosen, signal).states if state.begin_s < 120] == [
+    whole = history_of(recorded, signal).states
+    assert [state for state in history_of(chosen, signal).states if state.begin_s < 120] == [
         s for s in whole if s.begin_s < 120
     ]
     assert {60, 120} >= {

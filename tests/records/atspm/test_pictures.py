@@ -423,7 +423,7 @@ def any_views(draw):
 
 @settings(max_examples=60)
 @given(any_views())
-def test_no_picture_of_any_timeline_draws_outside_of_its_axes(made):
+def test_no_picture_of_any_period_draws_outside_of_its_axes(made):
     same = Corridor((StopLine("A", 2, 100.0, 10.0), StopLine("A", 4, 300.0, 20.0)), {"a_0": 0.0})
     html = page.page("Pictures", [], [made], [same])
     for svg in [
