@@ -123,7 +123,9 @@ class UncontrolledSignals:
         self._tls = tuple(contract.tl for contract in contracts)
         selection = Selection(frozenset(self._tls), vehicles_s=time_space.MAX_S)
         self._steps = StepCollector(run, pictured.phases, selection)
-        self._number, self._read_s, self._tl_of = 0, self._now, pictured.tl_of
+        self._number = 0
+        self._read_s = self._now
+        self._tl_of = pictured.tl_of
         self._programs: dict[str, list[ProgramChange]] = {signal: [] for signal in running}
 
     def advance(self, until_s: float) -> None:

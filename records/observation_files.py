@@ -30,7 +30,9 @@ class _Spread:
     """At most `limit` items of a stream, spread evenly over it."""
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._stride, self._seen = limit, 1, 0
+        self._limit = limit
+        self._stride = 1
+        self._seen = 0
         self.kept: list[Observation] = []
 
     def add(self, item: Observation) -> None:

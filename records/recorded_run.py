@@ -83,7 +83,9 @@ class RecordedRun:
                         return
                     if kept is not None:
                         yield kept
-                    kept, following, at_s = step, following + 1, step.step.at_s
+                    kept = step
+                    following += 1
+                    at_s = step.step.at_s
                 if reader.missing:
                     self.ended = f"{path}: {reader.missing}, so it ends before second {at_s:g}"
                     return

@@ -232,7 +232,9 @@ class _Comparison:
         self, run: RunStart, steps: RecordedSteps, comparer: StepComparer, found: Differences, state: LoopState | None
     ) -> None:
         self._encoder = Encoder(run, state)
-        self._steps, self._comparer, self._found = steps, comparer, found
+        self._steps = steps
+        self._comparer = comparer
+        self._found = found
         self.compared: RecordedStep | None = None
         """The step that was compared last."""
         self.on_step: Callable[[record.Step, dict[str, record.TlStep], int], None] = lambda step, tls, publish_ns: None

@@ -52,7 +52,9 @@ class _Plan:
 
     def changes(self, until_s: float) -> Iterator[tuple[float, str]]:
         """(second, state) of its phases up to until_s."""
-        at_s, phase, duration_s = self.begin_s, self.phase, self.remaining_s
+        at_s = self.begin_s
+        phase = self.phase
+        duration_s = self.remaining_s
         while at_s < until_s - TOLERANCE_S:
             yield at_s, self.program.phases[phase].state
             at_s, phase = round_to_ms(at_s + duration_s), (phase + 1) % len(self.program.phases)

@@ -264,7 +264,9 @@ def _flash(signal: SignalHistory) -> Iterator[Event]:
     changes: list[tuple[int, int, ShownState | str]] = [(_ms(shown.begin_s), 0, shown) for shown in signal.states]
     changes += [(_ms(change.begin_s), 1, change.mode) for change in signal.modes]
     changes.sort(key=lambda change: change[:2])
-    state, mode, status = "", "", NOT_FLASH
+    state = ""
+    mode = ""
+    status = NOT_FLASH
     moments = [time_ms for time_ms, _, _ in changes]
     for k, (time_ms, _, change) in enumerate(changes):
         if isinstance(change, str):

@@ -220,7 +220,9 @@ class StepCollector:
         spool: Spool | None = None,
     ) -> None:
         """`phases`: of every signal of the network; the other arguments are those of `collect`."""
-        self._run, self._phases, self._selection = run, phases, selection
+        self._run = run
+        self._phases = phases
+        self._selection = selection
         self._tls = [contract.tl for contract in run.contracts]
         self._lanes = run.tracked_lanes()
         self._outflow = {self._lanes.row[lane]: k for k, lane in enumerate(self._lanes.outflow_lanes)}

@@ -1,10 +1,10 @@
 """Phase numbers of a signal's movements, after NEMA's eight phases, from the directions of its approaches.
 
-    through 2, 4, 6, 8    the approaches, clockwise by the side from which they come; 2 and 6 are the main street
-    left 1, 3, 5, 7       opposite the through movement that they cross: 1 crosses 2, 3 crosses 4, 5 crosses 6, 7
-    crosses 8 right                 with the through movement of its approach crossing              with the through
-    movement beside which it leads, on that movement's right-hand side 9 to 16               a fifth approach and
-    further ones: through 10, 12, 14, 16, their left turns 9, 11, 13, 15
+    through 2, 4, 6, 8   the approaches, clockwise by the side from which they come; 2 and 6 are the main street
+    left 1, 3, 5, 7      opposite the through movement that they cross: 1 crosses 2, 3 crosses 4, and so on
+    right                with the through movement of its approach
+    crossing             with the through movement beside which it leads, on that movement's right-hand side
+    9 to 16              a fifth approach and further ones: through 10, 12, 14, 16, their left turns 9, 11, 13, 15
 
 The main street has the most lanes, then the fastest ones; of its two directions, phase 2 goes north or east.
 https://ops.fhwa.dot.gov/publications/fhwahop08024/chapter4.htm describes the numbering.

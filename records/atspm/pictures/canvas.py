@@ -36,7 +36,9 @@ FONT_PX = 11
 CHAR_PX = 6.0
 """Mean width of a character."""
 MAX_TEXT_CHARS = 120
-MARGIN_LEFT, MARGIN_RIGHT, MARGIN_BOTTOM = 48, 50, 36
+MARGIN_LEFT = 48
+MARGIN_RIGHT = 50
+MARGIN_BOTTOM = 36
 LINE_PX = 15
 BAND_PX = 13
 CLIP_MARGIN_PX = 2
@@ -142,7 +144,9 @@ class Canvas:
             width: in px.
             plot_height: of the data, in px.
         """
-        self.x, self.y, self.right = x, y, right
+        self.x = x
+        self.y = y
+        self.right = right
         self._width, self._title = width, title
         self._parts: list[str] = []
         self._write(4, 14, title, size=13, weight="bold", room=width - 8)

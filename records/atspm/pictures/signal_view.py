@@ -111,7 +111,9 @@ class SignalView:
             if event.code == Code.PHASE_BEGIN_GREEN:
                 if begin_s is not None and green_end_s is not None:
                     found.append(Split(begin_s, green_end_s, last_s, cause))
-                begin_s, green_end_s, cause = time_s, None, None
+                begin_s = time_s
+                green_end_s = None
+                cause = None
             elif event.code in CAUSES:
                 cause = CAUSES[event.code]
             elif event.code == Code.PHASE_GREEN_TERMINATION:
@@ -163,7 +165,9 @@ class SignalView:
     @property
     def bins(self) -> list[Interval]:
         """Bins of the period; the last one may be shorter."""
-        begin_s, end_s, width_s = self.period.begin_s, self.period.end_s, self.bin_s
+        begin_s = self.period.begin_s
+        end_s = self.period.end_s
+        width_s = self.bin_s
         count = max(round((end_s - begin_s) / width_s), 1) if end_s > begin_s else 0
         edges = [begin_s + k * width_s for k in range(count)] + [end_s]
         return list(pairwise(edges)) if count else []
@@ -210,7 +214,9 @@ class SignalView:
 
 def views(recorded: ObservedSignals) -> list[SignalView]:
     """The signals of a record, or of a simulation."""
-    period, phases, detectors = recorded.period, recorded.phases, recorded.detectors
+    period = recorded.period
+    phases = recorded.phases
+    detectors = recorded.detectors
     numbers = detector_numbers(detectors)
     return [
         SignalView(

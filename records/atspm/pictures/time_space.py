@@ -33,7 +33,9 @@ MAX_S = 900.0
 """Longest time that is drawn: a longer one has too many lines for a page."""
 MARGIN_M = 30.0
 """Road drawn behind the last stop line."""
-PLOT_PX_BY_STOP_LINE, MIN_PLOT_PX, MAX_PLOT_PX = 90, 220, 700
+PLOT_PX_BY_STOP_LINE = 90
+MIN_PLOT_PX = 220
+MAX_PLOT_PX = 700
 MAX_ERROR_M = 15.0
 """Distance between an expected and a read position, above which they are not the same vehicle's."""
 MAX_GAP_S = 30.0
