@@ -121,6 +121,8 @@ class McapFile:
         self._has_lost_index = False
         self._indexed: list[Place] = []
         """The places of all records of the index, in the file's order."""
+        self._whole_to = 0
+        """Where the last whole record ends, once they have been visited."""
         self._since_ns = 0
         self.names: list[McapRecord] = []
         """Schemas and channels of the index."""
@@ -152,8 +154,7 @@ class McapFile:
         if self._indexed:
             yield from self._indexed
             return
-        end = len(MAGIC)
-        for place in self._following(end, self._size):
+        for place in self._following(len(MAGIC), self._size):
             if place.opcode == Opcode.DATA_END and place.end - place.begin == _HEAD.size + _CRC.size:
                 if self._has_lost_index:
                     self._losses.add("its index is cut off or damaged: no step is lost by that")
@@ -163,23 +164,27 @@ class McapFile:
                 return
             if place.opcode in _READ:
                 yield place
-            elif place.opcode != Opcode.MESSAGE_INDEX:
+            else:
                 self._losses.add(f"bytes {place.begin:,} to {place.end:,} are damaged (not a valid record)")
-            end = place.end
-        self._losses.add(f"cut off after byte {end:,}")
+        self._losses.add(f"cut off after byte {self._whole_to:,}")
 
     def _following(self, begin: int, limit: int) -> Iterator[Place]:
-        """The records that follow one another, up to a limit or the first that ends beyond it."""
+        """The records that follow one another, up to a limit or the first that ends beyond it; no message indexes."""
+        seek, read = self._stream.seek, self._stream.read
         while begin + _HEAD.size <= limit:
-            head = self._read(begin, _HEAD.size + _CHUNK_TIMES.size)
+            seek(begin)
+            head = read(_HEAD.size + _CHUNK_TIMES.size)
             opcode, length = _HEAD.unpack_from(head)
             end = begin + _HEAD.size + length
             if end > limit:
-                return
-            has_times = opcode == Opcode.CHUNK and length >= _CHUNK_TIMES.size
-            first_ns, last_ns = _CHUNK_TIMES.unpack_from(head, _HEAD.size) if has_times else (0, 0)
-            yield Place(first_ns, last_ns, begin, end, opcode)
+                break
+            # most records of a file are message indexes
+            if opcode != Opcode.MESSAGE_INDEX:
+                has_times = opcode == Opcode.CHUNK and length >= _CHUNK_TIMES.size
+                first_ns, last_ns = _CHUNK_TIMES.unpack_from(head, _HEAD.size) if has_times else (0, 0)
+                yield Place(first_ns, last_ns, begin, end, opcode)
             begin = end
+        self._whole_to = begin
 
     def _read_index(self) -> None:
         """Take places and names from the index, if there is one whose checksum is right."""
