@@ -19,13 +19,13 @@ from city.errors import InputError
 from controller.recording.detectors import Detector
 from controller.recording.sentences import mode_name, reason_name
 from protos import record_pb2 as record
-from records import atspm_flags, observation_files, sumo_programs
+from records import observation_files, sumo_programs
 from records.atspm import files, from_record
 from records.atspm.events import SignalEvents, signal_events
 from records.atspm.files import Written
 from records.atspm.from_record import EVERYTHING, ObservedSignals, Selection, StepCollector
 from records.atspm.spool import Spool
-from records.record_flags import add_record, open_record
+from records.record_flags import add_atspm, add_record, atspm_city, open_record
 from records.record_reader import RecordedStep
 from records.recorded_run import RecordedRun
 from records.run_files import RunReader
@@ -98,7 +98,7 @@ def parser(prog: str) -> Parser:
         "--observations", type=Path, metavar="DIR",
         help="write the recorded observations to DIR/TL.npy, for greenserve export --observations",
     )  # fmt: skip
-    atspm_flags.add(parser, "--atspm: ")
+    add_atspm(parser, "--atspm: ")
     return parser
 
 
@@ -109,7 +109,7 @@ def main(argv: list[str], prog: str) -> int:
         args = parser(prog).parse_args(argv)
         reader = open_record(args)
         if args.atspm is not None:
-            written = export_atspm(reader, args.atspm, Selection(city=atspm_flags.city(args), zero=args.zero))
+            written = export_atspm(reader, args.atspm, Selection(city=atspm_city(args), zero=args.zero))
             for path in written.paths:
                 print(path)
             for note in written.notes:

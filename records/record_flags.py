@@ -1,13 +1,15 @@
-"""Flags that commands share which read records: files, TLs and times."""
+"""Flags that commands share which read records: files, TLs, times, and what signal events mean."""
 
 import argparse
 import math
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
-from city import names
+from city import config, names
 from city.arguments import Parser, simulated_second
+from city.config import City
 from city.errors import InputError
 from protos import policy_pb2 as pb
 from records.run_files import RunReader, open_files
@@ -79,3 +81,32 @@ def time_flag(text: str) -> float:
             f"{text!r} is not a time: minutes and seconds end at 59; write one such as 08:10"
         )
     return simulated_second(f"{text}:00" if _HOURS_MINUTES.fullmatch(text) else text)
+
+
+def add_atspm(parser: Parser, prefix: str = "") -> None:
+    """Add --city and --zero; `prefix` begins their help texts."""
+    parser.add_argument(
+        "--city",
+        type=Path,
+        metavar="FILE",
+        help=f"{prefix}city.toml whose phase numbers (phases) count (default: the recorded ones)",
+    )
+    parser.add_argument(
+        "--zero",
+        type=_date_and_time,
+        metavar="TIME",
+        help=f"{prefix}local date and time of simulated second 0, such as 2026-03-02T00:00 (default: midnight, UTC, of "
+        "the day on which the run began)",
+    )
+
+
+def atspm_city(args: argparse.Namespace) -> City | None:
+    """The city that the arguments name. Raises InputError."""
+    return None if args.city is None else config.load(args.city)
+
+
+def _date_and_time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=None)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date and time; write it like 2026-03-02T07:00") from None

@@ -3,6 +3,7 @@
 The reader accepts any file: cut off, damaged, or written by another program.
 """
 
+import contextlib
 import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ class RecordedStep:
     tls: dict[str, record.TlStep] = field(default_factory=dict)
 
 
-class RecordReader:
+class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
     """Reads one file of a record from its beginning to its end, or as far as it goes."""
 
     def __init__(self, path: Path) -> None:
@@ -105,7 +106,9 @@ class RecordReader:
         """
         self._tls = tls
         due_tls = [contract.tl for contract in self.city.contracts]
-        expected = 0 if self.city.file_number == 0 else self.state.next_number if self.state is not None else None
+        expected: int | None = 0
+        if self.city.file_number > 0:
+            expected = self.state.next_number if self.state is not None else None
         if from_s > -math.inf and self._mcap.skip_before(ns_of(from_s)):
             expected = None
         current: RecordedStep | None = None
@@ -129,9 +132,6 @@ class RecordReader:
 
     def close(self) -> None:
         self._stream.close()
-
-    def __enter__(self) -> "RecordReader":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

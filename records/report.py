@@ -5,12 +5,19 @@ from pathlib import Path
 from city import program, whole_files
 from city.arguments import Parser
 from city.sumo_files import time_text
-from records import atspm_flags
 from records.atspm import corridor, from_record
 from records.atspm.from_record import Selection
 from records.atspm.pictures import page, time_space
 from records.atspm.pictures.signal_view import views
-from records.record_flags import add_record, add_selection, check_times, open_record, selected_tls
+from records.record_flags import (
+    add_atspm,
+    add_record,
+    add_selection,
+    atspm_city,
+    check_times,
+    open_record,
+    selected_tls,
+)
 from records.run_files import RunReader
 
 
@@ -23,7 +30,7 @@ def parser(prog: str) -> Parser:
     )
     add_record(parser)
     add_selection(parser, "draw")
-    atspm_flags.add(parser)
+    add_atspm(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", default=Path("atspm.html"), help="page to write (default: ./atspm.html)"
     )
@@ -42,7 +49,7 @@ def main(argv: list[str], prog: str) -> int:
             from_s=args.from_s,
             to_s=args.to_s,
             vehicles_s=time_space.MAX_S,
-            city=atspm_flags.city(args),
+            city=atspm_city(args),
             zero=args.zero,
         )
         notes = report(reader, args.out, selection)

@@ -4,8 +4,7 @@ import contextlib
 import pickle
 import tempfile
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from city.errors import InputError
 
@@ -15,7 +14,7 @@ CHUNK_ITEMS = 64
 T = TypeVar("T")
 
 
-class Spool:
+class Spool(contextlib.AbstractContextManager["Spool"]):
     """A temporary file of chunks. It has no name, so that nothing remains of a killed process."""
 
     def __init__(self) -> None:
@@ -36,12 +35,7 @@ class Spool:
             self._file.seek(place)
             return pickle.load(self._file)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
