@@ -118,7 +118,7 @@ def test_damaged_chunk_is_skipped_and_its_steps_are_named(whole, tmp_path, damag
 
 @pytest.mark.parametrize("is_finished", [True, False], ids=["index", "no index"])
 @pytest.mark.parametrize("damaged_copies", [0, 1])
-def test_head_that_damage_is_that_of_its_next_copy(recorded_city, tmp_path, is_finished, damaged_copies):
+def test_head_that_is_damaged_is_read_from_its_next_copy(recorded_city, tmp_path, is_finished, damaged_copies):
     path = recorded_city.write(tmp_path / "head.mcap", 0, STEPS, flush_every=1, is_finished=is_finished)
     data = path.read_bytes()
     assert len(mcap_bytes.head_copies(data)) == 2
