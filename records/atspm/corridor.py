@@ -7,6 +7,7 @@ import heapq
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
+from city.lanes import road_of
 from city.network import SignalNetwork, StreetNetwork
 from records.atspm.phase_numbers import PhaseNumbers, angle_deg
 
@@ -88,12 +89,12 @@ class _Roads:
         self.approaches = {(each.signal, each.road): each for signal in chosen for each in _approaches(signal)}
         self._lanes_of: dict[str, list[str]] = {}
         for lane in street.lane_length_m:
-            self._lanes_of.setdefault(_road(lane), []).append(lane)
+            self._lanes_of.setdefault(road_of(lane), []).append(lane)
         graphs = [signal.lane_graph for signal in street.signals.values()]
         self._following: dict[str, set[str]] = {}
         for lane, following in graphs[0].following.items() if graphs else ():
-            self._following.setdefault(_road(lane), set()).update(map(_road, following))
-        self._signal_of = {_road(lane): signal.id for signal in street.signals.values() for lane in signal.lanes}
+            self._following.setdefault(road_of(lane), set()).update(map(road_of, following))
+        self._signal_of = {road_of(lane): signal.id for signal in street.signals.values() for lane in signal.lanes}
 
     def _length_m(self, road: str) -> float:
         return max(self._street.lane_length_m[lane] for lane in self._lanes_of[road])
@@ -150,7 +151,7 @@ def _approaches(signal: SignalNetwork) -> Iterable[_Approach]:
             if not movement.is_crossing and movement.turn == STRAIGHT_ON:
                 heading_deg.setdefault(movement.road, movement.heading_deg)
                 links.setdefault(movement.road, set()).add(k)
-                onto.setdefault(movement.road, {})[_road(to_lane)] = None
+                onto.setdefault(movement.road, {})[road_of(to_lane)] = None
     for road, own in links.items():
         yield _Approach(signal.id, road, heading_deg[road], frozenset(own), tuple(onto[road]))
 
@@ -158,7 +159,3 @@ def _approaches(signal: SignalNetwork) -> Iterable[_Approach]:
 def _length(corridor: Corridor) -> tuple[int, float, float]:
     """Sort key: signals, length, speed limits."""
     return len(corridor.stop_lines), corridor.stop_lines[-1].at_m, sum(each.speed_mps for each in corridor.stop_lines)
-
-
-def _road(lane: str) -> str:
-    return lane.rpartition("_")[0]
