@@ -1,7 +1,6 @@
 """The report of an evaluation: one HTML page that needs no other file, for a screen and A4 paper."""
 
 import base64
-import html
 import io
 import math
 import re
@@ -13,6 +12,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from jinja2 import Template
 from matplotlib.figure import Figure
 
 from city import whole_files
@@ -33,21 +33,8 @@ MEANINGS = {
     GREEDY: "the green with the most vehicles within 50 m before the signal, through the controller and its safety "
     "rules",
 }  # fmt: skip
-STYLE = """
-body{font:16px/1.45 sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
-h1{line-height:1.2}h1,h2,p,li,td:first-child{overflow-wrap:anywhere}th{hyphens:none}
-.verdict{font-size:1.15em;border-left:.3em solid #1b7f4b;padding:.2em 1em;background:#f4f7f5}
-table{border-collapse:collapse;width:100%;margin:1em 0}
-td,th{border-bottom:1px solid #bbb;padding:.3em .5em;text-align:right;
-vertical-align:top}td:first-child,th:first-child{text-align:left}th{vertical-align:bottom}
-svg{max-width:100%;height:auto;display:block;break-inside:avoid}
-section{margin-top:2em}figure{margin:1em 0}img{max-width:100%;height:auto}figcaption,.note{font-size:.9em;color:#444}
-pre{background:#f4f4f4;padding:1em;white-space:pre-wrap;overflow-wrap:anywhere}
-@page{size:A4;margin:16mm}
-@media print{body{font-size:10pt;max-width:none;margin:0;padding:0}table{font-size:8.5pt}td,th{padding:.2em .3em}
-h2,p.lead{break-after:avoid}figure,tr,.together{break-inside:avoid}thead{display:table-header-group}
-img{max-height:225mm;max-width:100%}}
-"""
+TEMPLATE = Template((Path(__file__).parent / "report.html").read_text(), autoescape=True, trim_blocks=True)
+"""The page; only the pictures of signals, which are SVG of our own, are inserted as they are."""
 
 
 def write(
@@ -64,31 +51,30 @@ def write(
         created: the report's date (default: now).
     """
     names = [arm.name for arm in arms]
-    title = f"Signal control: {names[0]}" + (f" against {_listed(names[1:])}" if names[1:] else "")
-    date = (created or datetime.now()).strftime("%Y-%m-%d %H:%M")
-    seeds = len(results[names[0]])
-    parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f'<p class="verdict">{html.escape(verdict(names, results))}</p>',
-        f"<p>{date}. City: {html.escape(str(conditions['city']))}. {_count(len(conditions['tls']), 'TL')} compared, "
-        f"in {_count(seeds, 'simulation')} of each kind of control with the same vehicles. A TL is one intersection, "
-        "or several signals that are controlled as one.</p>",
-        _comparison(arms, results),
-        _service(names, results),
-        *_figures(names, results, seeds),
-        _signal_pictures(names, results),
-        f"<section><h2>What was simulated</h2><pre>{html.escape(_lines(conditions))}</pre></section>",
-    ]
+    tls = _largest_tls(names, results)
+    html = TEMPLATE.render(
+        title=f"Signal control: {names[0]}" + (f" against {_listed(names[1:])}" if names[1:] else ""),
+        date=(created or datetime.now()).strftime("%Y-%m-%d %H:%M"),
+        verdict=verdict(names, results),
+        city=conditions["city"],
+        tls=_count(len(conditions["tls"]), "TL"),
+        simulations=_count(len(results[names[0]]), "simulation"),
+        names=names,
+        comparison=[_compared(arm, arms[0], results) for arm in arms],
+        meanings=[(arm.name, _meaning(arm)) for arm in arms],
+        service=_service(names, results, tls),
+        tl_count=len(results[names[0]][0].delay_by_tl),
+        bounds=level_of_service.BOUNDS_S,
+        sections=_sections(names, results, tls),
+        **_signal_pictures(names, results, tls),
+        conditions=_lines(conditions),
+    )
     for name, file in picture_files(names).items():
         pictures = results[name][0].pictures
         if pictures is not None:
             whole_files.write(folder / file, pictures.page)
     page = folder / "report.html"
-    whole_files.write(
-        page,
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}, {date}</title>'
-        f"<style>{STYLE}</style>{''.join(parts)}</html>\n",
-    )
+    whole_files.write(page, html)
     return page
 
 
@@ -136,46 +122,26 @@ def _describe_interval(low_s: float, high_s: float) -> str:
     return f"{_describe_difference(low_s)} to {_describe_difference(high_s)}"
 
 
-def _comparison(arms: Sequence[Arm], results: Results) -> str:
-    """The table of means by arm, and what the arms are."""
-    candidate = [outcome.delay_s for outcome in results[arms[0].name]]
-    head = (
-        "Control", "Mean delay<br>(s per vehicle)", "Time in network<br>(s per vehicle)", "Waiting<br>(s per vehicle)",
-        "Stops<br>per vehicle", "Vehicles arrived", "TLs by level<br>of service",
-        f"Delay of {html.escape(arms[0].name)}<br>minus this (s)", "95&nbsp;% interval (s)",
-    )  # fmt: skip
-    rows = []
-    for arm in arms:
-        outcomes = results[arm.name]
-        letters = Counter(level_of_service.letter(delay_s) for delay_s in _service_delays(arm.name, results).values())
-        cells = [
-            html.escape(arm.name),
-            f"{np.mean([outcome.delay_s for outcome in outcomes]):.1f}",
-            f"{np.mean([outcome.duration_s for outcome in outcomes]):.1f}",
-            f"{np.mean([outcome.waiting_s for outcome in outcomes]):.1f}",
-            f"{np.mean([outcome.stops for outcome in outcomes]):.2f}",
-            " of ".join(
-                f"{np.mean(counts):.0f}" for counts in zip(*((o.finished, o.total) for o in outcomes), strict=True)
-            ),
-            ", ".join(f"{letters[letter]}&nbsp;{letter}" for letter in sorted(letters)) or "-",
-        ]
-        if arm is arms[0]:
-            cells += ["", ""]
-        else:
-            difference = paired(candidate, [outcome.delay_s for outcome in outcomes])
-            bounded = math.isfinite(difference.low)
-            text = f"{difference.low:+.1f} to {difference.high:+.1f}" if bounded else "none (one seed)"
-            cells += [f"{difference.mean:+.1f}", text]
-        rows.append(cells)
-    meanings = "".join(f"<li><b>{html.escape(arm.name)}</b>: {html.escape(_meaning(arm))}</li>" for arm in arms)
-    return (
-        f'<section class="together"><h2>Comparison</h2>{_table(head, rows)}<p class="note">Delay is time lost against '
-        "the desired speed, plus the waiting time before the vehicle can enter the network. The time in the network "
-        "is the duration of the trip, so far if it has not ended. All means are over all vehicles, also those that "
-        "have not arrived or departed at the end. Differences are taken seed by seed, that is with the same vehicles, "
-        f"and each has its own 95 % interval; below 0, {html.escape(arms[0].name)} has less "
-        f"delay.</p><ul>{meanings}</ul></section>"
+def _compared(arm: Arm, candidate: Arm, results: Results) -> dict[str, Any]:
+    """The row of an arm in the table of means."""
+    outcomes = results[arm.name]
+    delays = [outcome.delay_s for outcome in outcomes]
+    difference = ("", "")
+    if arm is not candidate:
+        paired_s = paired([outcome.delay_s for outcome in results[candidate.name]], delays)
+        bounds = f"{paired_s.low:+.1f} to {paired_s.high:+.1f}" if math.isfinite(paired_s.low) else "none (one seed)"
+        difference = (f"{paired_s.mean:+.1f}", bounds)
+    finished = np.mean([outcome.finished for outcome in outcomes])
+    total = np.mean([outcome.total for outcome in outcomes])
+    means = (
+        f"{np.mean(delays):.1f}",
+        f"{np.mean([outcome.duration_s for outcome in outcomes]):.1f}",
+        f"{np.mean([outcome.waiting_s for outcome in outcomes]):.1f}",
+        f"{np.mean([outcome.stops for outcome in outcomes]):.2f}",
+        f"{finished:.0f} of {total:.0f}",
     )
+    letters = Counter(level_of_service.letter(delay_s) for delay_s in _service_delays(arm.name, results).values())
+    return {"name": arm.name, "means": means, "letters": sorted(letters.items()), "difference": difference}
 
 
 def _meaning(arm: Arm) -> str:
@@ -190,32 +156,15 @@ def _service_delays(name: str, results: Results) -> dict[str, float]:
     return {tl: float(np.nanmean(values)) for tl, values in delays.items() if not np.all(np.isnan(values))}
 
 
-def _service(names: Sequence[str], results: Results) -> str:
-    """The table of the levels of service, and of the TLs' short names."""
-    tls = _largest_tls(names, results)
-    delays = {name: _service_delays(name, results) for name in names}
+def _service(names: Sequence[str], results: Results, tls: Sequence[str]) -> list[tuple[Any, ...]]:
+    """(TL, its short name, delay in s and level of service by arm) of TLs."""
+    delays = [_service_delays(name, results) for name in names]
     short = short_names(tls)
+    return [(tl, short[tl], [_with_letter(by_tl.get(tl)) for by_tl in delays]) for tl in tls]
 
-    def cell(name: str, tl: str) -> str:
-        delay_s = delays[name].get(tl)
-        return "-" if delay_s is None else f"{delay_s:.1f}&nbsp;s&nbsp;<b>{level_of_service.letter(delay_s)}</b>"
 
-    rows = [
-        [html.escape(tl) + (f"<br><i>in figures: {html.escape(short[tl])}</i>" if short[tl] != tl else "")]
-        + [cell(name, tl) for name in names]
-        for tl in tls
-    ]
-    bounds = ", ".join(f"{letter} up to {bound_s:g} s" for letter, bound_s in level_of_service.BOUNDS_S)
-    count = len(results[names[0]][0].delay_by_tl)
-    chosen = (
-        f"The {len(tls)} TLs of {count} at which most time is lost; results.json has all. " if len(tls) < count else ""
-    )
-    return (
-        f'<section><h2>Level of service by TL</h2><p class="lead">{chosen}Delay per vehicle that passes the TL, with '
-        f"the letter of the Highway Capacity Manual for signalised intersections: {bounds}, F above. The simulated "
-        "delay on the way to the TL is used in the place of the manual's control delay; a vehicle that passes several "
-        f"signals of a TL counts at each.</p>{_table(('TL', *map(html.escape, names)), rows)}</section>"
-    )
+def _with_letter(delay_s: float | None) -> tuple[float | None, str]:
+    return delay_s, "" if delay_s is None else level_of_service.letter(delay_s)
 
 
 def _largest_tls(names: Sequence[str], results: Results) -> list[str]:
@@ -225,10 +174,11 @@ def _largest_tls(names: Sequence[str], results: Results) -> list[str]:
     return sorted(tls, key=lambda tl: -float(np.mean([outcome.delay_by_tl[tl] for outcome in candidate])))[:MAX_TLS]
 
 
-def _figures(names: Sequence[str], results: Results, seeds: int) -> list[str]:
+def _sections(names: Sequence[str], results: Results, tls: Sequence[str]) -> list[dict[str, Any]]:
     """Sections with figures."""
+    seeds = len(results[names[0]])
     intervals = f", with 95 % intervals over {seeds} seeds" if seeds > 1 else ". One seed: there are no intervals"
-    tls, roads = _largest_tls(names, results), report_figures.queued_roads(names, results)
+    roads = report_figures.queued_roads(names, results)
     over_time = (
         f"Mean delay of the vehicles that depart in each {WINDOW_S // 60} minutes{intervals}. "
         "The clock is the simulation's: second 0 is 0:00."
@@ -260,54 +210,27 @@ def picture_files(names: Sequence[str]) -> dict[str, str]:
     return {name: f"signals-{k}-{re.sub(r'[^A-Za-z0-9]+', '-', name)[:40]}.html" for k, name in enumerate(names, 1)}
 
 
-def _signal_pictures(names: Sequence[str], results: Results) -> str:
-    """The section with ATSPM's pictures of the TL at which most time is lost, and links to all of them."""
+def _signal_pictures(names: Sequence[str], results: Results, tls: Sequence[str]) -> dict[str, Any]:
+    """ATSPM's pictures of the TL at which most time is lost, and the files with all of them."""
     outcomes = {name: results[name][0] for name in names}
     files = picture_files(names)
     common = [outcome.pictures.by_tl for outcome in outcomes.values() if outcome.pictures is not None]
-    tl = next((tl for tl in _largest_tls(names, results) if common and all(tl in by_tl for by_tl in common)), None)
-    parts = []
+    tl = next((tl for tl in tls if common and all(tl in by_tl for by_tl in common)), None)
+    arms = []
     for name, outcome in outcomes.items():
         if outcome.pictures is not None:
-            link = f'<a href="{files[name]}">all pictures of {html.escape(name)}</a>'
             shown = outcome.pictures.by_tl[tl] if tl is not None else ""
-            parts.append(f"<h3>{html.escape(name)}</h3><p>{link} ({files[name]})</p>{shown}")
+            arms.append({"name": name, "file": files[name], "shown": shown})
         elif outcome.no_pictures:
-            parts.append(f"<h3>{html.escape(name)}</h3><p>No pictures: {html.escape(outcome.no_pictures)}</p>")
-    if not parts:
-        return ""
-    shown_tl = (
-        f"On this page: arrivals and split failures on the main street of {html.escape(tl)}. " if tl is not None else ""
-    )
-    return (
-        '<section><h2>Signal performance measures (ATSPM)</h2><p class="lead">The pictures that signal engineers read, '
-        f"of the first seed, from the city's detectors or those that the evaluation adds. {shown_tl}Each linked page "
-        f"has up to {MAX_PICTURED_TLS} TLs, those with the most lanes.</p>{''.join(parts)}</section>"
-    )
+            arms.append({"name": name, "reason": outcome.no_pictures})
+    return {"pictures": arms, "pictured_tl": tl, "max_pictured_tls": MAX_PICTURED_TLS}
 
 
-def _section(title: str, text: str, figures: Sequence[Figure], names: Sequence[str] = ()) -> str:
-    """A section of the page: heading and first figure without a page break between them, further figures, shortened
-    names."""
-    pictures = [
-        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{_png(figure)}" '
-        f'width="{figure.get_figwidth() * 96:.0f}">'
-        for figure in figures
-    ]
-    more = "".join(f"<figure>{picture}</figure>" for picture in pictures[1:])
-    shortened = {full: short for full, short in short_names(names).items() if full != short}
-    items = "".join(f"<li>{html.escape(short)} = {html.escape(full)}</li>" for full, short in shortened.items())
-    key = f'<p class="note lead">Short names:</p><ul class="note">{items}</ul>' if items else ""
-    first = pictures[0] if pictures else "<p>No data.</p>"
-    return (
-        f"<section><figure><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>{first}</figure>{more}{key}</section>"
-    )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of HTML cells."""
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr></thead><tbody>{body}</tbody></table>"
+def _section(title: str, text: str, figures: Sequence[Figure], names: Sequence[str] = ()) -> dict[str, Any]:
+    """A section of the page, and which names are shortened in its figures."""
+    drawn = [{"png": _png(figure), "width_px": f"{figure.get_figwidth() * 96:.0f}"} for figure in figures]
+    shortened = [(full, short) for full, short in short_names(names).items() if full != short]
+    return {"title": title, "text": text, "figures": drawn, "shortened": shortened}
 
 
 def _lines(conditions: Mapping[str, Any]) -> str:

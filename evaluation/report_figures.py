@@ -22,7 +22,9 @@ from evaluation.statistics import interval
 COLOURS = ("#1b7f4b", "#9a9a9a", "#c8812e", "#3f6fb5", "#8d4fa3", "#b5443f", "#5a5a5a", "#2f9c9c")
 GREEN_COLOURS = tuple(plt.get_cmap("tab10")(k) for k in range(10))
 """Colours of a signal's green phases; the eleventh has the first one's again."""
-MAX_ROADS, MAX_TLS, MAX_SIGNALS = 15, 30, 40
+MAX_ROADS = 15
+MAX_TLS = 30
+MAX_SIGNALS = 40
 """Largest number of bars of a plot: roads and TLs with the largest values, signals in the order of their positions."""
 BANDS_S = 600.0
 """Simulated time of the time-space diagram."""

@@ -24,10 +24,10 @@ from controller.sumo.network import running_signals
 from controller.sumo.tracked_detectors import step_ends
 from protos import record_pb2 as record
 from records.atspm import corridor, detectors, phase_numbers
-from records.atspm.from_record import StepCollector
+from records.atspm.analysis_period import ProgramChange
+from records.atspm.from_record import Selection, StepCollector
 from records.atspm.pictures import coordination, page, split_failure, time_space
 from records.atspm.pictures.signal_view import SignalView, views
-from records.atspm.timeline import ProgramChange
 from records.record_reader import RecordedStep
 from simulation.controlled_simulation import Control
 
@@ -88,9 +88,8 @@ class ControlledSignals:
         city = pictured.city
         run = RunStart(street, tuple(contracts), start, city.safety, city.controller, control.driver, {}, found)
         self._encoder = Encoder(run)
-        self._steps = StepCollector(
-            run, pictured.phases, {contract.tl for contract in own}, None, None, time_space.MAX_S
-        )
+        selection = Selection(frozenset(contract.tl for contract in own), vehicles_s=time_space.MAX_S)
+        self._steps = StepCollector(run, pictured.phases, selection)
         self._tl_of = pictured.tl_of
 
     def add(self, event: DecisionEvent) -> None:
@@ -120,13 +119,13 @@ class UncontrolledSignals:
         to_read = run.to_read
         links = {signal: len(pictured.street.signals[signal].links) for signal in running}
         connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of)
-        self._connection, self._encoder, self._tls = (
-            connection,
-            Encoder(run),
-            tuple(contract.tl for contract in contracts),
-        )
-        self._steps = StepCollector(run, pictured.phases, set(self._tls), None, None, time_space.MAX_S)
-        self._number, self._read_s, self._tl_of = 0, self._now, pictured.tl_of
+        self._connection, self._encoder = connection, Encoder(run)
+        self._tls = tuple(contract.tl for contract in contracts)
+        selection = Selection(frozenset(self._tls), vehicles_s=time_space.MAX_S)
+        self._steps = StepCollector(run, pictured.phases, selection)
+        self._number = 0
+        self._read_s = self._now
+        self._tl_of = pictured.tl_of
         self._programs: dict[str, list[ProgramChange]] = {signal: [] for signal in running}
 
     def advance(self, until_s: float) -> None:
@@ -166,12 +165,11 @@ def _drawn(
 ) -> SignalPictures:
     """The pictures. `programs`: by signal that SUMO itself controlled, its programs. `tl_of`: signal -> its TL."""
     recorded = steps.recorded(ZERO)
-    timeline = recorded.timeline
     if programs:
-        own = tuple(replace(each, modes=(), programs=tuple(programs[each.signal])) for each in timeline.signals)
-        timeline = replace(timeline, signals=own)
-    drawn = views(timeline, recorded.phases, recorded.detectors, recorded.programs, recorded.readings, recorded.names)
-    corridors = corridor.find(recorded.run.street, recorded.phases, set(recorded.programs))
+        own = tuple(replace(each, modes=(), programs=tuple(programs[each.signal])) for each in recorded.period.signals)
+        recorded = replace(recorded, period=replace(recorded.period, signals=own))
+    drawn = views(recorded)
+    corridors = corridor.find(recorded.street, recorded.phases, set(recorded.programs))
     about = ["Bands above the pictures are control modes, or programs if there was no controller."]
     by_tl: dict[str, str] = {}
     for view in drawn:

@@ -25,7 +25,7 @@ COMMANDS = {
     "predict": ("serving.client.commands:predict", "request a prediction from a served model"),
     "status": ("serving.client.commands:status", "show the served models and versions"),
     "check": ("controller.check", "compare contracts with the network, without running"),
-    "detectors": ("records.atspm.detectors_command", "write induction loops for a city's signals"),
+    "detectors": ("records.atspm.detectors_command", "write detectors (induction loops) for a city's signals"),
     "control": ("controller.__main__", "control a city's signals with served policies"),
     "record": ("records.command", "read, draw, export and repair the records of control --record"),
     "replay": (

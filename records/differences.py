@@ -1,7 +1,6 @@
 """Differences between recorded messages and those of a replay, field by field."""
 
 import re
-import struct
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,15 +78,8 @@ class StepComparer:
             if before is None and after is None:
                 continue
             if before is None or after is None:
-                at_s = recorded[0].at_s
-                yield Difference(
-                    tl,
-                    at_s,
-                    "step",
-                    "",
-                    ABSENT if before is None else "present",
-                    ABSENT if after is None else "present",
-                )
+                was, now = (ABSENT if step is None else "present" for step in (before, after))
+                yield Difference(tl, recorded[0].at_s, "step", "", was, now)
             elif not _same(before, after):
                 yield from _tl_step(contract, before, after)
 
@@ -159,40 +151,37 @@ def differing_fields(recorded: Message, new: Message) -> Iterator[tuple[str, str
 def _leaves(recorded: Any, new: Any, path: str, skipped: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """(path, recorded, new) of the fields of two messages that differ."""
     for descriptor in recorded.DESCRIPTOR.fields:
-        if descriptor.name in skipped:
-            continue
-        where = f"{path}.{descriptor.name}" if path else descriptor.name
-        before, after = getattr(recorded, descriptor.name), getattr(new, descriptor.name)
-        if not descriptor.is_repeated:
-            if descriptor.has_presence and recorded.HasField(descriptor.name) != new.HasField(descriptor.name):
-                is_there = [each.HasField(descriptor.name) for each in (recorded, new)]
-                texts = [_text(descriptor, value) for value in (before, after)]
-                was, now = (text if there else ABSENT for there, text in zip(is_there, texts, strict=True))
-                yield where, was, now
-            else:
-                yield from _value(descriptor, before, after, where)
-            continue
-        for k in range(max(len(before), len(after))):
-            if k < len(before) and k < len(after):
-                yield from _value(descriptor, before[k], after[k], f"{where}[{k}]")
-            else:
-                was, now = (_text(descriptor, values[k]) if k < len(values) else ABSENT for values in (before, after))
-                yield f"{where}[{k}]", was, now
+        if descriptor.name not in skipped:
+            field_path = f"{path}.{descriptor.name}" if path else descriptor.name
+            before, after = _values(recorded, descriptor, field_path), _values(new, descriptor, field_path)
+            for where in before | after:
+                yield from _field(descriptor, where, before.get(where), after.get(where))
 
 
-def _value(descriptor: Any, before: Any, after: Any, where: str) -> Iterator[tuple[str, str, str]]:
-    if descriptor.message_type is not None:
+def _values(message: Any, descriptor: Any, path: str) -> dict[str, Any]:
+    """The values of a field by path; none if it is not set."""
+    value = getattr(message, descriptor.name)
+    if descriptor.is_repeated:
+        return {f"{path}[{k}]": each for k, each in enumerate(value)}
+    return {} if descriptor.has_presence and not message.HasField(descriptor.name) else {path: value}
+
+
+def _field(descriptor: Any, path: str, before: Any, after: Any) -> Iterator[tuple[str, str, str]]:
+    if before is None or after is None:
+        yield path, _value_text(descriptor, before), _value_text(descriptor, after)
+    elif descriptor.message_type is not None:
         if not _same(before, after):
-            yield from _leaves(before, after, where, ())
-    elif isinstance(before, float):
-        # bit for bit: two NaN are the same, 0.0 and -0.0 are not
-        if struct.pack("d", before) != struct.pack("d", after):
-            yield where, _text(descriptor, before), _text(descriptor, after)
-    elif before != after:
-        yield where, _text(descriptor, before), _text(descriptor, after)
+            yield from _leaves(before, after, path, ())
+    # bit for bit: two NaN are the same, 0.0 and -0.0 are not
+    elif before != after or not before:
+        was, now = _value_text(descriptor, before), _value_text(descriptor, after)
+        if was != now:
+            yield path, was, now
 
 
-def _text(descriptor: Any, value: Any) -> str:
+def _value_text(descriptor: Any, value: Any) -> str:
+    if value is None:
+        return ABSENT
     if descriptor.message_type is not None:
         return " ".join(str(value).split())
     if descriptor.enum_type is not None:

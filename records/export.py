@@ -11,22 +11,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from city import program, whole_files
 from city.arguments import Parser
-from city.config import City
 from city.errors import InputError
 from controller.recording.detectors import Detector
 from controller.recording.sentences import mode_name, reason_name
 from protos import record_pb2 as record
-from records import atspm_flags, observation_files, sumo_programs
+from records import observation_files, sumo_programs
 from records.atspm import files, from_record
 from records.atspm.events import SignalEvents, signal_events
 from records.atspm.files import Written
-from records.atspm.from_record import RecordedSignals, StepCollector
+from records.atspm.from_record import EVERYTHING, ObservedSignals, Selection, StepCollector
 from records.atspm.spool import Spool
-from records.info import add_record, open_record
+from records.record_flags import add_atspm, add_record, atspm_city, open_record
 from records.record_reader import RecordedStep
 from records.recorded_run import RecordedRun
 from records.run_files import RunReader
@@ -99,7 +98,7 @@ def parser(prog: str) -> Parser:
         "--observations", type=Path, metavar="DIR",
         help="write the recorded observations to DIR/TL.npy, for greenserve export --observations",
     )  # fmt: skip
-    atspm_flags.add(parser, "--atspm: ")
+    add_atspm(parser, "--atspm: ")
     return parser
 
 
@@ -110,7 +109,7 @@ def main(argv: list[str], prog: str) -> int:
         args = parser(prog).parse_args(argv)
         reader = open_record(args)
         if args.atspm is not None:
-            written = export_atspm(reader, args.atspm, atspm_flags.city(args), args.zero)
+            written = export_atspm(reader, args.atspm, Selection(city=atspm_city(args), zero=args.zero))
             for path in written.paths:
                 print(path)
             for note in written.notes:
@@ -161,22 +160,22 @@ def write(reader: RunReader, folder: Path, kind: str) -> dict[str, int]:
     return counts
 
 
-def export_atspm(reader: RunReader, folder: Path, city: City | None = None, zero: datetime | None = None) -> Written:
-    """Write the signal events of a run for ATSPM tools; arguments as `from_record.read`. Raises InputError."""
+def export_atspm(reader: RunReader, folder: Path, selection: Selection = EVERYTHING) -> Written:
+    """Write the signal events of a run for ATSPM tools. Raises InputError."""
     with Spool() as spool:
-        steps, zero = from_record.collect(reader, city, zero, spool=spool)
+        steps, zero = from_record.collect(reader, selection, spool)
         recorded = steps.recorded(zero, reader.missing, signals=())
         events = _events(steps, zero, recorded)
-        return files.write(folder, recorded.timeline, events, recorded.phases, recorded.detectors, recorded.notes)
+        return files.write(folder, recorded.period, events, recorded.phases, recorded.detectors, recorded.notes)
 
 
-def _events(steps: StepCollector, zero: datetime, recorded: RecordedSignals) -> Iterator[SignalEvents]:
+def _events(steps: StepCollector, zero: datetime, recorded: ObservedSignals) -> Iterator[SignalEvents]:
     """The events of one signal after another, so that only one is in memory."""
-    loops: dict[str, list[Detector]] = {signal: [] for signal in steps.signals}
-    for loop in recorded.detectors:
-        loops[loop.signal].append(loop)
-    for signal, own in loops.items():
-        yield from signal_events(steps.timeline(zero, [signal]), recorded.phases, own, recorded.programs)
+    detectors: dict[str, list[Detector]] = {signal: [] for signal in steps.signals}
+    for detector in recorded.detectors:
+        detectors[detector.signal].append(detector)
+    for signal, own in detectors.items():
+        yield from signal_events(steps.period(zero, [signal]), recorded.phases, own, recorded.programs)
 
 
 def _export_sumo(reader: RunReader, path: Path) -> int:
@@ -268,41 +267,28 @@ def _states(tl: str, tl_step: record.TlStep, signals: Sequence[str]) -> Iterator
             yield *moment, requested, permitted, overrides.get(signal, ""), programs.get(signal, "")
 
 
-class _Interval(NamedTuple):
-    begin_s: float
-    end_s: float
-    state: str
-
-
 class _ShownStates:
     """Joins the intervals in which a signal showed one state; a hole of the record ends an interval."""
 
     def __init__(self, signals: Sequence[str]) -> None:
         self._signals = signals
-        self._last: dict[str, _Interval] = {}
+        self._last: dict[str, tuple[float, float, str]] = {}
+        """By signal, (begin, end, state) of its newest interval."""
 
     def add(self, shown: record.Shown) -> Iterator[Row]:
         """The intervals that have ended."""
         for signal, state in zip(self._signals, shown.states, strict=False):
             last = self._last.get(signal)
-            if last is not None and last.state == state and last.end_s == shown.begin_s:
-                self._last[signal] = last._replace(end_s=shown.end_s)
-                continue
-            if last is not None:
+            begin_s = shown.begin_s
+            if last is not None and last[1:] == (begin_s, state):
+                begin_s = last[0]
+            elif last is not None:
                 yield signal, *last
-            self._last[signal] = _Interval(shown.begin_s, shown.end_s, state)
+            self._last[signal] = begin_s, shown.end_s, state
 
     def rest(self) -> Iterator[Row]:
         """The intervals at the end of the record."""
         yield from ((signal, *last) for signal, last in self._last.items())
-
-
-class _Table(Protocol):
-    def __init__(self, path: Path, columns: dict[str, str]) -> None: ...
-
-    def add(self, row: Row) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class _CsvTable:

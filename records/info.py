@@ -1,12 +1,10 @@
 """`greenserve record info`: what a record has, and what is missing."""
 
-import argparse
 import json
 import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from city import names, program, text_table
@@ -14,8 +12,9 @@ from city.arguments import Parser
 from city.printable import printable
 from city.sumo_files import time_text
 from controller.recording.sentences import mode_name, reason_name
+from records.record_flags import add_record, open_record
 from records.record_reader import RecordedStep, wall_text
-from records.run_files import RunReader, open_run
+from records.run_files import RunReader
 
 MAX_NAMES = 8
 """TLs that a line names."""
@@ -33,23 +32,6 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def add_record(parser: Parser) -> None:
-    """The arguments that name a record."""
-    parser.add_argument(
-        "record", type=Path, metavar="FILE", help="a file of control --record, or a folder of a run's files"
-    )
-    parser.add_argument(
-        "--run",
-        metavar="RUN",
-        help="of a folder with several runs: the beginning of a run's id (default: the only run)",
-    )
-
-
-def open_record(args: argparse.Namespace) -> RunReader:
-    """The record that the arguments name. Raises InputError."""
-    return open_run(args.record, args.run)
-
-
 def main(argv: list[str], prog: str) -> int:
     """Print the summary; exit code 0 also if something is missing."""
 
@@ -57,7 +39,7 @@ def main(argv: list[str], prog: str) -> int:
         args = parser(prog).parse_args(argv)
         reader = open_record(args)
         summary = summarise(reader)
-        print(json.dumps(summary) if args.json else _text(summary))
+        print(json.dumps(summary) if args.json else _for_people(summary))
         return 0
 
     return program.run(info)
@@ -117,7 +99,7 @@ class _Totals:
 
 
 def summarise(reader: RunReader) -> dict[str, Any]:
-    """What a run's record has, by the names of --json. Reads all of it."""
+    """Summary of a run's record, by the names of --json. Reads all of it."""
     totals = _Totals()
     for recorded in reader.steps():
         totals.add(recorded)
@@ -165,7 +147,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _text(summary: Mapping[str, Any]) -> str:
+def _for_people(summary: Mapping[str, Any]) -> str:
     """The summary for people."""
     numbers = [file["number"] for file in summary["files"]]
     rows = [

@@ -1,7 +1,9 @@
 """Recorded observations as files: warm-up records of TensorFlow Serving, and arrays for the exporter's parity check."""
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -28,7 +30,9 @@ class _Spread:
     """At most `limit` items of a stream, spread evenly over it."""
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._stride, self._seen = limit, 1, 0
+        self._limit = limit
+        self._stride = 1
+        self._seen = 0
         self.kept: list[Observation] = []
 
     def add(self, item: Observation) -> None:
@@ -61,11 +65,9 @@ def write_warm_up(folder: Path, contracts: Sequence[pb.PolicyContract], steps: I
     for contract in contracts:
         if not by_tl[contract.tl]:
             continue
-        with whole_files.replacing(_path(folder, contract.tl) / WARM_UP_FILE, REMEDY) as draft:
-            draft.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
-                for log in _warm_up_records(contract, by_tl[contract.tl]):
-                    tf_record.write(file, log.SerializeToString(deterministic=True))
+        with _whole_file(_path(folder, contract.tl) / WARM_UP_FILE) as file:
+            for log in _warm_up_records(contract, by_tl[contract.tl]):
+                tf_record.write(file, log.SerializeToString(deterministic=True))
         written += 1
     return written
 
@@ -97,12 +99,18 @@ def write_arrays(folder: Path, contracts: Sequence[pb.PolicyContract], steps: It
         if len({observation.size for observation in observations}) > 1:
             raise InputError(f"{tl}: its recorded observations have different sizes; copy the record again")
         path = _path(folder, tl)
-        with whole_files.replacing(path.with_name(f"{path.name}.npy"), REMEDY) as draft:
-            draft.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
-                np.save(file, np.stack(observations))
+        with _whole_file(path.with_name(f"{path.name}.npy")) as file:
+            np.save(file, np.stack(observations))
         written += 1
     return written
+
+
+@contextlib.contextmanager
+def _whole_file(path: Path) -> Iterator[IO[bytes]]:
+    with whole_files.replacing(path, REMEDY) as draft:
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            yield file
 
 
 def _path(folder: Path, tl: str) -> Path:

@@ -3,6 +3,7 @@
 The reader accepts any file: cut off, damaged, or written by another program.
 """
 
+import contextlib
 import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,10 @@ from mcap.records import Message as McapMessage
 
 from city import names
 from city.errors import InputError
-from controller.recording.record_writer import CITY, KINDS, NS, PROFILE, TL, kind_of, ns_of
+from controller.recording.record_writer import CITY, MESSAGE_TYPES, NS, PROFILE, TL, message_type_of, ns_of
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
-from records.mcap_stream import MAX_RECORD_BYTES, Losses, McapStream
+from records.mcap_file import MAX_RECORD_BYTES, Losses, McapFile
 
 REPAIRED, LOST = "greenserve.repaired", "lost"
 """The metadata of a repaired file, and its key: what the damaged file had lost."""
@@ -39,7 +40,7 @@ class RecordedStep:
     tls: dict[str, record.TlStep] = field(default_factory=dict)
 
 
-class RecordReader:
+class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
     """Reads one file of a record from its beginning to its end, or as far as it goes."""
 
     def __init__(self, path: Path) -> None:
@@ -66,36 +67,35 @@ class RecordReader:
             raise
 
     def _read_city(self) -> record.City:
-        """Read up to the city, from the beginning on. Raises InputError."""
-        self._begin()
-        has_steps = False
-        for _, message, _ in self._messages:
-            if isinstance(message, LoopState):
-                self.state = message
-            elif isinstance(message, record.City):
-                if has_steps:  # every copy of the head before them is damaged
-                    self._begin()
-                return message
-            else:
-                has_steps = True
+        """Read up to the city. Raises InputError."""
+        # the index does not list the copies of the head, which are read if the head is damaged
+        for has_index in (True, False):
+            self._begin(has_index)
+            for _, message, _ in self._messages:
+                if isinstance(message, LoopState):
+                    self.state = message
+                elif isinstance(message, record.City):
+                    if self._damage:
+                        # steps before it may have been left out because names of channels were not known
+                        self._begin(has_index)
+                    return message
         raise InputError(f"{self.path}: cannot be read as a record: {self.missing or 'it has no city'}; {REMEDY}")
 
-    def _begin(self) -> None:
+    def _begin(self, has_index: bool) -> None:
         """Read from the beginning of the file on."""
-        self._stream.seek(0)
         self._damage, self._losses = Losses(), Losses()
-        self._mcap = McapStream(self._stream, self._damage)
+        self._mcap = McapFile(self._stream, self._damage, has_index)
         self._messages = self._read()
 
     @property
     def missing(self) -> str:
-        """What is missing of the file, known once it has been read; "" if it is whole."""
+        """All losses of the file, known once it has been read; "" if it is whole."""
         return "; ".join(filter(None, (str(self._damage), str(self._losses))))
 
     @property
-    def is_damaged(self) -> bool:
-        """Whether the file is cut off or damaged, known once it has been read; without that it may still lack steps."""
-        return bool(self._damage)
+    def damage(self) -> str:
+        """Where the file is cut off or damaged, known once it has been read; without damage it may still lack steps."""
+        return str(self._damage)
 
     def steps(self, tls: Container[str] | None = None, from_s: float = -math.inf) -> Iterator[RecordedStep]:
         """The steps, once, in their order. Steps around a damaged part may lack TLs: `missing` names them.
@@ -106,7 +106,9 @@ class RecordReader:
         """
         self._tls = tls
         due_tls = [contract.tl for contract in self.city.contracts]
-        expected = 0 if self.city.file_number == 0 else self.state.next_number if self.state is not None else None
+        expected: int | None = 0
+        if self.city.file_number > 0:
+            expected = self.state.next_number if self.state is not None else None
         if from_s > -math.inf and self._mcap.skip_before(ns_of(from_s)):
             expected = None
         current: RecordedStep | None = None
@@ -131,9 +133,6 @@ class RecordReader:
     def close(self) -> None:
         self._stream.close()
 
-    def __enter__(self) -> "RecordReader":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -156,7 +155,7 @@ class RecordReader:
                     self._losses.add(f"the name of channel {item.channel_id} is lost, and its messages with it")
                 topic = self._channels.get(item.channel_id)
                 if topic is not None and (self._tls is None or topic.tl is None or topic.tl in self._tls):
-                    message = topic.kind()
+                    message = topic.message_type()
                     try:
                         message.ParseFromString(item.data)
                     except DecodeError:
@@ -185,12 +184,12 @@ class RecordReader:
                     return
 
     def _topic(self, name: str, schema: str) -> "_Topic | None":
-        """What a channel has; None for one of another program. Raises InputError if the city is of another version."""
+        """The topic of a channel; None for one of another program. Raises InputError for a city of another version."""
         tl = name.removeprefix(TL) if name.startswith(TL) else None
-        if tl is None and name not in KINDS:
+        if tl is None and name not in MESSAGE_TYPES:
             return None
-        kind = kind_of(name)
-        expected = kind.DESCRIPTOR.full_name
+        message_type = message_type_of(name)
+        expected = message_type.DESCRIPTOR.full_name
         if schema != expected:
             reason = (
                 f"{name} has messages of {schema[:80] or 'an unknown kind'}, not {expected}, so it is of another "
@@ -201,18 +200,18 @@ class RecordReader:
                 raise InputError(f"{self.path}: {reason}{by}")
             self._losses.add(reason)
             return None
-        return _Topic(name, kind, tl)
+        return _Topic(name, message_type, tl)
 
 
 class _Topic(NamedTuple):
     name: str
-    kind: type[Message]
+    message_type: type[Message]
     tl: str | None
     """None: not the channel of a TL."""
 
 
 def missing_steps(expected: int, number: int) -> str:
-    """What is wrong if a step has another number than expected."""
+    """The loss if a step has another number than expected."""
     if number < expected:
         return f"step {number} comes after step {expected - 1}"
     if number == expected + 1:

@@ -38,9 +38,9 @@ class RecordedRun:
         Raises InputError if they are not one run from its beginning or from a file with a state on, or this version
         cannot read it.
         """
-        self.unreadable: list[str] = []
+        files, self.unreadable = files_of_run(paths, run)
         """Why other files of the folders cannot be read."""
-        self._files = _in_order(paths, run, self.unreadable)
+        self._files = [(file.city.file_number, file.path) for file in files]
         first, self.path = self._files[0]
         """The first of the files."""
         with RecordReader(self.path) as reader:
@@ -83,39 +83,14 @@ class RecordedRun:
                         return
                     if kept is not None:
                         yield kept
-                    kept, following, at_s = step, following + 1, step.step.at_s
+                    kept = step
+                    following += 1
+                    at_s = step.step.at_s
                 if reader.missing:
                     self.ended = f"{path}: {reader.missing}, so it ends before second {at_s:g}"
                     return
                 if kept is not None:
                     yield kept
-
-
-def _in_order(paths: Sequence[Path], run: str | None, unreadable: list[str]) -> list[tuple[int, Path]]:
-    """(number, file) of a run's files. Raises InputError unless they are of one run.
-
-    `unreadable`: gets why other files of folders cannot be read.
-    """
-    files: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            in_folder, others = files_of_run(path, run)
-            files += [file.path for file in in_folder]
-            unreadable += others
-        else:
-            files.append(path)
-    runs: dict[str, dict[int, Path]] = {}
-    for file in dict.fromkeys(files):
-        with RecordReader(file) as reader:
-            numbers, number = runs.setdefault(reader.city.run, {}), reader.city.file_number
-        if number in numbers:
-            raise InputError(f"{file}: is file {number} of its run, and so is {numbers[number]}; name one of them")
-        numbers[number] = file
-    if len(runs) > 1:
-        first, second = (min(numbers.values()) for numbers in list(runs.values())[:2])
-        raise InputError(f"{first} and {second} are files of different runs; name the files of one run")
-    (numbers,) = runs.values()
-    return sorted(numbers.items())
 
 
 def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> RunStart:

@@ -3,16 +3,11 @@
 import itertools
 import os
 from pathlib import Path
-from typing import Any
-
-from mcap.records import Attachment, Channel, Header, Message, Metadata, Schema
-from mcap.writer import Writer
 
 from city import program, whole_files
 from city.arguments import Parser
 from city.errors import InputError
-from controller.recording.record_writer import CITY, PROFILE, STATE, SUFFIX
-from records.mcap_stream import Losses, McapStream
+from controller.recording.record_writer import SUFFIX, RecordWriter
 from records.record_reader import LOST, REPAIRED, RecordReader
 from records.run_files import REPAIRED_SUFFIX
 
@@ -44,7 +39,7 @@ def main(argv: list[str], prog: str) -> int:
         out = args.out or args.file.with_name(args.file.name.removesuffix(SUFFIX) + REPAIRED_SUFFIX)
         with RecordReader(args.file) as reader:
             steps = sum(1 for _ in reader.steps())
-        if reader.is_damaged:
+        if reader.damage:
             write(args.file, out)
             print(f"{out}: {steps:,} steps")
             print(f"lost: {reader.missing}")
@@ -59,15 +54,20 @@ def main(argv: list[str], prog: str) -> int:
 
 
 def write(path: Path, out: Path) -> None:
-    """Copy what can be read of a file into a whole one. Raises InputError if that exists, or cannot be written."""
+    """Write what can be read of a file as a whole one. Raises InputError if that exists, or cannot be written."""
     if out.exists():
         raise InputError(f"{out}: exists already and is not overwritten; pass another --out")
     with whole_files.replacing(out) as draft:
-        with path.open("rb") as source, draft.open("xb") as target:
-            losses = Losses()
-            writer: Any = Writer(target)  # its methods have no types
-            _copy(McapStream(source, losses), writer)
-            writer.add_metadata(REPAIRED, {LOST: str(losses)})
+        with RecordReader(path) as source, draft.open("xb") as target:
+            steps = source.steps()
+            first = next(steps, None)
+            begin_ns, begin_s = (
+                (source.city.begin_unix_ns, None) if first is None else (first.publish_ns, first.step.at_s)
+            )
+            writer = RecordWriter(target, source.city, source.attachments, begin_ns, begin_s, source.state)
+            for recorded in itertools.chain([first] if first is not None else [], steps):
+                writer.add(recorded.step, recorded.tls, recorded.publish_ns)
+            writer.add_metadata(REPAIRED, {LOST: source.damage})
             writer.finish()
             target.flush()
             os.fsync(target.fileno())
@@ -76,34 +76,3 @@ def write(path: Path, out: Path) -> None:
                 f"{out}: another program has written it meanwhile, and it is not overwritten; pass another --out"
             )
     whole_files.sync_folder(out.parent)
-
-
-def _copy(source: McapStream, writer: Any) -> None:
-    """Copy records as they are, with new numbers for schemas and channels."""
-    schemas: dict[int, int] = {}
-    channels: dict[int, int] = {}
-    # the file's head has copies, of which one is enough
-    of_head: set[int] = set()
-    copied: set[int] = set()
-    records = source.records()
-    first = next(records)
-    header = first if isinstance(first, Header) else Header(PROFILE, "")
-    writer.start(header.profile, header.library)
-    for item in itertools.chain([first], records):
-        if isinstance(item, Attachment):
-            writer.add_attachment(item.create_time, item.log_time, item.name, item.media_type, item.data)
-        elif isinstance(item, Metadata):
-            writer.add_metadata(item.name, item.metadata)
-        elif isinstance(item, Schema) and item.id not in schemas:
-            schemas[item.id] = writer.register_schema(item.name, item.encoding, item.data)
-        elif isinstance(item, Channel) and item.id not in channels and item.schema_id in schemas:
-            schema = schemas[item.schema_id]
-            channels[item.id] = writer.register_channel(item.topic, item.message_encoding, schema, item.metadata)
-            if item.topic in (CITY, STATE):
-                of_head.add(item.id)
-        elif isinstance(item, Message) and item.channel_id in channels:
-            if item.channel_id in of_head and item.channel_id in copied:
-                continue
-            copied.add(item.channel_id)
-            channel = channels[item.channel_id]
-            writer.add_message(channel, item.log_time, item.data, item.publish_time, item.sequence)

@@ -14,6 +14,7 @@ differences are the code's own.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ class RecordedConnection:
         self._shown = {signal: running.shown for signal, running in run.start.signals.items()}
         self._until_s: float | None = None
         """End of the newest segment; None if nothing was simulated since the last reading."""
-        self._has_detector_changes_of: record.Step | None = None
+        self._detectors_read_of: record.Step | None = None
         """The step whose vehicles on detectors a reading has returned."""
 
     @property
@@ -126,7 +127,7 @@ class RecordedConnection:
         self._until_s = until_s
 
     def read(self, due: tuple[str, ...]) -> StepResult:
-        """What was recorded of the next reading. Raises EndOfRecord, NotRecorded, ValueError for malformed readings."""
+        """The next recorded reading. Raises EndOfRecord, NotRecorded, ValueError for malformed readings."""
         if self._until_s is not None:
             if self._steps.following is None:
                 raise EndOfRecord
@@ -146,10 +147,10 @@ class RecordedConnection:
         return StepResult(step.at_s, shown, rejected, self._detector_changes(step))
 
     def _detector_changes(self, step: record.Step) -> list[DetectorChange]:
-        """Those of a step, once."""
-        if step is self._has_detector_changes_of:
+        """Vehicles that came onto detectors or left them in a step, once."""
+        if step is self._detectors_read_of:
             return []
-        self._has_detector_changes_of = step
+        self._detectors_read_of = step
         changes = step.detectors
         return [DetectorChange(*each) for each in zip(changes.detector, changes.time_s, changes.is_entry, strict=True)]
 
@@ -189,7 +190,6 @@ class RecordedPolicies:
     def __init__(self, contracts: Sequence[pb.PolicyContract], steps: RecordedSteps) -> None:
         self._steps = steps
         self._categorical = {contract.tl for contract in contracts if contract.action.kind == CATEGORICAL}
-        self._classes: dict[str, type[Exception]] = {}
 
     def ask(
         self, observations: Mapping[str, Observation], observed_s: float | None = None
@@ -207,7 +207,7 @@ class RecordedPolicies:
 
     def _answer(self, tl: str, decision: record.Decision) -> Answer | Exception:
         if decision.error:
-            return self._error(decision.error)(decision.error_text)
+            return _error_class(decision.error)(decision.error_text)
         action = np.array(decision.action)
         if (
             tl in self._categorical
@@ -219,13 +219,11 @@ class RecordedPolicies:
         scores = np.array(decision.scores, np.float32) if decision.scores else None
         return Answer(action, decision.version, decision.model, scores)
 
-    def _error(self, name: str) -> type[Exception]:
-        """An exception class of this name, so that the failure reads as it was recorded."""
-        if name not in self._classes:
-            if len(self._classes) >= MAX_EXCEPTION_CLASSES:
-                self._classes.clear()
-            self._classes[name] = type(name, (Exception,), {})
-        return self._classes[name]
+
+@lru_cache(MAX_EXCEPTION_CLASSES)
+def _error_class(name: str) -> type[Exception]:
+    """An exception class of this name, so that the failure reads as it was recorded."""
+    return type(name, (Exception,), {})
 
 
 class _Comparison:
@@ -235,7 +233,9 @@ class _Comparison:
         self, run: RunStart, steps: RecordedSteps, comparer: StepComparer, found: Differences, state: LoopState | None
     ) -> None:
         self._encoder = Encoder(run, state)
-        self._steps, self._comparer, self._found = steps, comparer, found
+        self._steps = steps
+        self._comparer = comparer
+        self._found = found
         self.compared: RecordedStep | None = None
         """The step that was compared last."""
         self.on_step: Callable[[record.Step, dict[str, record.TlStep], int], None] = lambda step, tls, publish_ns: None
@@ -368,12 +368,12 @@ class Replay:
         self.replayed_steps, self.replayed_to_s = compared.step.number + 1 - self._run.first_number, compared.step.at_s
 
     def _is_flush(self, current: RecordedStep) -> bool:
-        """Whether the step only reports what was shown before the run's end, or before the release of the signals."""
+        """True for a step that only reports what was shown before the run's end, or before its release of signals."""
         following = self.steps.following
         return not current.tls and (following is None or following.step.at_s == current.step.at_s)
 
     def _begins_release(self, current: RecordedStep, flushed_s: float) -> bool:
-        """Whether the signals were handed back from this step on: every TL needs commands, and none decides."""
+        """True if the signals were handed back from this step on: every TL needs commands, and none decides."""
         if current.step.due or current.tls.keys() != self.loop.intersections.keys():
             return False
         is_due = any(intersection.next_decision_s <= self.loop.now for intersection in self.loop.intersections.values())

@@ -15,6 +15,7 @@ from controller.config import page_address
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from protos import policy_pb2 as pb
+from records.record_flags import selected_tls
 from records.recorded_run import RecordedRun
 from records.replay import RecordedPolicies, RecordedSteps, Replay
 from records.shadow import PERCENTILES, ShadowPolicies, TlShadow, percentiles_ms, served_contracts
@@ -109,8 +110,7 @@ def _replay(args: argparse.Namespace) -> int:
         return _play(args)
     run = RecordedRun(args.files, args.run)
     contracts = run.start.contracts
-    tl_of_signal = {signal: contract.tl for contract in contracts for signal in contract.signal_ids}
-    tls = names.select(args.tl or ["all"], [contract.tl for contract in contracts], "--tl", tl_of_signal)
+    tls = selected_tls(args, contracts)
     selected = [contract for contract in contracts if contract.tl in tls]
     if args.server is None:
         replay, shadow = Replay(run, tls), None

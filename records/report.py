@@ -1,21 +1,24 @@
 """`greenserve record report`: a page with the pictures of ATSPM (docs/atspm.md shows them)."""
 
-import argparse
-from datetime import datetime
 from pathlib import Path
 
-from city import names, program, whole_files
+from city import program, whole_files
 from city.arguments import Parser
-from city.config import City
-from city.errors import InputError
 from city.sumo_files import time_text
-from records import atspm_flags
 from records.atspm import corridor, from_record
+from records.atspm.from_record import Selection
 from records.atspm.pictures import page, time_space
 from records.atspm.pictures.signal_view import views
-from records.info import add_record, open_record
+from records.record_flags import (
+    add_atspm,
+    add_record,
+    add_selection,
+    atspm_city,
+    check_times,
+    open_record,
+    selected_tls,
+)
 from records.run_files import RunReader
-from records.show import time_flag
 
 
 def parser(prog: str) -> Parser:
@@ -26,15 +29,8 @@ def parser(prog: str) -> Parser:
         "terminations, splits, volumes, delays, queues, and the time-space diagram of the longest corridor.",
     )
     add_record(parser)
-    parser.add_argument(
-        "--tl", action="append", metavar="TL", help="TLs to draw, separated by commas or repeated (default: all)"
-    )
-    first = "first simulated time: s, h:m such as 08:10, or h:m:s such as 08:10:05 (default: the record's first)"
-    parser.add_argument("--from", dest="from_s", type=time_flag, metavar="TIME", help=first)
-    parser.add_argument(
-        "--to", dest="to_s", type=time_flag, metavar="TIME", help="draw times before this one (default: all)"
-    )
-    atspm_flags.add(parser)
+    add_selection(parser, "draw")
+    add_atspm(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", default=Path("atspm.html"), help="page to write (default: ./atspm.html)"
     )
@@ -47,7 +43,16 @@ def main(argv: list[str], prog: str) -> int:
     def run() -> int:
         args = parser(prog).parse_args(argv)
         reader = open_record(args)
-        notes = report(reader, args.out, _tls(reader, args), args.from_s, args.to_s, atspm_flags.city(args), args.zero)
+        check_times(args)
+        selection = Selection(
+            tls=frozenset(selected_tls(args, reader.city.contracts)),
+            from_s=args.from_s,
+            to_s=args.to_s,
+            vehicles_s=time_space.MAX_S,
+            city=atspm_city(args),
+            zero=args.zero,
+        )
+        notes = report(reader, args.out, selection)
         print(args.out)
         for note in notes:
             print(f"note: {note}")
@@ -56,32 +61,15 @@ def main(argv: list[str], prog: str) -> int:
     return program.run(run)
 
 
-def report(
-    reader: RunReader,
-    out: Path,
-    tls: list[str] | None = None,
-    from_s: float | None = None,
-    to_s: float | None = None,
-    city: City | None = None,
-    zero: datetime | None = None,
-) -> tuple[str, ...]:
-    """Write the page of a run and return the notes about it; arguments as `from_record.read`. Raises InputError."""
-    if from_s is not None and to_s is not None and to_s <= from_s:
-        raise InputError(f"--to must be later than --from ({from_s:g} s); pass a later one")
-    recorded = from_record.read(reader, city, zero, tls, from_s, to_s, vehicles_s=time_space.MAX_S)
-    timeline = recorded.timeline
-    drawn = views(timeline, recorded.phases, recorded.detectors, recorded.programs, recorded.readings, recorded.names)
-    corridors = corridor.find(recorded.run.street, recorded.phases, set(recorded.programs))
+def report(reader: RunReader, out: Path, selection: Selection) -> tuple[str, ...]:
+    """Write the page of a run and return the notes about it. Raises InputError."""
+    recorded = from_record.read(reader, selection)
+    period = recorded.period
+    corridors = corridor.find(recorded.street, recorded.phases, set(recorded.programs))
     about = [
-        f"Run {reader.city.run}, simulated time {time_text(timeline.begin_s)} to {time_text(timeline.end_s)}; "
-        f"times of day count from {timeline.zero:%Y-%m-%d %H:%M:%S} at second 0.",
+        f"Run {reader.city.run}, simulated time {time_text(period.begin_s)} to {time_text(period.end_s)}; "
+        f"times of day count from {period.zero:%Y-%m-%d %H:%M:%S} at second 0.",
         "Bands above the pictures are control modes, or programs if there was no controller.",
     ]
-    whole_files.write(out, page.page("Signal performance measures", about, drawn, corridors, recorded.notes))
+    whole_files.write(out, page.page("Signal performance measures", about, views(recorded), corridors, recorded.notes))
     return recorded.notes
-
-
-def _tls(reader: RunReader, args: argparse.Namespace) -> list[str] | None:
-    contracts = reader.city.contracts
-    tl_of_signal = {signal: contract.tl for contract in contracts for signal in contract.signal_ids}
-    return names.select(args.tl, [contract.tl for contract in contracts], "--tl", tl_of_signal) if args.tl else None

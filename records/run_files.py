@@ -70,32 +70,50 @@ class RunReader:
                 self.missing.append(f"{reader.path.name}: {reader.missing}")
 
 
-def open_run(path: Path, run: str | None = None) -> RunReader:
-    """The run in a file, or in a folder of a run's files.
+def open_files(paths: Sequence[Path], run: str | None = None) -> RunReader:
+    """The run in files in any order, or in folders of a run's files; its first file may be missing.
 
     Args:
-        path: the file or folder.
-        run: of a folder with several runs, the beginning of its id.
+        paths: files and folders.
+        run: of folders with several runs, the beginning of its id.
 
-    Raises InputError if there is no record, or which run is meant is unclear.
+    Raises InputError if there is no record, the files are of several runs, or which run is meant is unclear.
     """
-    if not path.is_dir():
-        files = [_run_file(path)]
-        if run is not None and not files[0].city.run.startswith(run):
-            raise InputError(f"{path}: is a file of run {files[0].city.run}, not {run}; leave --run out")
-        return RunReader(files)
-    files, unreadable = files_of_run(path, run)
-    return RunReader(files, [*unreadable, *_missing_files(files)])
+    files, unreadable = files_of_run(paths, run)
+    # a file that is named alone is read alone
+    is_alone = len(files) == 1 and not any(path.is_dir() for path in paths)
+    return RunReader(files, [*unreadable, *([] if is_alone else _missing_files(files))])
 
 
-def files_of_run(folder: Path, run: str | None = None) -> tuple[list[RunFile], list[str]]:
-    """A run's files in a folder, in their order, and why others cannot be read. Arguments and errors are those of
-    `open_run`."""
-    files, unreadable = _files_in(folder)
+def files_of_run(paths: Sequence[Path], run: str | None = None) -> tuple[list[RunFile], list[str]]:
+    """A run's files in their order, and why others of the folders cannot be read. Arguments and errors are those of
+    `open_files`."""
+    files: dict[Path, RunFile] = {}
+    unreadable: list[str] = []
+    for path in paths:
+        if path.is_dir():
+            found, others = _files_in(path)
+            files.update((file.path, file) for file in _of_one_run(path, found, others, run))
+            unreadable += others
+            continue
+        file = files[path] = _run_file(path)
+        if run is not None and not file.city.run.startswith(run):
+            raise InputError(f"{path}: is a file of run {file.city.run}, not {run}; leave --run out")
+    in_order = sorted(files.values(), key=lambda file: file.city.file_number)
+    for before, file in itertools.pairwise(in_order):
+        if file.city.run != before.city.run:
+            raise InputError(f"{before.path} and {file.path} are files of different runs; name the files of one run")
+        if file.city.file_number == before.city.file_number:
+            number = file.city.file_number
+            raise InputError(f"{file.path}: is file {number} of its run, and so is {before.path}; name one of them")
+    return in_order, unreadable
+
+
+def _of_one_run(folder: Path, files: list[RunFile], unreadable: list[str], run: str | None) -> list[RunFile]:
+    """The files of one run among those of a folder. Raises InputError."""
     if not files:
-        raise InputError(
-            unreadable[0] if unreadable else f"{folder}: has no files *{SUFFIX}; name a folder of control --record"
-        )
+        nothing = f"{folder}: has no files *{SUFFIX}; name a folder of control --record"
+        raise InputError(unreadable[0] if unreadable else nothing)
     runs = {file.city.run: file.city.begin_unix_ns for file in files}
     matching = [each for each in runs if each.startswith(run or "")]
     if len(matching) != 1:
@@ -108,8 +126,7 @@ def files_of_run(folder: Path, run: str | None = None) -> tuple[list[RunFile], l
         in_order = sorted(runs, key=lambda each: (runs[each], each))
         found = ", ".join(f"{each} (begun {wall_text(runs[each])})" for each in in_order)
         raise InputError(f"{folder}: has files of the runs {found}; {remedy}")
-    chosen = [file for file in files if file.city.run == matching[0]]
-    return sorted(chosen, key=lambda file: file.city.file_number), unreadable
+    return [file for file in files if file.city.run == matching[0]]
 
 
 def _files_in(folder: Path) -> tuple[list[RunFile], list[str]]:
@@ -151,30 +168,3 @@ def _missing_files(files: list[RunFile]) -> list[str]:
             missing.append(f"{which} missing before {file.path.name}")
         expected = number + 1
     return missing
-
-
-def open_files(paths: Sequence[Path], run: str | None = None) -> RunReader:
-    """The run in files in any order, or in folders of a run's files; its first file may be missing.
-
-    Args:
-        paths: files and folders.
-        run: of folders with several runs, the beginning of its id.
-
-    Raises InputError if there is no record, or the files are of several runs.
-    """
-    files: dict[Path, RunFile] = {}
-    unreadable: list[str] = []
-    for path in paths:
-        found, others = files_of_run(path, run) if path.is_dir() else (open_run(path, run).files, [])
-        files.update((file.path, file) for file in found)
-        unreadable += others
-    in_order = sorted(files.values(), key=lambda file: file.city.file_number)
-    for before, file in itertools.pairwise(in_order):
-        if file.city.run != before.city.run:
-            raise InputError(f"{before.path} and {file.path} are files of different runs; name the files of one run")
-        if file.city.file_number == before.city.file_number:
-            number = file.city.file_number
-            raise InputError(f"{file.path}: is file {number} of its run, and so is {before.path}; name one of them")
-    # a file that is named alone is read alone
-    is_alone = len(in_order) == 1 and not any(path.is_dir() for path in paths)
-    return RunReader(in_order, [*unreadable, *([] if is_alone else _missing_files(in_order))])

@@ -33,7 +33,7 @@ PERCENTILES = (50, 95, 99)
 
 @dataclass
 class TlShadow:
-    """What a TL's other model would have done."""
+    """Would-be decisions of a TL's other model."""
 
     asked: int = 0
     missing: int = 0
@@ -119,7 +119,10 @@ class ShadowPolicies:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`contracts`: of the TLs whose models are queried."""
-        self._recorded, self._steps, self._served, self._clock = recorded, steps, served, clock
+        self._recorded = recorded
+        self._steps = steps
+        self._served = served
+        self._clock = clock
         self._spaces = {tl: ActionSpace(contract) for tl, contract in contracts.items()}
         self._has_probabilities = {tl for tl, contract in contracts.items() if scores_name(contract) == PROBABILITIES}
         self.intersections: Mapping[str, Intersection] = {}

@@ -2,16 +2,14 @@
 
 import argparse
 import json
-import math
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from city import names, program
-from city.arguments import Parser, simulated_second
+from city import program
+from city.arguments import Parser
 from city.errors import InputError
 from controller.recording.sentences import (
     action_sentence,
@@ -22,13 +20,9 @@ from controller.recording.sentences import (
 )
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
-from records.info import add_record, open_record
+from records.record_flags import add_record, add_selection, check_times, open_record, selected_tls
 from records.record_reader import RecordedStep
 from records.run_files import RunReader
-
-_HOURS_MINUTES = re.compile(r"\d{1,2}:\d{2}", re.ASCII)
-_NO_TIME_OF_DAY = re.compile(r".*:[6-9]\d(?:[:.].*)?", re.ASCII | re.DOTALL)
-"""More than 59 minutes or seconds."""
 
 
 def parser(prog: str) -> Parser:
@@ -39,27 +33,11 @@ def parser(prog: str) -> Parser:
         "permitted, and why not.",
     )
     add_record(parser)
-    parser.add_argument(
-        "--tl", action="append", metavar="TL", help="TLs to show, separated by commas or repeated (default: all)"
-    )
-    first = "first simulated time: s, h:m such as 08:10, or h:m:s such as 08:10:05 (default: the record's first)"
-    parser.add_argument("--from", dest="from_s", type=time_flag, metavar="TIME", help=first)
-    parser.add_argument(
-        "--to", dest="to_s", type=time_flag, metavar="TIME", help="show times before this one (default: all)"
-    )
+    add_selection(parser, "show")
     parser.add_argument(
         "--json", action="store_true", help="print a JSON object a line, with the message of the record"
     )
     return parser
-
-
-def time_flag(text: str) -> float:
-    """A simulated second; hours and minutes alone are a time of day."""
-    if _NO_TIME_OF_DAY.fullmatch(text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a time: minutes and seconds end at 59; write one such as 08:10"
-        )
-    return simulated_second(f"{text}:00" if _HOURS_MINUTES.fullmatch(text) else text)
 
 
 def main(argv: list[str], prog: str) -> int:
@@ -85,19 +63,15 @@ def main(argv: list[str], prog: str) -> int:
 
 
 def _entries(reader: RunReader, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What to show, in order. Raises InputError for an unknown TL."""
-    from_s = -math.inf if args.from_s is None else args.from_s
-    to_s = math.inf if args.to_s is None else args.to_s
-    if to_s <= from_s:
-        raise InputError(f"--to must be later than --from ({from_s:g} s); pass a later one")
+    """The lines of the command, in order. Raises InputError for an unknown TL."""
+    check_times(args)
     city = reader.city
     contracts = {contract.tl: contract for contract in city.contracts}
-    tl_of_signal = {signal: contract.tl for contract in city.contracts for signal in contract.signal_ids}
-    tls = names.select(args.tl or ["all"], list(contracts), "--tl", tl_of_signal)
+    tls = selected_tls(args, city.contracts)
     shown = {tl: contracts[tl] for tl in tls}
     signals = {signal for contract in shown.values() for signal in contract.signal_ids}
-    for recorded in reader.steps(set(tls), from_s):
-        if recorded.step.at_s >= to_s:
+    for recorded in reader.steps(set(tls), args.from_s):
+        if recorded.step.at_s >= args.to_s:
             break
         yield from _entries_of(recorded, shown, signals, city.driver)
 
@@ -125,7 +99,7 @@ def _entries_of(
 
 
 def _is_worth_showing(tl_step: record.TlStep) -> bool:
-    """Whether a TL decided, or a command or an override of it was sent in between."""
+    """True if a TL decided, or a command or an override of it was sent in between."""
     return tl_step.HasField("decision") or any(states.commands or states.overrides for states in tl_step.states)
 
 

@@ -52,7 +52,9 @@ class _Plan:
 
     def changes(self, until_s: float) -> Iterator[tuple[float, str]]:
         """(second, state) of its phases up to until_s."""
-        at_s, phase, duration_s = self.begin_s, self.phase, self.remaining_s
+        at_s = self.begin_s
+        phase = self.phase
+        duration_s = self.remaining_s
         while at_s < until_s - TOLERANCE_S:
             yield at_s, self.program.phases[phase].state
             at_s, phase = round_to_ms(at_s + duration_s), (phase + 1) % len(self.program.phases)
@@ -66,8 +68,8 @@ class _Plan:
         return round_to_ms((self.begin_s + self.remaining_s - ended_s) % sum(phase.duration_s for phase in phases))
 
 
-class _History:
-    """What one signal showed."""
+class _RecordedLights:
+    """The states of one signal, and the program that runs after them."""
 
     def __init__(self, running: RunningSignal, network: SignalNetwork, begin_s: float) -> None:
         self._running, self._network = running, network
@@ -207,11 +209,12 @@ def write(path: Path, run: RunStart, steps: Iterable[RecordedStep]) -> list[str]
     return [*scheduled, *(note for history in histories.values() for note in history.notes)]
 
 
-def _histories(run: RunStart, steps: Iterable[RecordedStep]) -> dict[str, _History]:
+def _histories(run: RunStart, steps: Iterable[RecordedStep]) -> dict[str, _RecordedLights]:
     """By signal, what it showed."""
     start = run.start
     histories = {
-        signal: _History(running, run.street.signals[signal], start.now) for signal, running in start.signals.items()
+        signal: _RecordedLights(running, run.street.signals[signal], start.now)
+        for signal, running in start.signals.items()
     }
     for recorded in steps:
         step = recorded.step
@@ -231,7 +234,7 @@ def _histories(run: RunStart, steps: Iterable[RecordedStep]) -> dict[str, _Histo
     return {signal: history for signal, history in histories.items() if history.changes}
 
 
-def _elements(signal: str, history: _History, run: RunStart) -> Iterator[str]:
+def _elements(signal: str, history: _RecordedLights, run: RunStart) -> Iterator[str]:
     """The XML elements of one signal: its recorded program, the own one after it, and their schedule."""
     network = run.street.signals[signal]
     names = {program.id for program in network.programs}
@@ -261,7 +264,7 @@ def _elements(signal: str, history: _History, run: RunStart) -> Iterator[str]:
 
 
 def _needs_own_schedule(network: SignalNetwork, begin_s: float, end_s: float) -> bool:
-    """Whether the network's schedule would switch the signal to another program in the recorded time."""
+    """True if the network's schedule would switch the signal to another program in the recorded time."""
     return any(True for _ in _switches_between(network, begin_s - 2 * TOLERANCE_S, end_s))
 
 

@@ -1,4 +1,4 @@
-"""Detectors (SUMO's induction loops) before a city's signals whose vehicles a run reads, for the events of its record.
+"""Detectors before a city's signals (SUMO's inductionLoop) whose vehicles a run reads, for the events of its record.
 
 `greenserve detectors` places them (`records/atspm/detectors.py`). SUMO's params say to which signal, function and stop
 line a detector belongs.

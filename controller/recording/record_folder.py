@@ -93,7 +93,7 @@ class RecordFolder:
 
 
 def is_in_place(stream: IO[bytes], path: Path) -> bool:
-    """Whether `path` still names the file that is open, and neither it nor its folder has been deleted."""
+    """True while `path` names the file that is open, and neither it nor its folder has been deleted."""
     try:
         return os.path.samestat(os.fstat(stream.fileno()), path.stat())
     except FileNotFoundError:

@@ -7,7 +7,7 @@ attachments, gzipped.
 
 The head has what the steps cannot be read without: schemas, names of channels, the city, and the state of the decision
 loop if it is not the run's first file. Its copies are chunks that the index does not list: a viewer sees one head, and
-`records.record_reader`, which reads in one direction, finds the next copy after a damaged one.
+`records.record_reader` reads the next copy if the head is damaged.
 """
 
 import gzip
@@ -37,7 +37,7 @@ COPIES_AFTER = (1, 8, 64, 512, 4096)
 CHUNK_BYTES = 4 << 20
 """Size at which a chunk ends before the next flush, uncompressed."""
 NS = 1_000_000_000
-KINDS: dict[str, type[Message]] = {CITY: record.City, STATE: LoopState, STEP: record.Step}
+MESSAGE_TYPES: dict[str, type[Message]] = {CITY: record.City, STATE: LoopState, STEP: record.Step}
 """Messages of the topics that are not a TL's."""
 
 
@@ -106,6 +106,10 @@ class RecordWriter:
         """Add a TL of the newest step. Raises OSError."""
         self._add(TL + tl, tl_step, ns_of(tl_step.at_s), publish_ns, tl_step.number)
 
+    def add_metadata(self, name: str, values: Mapping[str, str]) -> None:
+        """Add a note. Raises OSError."""
+        self._writer.add_metadata(name, values)
+
     def flush(self) -> None:
         """Write everything added so far to the stream, as a chunk. Raises OSError."""
         self._writer.flush()
@@ -140,7 +144,7 @@ class RecordWriter:
 
     def _register(self, topic: str) -> None:
         """Add a channel to the file and its head, and its schema before it."""
-        descriptor = kind_of(topic).DESCRIPTOR
+        descriptor = message_type_of(topic).DESCRIPTOR
         name = descriptor.full_name
         if name not in self._schemas:
             files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
@@ -189,6 +193,6 @@ def _chunk_of(records: Sequence[McapRecord]) -> bytes:
     return chunk
 
 
-def kind_of(topic: str) -> type[Message]:
-    """The message of one of our topics."""
-    return KINDS.get(topic, record.TlStep)
+def message_type_of(topic: str) -> type[Message]:
+    """The type of the messages of one of our topics."""
+    return MESSAGE_TYPES.get(topic, record.TlStep)

@@ -11,9 +11,8 @@ What is where, and when:
   of the folder when it was created). Before that, a power failure may take what the kernel has not written yet, usually
   half a minute.
 - A new file begins with the state of the decision loop, so that it can be replayed alone. Only the decision loop can
-  give
-  it, after a step: `add` asks for it once the hour is over or the thread has found the file complete, and the file ends
-  with that step.
+  give it, after a step: `add` asks for it once the hour is over or the thread has found the file complete, and the file
+  ends with that step.
 - `log_time` is simulated time. `publish_time` is the wall clock when the recorder is made plus time.monotonic since
   then, so that it never goes back.
 """
@@ -89,7 +88,9 @@ class Recorder:
             wall_clock_ns: the wall clock in ns since 1970, read once.
             on_end_by_error: called once, in any thread, with the error that ends the record.
         """
-        self._folder, self._metrics, self._on_end_by_error = folder, metrics, on_end_by_error
+        self._folder = folder
+        self._metrics = metrics
+        self._on_end_by_error = on_end_by_error
         max_file_bytes = min(max_file_bytes, int(MAX_FILE_SHARE * folder.max_bytes))
         self._files = _Files(folder, run, metrics, max_file_bytes, wall_clock_ns() - round(clock() * NS))
         self._queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
@@ -237,7 +238,9 @@ class _Files:
         wall_clock_offset_ns: int,
     ) -> None:
         """`wall_clock_offset_ns`: the wall clock in ns since 1970 when the events' clock is 0."""
-        self._folder, self._metrics, self._max_file_bytes = folder, metrics, max_file_bytes
+        self._folder = folder
+        self._metrics = metrics
+        self._max_file_bytes = max_file_bytes
         self._wall_clock_offset_ns = wall_clock_offset_ns
         self._encoder = Encoder(run)
         self._run_id = secrets.token_hex(6)
@@ -353,7 +356,9 @@ class _Files:
         self._metrics.bytes.inc(size - self._flushed_bytes)
         self._steps += self._unflushed_steps
         self._bytes += size - self._flushed_bytes
-        self._unflushed_steps, self._flushed_bytes, self._flush_due_s = 0, size, math.inf
+        self._unflushed_steps = 0
+        self._flushed_bytes = size
+        self._flush_due_s = math.inf
 
 
 def _memory(event: DecisionEvent) -> int:

@@ -1,4 +1,4 @@
-"""What a record states once of its run, so that the run can be decided again without the city's files."""
+"""The start of a run, stated once in its record, so that the run can be decided again without the city's files."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from protos import record_pb2 as record
 
 @dataclass(frozen=True)
 class RunStart:
-    """What a run begins with."""
+    """Street, contracts, settings and running programs at a run's begin."""
 
     street: StreetNetwork
     contracts: tuple[pb.PolicyContract, ...]

@@ -7,8 +7,9 @@ import heapq
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
+from city.lanes import road_of
 from city.network import SignalNetwork, StreetNetwork
-from records.atspm.phase_numbers import PhaseNumbers
+from records.atspm.phase_numbers import PhaseNumbers, angle_deg
 
 STRAIGHT_ON = "s"
 MAX_BETWEEN_M = 1500.0
@@ -18,7 +19,7 @@ MAX_CURVE_DEG = 60.0
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopLine:
     """A stop line of a corridor."""
 
     signal: str
@@ -34,14 +35,14 @@ class Stop:
 class Corridor:
     """One direction of a street."""
 
-    stops: tuple[Stop, ...]
+    stop_lines: tuple[StopLine, ...]
     """In the direction of traffic, at least two."""
     lane_begin_m: dict[str, float]
     """By lane, its begin from the corridor's begin."""
 
     @property
     def signals(self) -> tuple[str, ...]:
-        return tuple(stop.signal for stop in self.stops)
+        return tuple(stop_line.signal for stop_line in self.stop_lines)
 
 
 @dataclass(frozen=True)
@@ -56,42 +57,89 @@ class _Approach:
     """The roads onto which its through movement leads."""
 
 
+Leg = tuple[_Approach, tuple[str, ...]]
+"""An approach of a corridor, and the roads that lead to it."""
+
+
 def find(street: StreetNetwork, phases: Mapping[str, PhaseNumbers], signals: Container[str]) -> list[Corridor]:
     """The corridor with the most signals, then the longest one, and the longest one in the opposite direction.
 
     `signals`: those that may be part of it.
     """
-    approaches = {
-        (each.signal, each.road): each
-        for signal in street.signals.values()
-        if signal.id in signals and signal.id in phases
-        for each in _approaches(signal)
-    }
-    lanes_of: dict[str, list[str]] = {}
-    for lane in street.lane_length_m:
-        lanes_of.setdefault(_road(lane), []).append(lane)
-    length_m = {road: max(street.lane_length_m[lane] for lane in lanes) for road, lanes in lanes_of.items()}
-    graphs = [signal.lane_graph for signal in street.signals.values()]
-    next_roads: dict[str, set[str]] = {}
-    for lane, following in graphs[0].following.items() if graphs else ():
-        next_roads.setdefault(_road(lane), set()).update(map(_road, following))
-    signal_of_road = {_road(lane): signal.id for signal in street.signals.values() for lane in signal.lanes}
-    found = []
-    for first in approaches.values():
-        way: list[tuple[_Approach, tuple[str, ...]]] = [(first, (first.road,))]
-        visited = {first.signal}
-        while (onward := _following(way[-1][0], approaches, next_roads, signal_of_road, length_m)) is not None:
-            if onward[0].signal in visited:
-                break
-            visited.add(onward[0].signal)
-            way.append(onward)
-        if len(way) > 1:
-            found.append(_corridor(way, street, phases, lanes_of))
+    roads = _Roads(street, phases, signals)
+    ways = [roads.way_from(first) for first in roads.approaches.values()]
+    found = [roads.corridor(way) for way in ways if len(way) > 1]
     if not found:
         return []
     best = max(found, key=_length)
-    opposite = [each for each in found if [s for s in best.signals[::-1] if s in each.signals] == list(each.signals)]
+    opposite = [each for each in found if _is_opposite(each, best)]
     return [best, max(opposite, key=_length)] if opposite else [best]
+
+
+def _is_opposite(corridor: Corridor, best: Corridor) -> bool:
+    return [signal for signal in best.signals[::-1] if signal in corridor.signals] == list(corridor.signals)
+
+
+class _Roads:
+    """The roads of a network, and how they follow one another."""
+
+    def __init__(self, street: StreetNetwork, phases: Mapping[str, PhaseNumbers], signals: Container[str]) -> None:
+        self._street, self._phases = street, phases
+        chosen = [signal for signal in street.signals.values() if signal.id in signals and signal.id in phases]
+        self.approaches = {(each.signal, each.road): each for signal in chosen for each in _approaches(signal)}
+        self._lanes_of: dict[str, list[str]] = {}
+        for lane in street.lane_length_m:
+            self._lanes_of.setdefault(road_of(lane), []).append(lane)
+        graphs = [signal.lane_graph for signal in street.signals.values()]
+        self._following: dict[str, set[str]] = {}
+        for lane, following in graphs[0].following.items() if graphs else ():
+            self._following.setdefault(road_of(lane), set()).update(map(road_of, following))
+        self._signal_of = {road_of(lane): signal.id for signal in street.signals.values() for lane in signal.lanes}
+
+    def _length_m(self, road: str) -> float:
+        return max(self._street.lane_length_m[lane] for lane in self._lanes_of[road])
+
+    def way_from(self, first: _Approach) -> list[Leg]:
+        """The approaches straight on from a first one, up to the last, or one of a signal that was passed before."""
+        way: list[Leg] = [(first, (first.road,))]
+        passed = {first.signal}
+        while (leg := self._next_leg(way[-1][0])) is not None and leg[0].signal not in passed:
+            passed.add(leg[0].signal)
+            way.append(leg)
+        return way
+
+    def _next_leg(self, approach: _Approach) -> Leg | None:
+        """The nearest approach of another signal in nearly the same direction."""
+        first = approach.onto[0]
+        queue: list[tuple[float, tuple[str, ...]]] = [(self._length_m(first), (first,))]
+        reached = {first}
+        while queue:
+            distance_m, roads = heapq.heappop(queue)
+            road = roads[-1]
+            if road in self._signal_of:
+                found = self.approaches.get((self._signal_of[road], road))
+                if found is not None and angle_deg(found.heading_deg, approach.heading_deg) <= MAX_CURVE_DEG:
+                    return found, roads
+            elif distance_m < MAX_BETWEEN_M:
+                for onward in sorted(self._following.get(road, set()) - reached):
+                    reached.add(onward)
+                    heapq.heappush(queue, (distance_m + self._length_m(onward), (*roads, onward)))
+        return None
+
+    def corridor(self, way: Iterable[Leg]) -> Corridor:
+        at_m = 0.0
+        stop_lines: list[StopLine] = []
+        begin_m: dict[str, float] = {}
+        for approach, roads in way:
+            for road in roads:
+                begin_m.update(dict.fromkeys(self._lanes_of[road], at_m))
+                at_m += self._length_m(road)
+            limits = self._street.signals[approach.signal].lane_graph.limit_mps
+            limit_mps = max(limits.get(lane, 0.0) for lane in self._lanes_of[roads[-1]])
+            phases = self._phases[approach.signal].phases
+            phase = next(phase.number for phase in phases if approach.links & set(phase.links))
+            stop_lines.append(StopLine(approach.signal, phase, at_m, limit_mps))
+        return Corridor(tuple(stop_lines), begin_m)
 
 
 def _approaches(signal: SignalNetwork) -> Iterable[_Approach]:
@@ -103,64 +151,11 @@ def _approaches(signal: SignalNetwork) -> Iterable[_Approach]:
             if not movement.is_crossing and movement.turn == STRAIGHT_ON:
                 heading_deg.setdefault(movement.road, movement.heading_deg)
                 links.setdefault(movement.road, set()).add(k)
-                onto.setdefault(movement.road, {})[_road(to_lane)] = None
+                onto.setdefault(movement.road, {})[road_of(to_lane)] = None
     for road, own in links.items():
         yield _Approach(signal.id, road, heading_deg[road], frozenset(own), tuple(onto[road]))
 
 
-def _following(
-    approach: _Approach,
-    approaches: Mapping[tuple[str, str], _Approach],
-    next_roads: Mapping[str, set[str]],
-    signal_of_road: Mapping[str, str],
-    length_m: Mapping[str, float],
-) -> tuple[_Approach, tuple[str, ...]] | None:
-    """The nearest approach of another signal in nearly the same direction, and the roads to it; None if there is
-    none."""
-    first = approach.onto[0]
-    queue: list[tuple[float, tuple[str, ...]]] = [(length_m[first], (first,))]
-    reached = {first}
-    while queue:
-        distance_m, roads = heapq.heappop(queue)
-        road = roads[-1]
-        if road in signal_of_road:
-            found = approaches.get((signal_of_road[road], road))
-            if found is not None and _angle(found.heading_deg, approach.heading_deg) <= MAX_CURVE_DEG:
-                return found, roads
-            continue
-        for onward in sorted(next_roads.get(road, set()) - reached) if distance_m < MAX_BETWEEN_M else ():
-            reached.add(onward)
-            heapq.heappush(queue, (distance_m + length_m[onward], (*roads, onward)))
-    return None
-
-
-def _corridor(
-    way: Iterable[tuple[_Approach, tuple[str, ...]]],
-    street: StreetNetwork,
-    phases: Mapping[str, PhaseNumbers],
-    lanes_of: Mapping[str, list[str]],
-) -> Corridor:
-    at_m = 0.0
-    stops, begins = [], {}
-    for approach, roads in way:
-        for road in roads:
-            begins.update(dict.fromkeys(lanes_of[road], at_m))
-            at_m += max(street.lane_length_m[lane] for lane in lanes_of[road])
-        limits = street.signals[approach.signal].lane_graph.limit_mps
-        phase = next(p.number for p in phases[approach.signal].phases if approach.links & set(p.links))
-        stops.append(Stop(approach.signal, phase, at_m, max(limits.get(lane, 0.0) for lane in lanes_of[roads[-1]])))
-    return Corridor(tuple(stops), begins)
-
-
 def _length(corridor: Corridor) -> tuple[int, float, float]:
     """Sort key: signals, length, speed limits."""
-    return len(corridor.stops), corridor.stops[-1].at_m, sum(stop.speed_mps for stop in corridor.stops)
-
-
-def _road(lane: str) -> str:
-    return lane.rpartition("_")[0]
-
-
-def _angle(a_deg: float, b_deg: float) -> float:
-    """The angle between two headings, 0 to 180 degrees."""
-    return abs((a_deg - b_deg + 180.0) % 360.0 - 180.0)
+    return len(corridor.stop_lines), corridor.stop_lines[-1].at_m, sum(each.speed_mps for each in corridor.stop_lines)

@@ -1,4 +1,4 @@
-"""`greenserve detectors`: write an additional file with induction loops for a city's signals."""
+"""`greenserve detectors`: write an additional file with detectors for a city's signals."""
 
 import sys
 from collections import Counter
@@ -18,21 +18,21 @@ def main(argv: list[str] | None = None, prog: str = "python -m records.atspm.det
         args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
         city = config.load(args.city)
         street = network.of_city(city)
-        loops = detectors.place(street)
-        if not loops:
+        placed = detectors.place(street)
+        if not placed:
             raise InputError(
                 f"{street.net_file}: has no signal with a vehicle lane; name another network in {city.path}"
             )
         if not args.out.parent.is_dir():
             raise InputError(f"{args.out}: there is no folder {args.out.parent}; create it, or pass another --out")
-        detectors.write(args.out, loops)
-        count = Counter(loop.function for loop in loops)
-        lanes = len({loop.stop_lane for loop in loops})
-        far = len({loop.stop_lane for loop in loops if loop.function == ADVANCE})
+        detectors.write(args.out, placed)
+        count = Counter(detector.function for detector in placed)
+        lanes = len({detector.stop_lane for detector in placed})
+        far = len({detector.stop_lane for detector in placed if detector.function == ADVANCE})
         text = ", ".join(f"{count[function]} {function}" for function in FUNCTIONS)
-        print(f"wrote {args.out}: {text}, on {lanes} lanes of {len({loop.signal for loop in loops})} signals")
+        print(f"wrote {args.out}: {text}, on {lanes} lanes of {len({detector.signal for detector in placed})} signals")
         if far < lanes:
-            print(f"{lanes - far} lanes are too short for an advance loop")
+            print(f"{lanes - far} lanes are too short for an advance detector")
         print(f"add it to additional-files in {city.network.sumocfg or 'your .sumocfg'}")
         return 0
 
@@ -43,7 +43,7 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Write an additional file with advance and stop-bar induction loops for a city's signals.",
+        description="Write an additional file with advance and stop-bar detectors for a city's signals.",
     )
     parser.add_argument(
         "--city",

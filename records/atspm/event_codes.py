@@ -40,8 +40,12 @@ class Code(IntEnum):
 
 POLICY_FUNCTION = 1
 """The special function that is on while a policy drives."""
-PATTERN_FREE, PATTERN_FLASH, MAX_PATTERN = 254, 255, 253
-FLASH_OTHER, NOT_FLASH, FLASH_AUTOMATIC = 1, 2, 3
+PATTERN_FREE = 254
+PATTERN_FLASH = 255
+MAX_PATTERN = 253
+FLASH_OTHER = 1
+NOT_FLASH = 2
+FLASH_AUTOMATIC = 3
 """Values of unitFlashStatus: dark, with colours, and flashing yellow."""
 MAX_BYTE = 255
 

@@ -1,7 +1,7 @@
-"""Events of signals, as signal controllers log them, from a timeline.
+"""Events of signals, as signal controllers log them, from a period.
 
 What a simulation does not have is not made up: no detector faults, no preemption, and a gap-out only where an actuated
-program is known to have ended a green before its maximum (`green_ends`). An interval that begins before the timeline
+program is known to have ended a green before its maximum (`green_ends`). An interval that begins before the period
 has no begin event, and one that outlasts it no end event.
 """
 
@@ -12,7 +12,19 @@ from dataclasses import dataclass
 from city.network import OFF as OFF_PROGRAM
 from city.network import Program
 from controller.recording.detectors import PRESENCE, Detector
-from records.atspm import detectors, green_ends, validity
+from records.atspm import green_ends, validity
+from records.atspm.analysis_period import (
+    FORCE_OFF,
+    GAP_OUT,
+    MAX_OUT,
+    OFF,
+    POLICY,
+    AnalysisPeriod,
+    Detection,
+    ShownState,
+    SignalHistory,
+)
+from records.atspm.detectors import detector_numbers
 from records.atspm.event_codes import (
     FLASH_AUTOMATIC,
     FLASH_OTHER,
@@ -26,17 +38,6 @@ from records.atspm.event_codes import (
     Event,
 )
 from records.atspm.phase_numbers import PhaseNumbers
-from records.atspm.timeline import (
-    FORCE_OFF,
-    GAP_OUT,
-    MAX_OUT,
-    OFF,
-    POLICY,
-    Detection,
-    ShownState,
-    SignalTimeline,
-    Timeline,
-)
 
 TERMINATIONS = {GAP_OUT: Code.PHASE_GAP_OUT, MAX_OUT: Code.PHASE_MAX_OUT, FORCE_OFF: Code.PHASE_FORCE_OFF}
 GREEN, YELLOW, RED, DARK = "green", "yellow", "red", "dark"
@@ -56,32 +57,32 @@ class SignalEvents:
 
 
 def signal_events(
-    timeline: Timeline,
+    period: AnalysisPeriod,
     phases: Mapping[str, PhaseNumbers],
-    loops: Sequence[Detector] = (),
+    detectors: Sequence[Detector] = (),
     programs: Mapping[str, Sequence[Program]] | None = None,
 ) -> list[SignalEvents]:
-    """The events of every signal of a timeline.
+    """The events of every signal of a period.
 
     Args:
-        timeline: what was shown, and why.
-        phases: by signal, for all signals of the timeline.
-        loops: the detectors.
+        period: what was shown, and why.
+        phases: by signal, for all signals of the period.
+        detectors: those whose detections the period has.
         programs: by signal, its programs; without them no cycle length and no cause of the end of a program's green is
             known.
     """
-    loop_of = {loop.id: loop for loop in loops}
-    number_of = detectors.numbers(loops)
+    detector_of = {detector.id: detector for detector in detectors}
+    number_of = detector_numbers(detectors)
     detections: dict[str, list[Detection]] = {}
-    for detection in _alternating(timeline.detections):
-        if detection.detector in loop_of:
-            detections.setdefault(loop_of[detection.detector].signal, []).append(detection)
-    begin_ms, end_ms = _ms(timeline.begin_s), _ms(timeline.end_s)
+    for detection in _alternating(period.detections):
+        if detection.detector in detector_of:
+            detections.setdefault(detector_of[detection.detector].signal, []).append(detection)
+    begin_ms, end_ms = _ms(period.begin_s), _ms(period.end_s)
     result = []
-    for signal in timeline.signals:
+    for signal in period.signals:
         own = detections.get(signal.signal, [])
         made = [
-            *_phases(signal, phases[signal.signal], loop_of, own, (programs or {}).get(signal.signal, ())),
+            *_phases(signal, phases[signal.signal], detector_of, own, (programs or {}).get(signal.signal, ())),
             *_pedestrian_calls(signal, phases[signal.signal]),
             *(_detector(detection, number_of[detection.detector]) for detection in own),
             *_patterns(signal, (programs or {}).get(signal.signal, ())),
@@ -89,7 +90,7 @@ def signal_events(
             *_policy(signal),
         ]
         events = tuple(sorted(event for event in made if begin_ms <= event.time_ms < end_ms))
-        result.append(SignalEvents(signal.signal, events, tuple(validity.notes(timeline, signal, events))))
+        result.append(SignalEvents(signal.signal, events, tuple(validity.notes(period, signal, events))))
     return result
 
 
@@ -107,9 +108,9 @@ def _alternating(detections: Iterable[Detection]) -> Iterator[Detection]:
 
 
 def _phases(
-    signal: SignalTimeline,
+    signal: SignalHistory,
     phases: PhaseNumbers,
-    loop_of: Mapping[str, Detector],
+    detector_of: Mapping[str, Detector],
     detections: Sequence[Detection],
     programs: Sequence[Program],
 ) -> Iterator[Event]:
@@ -119,9 +120,10 @@ def _phases(
     ends_ms = [_ms(shown.begin_s) for shown in signal.states if not set(shown.state).isdisjoint("gGoO")]
     presence: dict[int, list[Detection]] = {}
     for detection in detections:
-        loop = loop_of[detection.detector]
-        if loop.function == PRESENCE and loop.stop_lane in phases.phase_of_lane:
-            presence.setdefault(phases.phase_of_lane[loop.stop_lane], []).append(detection)
+        detector = detector_of[detection.detector]
+        phase_number = phases.phase_of_lane.get(detector.stop_lane)
+        if detector.function == PRESENCE and phase_number is not None:
+            presence.setdefault(phase_number, []).append(detection)
     for phase in phases.phases:
         if phase.links:
             colours = phase_colours(signal.states, phase.links)
@@ -196,7 +198,7 @@ def _walks(phase: int, colours: Colours) -> Iterator[Event]:
 
 
 def _calls(phase: int, colours: Colours, presence: Sequence[Detection]) -> Iterator[Event]:
-    """Vehicle calls: registered when a presence loop is occupied without green, dropped by green, or when all loops are
+    """Vehicle calls: registered when a presence detector is occupied without green, dropped by green, or when all are
     free."""
     # at the same moment the colour counts first, as readers sort the events
     changes: list[tuple[int, int, str | Detection]] = [(time_ms, 0, colour) for time_ms, colour in colours]
@@ -217,7 +219,7 @@ def _calls(phase: int, colours: Colours, presence: Sequence[Detection]) -> Itera
             yield Event(time_ms, Code.PHASE_CALL_REGISTERED if waits else Code.PHASE_CALL_DROPPED, phase)
 
 
-def _pedestrian_calls(signal: SignalTimeline, phases: PhaseNumbers) -> Iterator[Event]:
+def _pedestrian_calls(signal: SignalHistory, phases: PhaseNumbers) -> Iterator[Event]:
     phase_of = {link: phase.number for phase in phases.phases for link in phase.walk_links}
     for call in signal.pedestrian_calls:
         if call.link in phase_of:
@@ -228,7 +230,7 @@ def _detector(detection: Detection, number: int) -> Event:
     return Event(_ms(detection.time_s), Code.DETECTOR_ON if detection.is_on else Code.DETECTOR_OFF, number)
 
 
-def _patterns(signal: SignalTimeline, programs: Sequence[Program]) -> Iterator[Event]:
+def _patterns(signal: SignalHistory, programs: Sequence[Program]) -> Iterator[Event]:
     """Pattern, cycle length and offset. A pattern is a program's place among the signal's programs, in order of their
     ids."""
     by_id = {program.id: program for program in programs}
@@ -257,12 +259,14 @@ def _patterns(signal: SignalTimeline, programs: Sequence[Program]) -> Iterator[E
         yield Event(time_ms, Code.OFFSET_CHANGE, min(offset_s, MAX_BYTE))
 
 
-def _flash(signal: SignalTimeline) -> Iterator[Event]:
+def _flash(signal: SignalHistory) -> Iterator[Event]:
     """Dark (state O, or control mode off) and flashing yellow (state o) of the whole signal, and their ends."""
     changes: list[tuple[int, int, ShownState | str]] = [(_ms(shown.begin_s), 0, shown) for shown in signal.states]
     changes += [(_ms(change.begin_s), 1, change.mode) for change in signal.modes]
     changes.sort(key=lambda change: change[:2])
-    state, mode, status = "", "", NOT_FLASH
+    state = ""
+    mode = ""
+    status = NOT_FLASH
     moments = [time_ms for time_ms, _, _ in changes]
     for k, (time_ms, _, change) in enumerate(changes):
         if isinstance(change, str):
@@ -281,7 +285,7 @@ def _flash(signal: SignalTimeline) -> Iterator[Event]:
             yield Event(time_ms, Code.FLASH_STATUS, status)
 
 
-def _policy(signal: SignalTimeline) -> Iterator[Event]:
+def _policy(signal: SignalHistory) -> Iterator[Event]:
     """The special function that is on in control mode policy."""
     is_on = False
     for change in signal.modes:

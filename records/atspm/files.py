@@ -20,11 +20,11 @@ from city import whole_files
 from city.errors import InputError
 from city.printable import printable
 from controller.recording.detectors import Detector
-from records.atspm import detectors
+from records.atspm.analysis_period import AnalysisPeriod
+from records.atspm.detectors import detector_numbers
 from records.atspm.event_codes import Event
 from records.atspm.events import SignalEvents
 from records.atspm.phase_numbers import PhaseNumbers
-from records.atspm.timeline import Timeline
 
 REMEDY = "pass another folder"
 NO_NOTES = "All rules of readers hold.\n"
@@ -46,20 +46,20 @@ def device_numbers(phases: Mapping[str, PhaseNumbers]) -> dict[str, int]:
 
 def write(
     folder: Path,
-    timeline: Timeline,
+    period: AnalysisPeriod,
     events: Iterable[SignalEvents],
     phases: Mapping[str, PhaseNumbers],
-    loops: Sequence[Detector] = (),
+    detectors: Sequence[Detector] = (),
     notes: Sequence[str] = (),
 ) -> Written:
     """Write all files into a folder, which is created. Raises InputError.
 
     Args:
         folder: the folder.
-        timeline: what the events were made from: it has the date.
+        period: what the events were made from: it has the date.
         events: of `signal_events`; taken one by one.
         phases: of all signals of the network, so that a signal has the same device number in every export.
-        loops: the detectors.
+        detectors: those of detectors.csv.
         notes: first lines of notes.txt, such as what is not known.
     """
     try:
@@ -74,33 +74,33 @@ def write(
         writer.writerow(["TimeStamp", "DeviceId", "EventId", "Parameter"])
         for own in events:
             device = devices[own.signal]
-            writer.writerows(_row(timeline, event, device) for event in own.events)
+            writer.writerows(_row(period, event, device) for event in own.events)
             paths.append(folder / f"device-{device}.xml")
-            _write_maxtime(paths[-1], timeline, own, device, phases[own.signal])
+            _write_maxtime(paths[-1], period, own, device, phases[own.signal])
             rules += [f"device {device}, signal {printable(own.signal)}, {note}" for note in own.notes]
-    _write_detectors(paths[1], [loop for loop in loops if loop.signal in phases], phases, devices)
+    _write_detectors(paths[1], [detector for detector in detectors if detector.signal in phases], phases, devices)
     _write_phases(paths[2], phases, devices)
     notes = (*map(printable, notes), *rules)
     whole_files.write(paths[3], "".join(f"{note}\n" for note in notes) + ("" if rules else NO_NOTES), REMEDY)
     return Written(tuple(paths), notes)
 
 
-def _row(timeline: Timeline, event: Event, device: int) -> tuple[str, int, int, int]:
+def _row(period: AnalysisPeriod, event: Event, device: int) -> tuple[str, int, int, int]:
     """A row of events.csv."""
-    return timeline.time(event.time_ms).isoformat(" ", "milliseconds"), device, int(event.code), event.parameter
+    return period.time(event.time_ms).isoformat(" ", "milliseconds"), device, int(event.code), event.parameter
 
 
 def _write_detectors(
-    path: Path, loops: Sequence[Detector], phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]
+    path: Path, detectors: Sequence[Detector], phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]
 ) -> None:
-    numbers = detectors.numbers(loops)
+    numbers = detector_numbers(detectors)
     with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["DeviceId", "Phase", "Parameter", "Function"])
-        for loop in loops:
-            phase = phases[loop.signal].phase_of_lane.get(loop.stop_lane)
+        for detector in detectors:
+            phase = phases[detector.signal].phase_of_lane.get(detector.stop_lane)
             if phase is not None:
-                writer.writerow([devices[loop.signal], phase, numbers[loop.id], loop.function])
+                writer.writerow([devices[detector.signal], phase, numbers[detector.id], detector.function])
 
 
 def _write_phases(path: Path, phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]) -> None:
@@ -112,9 +112,9 @@ def _write_phases(path: Path, phases: Mapping[str, PhaseNumbers], devices: Mappi
                 writer.writerow([number, signal, phase.number, phase.description])
 
 
-def _write_maxtime(path: Path, timeline: Timeline, own: SignalEvents, device: int, phases: PhaseNumbers) -> None:
+def _write_maxtime(path: Path, period: AnalysisPeriod, own: SignalEvents, device: int, phases: PhaseNumbers) -> None:
     """Write events as MAXTIME's own log: elements `Event` in `EventResponses/EventResponse`."""
-    begin = timeline.time(round(timeline.begin_s * 1000))
+    begin = period.time(round(period.begin_s * 1000))
     in_use = ",".join(str(phase.number) for phase in phases.phases)
     with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8") as file:
         file.write(
@@ -124,7 +124,7 @@ def _write_maxtime(path: Path, timeline: Timeline, own: SignalEvents, device: in
         )
         for number, event in enumerate(own.events, 1):
             file.write(
-                f'<Event ID="{number}" TimeStamp="{_maxtime(timeline.time(event.time_ms))}" '
+                f'<Event ID="{number}" TimeStamp="{_maxtime(period.time(event.time_ms))}" '
                 f'EventTypeID="{int(event.code)}" Parameter="{event.parameter}"/>\n'
             )
         file.write("</EventResponse></EventResponses>\n")

@@ -1,16 +1,14 @@
-"""A timeline and readings from a record: what its signals showed, what controlled them, and what was read of their
-lanes.
+"""Signals over an analysis period, from a record: what they showed, what controlled them, what was read of their lanes.
 
-shown states      from the steps; a hole of the record is control mode lost
-control modes     from the TLs' steps and operators' commands; fallback if max-pressure or greedy drove in the place of
-policies programs          while signals were handed to them; none while the controller set the states causes
-max-out for a green that the safety rules ended at its maximum queues            halting vehicles, whenever the TL was
-due volumes           counted vehicles, else the flow of single vehicles on their lanes after Edie: the way that they
-drive in a time,
-                  divided by the lane's length (dialect street, driver greedy)
-detectors         occupied while a vehicle is on them: from entries and exits, of runs in which SUMO had loaded
-detectors; free
-                  after a hole of the record, until a vehicle enters
+shown states   from the steps; a hole of the record is control mode lost
+control modes  from the TLs' steps and operators' commands; fallback if max-pressure or greedy drove
+programs       while signals were handed to them; none while the controller set the states
+causes         max-out for a green that the safety rules ended at its maximum
+queues         halting vehicles, whenever the TL was due
+volumes        counted vehicles, else the flow of single vehicles on their lanes after Edie: the way that they drive
+               in a time, divided by the lane's length (dialect street, driver greedy)
+detectors      occupied while a vehicle is on them: from entries and exits, of runs in which SUMO had loaded
+               detectors; free after a hole of the record, until a vehicle enters
 
 Edie, "Discussion of traffic stream measurements and definitions", 1963.
 """
@@ -21,10 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from city.config import City
 from city.errors import InputError
-from city.network import Program
+from city.network import Program, StreetNetwork
 from city.sumo_files import time_text
 from controller.recording.detectors import Detector
 from controller.recording.record_writer import NS
@@ -32,23 +31,23 @@ from controller.recording.run_start import RunStart
 from controller.recording.sentences import mode_name
 from protos import record_pb2 as record
 from records.atspm import phase_numbers
-from records.atspm.occupancy import Occupancy
-from records.atspm.phase_numbers import PhaseNumbers
-from records.atspm.readings import LaneReading, SignalReadings, VehicleReading
-from records.atspm.spool import Series, Spool
-from records.atspm.timeline import (
+from records.atspm.analysis_period import (
     FALLBACK,
     LOST,
     MAX_OUT,
     MODES,
     POLICY,
+    AnalysisPeriod,
     GreenEnd,
     ModeChange,
     ProgramChange,
     ShownState,
-    SignalTimeline,
-    Timeline,
+    SignalHistory,
 )
+from records.atspm.detections import DetectionCollector
+from records.atspm.phase_numbers import PhaseNumbers
+from records.atspm.readings import LaneReading, SignalReadings, VehicleReading
+from records.atspm.spool import Series, Spool
 from records.record_reader import RecordedStep, RecordReader
 from records.recorded_run import start_of
 from records.run_files import RunReader
@@ -59,65 +58,63 @@ AFTER_HOLE_S = 0.001
 """Control mode lost lasts so much longer than a hole, because why the greens in it ended is not known."""
 MAX_GAP_S = 60.0
 """A longer time between two readings of single vehicles is not counted as flow."""
+Change = TypeVar("Change", ModeChange, ProgramChange)
 NO_DETECTORS = "SUMO had loaded no detectors of greenserve detectors for these signals, so there are no detector events"
 
 
 @dataclass(frozen=True)
-class RecordedSignals:
-    """The signals of a record."""
+class ObservedSignals:
+    """Signals over an analysis period, and what was read of them."""
 
-    run: RunStart
-    timeline: Timeline
+    street: StreetNetwork
+    period: AnalysisPeriod
     phases: dict[str, PhaseNumbers]
     """By signal, for all signals of the network."""
-    programs: dict[str, tuple[Program, ...]]
+    programs: dict[str, tuple[Program, ...]] = field(default_factory=dict)
     """By recorded signal."""
-    readings: dict[str, SignalReadings]
+    readings: dict[str, SignalReadings] = field(default_factory=dict)
     """By recorded signal."""
-    names: dict[str, str]
+    names: dict[str, str] = field(default_factory=dict)
     """By recorded signal, its TL and its id."""
-    detectors: tuple[Detector, ...]
-    notes: tuple[str, ...]
+    detectors: tuple[Detector, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def read(
-    reader: RunReader,
-    city: City | None = None,
-    zero: datetime | None = None,
-    tls: Iterable[str] | None = None,
-    from_s: float | None = None,
-    to_s: float | None = None,
-    vehicles_s: float = 0.0,
-) -> RecordedSignals:
+@dataclass(frozen=True)
+class Selection:
+    """The part of a record whose signals are read."""
+
+    tls: frozenset[str] | None = None
+    """None: all."""
+    from_s: float = -math.inf
+    """First simulated second."""
+    to_s: float = math.inf
+    """End of the time, in simulated seconds."""
+    vehicles_s: float = 0.0
+    """Time from the begin of which single vehicles are kept."""
+    city: City | None = None
+    """The city whose phase numbers count; None: those with which the run was recorded."""
+    zero: datetime | None = None
+    """Local date and time of simulated second 0; None: midnight of the day (UTC) on which the run began."""
+
+
+EVERYTHING = Selection()
+
+
+def read(reader: RunReader, selection: Selection = EVERYTHING) -> ObservedSignals:
     """The signals of a record.
-
-    Args:
-        reader: the record.
-        city: whose phase numbers count; None: those with which the run was recorded.
-        zero: local date and time of simulated second 0; None: midnight of the day (UTC) on which the run began.
-        tls: those to read; None: all.
-        from_s: first simulated second; None: the record's first.
-        to_s: end of the time, in simulated seconds; None: the record's end.
-        vehicles_s: time from the begin of which single vehicles are kept.
 
     Raises InputError if the record's network or the phase numbers cannot be read, or no signal is recorded in that
     time.
     """
-    steps, zero = collect(reader, city, zero, tls, from_s, to_s, vehicles_s)
+    steps, zero = collect(reader, selection)
     return steps.recorded(zero, reader.missing)
 
 
 def collect(
-    reader: RunReader,
-    city: City | None = None,
-    zero: datetime | None = None,
-    tls: Iterable[str] | None = None,
-    from_s: float | None = None,
-    to_s: float | None = None,
-    vehicles_s: float = 0.0,
-    spool: Spool | None = None,
+    reader: RunReader, selection: Selection = EVERYTHING, spool: Spool | None = None
 ) -> "tuple[StepCollector, datetime]":
-    """The steps of a record, and the local date and time of second 0. Arguments and errors are those of `read`.
+    """The steps of a record, and the local date and time of second 0. Errors are those of `read`.
 
     `spool`: keeps states and detections in a file, for a record that does not fit into memory; readings of lanes are
     left out.
@@ -125,16 +122,12 @@ def collect(
     path = reader.files[0].path
     with RecordReader(path) as file:
         run = start_of(path, file.city, file.attachments)
-    street = run.street
-    phases = phase_numbers.of_city(city, street) if city is not None else _recorded_phases(path, run)
-    if zero is None:
-        zero = datetime.fromtimestamp(reader.city.begin_unix_ns / NS, UTC).replace(
-            hour=0, minute=0, second=0, microsecond=0, tzinfo=None
-        )
-    chosen = None if tls is None else set(tls)
-    steps = StepCollector(run, phases, chosen, from_s, to_s, vehicles_s, spool)
-    for recorded in reader.steps(chosen):
-        if to_s is not None and recorded.step.at_s >= to_s and steps.end_s >= to_s:
+    city = selection.city
+    phases = phase_numbers.of_city(city, run.street) if city is not None else _recorded_phases(path, run)
+    begin = datetime.fromtimestamp(reader.city.begin_unix_ns / NS, UTC)
+    steps = StepCollector(run, phases, selection, spool)
+    for recorded in reader.steps(selection.tls):
+        if selection.to_s <= min(recorded.step.at_s, steps.end_s):
             break
         try:
             steps.add(recorded)
@@ -142,7 +135,7 @@ def collect(
             raise InputError(f"{path}: its times are out of order: {error}; record the run again") from None
     if not steps.begin_s < steps.end_s:
         raise InputError(f"{path}: has no shown state of these TLs at that time; see greenserve record info")
-    return steps, zero
+    return steps, selection.zero or datetime(begin.year, begin.month, begin.day)
 
 
 class OutOfOrder(ValueError):
@@ -159,7 +152,7 @@ def programs_of(run: RunStart, signal: str) -> tuple[Program, ...]:
 
 @dataclass
 class _Signal:
-    """What is known of a signal so far."""
+    """A signal's history and readings, so far."""
 
     id: str
     tl: str
@@ -182,16 +175,7 @@ class _Signal:
         self.green_ends = Series[GreenEnd](spool)
 
     def set_mode(self, begin_s: float, mode: str) -> None:
-        while (newest := self.modes.newest) is not None and newest.begin_s >= begin_s:
-            self.modes.remove_newest()
-        if newest is None or newest.mode != mode:
-            self.modes.append(ModeChange(begin_s, mode))
-
-    def set_program(self, begin_s: float, program: str | None) -> None:
-        while (newest := self.programs.newest) is not None and newest.begin_s >= begin_s:
-            self.programs.remove_newest()
-        if newest is None or newest.program != program:
-            self.programs.append(ProgramChange(begin_s, program))
+        _append_change(self.modes, ModeChange(begin_s, mode))
 
     def add_green_end(self, time_s: float, cause: str) -> None:
         """Raises OutOfOrder."""
@@ -200,10 +184,18 @@ class _Signal:
             raise OutOfOrder(f"{self.id}: green_ends: {time_s} s comes after {newest.time_s} s")
         self.green_ends.append(GreenEnd(time_s, cause))
 
-    def timeline(self) -> SignalTimeline:
-        return SignalTimeline(
+    def history(self) -> SignalHistory:
+        return SignalHistory(
             self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), tuple(self.green_ends)
         )
+
+
+def _append_change(series: "Series[Change]", change: Change) -> None:
+    """Append a change in the place of those at its time and later, unless nothing changes."""
+    while (newest := series.newest) is not None and newest.begin_s >= change.begin_s:
+        series.remove_newest()
+    if newest is None or replace(newest, begin_s=change.begin_s) != change:
+        series.append(change)
 
 
 def _recorded_phases(path: Path, run: RunStart) -> dict[str, PhaseNumbers]:
@@ -224,45 +216,46 @@ class StepCollector:
         self,
         run: RunStart,
         phases: Mapping[str, PhaseNumbers],
-        tls: set[str] | None,
-        from_s: float | None,
-        to_s: float | None,
-        vehicles_s: float,
+        selection: Selection,
         spool: Spool | None = None,
     ) -> None:
         """`phases`: of every signal of the network; the other arguments are those of `collect`."""
-        self._run, self._phases = run, phases
+        self._run = run
+        self._phases = phases
+        self._selection = selection
         self._tls = [contract.tl for contract in run.contracts]
         self._lanes = run.tracked_lanes()
         self._outflow = {self._lanes.row[lane]: k for k, lane in enumerate(self._lanes.outflow_lanes)}
         self._length_m = [run.street.lane_length_m[lane] for lane in self._lanes.lanes]
         self._has_driver = run.driver is not None
-        self._from_s, self._to_s, self._vehicles_s = from_s, to_s, vehicles_s
         self._has_readings = spool is None
         self._rows: dict[tuple[str, ...], list[int]] = {}
-        self.begin_s = self.end_s = -math.inf if from_s is None else from_s
+        self.begin_s = self.end_s = selection.from_s
         self._shown_s: float | None = None
         """End of the newest shown state."""
         self.holes: list[str] = []
-        self._occupancy = Occupancy(run.detectors, spool)
-        self.signals: dict[str, _Signal] = {}
+        self._detections = DetectionCollector(run.detectors, spool)
         self._of_tl: dict[str, list[_Signal]] = {}
         number_of_states = {signal: k for k, signal in enumerate(run.start.signals)}
         for contract in run.contracts:
-            if tls is not None and contract.tl not in tls:
-                continue
-            read_lanes = set(self._lanes.lanes_of[contract.tl])
-            for signal in contract.signal_ids:
-                lanes: dict[int, list[int]] = {}
-                for lane, phase in phases[signal].phase_of_lane.items():
-                    if lane in read_lanes or lane in self._lanes.vehicle_lanes_of.get(contract.tl, ()):
-                        lanes.setdefault(phase, []).append(self._lanes.row[lane])
-                rows = [row for own in lanes.values() for row in own]
-                uses_flow = not all(row in self._outflow for row in rows) and set(
-                    self._lanes.vehicle_lanes_of.get(contract.tl, ())
-                ) >= {self._lanes.lanes[row] for row in rows}
-                self.signals[signal] = _Signal(signal, contract.tl, number_of_states[signal], lanes, uses_flow, spool)
-                self._of_tl.setdefault(contract.tl, []).append(self.signals[signal])
+            if selection.tls is None or contract.tl in selection.tls:
+                self._of_tl[contract.tl] = [
+                    self._signal(signal, contract.tl, number_of_states[signal], spool) for signal in contract.signal_ids
+                ]
+        self.signals = {signal.id: signal for signals in self._of_tl.values() for signal in signals}
+
+    def _signal(self, signal: str, tl: str, number_of_states: int, spool: Spool | None) -> _Signal:
+        # lanes of which single vehicles are read
+        single = set(self._lanes.vehicle_lanes_of.get(tl, ()))
+        read_lanes = single.union(self._lanes.lanes_of[tl])
+        rows: dict[int, list[int]] = {}
+        for lane, phase in self._phases[signal].phase_of_lane.items():
+            if lane in read_lanes:
+                rows.setdefault(phase, []).append(self._lanes.row[lane])
+        own = {row for rows_of_phase in rows.values() for row in rows_of_phase}
+        is_counted = own <= self._outflow.keys()
+        uses_flow = not is_counted and single.issuperset(self._lanes.lanes[row] for row in own)
+        return _Signal(signal, tl, number_of_states, rows, uses_flow, spool)
 
     def add(self, recorded: RecordedStep) -> None:
         """Add a step; steps are in order."""
@@ -276,7 +269,7 @@ class StepCollector:
                     signal.set_mode(begin_s, mode)
         for shown in step.shown:
             self._add_shown(shown)
-        self._occupancy.add(step.detectors)
+        self._detections.add(step.detectors)
         for command in step.commands:
             for signal in self._of_tl.get(command.tl, ()):
                 signal.set_mode(step.at_s, self._mode(command.mode))
@@ -287,21 +280,21 @@ class StepCollector:
         if step.due and self._has_readings and self._is_inside(step.at_s):
             self._add_readings(step)
 
-    def timeline(self, zero: datetime, signals: Iterable[str] | None = None) -> Timeline:
-        """What signals showed in the steps so far. `signals`: None for all."""
+    def period(self, zero: datetime, signals: Iterable[str] | None = None) -> AnalysisPeriod:
+        """The analysis period of the steps so far. `signals`: None for all."""
         names = tuple(self.signals) if signals is None else tuple(signals)
-        own = tuple(self.signals[name].timeline() for name in names)
-        return Timeline(self.begin_s, self.end_s, zero, own, tuple(self._occupancy.detections(names)))
+        own = tuple(self.signals[name].history() for name in names)
+        return AnalysisPeriod(self.begin_s, self.end_s, zero, own, tuple(self._detections.detections(names)))
 
     def recorded(
         self, zero: datetime, missing: Iterable[str] = (), signals: Iterable[str] | None = None
-    ) -> RecordedSignals:
+    ) -> ObservedSignals:
         """The signals of the steps so far.
 
         Args:
             zero: local date and time of simulated second 0.
             missing: what else is missing of the record.
-            signals: those of the timeline; None for all.
+            signals: those of the period; None for all.
         """
         run = self._run
         detectors = tuple(detector for detector in run.detectors if detector.signal in self.signals)
@@ -310,9 +303,9 @@ class StepCollector:
             notes.append(f"{run.driver} drove in the place of the policies: its time is control mode {FALLBACK}")
         if any(signal.uses_flow for signal in self.signals.values()):
             notes.append("volumes of TLs whose single vehicles are read are their flow (Edie), not counts")
-        return RecordedSignals(
-            run,
-            self.timeline(zero, signals),
+        return ObservedSignals(
+            run.street,
+            self.period(zero, signals),
             dict(self._phases),
             {name: programs_of(run, name) for name in self.signals},
             {name: signal.readings for name, signal in self.signals.items()},
@@ -322,7 +315,7 @@ class StepCollector:
         )
 
     def _is_inside(self, time_s: float) -> bool:
-        return (self._from_s is None or time_s >= self._from_s) and (self._to_s is None or time_s <= self._to_s)
+        return self._selection.from_s <= time_s <= self._selection.to_s
 
     def _mode(self, mode: "record.TlStep.ControlMode") -> str:
         name = mode_name(mode)
@@ -336,7 +329,7 @@ class StepCollector:
         elif shown.begin_s > self._shown_s + HOLE_S:
             self._add_hole(self._shown_s, shown.begin_s)
         self._shown_s = shown.end_s
-        self.end_s = max(self.end_s, shown.end_s if self._to_s is None else min(shown.end_s, self._to_s))
+        self.end_s = max(self.end_s, min(shown.end_s, self._selection.to_s))
         for signal in self.signals.values():
             # a signal has a few states, each of which is shown many times
             state = (
@@ -348,7 +341,7 @@ class StepCollector:
 
     def _add_hole(self, begin_s: float, end_s: float) -> None:
         self.holes.append(f"nothing is recorded from {time_text(begin_s)} to {time_text(end_s)}")
-        self._occupancy.end_all(begin_s)
+        self._detections.end_all(begin_s)
         for signal in self.signals.values():
             newest = signal.modes.newest
             signal.set_mode(begin_s, LOST)
@@ -359,7 +352,8 @@ class StepCollector:
         for states in tl_step.states:
             for command in states.commands:
                 if command.signal == signal.id:
-                    signal.set_program(states.at_s, None if command.state else command.program)
+                    program = None if command.state else command.program
+                    _append_change(signal.programs, ProgramChange(states.at_s, program))
             for override in states.overrides:
                 if override.signal == signal.id and override.reason == record.TlStep.MAX_GREEN:
                     signal.add_green_end(states.at_s, MAX_OUT)
@@ -383,7 +377,7 @@ class StepCollector:
             for signal in self._of_tl.get(tl, ()):
                 self._add_lanes(signal, step, {**count, **vehicles}, {**waiting, **halting}, driven)
             # once, if the TL has several signals
-            for signal in self._of_tl.get(tl, ())[:1] if step.at_s < self.begin_s + self._vehicles_s else ():
+            for signal in self._of_tl.get(tl, ())[:1] if step.at_s < self.begin_s + self._selection.vehicles_s else ():
                 signal.readings.vehicles.extend(self._vehicles_of(signal, step))
                 signal.readings.vehicle_times_s.append(step.at_s)
 

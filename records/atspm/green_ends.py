@@ -1,6 +1,6 @@
-"""Why a signal's greens ended: force-off, max-out or gap-out, or None if it is not known.
+"""Causes of the ends of greens: force-off, max-out or gap-out, or None if it is not known.
 
-a `GreenEnd` of the timeline              its cause
+a `GreenEnd` of the period              its cause
 control mode off or lost                  not known
 control mode policy or hold               force-off: the policy ended it
 a client sets the states                  force-off: max-pressure, the operator or a plan ended it
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from city.network import Program
-from records.atspm.timeline import (
+from records.atspm.analysis_period import (
     FORCE_OFF,
     GAP_OUT,
     HOLD,
@@ -26,14 +26,14 @@ from records.atspm.timeline import (
     OFF,
     POLICY,
     ShownState,
-    SignalTimeline,
+    SignalHistory,
 )
 
 STATIC, ACTUATED = "static", "actuated"
 TOLERANCE_S = 1e-3
 
 
-def causes(signal: SignalTimeline, programs: Sequence[Program]) -> dict[int, str]:
+def causes(signal: SignalHistory, programs: Sequence[Program]) -> dict[int, str]:
     """By millisecond at which a new state begins, why the greens that end there do; without those that are not known.
 
     Args:
@@ -57,7 +57,7 @@ def causes(signal: SignalTimeline, programs: Sequence[Program]) -> dict[int, str
                 cause = FORCE_OFF
             elif at >= 0:
                 program = by_id.get(signal.programs[at].program or "")
-                # the first state may have begun before the timeline, or under another program
+                # the first state may have begun before the period, or under another program
                 has_begun_here = k > 0 and changes[at] <= before.begin_s
                 cause = _cause(program, before, after, has_begun_here)
         if cause is not None:
@@ -66,7 +66,7 @@ def causes(signal: SignalTimeline, programs: Sequence[Program]) -> dict[int, str
 
 
 def _cause(program: Program | None, before: ShownState, after: ShownState, has_begun_here: bool) -> str | None:
-    """Why a running program went from one state to another."""
+    """The cause for which a running program went from one state to another."""
     if program is None:
         return None
     if program.type == STATIC:

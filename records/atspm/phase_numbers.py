@@ -1,10 +1,10 @@
 """Phase numbers of a signal's movements, after NEMA's eight phases, from the directions of its approaches.
 
-    through 2, 4, 6, 8    the approaches, clockwise by the side from which they come; 2 and 6 are the main street
-    left 1, 3, 5, 7       opposite the through movement that they cross: 1 crosses 2, 3 crosses 4, 5 crosses 6, 7
-    crosses 8 right                 with the through movement of its approach crossing              with the through
-    movement beside which it leads, on that movement's right-hand side 9 to 16               a fifth approach and
-    further ones: through 10, 12, 14, 16, their left turns 9, 11, 13, 15
+    through 2, 4, 6, 8   the approaches, clockwise by the side from which they come; 2 and 6 are the main street
+    left 1, 3, 5, 7      opposite the through movement that they cross: 1 crosses 2, 3 crosses 4, and so on
+    right                with the through movement of its approach
+    crossing             with the through movement beside which it leads, on that movement's right-hand side
+    9 to 16              a fifth approach and further ones: through 10, 12, 14, 16, their left turns 9, 11, 13, 15
 
 The main street has the most lanes, then the fastest ones; of its two directions, phase 2 goes north or east.
 https://ops.fhwa.dot.gov/publications/fhwahop08024/chapter4.htm describes the numbering.
@@ -35,7 +35,7 @@ _TURNS = {"s": THROUGH, "l": LEFT, "L": LEFT, "r": RIGHT, "R": RIGHT}
 
 
 @dataclass(frozen=True)
-class Phase:
+class NemaPhase:
     """One phase of a signal."""
 
     number: int
@@ -52,7 +52,7 @@ class PhaseNumbers:
     """The phases of a signal."""
 
     signal: str
-    phases: tuple[Phase, ...]
+    phases: tuple[NemaPhase, ...]
     """In order of their numbers."""
     phase_of_lane: dict[str, int]
     """Incoming vehicle lane -> the phase of its through movement, else of its left turn, else of its right turn."""
@@ -112,29 +112,30 @@ def of_tls(
                 )
             for signal in owners:
                 of_signal.setdefault(signal, {})[name] = number
-    return {
-        name: number_phases(
-            signal, of_signal.get(name, {}), f"{where}: signal {name}: [tl.{tl_of_signal.get(name, 'NAME')}] phases"
-        )
-        for name, signal in sorted(street.signals.items())
-    }
+    phases = {}
+    for signal, network in sorted(street.signals.items()):
+        try:
+            phases[signal] = number_phases(network, of_signal.get(signal, {}))
+        except InputError as error:
+            tl = tl_of_signal.get(signal, "NAME")
+            raise InputError(f"{where}: signal {signal}: [tl.{tl}] phases: {error}") from None
+    return phases
 
 
-def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}, where: str = "phases") -> PhaseNumbers:
+def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}) -> PhaseNumbers:
     """The phases of a signal.
 
     Args:
         signal: the signal.
         stated: numbers that take precedence, by `ROAD` (its through movement and what goes with it), `ROAD:left`,
             `ROAD:right` or `ROAD:crossing`.
-        where: where they are written, at the beginning of an error line.
 
     Raises:
         InputError: there are more approaches than phases, or two approaches have the same number and it is not stated
             for both.
     """
     approaches = _approaches(signal)
-    through = _through_numbers(approaches, stated, where)
+    through = _through_numbers(approaches, stated)
     kinds = _kinds(signal)
     number_of: dict[str, int] = {}
     for road, number in through.items():
@@ -142,7 +143,7 @@ def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}, where: 
         for kind in kinds[road] - {THROUGH}:
             beside = LEFT_BESIDE.get(number, number) if kind == LEFT and THROUGH in kinds[road] else number
             number_of[_name(road, kind)] = stated.get(_name(road, kind), beside)
-    _check_unique(number_of, stated, where)
+    _check_unique(number_of, stated)
     links: dict[int, set[int]] = {}
     primary: dict[int, set[int]] = {}
     walk: dict[int, set[int]] = {}
@@ -165,7 +166,7 @@ def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}, where: 
             text = f"{movement.road} {_compass(heading[movement.road])} {kind}"
             descriptions.setdefault(number, {})[text] = None
     phases = tuple(
-        Phase(
+        NemaPhase(
             number,
             tuple(sorted(primary.get(number) or links.get(number) or ())),
             tuple(sorted(walk.get(number) or ())),
@@ -192,7 +193,7 @@ def _approaches(signal: SignalNetwork) -> list[_Approach]:
     return [_Approach(road, heading[road], len(lanes[road]), speed[road]) for road in sorted(lanes)]
 
 
-def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int], where: str) -> dict[str, int]:
+def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int]) -> dict[str, int]:
     """By road, the number of its through movement. Raises InputError."""
     if not approaches:
         return {}
@@ -217,7 +218,7 @@ def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int],
     numbers.update((road, number) for road, number in stated.items() if road in numbers)
     if too_many := [road for road, number in numbers.items() if number > MAX_PHASE]:
         raise InputError(
-            f"{where}: the signal has {len(approaches)} approaches, more than there are phases: give {too_many[0]} the "
+            f"the signal has {len(approaches)} approaches, more than there are phases: give {too_many[0]} the "
             "phase of "
             f'another approach, both by name, such as {{ "{first.road}" = 2, "{too_many[0]}" = 2 }}'
         )
@@ -227,9 +228,7 @@ def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int],
 def _main_street(approach: _Approach, approaches: Sequence[_Approach]) -> tuple[int, float, int, str]:
     """Sort key of approaches: lanes and speed of their street with its opposite direction, then the direction."""
     opposite = [
-        other
-        for other in approaches
-        if abs((other.heading_deg - approach.heading_deg) % 360.0 - 180.0) <= MAX_OPPOSITE_DEG
+        other for other in approaches if 180.0 - angle_deg(other.heading_deg, approach.heading_deg) <= MAX_OPPOSITE_DEG
     ]
     lanes = approach.lanes + max((other.lanes for other in opposite), default=0)
     speed_mps = max(approach.speed_mps, max((other.speed_mps for other in opposite), default=0.0))
@@ -268,7 +267,7 @@ def _names(signal: SignalNetwork) -> set[str]:
     return names | {_name(road, CROSSING) for movement in crossings for road in movement.crossed_roads}
 
 
-def _check_unique(number_of: Mapping[str, int], stated: Mapping[str, int], where: str) -> None:
+def _check_unique(number_of: Mapping[str, int], stated: Mapping[str, int]) -> None:
     """Raise InputError if movements of two approaches have the same number, unless it is stated for both."""
     first: dict[int, str] = {}
     for name, number in number_of.items():
@@ -277,7 +276,7 @@ def _check_unique(number_of: Mapping[str, int], stated: Mapping[str, int], where
         is_stated, is_other_stated = ({text, text.partition(":")[0]} & stated.keys() for text in (name, other))
         if own_road == other_road or (is_stated and is_other_stated):
             continue
-        raise InputError(f"{where}: {other} and {name} both have phase {number}; give one of them another number")
+        raise InputError(f"{other} and {name} both have phase {number}; give one of them another number")
 
 
 def _crossing_number(
@@ -291,14 +290,14 @@ def _crossing_number(
         return SLOTS[0]
     for heading in (crossing.heading_deg - 90.0, crossing.heading_deg + 90.0):
         nearest = min(
-            approaches, key=lambda approach: (round(_angle(approach.heading_deg, heading)), through[approach.road])
+            approaches, key=lambda approach: (round(angle_deg(approach.heading_deg, heading)), through[approach.road])
         )
-        if _angle(nearest.heading_deg, heading) <= MAX_BESIDE_DEG:
+        if angle_deg(nearest.heading_deg, heading) <= MAX_BESIDE_DEG:
             return through[nearest.road]
-    return through[min(approaches, key=lambda approach: _angle(approach.heading_deg, crossing.heading_deg)).road]
+    return through[min(approaches, key=lambda approach: angle_deg(approach.heading_deg, crossing.heading_deg)).road]
 
 
-def _angle(a_deg: float, b_deg: float) -> float:
+def angle_deg(a_deg: float, b_deg: float) -> float:
     """The angle between two headings, 0 to 180 degrees."""
     return abs((a_deg - b_deg + 180.0) % 360.0 - 180.0)
 

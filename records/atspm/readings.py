@@ -1,4 +1,4 @@
-"""What a controller read of a signal's lanes, in the order of time: queues, volumes and single vehicles."""
+"""Readings of a signal's lanes by a controller, in the order of time: queues, volumes and single vehicles."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple

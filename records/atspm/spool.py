@@ -1,10 +1,10 @@
 """Series of items of which only the newest are in memory, and the others in a temporary file."""
 
+import contextlib
 import pickle
 import tempfile
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from city.errors import InputError
 
@@ -14,47 +14,40 @@ CHUNK_ITEMS = 64
 T = TypeVar("T")
 
 
-class Spool:
+class Spool(contextlib.AbstractContextManager["Spool"]):
     """A temporary file of chunks. It has no name, so that nothing remains of a killed process."""
 
     def __init__(self) -> None:
         """Raises InputError."""
-        try:
+        with _errors_as_input_errors():
             self._file = tempfile.TemporaryFile(prefix="greenserve-")  # noqa: SIM115 - closed at the end of the block
-        except OSError as error:
-            raise _unusable(error) from None
 
     def write(self, items: Sequence[Any]) -> int:
         """Write a chunk and return its place. Raises InputError."""
-        try:
+        with _errors_as_input_errors():
             place = self._file.seek(0, 2)
             pickle.dump(items, self._file, pickle.HIGHEST_PROTOCOL)
-        except OSError as error:
-            raise _unusable(error) from None
-        return place
+            return place
 
     def read(self, place: int) -> Any:
         """A chunk that was written in this process. Raises InputError."""
-        try:
+        with _errors_as_input_errors():
             self._file.seek(place)
             return pickle.load(self._file)
-        except OSError as error:
-            raise _unusable(error) from None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
-def _unusable(error: OSError) -> InputError:
-    folder = tempfile.gettempdir()
-    return InputError(
-        f"{folder}: a temporary file cannot be used: {error.strerror or error}; make room there, or set TMPDIR"
-    )
+@contextlib.contextmanager
+def _errors_as_input_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(
+            f"{tempfile.gettempdir()}: a temporary file cannot be used: {reason}; make room there, or set TMPDIR"
+        ) from None
 
 
 class Series(Generic[T]):

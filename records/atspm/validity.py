@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from datetime import time
 from itertools import pairwise
 
+from records.atspm.analysis_period import LOST, AnalysisPeriod, SignalHistory
 from records.atspm.event_codes import Code, Event
-from records.atspm.timeline import LOST, SignalTimeline, Timeline
 
 MAX_CLEARANCE_S = 10.0
 MAX_SILENCE_S = 120.0
@@ -23,23 +23,23 @@ CLEARANCES = {
 _CLEARANCE_OF = {end: (begin, name) for begin, (end, name) in CLEARANCES.items()}
 
 
-def notes(timeline: Timeline, signal: SignalTimeline, events: Sequence[Event]) -> list[str]:
+def notes(period: AnalysisPeriod, signal: SignalHistory, events: Sequence[Event]) -> list[str]:
     """One sentence for each rule that the events of a signal do not keep, with the first time and the number of times.
 
     Args:
-        timeline: its begin, end and date.
+        period: its begin, end and date.
         signal: the signal.
         events: in order of time.
     """
     return [
-        *_long_clearances(timeline, events),
-        *_without_yellow(timeline, events),
-        *_silences(timeline, signal, events),
+        *_long_clearances(period, events),
+        *_without_yellow(period, events),
+        *_silences(period, signal, events),
     ]
 
 
-def _long_clearances(timeline: Timeline, events: Sequence[Event]) -> list[str]:
-    end_ms = round(timeline.end_s * 1000)
+def _long_clearances(period: AnalysisPeriod, events: Sequence[Event]) -> list[str]:
+    end_ms = round(period.end_s * 1000)
     begins: dict[tuple[Code, int], int] = {}
     long: dict[tuple[str, int], list[tuple[int, float]]] = {}
     for event in events:
@@ -57,13 +57,13 @@ def _long_clearances(timeline: Timeline, events: Sequence[Event]) -> list[str]:
         if over:
             since, duration_s = over[0]
             lines.append(
-                f"phase {phase}: a {name} of {duration_s:g} s at {timeline.time(since):%Y-%m-%d %H:%M:%S} ({len(over)} "
+                f"phase {phase}: a {name} of {duration_s:g} s at {period.time(since):%Y-%m-%d %H:%M:%S} ({len(over)} "
                 f"in all): readers take one of more than {MAX_CLEARANCE_S:g} s for bad data"
             )
     return lines
 
 
-def _without_yellow(timeline: Timeline, events: Sequence[Event]) -> list[str]:
+def _without_yellow(period: AnalysisPeriod, events: Sequence[Event]) -> list[str]:
     """Greens that turn to red at once."""
     ended: dict[int, int] = {}
     found: dict[int, list[int]] = {}
@@ -75,18 +75,18 @@ def _without_yellow(timeline: Timeline, events: Sequence[Event]) -> list[str]:
         elif event.code == Code.PHASE_BEGIN_RED_CLEARANCE and ended.get(event.parameter) == event.time_ms:
             found.setdefault(event.parameter, []).append(event.time_ms)
     return [
-        f"phase {phase}: a green without yellow at {timeline.time(times[0]):%Y-%m-%d %H:%M:%S} ({len(times)} in all): "
+        f"phase {phase}: a green without yellow at {period.time(times[0]):%Y-%m-%d %H:%M:%S} ({len(times)} in all): "
         "readers leave its cycle out of split failures"
         for phase, times in found.items()
     ]
 
 
-def _silences(timeline: Timeline, signal: SignalTimeline, events: Sequence[Event]) -> list[str]:
-    times = [round(timeline.begin_s * 1000), *(event.time_ms for event in events), round(timeline.end_s * 1000)]
+def _silences(period: AnalysisPeriod, signal: SignalHistory, events: Sequence[Event]) -> list[str]:
+    times = [round(period.begin_s * 1000), *(event.time_ms for event in events), round(period.end_s * 1000)]
     found = [
         (before, after)
         for before, after in pairwise(times)
-        if after - before > 1000 * MAX_SILENCE_S and (_is_day(timeline, before) or _is_day(timeline, after))
+        if after - before > 1000 * MAX_SILENCE_S and (_is_day(period, before) or _is_day(period, after))
     ]
     if not found:
         return []
@@ -98,11 +98,11 @@ def _silences(timeline: Timeline, signal: SignalTimeline, events: Sequence[Event
     reason = f" in control mode {mode}" if mode else ""
     reason += ", because the signal was not read" if mode == LOST else ""
     return [
-        f"no event for {(after - before) / 1000:g} s from {timeline.time(before):%Y-%m-%d %H:%M:%S}{reason} "
+        f"no event for {(after - before) / 1000:g} s from {period.time(before):%Y-%m-%d %H:%M:%S}{reason} "
         f"({len(found)} in all): readers may take more than {MAX_SILENCE_S:g} s by day for a lost connection"
     ]
 
 
-def _is_day(timeline: Timeline, time_ms: int) -> bool:
+def _is_day(period: AnalysisPeriod, time_ms: int) -> bool:
     begin, end = DAY
-    return begin <= timeline.time(time_ms).time() < end
+    return begin <= period.time(time_ms).time() < end

@@ -2,7 +2,7 @@
 
     browser | position of the slider -> asks for the frame of that second              -> draws -> asks for the next one
     server  |                           moment: states, modes, queues, vehicles (moments), panels (record_panels)
-    record  |                           chunks of that time alone (chunks, by chunk_places)
+    record  |                           chunks of that time alone (chunks)
     thread  | reads the record once: alarms, commands, counts, what is missing (overview, alarm_history)
 
 Invariants:

@@ -7,14 +7,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
+from mcap.opcode import Opcode
 from mcap.records import Channel, McapRecord, Message, Schema
 
 from city.errors import InputError
 from controller.recording.record_writer import STEP, TL
 from protos import record_pb2 as record
-from records.mcap_stream import Losses, records_of_chunk, records_of_names
-from records.playback import chunk_places
-from records.playback.chunk_places import Place
+from records.mcap_file import DamagedRecord, Losses, McapFile, Place, read_record
 
 MAX_CACHED_BYTES = 128 << 20
 """Memory of the messages that are kept, beside those of the newest chunk."""
@@ -43,22 +42,22 @@ class Chunks:
     def __init__(self, paths: Sequence[Path]) -> None:
         """Find the chunks. Raises InputError if a file cannot be read, or none has a chunk."""
         self._paths = tuple(paths)
-        self._topics: list[dict[int, str]] = [{} for _ in paths]
-        """By file and channel, the topics of steps and TLs."""
+        self._topics: list[dict[int, str | None]] = [{} for _ in paths]
+        """By file and channel, the topic; None for one that is neither of steps nor of a TL."""
         self._schemas: list[dict[int, str]] = [{} for _ in paths]
-        self._cache: OrderedDict[Place, tuple[Chunk, int]] = OrderedDict()
+        self._cache: OrderedDict[tuple[Place, int], tuple[Chunk, int]] = OrderedDict()
         self._cached_bytes = 0
         self._lost: set[str] = set()
         self.losses = Losses()
         """What could not be read so far."""
         self.reads = 0
         """Chunks that were read from files."""
-        places = [place for file in range(len(paths)) for place in self._find(file)]
-        if not places:
+        self._places = sorted((place, file) for file in range(len(paths)) for place in self._find(file))
+        """The chunks by time, each with the number of its file."""
+        if not self._places:
             raise InputError(f"{self._paths[0]}: has no step that can be read; name another record")
-        self._places = sorted(places)
-        self._first_ns = [place.first_ns for place in self._places]
-        self._reach_ns = list(accumulate((place.last_ns for place in self._places), max))
+        self._first_ns = [place.first_ns for place, _ in self._places]
+        self._reach_ns = list(accumulate((place.last_ns for place, _ in self._places), max))
         """By chunk, the last log_time up to its end."""
 
     def __len__(self) -> int:
@@ -76,25 +75,25 @@ class Chunks:
 
     def before(self, at_ns: int) -> Iterator[Chunk]:
         """The chunks that begin at a time or before it, the newest first."""
-        return (self._chunk(self._places[k]) for k in range(bisect_right(self._first_ns, at_ns) - 1, -1, -1))
+        return (self._chunk(*self._places[k]) for k in range(bisect_right(self._first_ns, at_ns) - 1, -1, -1))
 
     def since(self, at_ns: int) -> Iterator[Chunk]:
         """The chunks that end at a time or after it, in their order."""
-        return (self._chunk(self._places[k]) for k in range(bisect_left(self._reach_ns, at_ns), len(self._places)))
+        return (self._chunk(*self._places[k]) for k in range(bisect_left(self._reach_ns, at_ns), len(self._places)))
 
     def between(self, topic: str, from_ns: int, to_ns: int) -> list[Entry]:
         """The messages of a topic with from_ns <= log_time <= to_ns, in their order."""
         found: list[Entry] = []
         for k in range(bisect_left(self._reach_ns, from_ns), bisect_right(self._first_ns, to_ns)):
-            entries = self._chunk(self._places[k]).get(topic, ())
+            entries = self._chunk(*self._places[k]).get(topic, ())
             found += [entry for entry in entries if from_ns <= entry.log_ns <= to_ns]
         return found
 
     def time_before(self, at_ns: int, max_bytes: int) -> int:
         """The first log_time of the oldest chunk of those that begin before a time and have `max_bytes` together."""
-        last = first = max(bisect_right(self._first_ns, at_ns) - 1, 0)
-        size = self._places[last].length
-        while first > 0 and (size := size + self._places[first - 1].length) <= max_bytes:
+        first = max(bisect_right(self._first_ns, at_ns) - 1, 0)
+        size = _size(self._places[first][0])
+        while first > 0 and (size := size + _size(self._places[first - 1][0])) <= max_bytes:
             first -= 1
         return self._first_ns[first]
 
@@ -105,56 +104,66 @@ class Chunks:
             self.losses.add(text)
 
     def _find(self, file: int) -> list[Place]:
-        path = self._paths[file]
+        path, losses = self._paths[file], Losses()
         try:
             with path.open("rb") as stream:
-                index = chunk_places.find(stream, file)
+                mcap = McapFile(stream, losses)
+                places = [place for place in mcap.places() if place.opcode == Opcode.CHUNK]
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}; name a file that can be read") from None
-        try:
-            self._take(file, records_of_names(index.names))
-        except ValueError as error:
-            self.lose(f"{path.name}: its index is damaged ({error})")
-        for place in index.named_in:
-            self._chunk(place)
-        return index.places
+        if losses:
+            self.lose(f"{path.name}: {losses}")
+        self._take(file, mcap.names)
+        # without an index, the first chunk that can be read has the names of channels
+        for place in places:
+            if self._topics[file]:
+                break
+            self._chunk(place, file)
+        return places
 
-    def _chunk(self, place: Place) -> Chunk:
-        """The messages of a chunk; if it is damaged, those before the damage, and a loss."""
-        if place in self._cache:
-            self._cache.move_to_end(place)
-            return self._cache[place][0]
+    def _chunk(self, place: Place, file: int) -> Chunk:
+        """The messages of a chunk; none, and a loss, if it is damaged."""
+        key = place, file
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key][0]
+        path = self._paths[file]
+        self.reads += 1
         chunk: Chunk = {}
-        path = self._paths[place.file]
         try:
             with path.open("rb") as stream:
-                stream.seek(place.begin)
-                content = stream.read(place.length)
-            self.reads += 1
-            self._take(place.file, records_of_chunk(content), chunk)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            self.lose(f"{path.name}: bytes {place.begin:,} to {place.begin + place.length:,} are damaged ({reason})")
+                chunk = self._take(file, read_record(stream, place))
+        except DamagedRecord as damage:
+            self.lose(f"{path.name}: {damage}")
+        except OSError as error:
+            self.lose(f"{path.name}: cannot be read: {error.strerror}")
         size = sum(ENTRY_BYTES + len(entry.data) for entries in chunk.values() for entry in entries)
-        self._cache[place] = chunk, size
+        self._cache[key] = chunk, size
         self._cached_bytes += size
         while self._cached_bytes > MAX_CACHED_BYTES and len(self._cache) > 1:
             self._cached_bytes -= self._cache.popitem(last=False)[1][1]
         return chunk
 
-    def _take(self, file: int, records: Iterable[McapRecord], chunk: Chunk | None = None) -> None:
-        """Take the names of channels, and the messages. Raises ValueError at the first record that is damaged."""
+    def _take(self, file: int, records: Iterable[McapRecord]) -> Chunk:
+        """Take the names of channels; return the messages."""
         topics, schemas = self._topics[file], self._schemas[file]
+        chunk: Chunk = {}
         for item in records:
             if isinstance(item, Message):
+                if item.channel_id not in topics:
+                    self.lose(f"{self._paths[file].name}: the name of channel {item.channel_id} is lost")
                 topic = topics.get(item.channel_id)
-                if topic is not None and chunk is not None:
+                if topic is not None:
                     chunk.setdefault(topic, []).append(Entry(item.log_time, item.publish_time, item.data))
             elif isinstance(item, Schema):
                 schemas[item.id] = item.name
             elif isinstance(item, Channel):
                 schema = schemas.get(item.schema_id)
-                if (item.topic == STEP and schema == _STEP_SCHEMA) or (
-                    item.topic.startswith(TL) and schema == _TL_SCHEMA
-                ):
-                    topics[item.id] = item.topic
+                is_step = item.topic == STEP and schema == _STEP_SCHEMA
+                is_tl = item.topic.startswith(TL) and schema == _TL_SCHEMA
+                topics[item.id] = item.topic if is_step or is_tl else None
+        return chunk
+
+
+def _size(place: Place) -> int:
+    return place.end - place.begin

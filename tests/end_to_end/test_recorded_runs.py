@@ -27,11 +27,11 @@ PACED = """
 import sys, time
 from pathlib import Path
 from prometheus_client import CollectorRegistry
-from city import config, network
+from city import config
 from controller.recording.record_folder import RecordFolder
 from controller.recording.recorder import Recorder
 from controller.telemetry.metrics import RecordMetrics
-from tests.records.controlled_city import control
+from tests.records.replayed_city import run_city
 
 class Reports:
     def add(self, event):
@@ -44,7 +44,7 @@ def recorder(run):
     return Recorder(RecordFolder(Path(sys.argv[2]), 10**10), run, RecordMetrics(CollectorRegistry()))
 
 city = config.load(Path(sys.argv[1]))
-control(city, network.of_city(city), 100_000, recorder, lambda run: Reports())
+run_city(city, 100_000, subscribe=lambda run: [recorder(run), Reports()])
 """
 
 

@@ -12,7 +12,7 @@ from evaluation import arms, report, results_files
 from evaluation.signal_pictures import MAX_TLS, ZERO, PicturedTls, SignalPictures, UncontrolledSignals
 from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, outcome_values
 from records.atspm import detectors, phase_numbers
-from records.atspm.timeline import ProgramChange
+from records.atspm.analysis_period import ProgramChange
 from simulation.demand import Demand
 from tests.conftest import GRID
 
@@ -50,32 +50,32 @@ def test_pictures_of_an_arm_change_nothing_in_its_simulation(city, name):
 def test_signals_without_a_controller_are_read_after_every_step(city, street, tmp_path):
     seconds = 130
     pictured = PicturedTls(city, street, TLS)
-    (loops,) = pictured.write_detectors(tmp_path / "detectors.add.xml", [])
-    options = [*OPTIONS, "-a", f"{GRID / 'fixed_time.add.xml'},{loops}"]
+    (placed,) = pictured.write_detectors(tmp_path / "detectors.add.xml", [])
+    options = [*OPTIONS, "-a", f"{GRID / 'fixed_time.add.xml'},{placed}"]
     connection = start_libsumo(options)
     signals = UncontrolledSignals(pictured, connection)
     for end_s in (40, 77, seconds):
         signals.advance(end_s)
     connection.close()
-    timeline = signals._steps.recorded(ZERO).timeline
+    period = signals._steps.recorded(ZERO).period
     connection = start_libsumo(options)
-    states = {own.signal: [] for own in timeline.signals}
+    states = {own.signal: [] for own in period.signals}
     entries = set()
     for _ in range(seconds):
         connection.api.simulationStep()
         for signal, shown in states.items():
             shown.append(connection.api.trafficlight.getRedYellowGreenState(signal))
-        for loop in detectors.read(loops):
-            data = connection.api.inductionloop.getVehicleData(loop.id)
-            entries |= {(loop.id, round(entry_s, 3)) for _, _, entry_s, *_ in data}
+        for detector in detectors.read(placed):
+            data = connection.api.inductionloop.getVehicleData(detector.id)
+            entries |= {(detector.id, round(entry_s, 3)) for _, _, entry_s, *_ in data}
     connection.close()
-    for own in timeline.signals:
+    for own in period.signals:
         expected = states[own.signal]
         changes = [k for k in range(seconds) if k == 0 or expected[k] != expected[k - 1]]
         assert [(shown.begin_s, shown.state) for shown in own.states] == [(k, expected[k]) for k in changes]
     # a presence detector may have a second vehicle on it
     points = {entry for entry in entries if not entry[0].startswith("presence")}
-    found = {(each.detector, each.time_s) for each in timeline.detections if each.is_on}
+    found = {(each.detector, each.time_s) for each in period.detections if each.is_on}
     assert points and {each for each in found if not each[0].startswith("presence")} == points and found <= entries
     assert signals._programs == {signal: [ProgramChange(0.0, "adapted")] for signal in states}
 
@@ -83,7 +83,7 @@ def test_signals_without_a_controller_are_read_after_every_step(city, street, tm
 def test_detectors_of_the_city_are_used_if_it_has_some(city, street, tmp_path):
     pictured = PicturedTls(city, street, TLS)
     own = pictured.write_detectors(tmp_path / "own.add.xml", [GRID / "fixed_time.add.xml"])
-    assert {loop.signal for loop in detectors.read(own[0])} == {"A0", "B1"}
+    assert {detector.signal for detector in detectors.read(own[0])} == {"A0", "B1"}
     assert pictured.write_detectors(tmp_path / "more.add.xml", own) == [] and not (tmp_path / "more.add.xml").exists()
 
 

@@ -4,7 +4,6 @@ Detectors of every signal, TLs of three dialects, signals with two programs each
 recovery), overrides, a fleet's answer and a version that changes.
 """
 
-import contextlib
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from city import config, network
-from controller.assembly import checked_start, loop_from, take_over
 from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
 from controller.recording import run_start
-from controller.recording.detectors import track_detectors
 from controller.recording.messages import Encoder
 from controller.recording.record_writer import NS, RecordWriter
 from controller.recording.run_start import RunStart
-from controller.sumo.libsumo_connection import start_libsumo
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 from records.atspm import detectors
@@ -29,6 +25,7 @@ from serving.contract import CATEGORICAL
 from signals import contract
 from signals.policy import Answer
 from tests.conftest import GRID
+from tests.records.replayed_city import run_city
 
 SECONDS = 300
 BEGIN_UNIX_NS = 1_790_000_000 * NS
@@ -118,26 +115,27 @@ def record_city(
     safety = replace(city.safety, min_yellow_s=4, all_red_s=1, min_green_s=9)
     street = network.of_city(city)
     contracts = [contract.build(replace(city, safety=safety), tl, street) for tl in tls.values()]
-    options = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "1"]
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as closing:
-        loops = Path(folder) / "detectors.add.xml"
-        detectors.write(loops, detectors.place(street))
-        connection = start_libsumo([*options, "-a", f"{GRID / 'fixed_time.add.xml'},{loops}"])
-        closing.callback(connection.close)
-        start = checked_start(connection, street, contracts)
-        found = track_detectors(connection, start.signals, start.sumo_step_s)
-        run = RunStart(street, tuple(contracts), start, safety, city.controller, detectors=found)
-        policies, messages = Policies(contracts), Messages(run)
-        subscribers = [messages, *watch(run)]
-        loop = loop_from(
-            start, connection, street, contracts, policies, safety, city.controller, subscribers, driver=None
+    policies, messages = Policies(contracts), []
+
+    def subscribe(run: RunStart) -> list[Subscriber]:
+        messages.append(Messages(run))
+        return [*messages, *watch(run)]
+
+    def note_second(loop: DecisionLoop) -> None:
+        policies.now = loop.now
+        operate(loop)
+
+    with tempfile.TemporaryDirectory() as folder:
+        placed = Path(folder) / "detectors.add.xml"
+        detectors.write(placed, detectors.place(street))
+        run = run_city(
+            replace(city, safety=safety),
+            seconds,
+            *("-a", f"{GRID / 'fixed_time.add.xml'},{placed}", "--seed", "1"),
+            subscribe=subscribe,
+            policies=policies,
+            contracts=contracts,
+            operate=note_second,
+            releases_until_s=30.0,
         )
-        take_over(connection, street, start)
-        while loop.now < seconds:
-            policies.now = loop.now
-            operate(loop)
-            loop.step(seconds)
-        loop.release(seconds + 30)
-        loop.finish()
-        loop.close()
-    return RecordedCity(run, messages.steps)
+    return RecordedCity(run, messages[0].steps)

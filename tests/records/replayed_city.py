@@ -104,14 +104,28 @@ class Recorder:
             self._writer = None
 
 
-def record_run(
-    path: Path,
+def record_run(path: Path, city: config.City, end_s: float, *options: str, steps_a_file=math.inf, **arguments) -> None:
+    """Run a city, as `run_city` does, and write the record.
+
+    Args:
+        path: the record.
+        city: the city; its TLs are controlled.
+        end_s: second at which control ends.
+        options: of SUMO.
+        steps_a_file: steps after which a new file begins, with its number in its name.
+        arguments: further ones of `run_city`.
+    """
+    run_city(city, end_s, *options, subscribe=lambda run: [Recorder(run, path, steps_a_file)], **arguments)
+
+
+def run_city(
     city: config.City,
     end_s: float,
     *options: str,
+    subscribe: Callable[[RunStart], Sequence],
     fails: Callable[[str, int], object] = some_fail,
     policies: object = None,
-    releases: bool = True,
+    releases_until_s: float | None = 60.0,
     driver: str | None = None,
     over_traci: bool = False,
     disturb: Callable[[object, float], None] = lambda api, now: None,
@@ -119,18 +133,17 @@ def record_run(
     contracts: Sequence = (),
     begins_s: float = 0.0,
     idle_to_s: float = 0.0,
-    steps_a_file: float = math.inf,
-) -> None:
-    """Run a city from its begin to end_s under SUMO, and write the record.
+) -> RunStart:
+    """Run a city from its begin to end_s under SUMO.
 
     Args:
-        path: the record.
         city: the city; its TLs are controlled.
         end_s: second at which control ends.
         options: of SUMO.
+        subscribe: makes the subscribers of the run's events.
         fails: see ProjectingPolicies, which answer without `policies`.
         policies: source of the answers.
-        releases: whether the signals are handed back at the end, some seconds beyond end_s.
+        releases_until_s: seconds after end_s in which the signals are handed back; None: they are not.
         driver: controls in the place of the policies.
         over_traci: a SUMO of its own, over a socket.
         disturb: called with SUMO's API and the second before each step, as another client.
@@ -138,7 +151,6 @@ def record_run(
         contracts: of the policies (default: the city's).
         begins_s: when control begins, at the earliest.
         idle_to_s: second to which SUMO simulates after the record.
-        steps_a_file: steps after which a new file begins, with its number in its name.
     """
     street = network.of_city(city)
     contracts = tuple(contracts or contracts_of_city(city, tuple(city.tls), street).values())
@@ -152,17 +164,19 @@ def record_run(
         found = track_detectors(connection, begin.signals, begin.sumo_step_s)
         run = RunStart(street, contracts, begin, city.safety, city.controller, driver, {}, found)
         asked = policies if policies is not None else ProjectingPolicies(contracts, fails)
-        recorder = Recorder(run, path, steps_a_file)
-        loop = loop_from(begin, connection, street, contracts, asked, city.safety, city.controller, [recorder], driver)
+        loop = loop_from(
+            begin, connection, street, contracts, asked, city.safety, city.controller, subscribe(run), driver
+        )
         take_over(connection, street, begin)
         while loop.now < end_s:
             disturb(connection.api, loop.now)
             operate(loop)
             loop.step(end_s)
         loop.finish()
-        if releases:
-            loop.release(end_s + 60)
+        if releases_until_s is not None:
+            loop.release(end_s + releases_until_s)
             loop.finish()
         loop.close()
         while connection.api.simulation.getTime() < idle_to_s:
             connection.api.simulationStep()
+    return run

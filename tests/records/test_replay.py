@@ -46,10 +46,7 @@ def rewrite(source, target, change=lambda step: step, city=lambda city: None, at
     """Copy a record with other contents. `change`: returns the step, or None to leave it out."""
     with RecordReader(source) as reader, target.open("wb") as stream:
         city(reader.city)
-        files = {}
-        for k, (name, content) in enumerate(attachments(dict(reader.attachments)).items()):
-            files[name] = target.with_name(f"{target.name}-{k}.gz")
-            files[name].write_bytes(content)
+        files = attachments(dict(reader.attachments))
         writer = RecordWriter(stream, reader.city, files, BEGIN_UNIX_NS, state=reader.state)
         for step in reader.steps():
             changed = change(step)
@@ -119,7 +116,7 @@ def check_files_together_and_alone(folder):
     replay.run()
     assert str(replay.differences.first) == "None"
     assert replay.replayed_steps == sum(1 for _ in run.steps())
-    files = [file.path for file in files_of_run(folder)[0]]
+    files = [file.path for file in files_of_run([folder])[0]]
     assert len(files) > 2
     steps = 0
     for k, file in enumerate(files):
@@ -150,7 +147,7 @@ def test_files_of_street_tls_with_max_pressure_as_the_fallback_are_replayed_alon
         ({}, ("--step-length", "0.5"), {}),
         ({}, (), {"begins_s": 33}),
         ({}, (), {"over_traci": True, "disturb": set_to_red}),
-        ({}, (), {"releases": False}),
+        ({}, (), {"releases_until_s": None}),
         ({}, (), {"driver": "max-pressure"}),
         ({}, (), {"driver": "greedy"}),
         ({}, (), {"operate": operated}),
@@ -243,15 +240,14 @@ def test_first_difference_is_named_by_second_tl_and_field(sample, tmp_path, chan
 
 
 def test_phase_0_of_a_command_is_not_the_same_as_none(sample, tmp_path):
-    released = [
+    at_s, tl = next(
         (step.step.at_s, tl)
         for step in RecordedRun([sample]).steps()
         for tl, each in step.tls.items()
         for states in each.states
         for command in states.commands
         if not command.state and command.phase == 0
-    ]
-    at_s, tl = released[0]
+    )
 
     def without_phase(message):
         for states in message.states:
@@ -279,11 +275,7 @@ def test_wall_times_are_not_compared(sample, tmp_path):
 def test_record_that_is_cut_off_is_replayed_to_its_last_whole_step(sample, tmp_path, capsys):
     cut, sizes = tmp_path / "cut.mcap", []
     with RecordReader(sample) as reader, (tmp_path / "flushed.mcap").open("wb") as stream:
-        files = {}
-        for k, name in enumerate(reader.city.network_files):
-            files[name] = tmp_path / f"{k}.gz"
-            files[name].write_bytes(reader.attachments[name])
-        writer = RecordWriter(stream, reader.city, files, BEGIN_UNIX_NS)
+        writer = RecordWriter(stream, reader.city, reader.attachments, BEGIN_UNIX_NS)
         for step in reader.steps():
             writer.add(step.step, step.tls, step.publish_ns)
             writer.flush()
@@ -341,11 +333,24 @@ def test_missing_file_in_the_middle_ends_the_replay_in_words(three_files, capsys
     assert "file 1 of the run is missing" in output.err
 
 
-def test_file_of_an_earlier_version_without_its_runs_first_file_is_refused(three_files, capsys):
+@pytest.fixture
+def refused(capsys):
+    """The one line with which a command line is refused."""
+
+    def refused(*argv, command=main):
+        assert command([str(each) for each in argv]) == 2
+        output = capsys.readouterr()
+        (line,) = output.err.splitlines()
+        assert output.out == ""
+        return line
+
+    return refused
+
+
+def test_file_of_an_earlier_version_without_its_runs_first_file_is_refused(three_files, refused):
     (three_files / "9.mcap").unlink()
-    assert main([str(three_files)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "is file 1 of its run, the run's first file (0) is missing, and this one does not have the state" in line
+    message = "is file 1 of its run, the run's first file (0) is missing, and this one does not have the state"
+    assert message in refused(three_files)
 
 
 @pytest.fixture(scope="module")
@@ -385,7 +390,7 @@ def test_difference_is_found_in_a_late_file_alone(rotated, tmp_path):
     assert (difference.at_s, difference.path) == (first.step.at_s, "observation[0]")
 
 
-def test_state_that_another_version_wrote_is_refused_in_one_line(rotated, tmp_path, capsys):
+def test_state_that_another_version_wrote_is_refused_in_one_line(rotated, tmp_path, refused):
     changes = (
         lambda state: state.tls[0].signals[0].ClearField("shown"),
         lambda state: state.tls.pop(),
@@ -403,32 +408,33 @@ def test_state_that_another_version_wrote_is_refused_in_one_line(rotated, tmp_pa
                 for step in steps:
                     writer.add(step.step, step.tls, 0)
                 writer.finish()
-            assert main([str(tmp_path / "run.mcap")]) == 2
-            (line,) = capsys.readouterr().err.splitlines()
-            assert "its contracts, settings, state or readings are malformed" in line
+            assert "its contracts, settings, state or readings are malformed" in refused(tmp_path / "run.mcap")
 
 
-def test_sumo_programs_need_the_runs_first_file(rotated, capsys):
-    assert greenserve(["record", "export", str(rotated), "--sumo", str(rotated / "x.add.xml")]) == 2
-    assert "the run's first file is missing; SUMO's programs begin with the run" in capsys.readouterr().err
+def test_sumo_programs_need_the_runs_first_file(rotated, refused):
+    line = refused("record", "export", rotated, "--sumo", rotated / "x.add.xml", command=greenserve)
+    assert "the run's first file is missing; SUMO's programs begin with the run" in line
 
 
-def test_json_file_that_cannot_be_written_is_refused_before_the_replay(sample, tmp_path, capsys):
-    assert main([str(sample), "--json", str(tmp_path / "none" / "out.json")]) == 2
-    output = capsys.readouterr()
-    assert output.out == "" and f"--json {tmp_path / 'none' / 'out.json'}: there is no folder" in output.err
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--json", "none/out.json"), "none/out.json: there is no folder"),
+        (("--model-number", "3"), "--model-number is for a model server; pass --server too"),
+    ],
+)
+def test_flags_are_checked_before_the_replay(sample, refused, flags, message):
+    assert message in refused(sample, *flags)
 
 
-def test_files_of_different_runs_are_refused(sample, three_files, tmp_path, capsys):
+def test_files_of_different_runs_are_refused(sample, three_files, tmp_path, refused):
     other = rewrite(sample, tmp_path / "other.mcap", city=lambda city: setattr(city, "run", "other"))
-    assert main([str(three_files), str(other)]) == 2
-    assert "are files of different runs" in capsys.readouterr().err
+    assert "are files of different runs" in refused(three_files, other)
 
 
-def test_run_of_a_folder_with_several_runs_is_replayed(sample, three_files, capsys):
+def test_run_of_a_folder_with_several_runs_is_replayed(sample, three_files, refused, capsys):
     rewrite(sample, three_files / "other.mcap", city=lambda city: setattr(city, "run", "other"))
-    assert main([str(three_files)]) == 2
-    assert "pass --run with one of them" in capsys.readouterr().err
+    assert "pass --run with one of them" in refused(three_files)
     assert main([str(three_files), "--run", "other"]) == 0
     assert "bit for bit the same" in capsys.readouterr().out
 
@@ -446,26 +452,10 @@ def test_repaired_file_of_a_folder_is_replayed_in_the_place_of_the_damaged_one(s
     assert "x.mcap: cannot be read as a record" in output.err
 
 
-def test_replay_without_the_extra_names_it(sample, monkeypatch, capsys):
+def test_replay_without_the_extra_names_it(sample, monkeypatch, refused):
     monkeypatch.setitem(sys.modules, "mcap", None)
-    assert greenserve(["replay", str(sample)]) == 2
-    assert capsys.readouterr().err == "error: records need the package mcap; install greenserve[record]\n"
-
-
-def refused(sample, tmp_path, **changes):
-    with pytest.raises(InputError) as caught:
-        replayed(rewrite(sample, tmp_path / "run.mcap", **changes))
-    return str(caught.value)
-
-
-def test_bomb_of_a_network_is_refused(sample, tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded_run, "MAX_UNPACKED_BYTES", 10 << 20)
-    bomb = gzip.compress(bytes(64 << 20))
-
-    def bombed(files):
-        return {name: bomb for name in files}
-
-    assert "its network is larger than 10 MB unpacked" in refused(sample, tmp_path, attachments=bombed)
+    message = "error: records need the package mcap; install greenserve[record]"
+    assert refused("replay", sample, command=greenserve) == message
 
 
 def test_attachments_are_never_written_under_their_names(sample, tmp_path):
@@ -484,48 +474,46 @@ def test_attachments_are_never_written_under_their_names(sample, tmp_path):
     assert not [each for each in tmp_path.parent.rglob("outside*")]
 
 
-def test_missing_and_damaged_attachments_are_refused(sample, tmp_path):
-    assert "lacks its attachment network/0-grid.net.xml" in refused(sample, tmp_path, attachments=lambda files: {})
-    message = refused(
-        sample, tmp_path, attachments=lambda files: {name: content[:100] for name, content in files.items()}
-    )
-    assert "its attachment network/0-grid.net.xml is damaged" in message
+def each_attachment(change):
+    return {"attachments": lambda files: {name: change(content) for name, content in files.items()}}
 
 
-def test_settings_of_another_version_are_refused_in_words(sample, tmp_path):
-    def of_the_future(city):
-        city.greenserve_version = "9.1"
-        city.safety = json.dumps({**json.loads(city.safety), "min_walk_s": 7})
-
-    message = refused(sample, tmp_path, city=of_the_future)
-    assert "a record of version 9.1 cannot be read by version" in message
-    assert "settings that this version does not know" in message
+def of_the_future(city):
+    city.greenserve_version = "9.1"
+    city.safety = json.dumps({**json.loads(city.safety), "min_walk_s": 7})
 
 
-def test_lanes_of_another_version_are_refused_in_words(sample, tmp_path):
-    with RecordReader(sample) as reader:
-        lanes = len(reader.city.lanes)
-    message = refused(sample, tmp_path, city=lambda city: city.lanes.pop())
-    assert f"has readings of {lanes - 1} lanes" in message
-    assert f"reads {lanes} lanes or others; use the version that wrote it" in message
+def with_fewer_vehicles(step):
+    if step.step.number == 3:
+        step.step.readings.vehicles.pop()
+    return step
 
 
-def test_malformed_readings_are_refused_in_one_line(sample, tmp_path):
-    def shorter(step):
-        if step.step.number == 3:
-            step.step.readings.vehicles.pop()
-        return step
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (each_attachment(lambda content: gzip.compress(bytes(64 << 20))), "its network is larger than 10 MB unpacked"),
+        ({"attachments": lambda files: {}}, "lacks its attachment network/0-grid.net.xml"),
+        (each_attachment(lambda content: content[:100]), "its attachment network/0-grid.net.xml is damaged"),
+        ({"city": of_the_future}, "a record of version 9.1 cannot be read by .* settings that this version does not"),
+        (
+            {"city": lambda city: city.lanes.pop()},
+            r"has readings of \d+ lanes, .* or others; use the version that wrote",
+        ),
+        ({"change": with_fewer_vehicles}, "its contracts, settings, state or readings are malformed"),
+    ],
+)
+def test_record_that_this_version_cannot_decide_is_refused(sample, tmp_path, monkeypatch, changes, message):
+    monkeypatch.setattr(recorded_run, "MAX_UNPACKED_BYTES", 10 << 20)
+    with pytest.raises(InputError, match=message):
+        replayed(rewrite(sample, tmp_path / "run.mcap", **changes))
 
-    assert "its contracts, settings, state or readings are malformed" in refused(sample, tmp_path, change=shorter)
 
-
-def test_file_that_is_no_record_is_refused(tmp_path, capsys):
+def test_file_that_is_no_record_is_refused(tmp_path, refused):
     (tmp_path / "run.mcap").write_bytes(b"hello")
-    assert main([str(tmp_path / "run.mcap")]) == 2
-    assert main([str(tmp_path / "missing.mcap")]) == 2
     (tmp_path / "empty").mkdir()
-    assert main([str(tmp_path / "empty")]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 3
+    for name in ("run.mcap", "missing.mcap", "empty"):
+        assert name in refused(tmp_path / name)
 
 
 def test_command_prints_the_first_difference_and_the_number_of_further_ones(sample, tmp_path, monkeypatch, capsys):
@@ -538,11 +526,6 @@ def test_command_prints_the_first_difference_and_the_number_of_further_ones(samp
     assert f"{total - 1} further differences:" in output
     assert written["first_difference"]["tl"] == "SA102"
     assert not written["same"]
-
-
-def test_flags_of_a_server_need_a_server(sample, capsys):
-    assert main([str(sample), "--model-number", "3"]) == 2
-    assert "--model-number is for a model server; pass --server too" in capsys.readouterr().err
 
 
 def test_vehicles_on_detectors_are_those_of_the_record(recorded_city, tmp_path):

@@ -1,11 +1,9 @@
 """A folder of a run's files, read as one record."""
 
-import re
-
 import pytest
 
 from city.errors import InputError
-from records.run_files import open_files, open_run
+from records.run_files import open_files
 from tests.records import mcap_bytes
 
 ENDS = (10, 20, 30)
@@ -26,23 +24,23 @@ def read(reader):
 
 
 def test_files_of_a_run_are_read_in_their_order(recorded_city, tmp_path):
-    assert read(open_run(write_run(recorded_city, tmp_path))) == (list(range(30)), [])
+    assert read(open_files([write_run(recorded_city, tmp_path)])) == (list(range(30)), [])
 
 
 def test_missing_file_and_its_steps_are_named(recorded_city, tmp_path):
-    numbers, missing = read(open_run(write_run(recorded_city, tmp_path, (0, 2))))
+    numbers, missing = read(open_files([write_run(recorded_city, tmp_path, (0, 2))]))
     assert numbers == [*range(10), *range(20, 30)]
     assert missing == ["file 1 is missing before b.mcap", "between c.mcap and b.mcap: steps 10 to 19 are missing"]
 
 
 def test_files_that_were_deleted_at_the_beginning_are_named(recorded_city, tmp_path):
-    numbers, missing = read(open_run(write_run(recorded_city, tmp_path, (2,))))
+    numbers, missing = read(open_files([write_run(recorded_city, tmp_path, (2,))]))
     assert numbers == list(range(20, 30)) and missing == ["files 0 to 1 are missing before b.mcap"]
 
 
 def test_last_file_alone_is_whole(recorded_city, tmp_path):
     write_run(recorded_city, tmp_path, (2,))
-    assert read(open_run(tmp_path / "b.mcap")) == (list(range(20, 30)), [])
+    assert read(open_files([tmp_path / "b.mcap"])) == (list(range(20, 30)), [])
 
 
 def test_hole_at_the_end_of_a_file_that_was_cut_off_is_named(recorded_city, tmp_path):
@@ -51,7 +49,7 @@ def test_hole_at_the_end_of_a_file_that_was_cut_off_is_named(recorded_city, tmp_
     data = path.read_bytes()
     last = mcap_bytes.chunks(data)[-1]
     path.write_bytes(data[: last.end - 1])
-    assert read(open_run(tmp_path)) == (
+    assert read(open_files([tmp_path])) == (
         [*range(5), *range(10, 20)],
         [f"c.mcap: cut off after byte {last.begin:,}", "between c.mcap and a.mcap: steps 5 to 9 are missing"],
     )
@@ -60,13 +58,13 @@ def test_hole_at_the_end_of_a_file_that_was_cut_off_is_named(recorded_city, tmp_
 def test_repaired_file_is_read_in_the_place_of_the_damaged_one(recorded_city, tmp_path):
     recorded_city.write(tmp_path / "c.mcap", 0, 3, is_finished=False)
     recorded_city.write(tmp_path / "c.repaired.mcap", 0, 3)
-    assert read(open_run(tmp_path)) == ([0, 1, 2], [])
+    assert read(open_files([tmp_path])) == ([0, 1, 2], [])
 
 
 def test_file_that_cannot_be_read_is_named_beside_those_that_can(recorded_city, tmp_path):
     write_run(recorded_city, tmp_path, (0,))
     (tmp_path / "z.mcap").write_bytes(b"")
-    _, missing = read(open_run(tmp_path))
+    _, missing = read(open_files([tmp_path]))
     assert len(missing) == 1 and missing[0].startswith(f"{tmp_path / 'z.mcap'}: cannot be read as a record")
 
 
@@ -74,46 +72,7 @@ def test_drafts_and_other_files_of_the_folder_are_not_read(recorded_city, tmp_pa
     write_run(recorded_city, tmp_path, (0,))
     (tmp_path / ".c.mcap.17.draft.mcap").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("")
-    assert read(open_run(tmp_path)) == (list(range(10)), [])
-
-
-def test_folder_with_several_runs_asks_which(recorded_city, tmp_path):
-    recorded_city.write(tmp_path / "x.mcap", 0, 3, run="aa1")
-    recorded_city.write(tmp_path / "y.mcap", 0, 4, run="ab2")
-    begun = r"\(begun 20\d\d-\d\d-\d\dT[\d:.]+Z\)"
-    both = rf"aa1 {begun}, ab2 {begun}"
-    with pytest.raises(InputError, match=rf"has files of the runs {both}; pass --run with one of them"):
-        open_run(tmp_path)
-    with pytest.raises(
-        InputError, match=rf"has files of the runs {both}; several of them begin with a: pass more of the id"
-    ):
-        open_run(tmp_path, "a")
-    with pytest.raises(InputError, match=rf"has files of the runs {both}; none of them begins with c"):
-        open_run(tmp_path, "c")
-    assert open_run(tmp_path, "ab").city.run == "ab2"
-
-
-def test_two_files_with_the_same_place_in_a_run_are_refused(recorded_city, tmp_path):
-    for name in ("x", "y"):
-        recorded_city.write(tmp_path / f"{name}.mcap", 0, 3)
-    with pytest.raises(
-        InputError, match=re.escape("x.mcap and y.mcap are both file 0 of run 5f2c9a; move one of them away")
-    ):
-        open_run(tmp_path)
-
-
-def test_folder_without_records_is_an_input_error(tmp_path):
-    with pytest.raises(InputError, match=r"has no files \*\.mcap"):
-        open_run(tmp_path)
-    (tmp_path / "x.mcap").write_bytes(b"no record")
-    with pytest.raises(InputError, match=r"x\.mcap: cannot be read as a record"):
-        open_run(tmp_path)
-
-
-def test_run_that_a_file_is_not_of_is_an_input_error(recorded_city, tmp_path):
-    path = recorded_city.write(tmp_path / "x.mcap", 0, 3)
-    with pytest.raises(InputError, match="is a file of run 5f2c9a, not 77; leave --run out"):
-        open_run(path, "77")
+    assert read(open_files([tmp_path])) == (list(range(10)), [])
 
 
 def test_named_files_are_one_run_in_any_order_without_its_first_file(recorded_city, tmp_path):
@@ -124,11 +83,36 @@ def test_named_files_are_one_run_in_any_order_without_its_first_file(recorded_ci
     assert read(open_files([tmp_path / "b.mcap"])) == (list(range(20, 30)), [])
 
 
-def test_named_files_of_two_runs_or_with_the_same_place_are_refused(recorded_city, tmp_path):
-    one = recorded_city.write(tmp_path / "one.mcap", 0, 3)
-    same = recorded_city.write(tmp_path / "same.mcap", 0, 3)
-    other = recorded_city.write(tmp_path / "other.mcap", 0, 3, run="77")
-    with pytest.raises(InputError, match=r"is file 0 of its run, and so is .*; name one of them"):
-        open_files([one, same])
-    with pytest.raises(InputError, match="are files of different runs; name the files of one run"):
-        open_files([one, other])
+BOTH_RUNS = r"has files of the runs aa1 \(begun 20\d\d-\d\d-\d\dT[\d:.]+Z\), ab2 \(begun 20\S+\)"
+
+
+@pytest.mark.parametrize(
+    ("runs", "paths", "run", "message"),
+    [
+        (("aa1", "ab2"), ["."], None, f"{BOTH_RUNS}; pass --run with one of them"),
+        (("aa1", "ab2"), ["."], "a", f"{BOTH_RUNS}; several of them begin with a: pass more of the id"),
+        (("aa1", "ab2"), ["."], "c", f"{BOTH_RUNS}; none of them begins with c"),
+        (("aa1", "aa1"), ["."], None, "0.mcap and 1.mcap are both file 0 of run aa1; move one of them away"),
+        ((), ["."], None, r"has no files \*\.mcap"),
+        ((None,), ["."], None, r"0\.mcap: cannot be read as a record"),
+        (("aa1",), ["0.mcap"], "77", "is a file of run aa1, not 77; leave --run out"),
+        (("aa1", "aa1"), ["0.mcap", "1.mcap"], None, "is file 0 of its run, and so is .*; name one of them"),
+        (("aa1", "77"), ["0.mcap", "1.mcap"], None, "are files of different runs; name the files of one run"),
+    ],
+)
+def test_files_that_are_not_one_run_are_refused(recorded_city, tmp_path, runs, paths, run, message):
+    """`runs`: of the files in a folder, by their ids; None: no record."""
+    for k, each in enumerate(runs):
+        path = tmp_path / f"{k}.mcap"
+        if each is None:
+            path.write_bytes(b"no record")
+        else:
+            recorded_city.write(path, 0, 3, run=each)
+    with pytest.raises(InputError, match=message):
+        open_files([tmp_path / name for name in paths], run)
+
+
+def test_run_of_a_folder_is_chosen_by_the_begin_of_its_id(recorded_city, tmp_path):
+    for run in ("aa1", "ab2"):
+        recorded_city.write(tmp_path / f"{run}.mcap", 0, 3, run=run)
+    assert open_files([tmp_path], "ab").city.run == "ab2"

@@ -161,17 +161,22 @@ def test_other_decisions_of_served_models_are_in_the_table(served, grid_server, 
     assert {tl: int(rows[tl][3]) for tl in others} == others
 
 
-def test_server_without_the_model_or_with_another_contract_is_one_line(served, grid_server, tmp_path, capsys):
-    assert main([str(served), "--server", grid_server, "--model-number", "99"]) == 2
-    assert "serves no model SA101 version 99" in capsys.readouterr().err
-    changed = rewrite(
-        served, tmp_path / "run.mcap", city=lambda city: setattr(city.contracts[0].timing, "yellow_s", 4.5)
-    )
-    assert main([str(changed), "--server", grid_server]) == 2
-    error = capsys.readouterr().err
-    assert "model SA101 has another contract than the record: timing.yellow_s is 3.0, recorded 4.5" in error
-    assert len(error.splitlines()) == 1
-    assert main([str(served), "--server", "127.0.0.1:1"]) == 2
-    assert "no model server answers at 127.0.0.1:1" in capsys.readouterr().err
-    assert main([str(served), "--server", grid_server, "--fleet", "nowhere"]) == 2
-    assert "fleet nowhere is not served" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--model-number", "99"), "serves no model SA101 version 99"),
+        (("--server", "127.0.0.1:1"), "no model server answers at 127.0.0.1:1"),
+        (("--fleet", "nowhere"), "fleet nowhere is not served"),
+    ],
+)
+def test_server_without_the_models_is_one_line(served, grid_server, capsys, flags, message):
+    assert main([str(served), "--server", grid_server, *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_model_with_another_contract_is_one_line(served, grid_server, tmp_path, capsys):
+    slower = rewrite(served, tmp_path / "x.mcap", city=lambda city: setattr(city.contracts[0].timing, "yellow_s", 4.5))
+    assert main([str(slower), "--server", grid_server]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "model SA101 has another contract than the record: timing.yellow_s is 3.0, recorded 4.5" in line

@@ -98,13 +98,9 @@ def test_trips_are_those_of_the_controlled_run(tmp_path):
     assert trips_alone(tmp_path) != controlled, "the lights decide"
 
 
-def test_trips_are_the_same_from_the_first_second_on(tmp_path):
-    controlled, _ = recorded(tmp_path, city_with_evenings(tmp_path))
-    assert trips_alone(tmp_path) == controlled
-
-
-def test_signals_keep_the_last_state_of_a_record_that_ends_without_release(tmp_path):
-    controlled, _ = recorded(tmp_path, city_with_evenings(tmp_path), releases=False)
+@pytest.mark.parametrize("arguments", [{}, {"releases_until_s": None}], ids=["from the first second on", "no release"])
+def test_trips_are_the_same_with_a_release_and_without(tmp_path, arguments):
+    controlled, _ = recorded(tmp_path, city_with_evenings(tmp_path), **arguments)
     assert trips_alone(tmp_path) == controlled
 
 

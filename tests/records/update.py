@@ -6,7 +6,6 @@ are simulated again under SUMO, which a change of the decisions' moments or of t
 """
 
 import argparse
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,12 +48,9 @@ def path(name: str) -> Path:
 def decide_again(file: Path) -> Replay:
     """Replace a record by its replay, if that differs."""
     draft = file.with_suffix(".draft")
-    with RecordReader(file) as reader, draft.open("wb") as stream, tempfile.TemporaryDirectory() as folder:
-        files = {}
-        for k, name in enumerate(reader.city.network_files):
-            files[name] = Path(folder) / f"{k}.gz"
-            files[name].write_bytes(reader.attachments[name])
-        writer = RecordWriter(stream, reader.city, files, reader.city.begin_unix_ns, state=reader.state)
+    with RecordReader(file) as reader, draft.open("wb") as stream:
+        city = reader.city
+        writer = RecordWriter(stream, city, reader.attachments, city.begin_unix_ns, state=reader.state)
         replay = Replay(RecordedRun([file]), on_step=writer.add)
         replay.run()
         writer.finish()

@@ -55,7 +55,7 @@ def draw(view: SignalView, phase: int) -> str:
     canvas = Canvas(
         title,
         f"{mean}Total Delay: {total_h:.1f} h",
-        time_axis(view.timeline, HALF_WIDTH),
+        time_axis(view.period, HALF_WIDTH),
         number_axis("Delay per Vehicle (s)", max(delay for _, delay in each)) if each else per_hour,
         per_hour if each else None,
         [*legend, Entry("Delay Per Hour", RED, dash="5 2", width=2)],
@@ -63,6 +63,6 @@ def draw(view: SignalView, phase: int) -> str:
         HALF_WIDTH,
         120,
     )
-    canvas.line(steps(each, view.timeline.end_s), BLUE, width=1.2)
-    canvas.line(steps(hourly, view.timeline.end_s), RED, width=2, dash="5 2", is_right=bool(each))
+    canvas.line(steps(each, view.period.end_s), BLUE, width=1.2)
+    canvas.line(steps(hourly, view.period.end_s), RED, width=2, dash="5 2", is_right=bool(each))
     return canvas.svg()

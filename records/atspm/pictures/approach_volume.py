@@ -42,14 +42,14 @@ def draw(view: SignalView, phase: int) -> str:
     canvas = Canvas(
         title,
         f"from {source}",
-        time_axis(view.timeline, HALF_WIDTH),
+        time_axis(view.period, HALF_WIDTH),
         number_axis("Vehicles per Hour", max(volume for volumes in (first, second, both) for _, volume in volumes)),
         SPLIT if both else None,
         legend,
         width=HALF_WIDTH,
         plot_height=120,
     )
-    end_s = view.timeline.end_s
+    end_s = view.period.end_s
     canvas.line(steps(first, end_s), RED)
     canvas.line(steps(second, end_s), BLUE, width=2.6)
     if both:

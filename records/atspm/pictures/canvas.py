@@ -1,4 +1,4 @@
-"""An SVG drawing with axes. Data is clipped at the axes before it is drawn, so that nothing lies outside of them.
+"""An SVG drawing with axes. Lines and areas are in an SVG element of the axes' size, which cuts what lies outside.
 
 title
 subtitle
@@ -10,14 +10,14 @@ y | data                            | right y
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 from xml.sax.saxutils import escape, quoteattr
 
 from city.printable import printable
-from records.atspm.timeline import Timeline
+from records.atspm.analysis_period import AnalysisPeriod
 
 BLUE, GREEN, ORANGE, YELLOW, PINK, LIGHT_BLUE, RED = (
     "#0072B2",
@@ -36,9 +36,13 @@ FONT_PX = 11
 CHAR_PX = 6.0
 """Mean width of a character."""
 MAX_TEXT_CHARS = 120
-MARGIN_LEFT, MARGIN_RIGHT, MARGIN_BOTTOM = 48, 50, 36
+MARGIN_LEFT = 48
+MARGIN_RIGHT = 50
+MARGIN_BOTTOM = 36
 LINE_PX = 15
 BAND_PX = 13
+CLIP_MARGIN_PX = 2
+"""Room around the axes for the width of a line on them."""
 MAX_TICKS_Y = 5
 HEADROOM = 1.04
 """Length of an axis by the largest value, so that its mark does not lie on the frame."""
@@ -83,12 +87,12 @@ def number_axis(title: str, top: float, min_step: float = 0.0) -> Axis:
     return Axis(0.0, count * step, title, tuple((k * step, f"{k * step:.10g}") for k in range(count + 1)))
 
 
-def time_axis(timeline: Timeline, width: float = WIDTH) -> Axis:
-    """The axis of a timeline, in simulated seconds, with local times of day at its ticks."""
-    begin_s, end_s = timeline.begin_s, timeline.end_s
+def time_axis(period: AnalysisPeriod, width: float = WIDTH) -> Axis:
+    """The axis of a period, in simulated seconds, with local times of day at its ticks."""
+    begin_s, end_s = period.begin_s, period.end_s
     room = max(int((width - MARGIN_LEFT - MARGIN_RIGHT) / TIME_LABEL_PX), 1)
     step_s = next((step for step in TICK_STEPS_S if (end_s - begin_s) / step <= room), TICK_STEPS_S[-1])
-    begin = timeline.time(round(begin_s * 1000))
+    begin = period.time(round(begin_s * 1000))
     midnight = begin.replace(hour=0, minute=0, second=0, microsecond=0)
     offset_s = (begin - midnight).total_seconds()
     ticks = []
@@ -140,11 +144,13 @@ class Canvas:
             width: in px.
             plot_height: of the data, in px.
         """
-        self.x, self.y, self.right = x, y, right
+        self.x = x
+        self.y = y
+        self.right = right
         self._width, self._title = width, title
         self._parts: list[str] = []
-        self._text(4, 14, title, size=13, weight="bold", room=width - 8)
-        self._text(4, 14 + LINE_PX, subtitle, colour="#555555", room=width - 8)
+        self._write(4, 14, title, size=13, weight="bold", room=width - 8)
+        self._write(4, 14 + LINE_PX, subtitle, colour="#555555", room=width - 8)
         legend_top = 14 + 2 * LINE_PX
         rows = self._legend(legend, legend_top)
         self.top = legend_top + rows * LINE_PX - 5 + (BAND_PX if bands else 0)
@@ -199,14 +205,13 @@ class Canvas:
         is_right: bool = False,
         opacity: float = 1.0,
     ) -> None:
-        """Draw lines between pairs of points, cut at the axes."""
+        """Draw lines between pairs of points; pairs that are not finite are left out."""
         path: list[str] = []
         last: Point | None = None
         for a, b in pairs:
-            ends = self._cut(self.px(a, is_right), self.px(b, is_right))
-            if ends is None:
+            (x0, y0), (x1, y1) = self.px(a, is_right), self.px(b, is_right)
+            if not all(map(math.isfinite, (x0, y0, x1, y1))):
                 continue
-            (x0, y0), (x1, y1) = ends
             if last != (x0, y0):
                 path.append(f"M{x0:.1f},{y0:.1f}")
             path.append(f"L{x1:.1f},{y1:.1f}")
@@ -214,27 +219,25 @@ class Canvas:
         if path:
             dashes = f' stroke-dasharray="{dash}"' if dash else ""
             shade = f' opacity="{opacity:g}"' if opacity < 1 else ""
-            self._parts.append(
+            self._add_clipped(
                 f'<path class="data" d="{"".join(path)}" fill="none" stroke="{colour}" '
                 f'stroke-width="{width:g}"{dashes}{shade}/>'
             )
 
     def polygons(self, shapes: Iterable[Sequence[Point]], colour: str, opacity: float) -> None:
-        """Fill polygons, cut at the axes."""
+        """Fill polygons; those that are not finite are left out."""
         paths = []
         for shape in shapes:
-            places = _clipped(
-                [self.px(point) for point in shape], self.left, self.top, self.plot_width, self.plot_height
-            )
-            if places:
+            places = [self.px(point) for point in shape]
+            if all(math.isfinite(x) and math.isfinite(y) for x, y in places):
                 paths.append("M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in places) + "Z")
         if paths:
-            self._parts.append(f'<path class="data" d="{"".join(paths)}" fill="{colour}" opacity="{opacity:g}"/>')
+            self._add_clipped(f'<path class="data" d="{"".join(paths)}" fill="{colour}" opacity="{opacity:g}"/>')
 
     def label(self, point: Point, text: str, dy_px: float = 0.0, room: float = 300.0) -> None:
         """Write a text that begins at a point."""
         x, y = self.px(point)
-        self._text(x + 3, y + dy_px, text, room=room, halo=True)
+        self._write(x + 3, y + dy_px, text, room=room, halo=True)
 
     def svg(self) -> str:
         """The drawing, as one SVG element."""
@@ -249,29 +252,13 @@ class Canvas:
         x, y = place[0], place[1] + dy_px
         return self.left <= x <= self.left + self.plot_width and self.top <= y <= self.bottom
 
-    def _cut(self, a: Point, b: Point) -> tuple[Point, Point] | None:
-        """The part of a line inside of the axes (the algorithm of Liang and Barsky)."""
-        (x0, y0), (x1, y1) = a, b
-        if not all(map(math.isfinite, (x0, y0, x1, y1))):
-            return None
-        dx, dy = x1 - x0, y1 - y0
-        begin, end = 0.0, 1.0
-        for p, q in (
-            (-dx, x0 - self.left),
-            (dx, self.left + self.plot_width - x0),
-            (-dy, y0 - self.top),
-            (dy, self.bottom - y0),
-        ):
-            if p == 0:
-                if q < 0:
-                    return None
-            elif p < 0:
-                begin = max(begin, q / p)
-            else:
-                end = min(end, q / p)
-        if not begin <= end:
-            return None
-        return (x0 + begin * dx, y0 + begin * dy), (x0 + end * dx, y0 + end * dy)
+    def _add_clipped(self, path: str) -> None:
+        x, y = self.left - CLIP_MARGIN_PX, self.top - CLIP_MARGIN_PX
+        width, height = self.plot_width + 2 * CLIP_MARGIN_PX, self.plot_height + 2 * CLIP_MARGIN_PX
+        self._parts.append(
+            f'<svg x="{x:g}" y="{y:g}" width="{width}" height="{height}" viewBox="{x:g} {y:g} {width} {height}" '
+            f'overflow="hidden">{path}</svg>'
+        )
 
     def _legend(self, legend: Sequence[Entry], top: float) -> int:
         """Write the legend and return its number of rows."""
@@ -294,7 +281,7 @@ class Canvas:
                     f'<path d="M{x:.1f},{y - 4:.1f}h18" fill="none" stroke="{entry.colour}" '
                     f'stroke-width="{entry.width:g}"{dash}/>'
                 )
-            self._text(x + 22, y, entry.text)
+            self._write(x + 22, y, entry.text)
             x += width
         return row + 1 if legend else 0
 
@@ -310,32 +297,32 @@ class Canvas:
                 f'fill="{("#ffffff", "#e4e4e4")[k % 2]}" stroke="#bbbbbb" stroke-width="0.5"/>'
             )
             if x1 - x0 > CHAR_PX * len(text):
-                self._text(x0 + 3, self.top - 3, text, size=9)
+                self._write(x0 + 3, self.top - 3, text, size=9)
 
     def _axes(self) -> None:
         x0, x1 = self.left, self.left + self.plot_width
         for value, text in self.y.ticks:
             _, y = self.px((0, value))
             self._parts.append(f'<path d="M{x0},{y:.1f}H{x1}" stroke="#dddddd" stroke-width="0.7"/>')
-            self._text(x0 - 4, y + 4, text, anchor="end", room=MARGIN_LEFT - 16)
+            self._write(x0 - 4, y + 4, text, anchor="end", room=MARGIN_LEFT - 16)
         for value, text in self.x.ticks:
             x, _ = self.px((value, 0))
             self._parts.append(f'<path d="M{x:.1f},{self.bottom:g}v4" stroke="{GREY}" stroke-width="0.8"/>')
-            self._text(x, self.bottom + 15, text, anchor="middle")
+            self._write(x, self.bottom + 15, text, anchor="middle")
         if self.right is not None:
             for value, text in self.right.ticks:
                 _, y = self.px((0, value), is_right=True)
-                self._text(x1 + 4, y + 4, text, room=MARGIN_RIGHT - 16)
-            self._text(self._width - 13, self.top + self.plot_height / 2, self.right.title, anchor="middle", turned=90)
-        self._text(11, self.top + self.plot_height / 2, self.y.title, anchor="middle", turned=-90)
-        self._text(x0 + self.plot_width / 2, self.bottom + 30, self.x.title, anchor="middle")
+                self._write(x1 + 4, y + 4, text, room=MARGIN_RIGHT - 16)
+            self._write(self._width - 13, self.top + self.plot_height / 2, self.right.title, anchor="middle", turned=90)
+        self._write(11, self.top + self.plot_height / 2, self.y.title, anchor="middle", turned=-90)
+        self._write(x0 + self.plot_width / 2, self.bottom + 30, self.x.title, anchor="middle")
         self._parts.append(
             f'<rect class="axes" x="{x0}" y="{self.top:g}" width="{self.plot_width}" height="{self.plot_height}" '
             'fill="none" '
             f'stroke="{GREY}" stroke-width="0.8"/>'
         )
 
-    def _text(
+    def _write(
         self,
         x: float,
         y: float,
@@ -361,7 +348,7 @@ class Canvas:
 
 
 def sentence(title: str, text: str) -> str:
-    """What stands in the place of a picture that has nothing to draw."""
+    """A sentence in the place of a picture that has nothing to draw."""
     return f'<p class="none"><b>{escape(printable(title))}</b>: {escape(printable(text))}</p>'
 
 
@@ -372,23 +359,3 @@ def steps(points: Sequence[Point], end: float) -> list[Point]:
         corners.append((x, y))
         corners.append((points[k + 1][0] if k + 1 < len(points) else end, y))
     return corners
-
-
-def _clipped(places: list[Point], left: float, top: float, width: float, height: float) -> list[Point]:
-    """A polygon cut at a rectangle (the algorithm of Sutherland and Hodgman)."""
-    for index, limit, sign in ((0, left, 1), (0, left + width, -1), (1, top, 1), (1, top + height, -1)):
-        places = list(_cut_polygon(places, index, limit, sign))
-    return places
-
-
-def _cut_polygon(places: Sequence[Point], index: int, limit: float, sign: int) -> Iterator[Point]:
-    for k, b in enumerate(places):
-        a = places[k - 1]
-        is_a_in, is_b_in = (sign * (place[index] - limit) >= 0 for place in (a, b))
-        if is_a_in != is_b_in:
-            share = (limit - a[index]) / (b[index] - a[index])
-            cut = [a[0] + share * (b[0] - a[0]), a[1] + share * (b[1] - a[1])]
-            cut[index] = limit
-            yield cut[0], cut[1]
-        if is_b_in:
-            yield b

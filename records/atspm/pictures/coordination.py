@@ -55,14 +55,14 @@ def draw(view: SignalView, phase: int) -> str:
     canvas = Canvas(
         TITLE,
         f"{view.name} - {view.description(phase)}; {info}",
-        time_axis(view.timeline),
+        time_axis(view.period),
         number_axis("Cycle Time (s)", max(cycle.end_s - cycle.begin_s for cycle in cycles)),
         number_axis("Volume per Hour", max(volume for _, volume in volumes)) if volumes else None,
         legend,
         view.modes(),
     )
     if volumes:
-        canvas.line(steps(volumes, view.timeline.end_s), PINK, dash="2 2", is_right=True)
+        canvas.line(steps(volumes, view.period.end_s), PINK, dash="2 2", is_right=True)
     canvas.line([(cycle.end_s, cycle.end_s - cycle.begin_s) for cycle in cycles], RED, width=2.4)
     canvas.line([(cycle.yellow_s, cycle.yellow_s - cycle.begin_s) for cycle in cycles], YELLOW, dash="5 2")
     canvas.line([(cycle.green_s, cycle.green_s - cycle.begin_s) for cycle in cycles], GREEN, width=1.2)

@@ -30,14 +30,14 @@ def draw(view: SignalView, phase: int) -> str:
     canvas = Canvas(
         title,
         f"longest queue on one lane: {max(reading.longest for reading in readings)}",
-        time_axis(view.timeline, HALF_WIDTH),
+        time_axis(view.period, HALF_WIDTH),
         number_axis("Halting Vehicles", max(value for _, value in total), min_step=1),
         legend=[Entry("All Lanes", LIGHT_BLUE, width=2.4), Entry("Longest Lane", BLUE, width=1)],
         bands=view.modes(),
         width=HALF_WIDTH,
         plot_height=120,
     )
-    end_s = view.timeline.end_s
+    end_s = view.period.end_s
     canvas.line(steps(total, end_s), LIGHT_BLUE, width=2.4)
     canvas.line(steps(longest, end_s), BLUE, width=1)
     return canvas.svg()

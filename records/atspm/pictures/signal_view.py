@@ -1,19 +1,18 @@
 """One signal as its pictures need it: cycles, splits, arrivals, occupancies and volumes of its phases."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
-from city.network import Program
 from controller.recording.detectors import ADVANCE, PRESENCE, Detector
-from records.atspm import detectors
+from records.atspm.analysis_period import FORCE_OFF, GAP_OUT, MAX_OUT, AnalysisPeriod, SignalHistory
+from records.atspm.detectors import detector_numbers
 from records.atspm.event_codes import Code, Event
 from records.atspm.events import signal_events
-from records.atspm.phase_numbers import Phase, PhaseNumbers
+from records.atspm.from_record import ObservedSignals
+from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 from records.atspm.readings import LaneReading, SignalReadings
-from records.atspm.timeline import FORCE_OFF, GAP_OUT, MAX_OUT, SignalTimeline, Timeline
 
 BIN_S = 900.0
 """Bins of volumes, delays and shares of split failures, as in UDOT's tools; shorter for less than an hour."""
@@ -50,17 +49,17 @@ class Split:
 class SignalView:
     """One signal."""
 
-    timeline: Timeline
-    own: SignalTimeline
+    period: AnalysisPeriod
+    own: SignalHistory
     phases: PhaseNumbers
     events: tuple[Event, ...]
-    loops: tuple[tuple[int, Detector], ...] = ()
-    """(number, loop) of its detectors."""
+    detectors: tuple[tuple[int, Detector], ...] = ()
+    """Its detectors with their numbers."""
     readings: SignalReadings = field(default_factory=SignalReadings)
     name: str = ""
 
     @property
-    def vehicle_phases(self) -> list[Phase]:
+    def vehicle_phases(self) -> list[NemaPhase]:
         return [phase for phase in self.phases.phases if phase.links]
 
     def description(self, phase: int) -> str:
@@ -99,7 +98,7 @@ class SignalView:
         return found
 
     def splits(self, phase: int) -> list[Split]:
-        """The greens of a phase that begin and end in the timeline."""
+        """The greens of a phase that begin and end in the period."""
         found: list[Split] = []
         begin_s: float | None = None
         green_end_s: float | None = None
@@ -112,7 +111,9 @@ class SignalView:
             if event.code == Code.PHASE_BEGIN_GREEN:
                 if begin_s is not None and green_end_s is not None:
                     found.append(Split(begin_s, green_end_s, last_s, cause))
-                begin_s, green_end_s, cause = time_s, None, None
+                begin_s = time_s
+                green_end_s = None
+                cause = None
             elif event.code in CAUSES:
                 cause = CAUSES[event.code]
             elif event.code == Code.PHASE_GREEN_TERMINATION:
@@ -126,7 +127,7 @@ class SignalView:
         return found
 
     def arrivals(self, phase: int) -> list[float]:
-        """When the advance detectors of a phase became occupied."""
+        """Times at which the advance detectors of a phase became occupied."""
         return sorted(
             time_s for number in self._numbers(phase, ADVANCE) for time_s in self.times_s(Code.DETECTOR_ON, number)
         )
@@ -135,7 +136,7 @@ class SignalView:
         return bool(self._numbers(phase, function))
 
     def occupied(self, phase: int) -> list[Interval]:
-        """When any presence detector of a phase was occupied."""
+        """Times in which any presence detector of a phase was occupied."""
         changes = sorted(
             (time_s, change)
             for number in self._numbers(phase, PRESENCE)
@@ -150,7 +151,7 @@ class SignalView:
                 since_s = time_s
             elif before and not count:
                 intervals.append((since_s, time_s))
-        return [*intervals, (since_s, self.timeline.end_s)] if count else intervals
+        return [*intervals, (since_s, self.period.end_s)] if count else intervals
 
     def lane_readings(self, phase: int) -> list[LaneReading]:
         return self.readings.lanes.get(phase, [])
@@ -158,13 +159,15 @@ class SignalView:
     @property
     def bin_s(self) -> float:
         """Width of a bin."""
-        duration_s = self.timeline.end_s - self.timeline.begin_s
+        duration_s = self.period.end_s - self.period.begin_s
         return BIN_S if duration_s >= MIN_BINS * BIN_S else SHORT_BINS_S[duration_s >= MIN_BINS * SHORT_BINS_S[1]]
 
     @property
     def bins(self) -> list[Interval]:
-        """Bins of the timeline; the last one may be shorter."""
-        begin_s, end_s, width_s = self.timeline.begin_s, self.timeline.end_s, self.bin_s
+        """Bins of the period; the last one may be shorter."""
+        begin_s = self.period.begin_s
+        end_s = self.period.end_s
+        width_s = self.bin_s
         count = max(round((end_s - begin_s) / width_s), 1) if end_s > begin_s else 0
         edges = [begin_s + k * width_s for k in range(count)] + [end_s]
         return list(pairwise(edges)) if count else []
@@ -196,48 +199,34 @@ class SignalView:
         changes = [(change.begin_s, change.mode) for change in self.own.modes]
         if not changes:
             changes = [(change.begin_s, f"program {change.program or 'of a client'}") for change in self.own.programs]
-        ends = [begin_s for begin_s, _ in changes[1:]] + [self.timeline.end_s]
+        ends = [begin_s for begin_s, _ in changes[1:]] + [self.period.end_s]
         return [(begin_s, end_s, text) for (begin_s, text), end_s in zip(changes, ends, strict=False)]
 
     def _numbers(self, phase: int, function: str) -> list[int]:
         """The numbers of a phase's detectors."""
         lanes = self.phases.phase_of_lane
         return [
-            number for number, loop in self.loops if loop.function == function and lanes.get(loop.stop_lane) == phase
+            number
+            for number, detector in self.detectors
+            if detector.function == function and lanes.get(detector.stop_lane) == phase
         ]
 
 
-def views(
-    timeline: Timeline,
-    phases: Mapping[str, PhaseNumbers],
-    loops: Sequence[Detector] = (),
-    programs: Mapping[str, Sequence[Program]] | None = None,
-    readings: Mapping[str, SignalReadings] | None = None,
-    names: Mapping[str, str] | None = None,
-) -> list[SignalView]:
-    """The signals of a timeline.
-
-    Args:
-        timeline: what was shown, and why.
-        phases: by signal, for all signals of the timeline.
-        loops: the detectors.
-        programs: by signal, its programs.
-        readings: by signal, what was read of its lanes.
-        names: by signal, what it is called in titles.
-    """
-    numbers = detectors.numbers(loops)
-    result = []
-    for own, made in zip(timeline.signals, signal_events(timeline, phases, loops, programs), strict=True):
-        mine = tuple((numbers[loop.id], loop) for loop in loops if loop.signal == own.signal)
-        result.append(
-            SignalView(
-                timeline,
-                own,
-                phases[own.signal],
-                made.events,
-                mine,
-                (readings or {}).get(own.signal, SignalReadings()),
-                (names or {}).get(own.signal, own.signal),
-            )
+def views(recorded: ObservedSignals) -> list[SignalView]:
+    """The signals of a record, or of a simulation."""
+    period = recorded.period
+    phases = recorded.phases
+    detectors = recorded.detectors
+    numbers = detector_numbers(detectors)
+    return [
+        SignalView(
+            period,
+            own,
+            phases[own.signal],
+            made.events,
+            tuple((numbers[detector.id], detector) for detector in detectors if detector.signal == own.signal),
+            recorded.readings.get(own.signal, SignalReadings()),
+            recorded.names.get(own.signal, own.signal),
         )
-    return result
+        for own, made in zip(period.signals, signal_events(period, phases, detectors, recorded.programs), strict=True)
+    ]

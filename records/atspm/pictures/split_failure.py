@@ -35,8 +35,8 @@ MIN_RATIO = 0.79
 PERCENT = Axis(0.0, 104.0, "Occupancy Ratio", tuple((float(k), f"{k}%") for k in range(0, 101, 20)))
 
 
-class Occupancy(NamedTuple):
-    """The occupancy of a cycle."""
+class OccupancyRatios(NamedTuple):
+    """Shares of a cycle's green and red in which a detector is occupied."""
 
     end_s: float
     """Begin of red."""
@@ -50,17 +50,17 @@ class Occupancy(NamedTuple):
         return self.green >= MIN_RATIO and self.red >= MIN_RATIO
 
 
-def occupancies(view: SignalView, phase: int) -> list[Occupancy]:
-    """The occupancies of a phase's cycles whose red begins in the timeline early enough to be seen."""
+def occupancy_ratios(view: SignalView, phase: int) -> list[OccupancyRatios]:
+    """The occupancy ratios of a phase's cycles whose red begins in the period early enough to be seen."""
     occupied = view.occupied(phase)
     return [
-        Occupancy(
+        OccupancyRatios(
             cycle.end_s,
             _share(occupied, cycle.green_s, cycle.yellow_s),
             _share(occupied, cycle.end_s, cycle.end_s + RED_S),
         )
         for cycle in view.cycles(phase)
-        if cycle.end_s + RED_S <= view.timeline.end_s and cycle.yellow_s > cycle.green_s
+        if cycle.end_s + RED_S <= view.period.end_s and cycle.yellow_s > cycle.green_s
     ]
 
 
@@ -69,7 +69,7 @@ def draw(view: SignalView, phase: int) -> str:
     title = f"{TITLE}, phase {phase}"
     if not view.has_detectors(phase, PRESENCE):
         return sentence(title, "needs presence detectors, of which there are no events.")
-    found = occupancies(view, phase)
+    found = occupancy_ratios(view, phase)
     if not found:
         return sentence(title, "there was no complete cycle.")
     failed = [each for each in found if each.is_failure]
@@ -80,7 +80,7 @@ def draw(view: SignalView, phase: int) -> str:
     canvas = Canvas(
         title,
         f"Total Split Failures: {len(failed)} of {len(found)} cycles",
-        time_axis(view.timeline, HALF_WIDTH),
+        time_axis(view.period, HALF_WIDTH),
         PERCENT,
         legend=[
             Entry("Green Occupancy", GREEN, RING),
@@ -93,7 +93,7 @@ def draw(view: SignalView, phase: int) -> str:
         plot_height=120,
     )
     canvas.segments([((each.end_s, 0.0), (each.end_s, 100.0)) for each in failed], YELLOW, width=2)
-    canvas.line(steps(shares, view.timeline.end_s), LIGHT_BLUE, dash="5 3")
+    canvas.line(steps(shares, view.period.end_s), LIGHT_BLUE, dash="5 3")
     canvas.marks([(each.end_s, 100 * each.green) for each in found], RING, GREEN)
     canvas.marks([(each.end_s, 100 * each.red) for each in found], TRIANGLE, RED)
     return canvas.svg()

@@ -1,5 +1,6 @@
 """Split monitor: how long each split of a phase was, and why its green ended."""
 
+from records.atspm.analysis_period import FORCE_OFF, GAP_OUT, MAX_OUT
 from records.atspm.event_codes import Code
 from records.atspm.pictures.canvas import (
     BLACK,
@@ -21,7 +22,6 @@ from records.atspm.pictures.canvas import (
     time_axis,
 )
 from records.atspm.pictures.signal_view import SignalView
-from records.atspm.timeline import FORCE_OFF, GAP_OUT, MAX_OUT
 
 TITLE = "Split Monitor"
 SERIES = {
@@ -52,14 +52,14 @@ def draw(view: SignalView, phase: int) -> str:
     canvas = Canvas(
         f"{TITLE}, phase {phase}",
         f"{len(splits)} splits, {mean_s:.0f} s Avg. Split, {p85_s:.0f} s 85th percentile",
-        time_axis(view.timeline, HALF_WIDTH),
+        time_axis(view.period, HALF_WIDTH),
         number_axis("Phase Duration (s)", durations[-1]),
         legend=legend,
         bands=view.modes(),
         width=HALF_WIDTH,
         plot_height=120,
     )
-    canvas.line([(view.timeline.begin_s, mean_s), (view.timeline.end_s, mean_s)], BLACK, width=1, dash="6 3")
+    canvas.line([(view.period.begin_s, mean_s), (view.period.end_s, mean_s)], BLACK, width=1, dash="6 3")
     for cause, (_, colour, shape) in SERIES.items():
         canvas.marks([(s.begin_s, s.end_s - s.begin_s) for s in splits if s.cause == cause], shape, colour)
     canvas.marks([(s.begin_s, s.end_s - s.begin_s) for s in walked], TRIANGLE, ORANGE, dy_px=-7)

@@ -1,5 +1,6 @@
 """Phase termination: why each green of each phase ended, and when pedestrians got a walk."""
 
+from records.atspm.analysis_period import FORCE_OFF, GAP_OUT, MAX_OUT
 from records.atspm.event_codes import Code
 from records.atspm.pictures.canvas import (
     BLUE,
@@ -19,7 +20,6 @@ from records.atspm.pictures.canvas import (
     time_axis,
 )
 from records.atspm.pictures.signal_view import CAUSES, SignalView
-from records.atspm.timeline import FORCE_OFF, GAP_OUT, MAX_OUT
 
 TITLE = "Phase Termination"
 ROW_PX = 34
@@ -53,7 +53,7 @@ def draw(view: SignalView) -> str:
     canvas = Canvas(
         TITLE,
         view.name,
-        time_axis(view.timeline),
+        time_axis(view.period),
         Axis(0.0, float(len(phases)), "Phase Number", tuple((row[phase], str(phase)) for phase in phases)),
         legend=legend,
         bands=view.modes(),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from records.atspm import events
+from records.atspm.analysis_period import AnalysisPeriod
 from records.atspm.corridor import Corridor
 from records.atspm.pictures.canvas import (
     BLACK,
@@ -25,7 +26,6 @@ from records.atspm.pictures.canvas import (
 )
 from records.atspm.pictures.signal_view import Interval, SignalView
 from records.atspm.readings import SignalReadings, VehicleReading
-from records.atspm.timeline import Timeline
 
 TITLE = "Time-Space Diagram"
 Segment = tuple[Point, Point]
@@ -33,7 +33,9 @@ MAX_S = 900.0
 """Longest time that is drawn: a longer one has too many lines for a page."""
 MARGIN_M = 30.0
 """Road drawn behind the last stop line."""
-PLOT_PX_BY_STOP, MIN_PLOT_PX, MAX_PLOT_PX = 90, 220, 700
+PLOT_PX_BY_STOP_LINE = 90
+MIN_PLOT_PX = 220
+MAX_PLOT_PX = 700
 MAX_ERROR_M = 15.0
 """Distance between an expected and a read position, above which they are not the same vehicle's."""
 MAX_GAP_S = 30.0
@@ -67,12 +69,12 @@ def draw(
     """
     if corridor is None:
         return sentence(TITLE, "no two signals follow one another straight on.")
-    timeline = views[corridor.stops[0].signal].timeline
-    if timeline.end_s <= timeline.begin_s:
+    period = views[corridor.stop_lines[0].signal].period
+    if period.end_s <= period.begin_s:
         return sentence(TITLE, "no time is recorded.")
-    begin_s, end_s = timeline.begin_s, min(timeline.end_s, timeline.begin_s + MAX_S)
-    shown = Timeline(begin_s, end_s, timeline.zero, ())
-    length_m = corridor.stops[-1].at_m + MARGIN_M
+    begin_s, end_s = period.begin_s, min(period.end_s, period.begin_s + MAX_S)
+    shown = AnalysisPeriod(begin_s, end_s, period.zero, ())
+    length_m = corridor.stop_lines[-1].at_m + MARGIN_M
     strokes = trajectories(corridor, (view.readings for view in views.values()))
     y = number_axis("Distance (m)", length_m)
     legend = [
@@ -85,24 +87,29 @@ def draw(
         legend.append(Entry("Vehicles", BLACK, width=0.8))
     canvas = Canvas(
         TITLE,
-        f"{views[corridor.stops[0].signal].name} to {views[corridor.stops[-1].signal].name}",
+        f"{views[corridor.stop_lines[0].signal].name} to {views[corridor.stop_lines[-1].signal].name}",
         time_axis(shown),
         Axis(0.0, length_m, y.title, tuple((value, text) for value, text in y.ticks if value <= length_m)),
         legend=legend,
-        plot_height=min(max(PLOT_PX_BY_STOP * len(corridor.stops), MIN_PLOT_PX), MAX_PLOT_PX),
+        plot_height=min(max(PLOT_PX_BY_STOP_LINE * len(corridor.stop_lines), MIN_PLOT_PX), MAX_PLOT_PX),
     )
-    bands = {stop.signal: colours(views[stop.signal], stop.phase, begin_s, end_s) for stop in corridor.stops}
-    for stop, after in zip(corridor.stops, corridor.stops[1:], strict=False):
+    bands = {
+        stop_line.signal: colours(views[stop_line.signal], stop_line.phase, begin_s, end_s)
+        for stop_line in corridor.stop_lines
+    }
+    for stop_line, after in zip(corridor.stop_lines, corridor.stop_lines[1:], strict=False):
         if after.speed_mps > 0:
-            greens = [(a, b) for a, b, colour in bands[stop.signal] if colour == GREEN]
-            travel_s = (after.at_m - stop.at_m) / after.speed_mps
-            canvas.polygons([_band(green, stop.at_m, after.at_m, travel_s) for green in greens], GREEN, 0.22)
+            greens = [(a, b) for a, b, colour in bands[stop_line.signal] if colour == GREEN]
+            travel_s = (after.at_m - stop_line.at_m) / after.speed_mps
+            canvas.polygons([_band(green, stop_line.at_m, after.at_m, travel_s) for green in greens], GREEN, 0.22)
     canvas.segments(strokes, BLACK, width=0.8, opacity=0.75)
-    for stop in corridor.stops:
+    for stop_line in corridor.stop_lines:
         for colour, width in STYLES.items():
-            pairs = [((a, stop.at_m), (b, stop.at_m)) for a, b, own in bands[stop.signal] if own == colour]
+            pairs = [
+                ((a, stop_line.at_m), (b, stop_line.at_m)) for a, b, own in bands[stop_line.signal] if own == colour
+            ]
             canvas.segments(pairs, colour, width)
-        canvas.label((begin_s, stop.at_m), f"{views[stop.signal].name}, phase {stop.phase}", dy_px=-6)
+        canvas.label((begin_s, stop_line.at_m), f"{views[stop_line.signal].name}, phase {stop_line.phase}", dy_px=-6)
     return canvas.svg()
 
 

@@ -1,4 +1,4 @@
-"""A run of the sample city's own programs over libsumo: its readings of every step, and the timeline that follows from
+"""A run of the sample city's own programs over libsumo: its readings of every step, and the period that follows from
 it."""
 
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 
 from controller.sumo.libsumo_connection import start_libsumo
+from records.atspm.analysis_period import AnalysisPeriod, Detection, ProgramChange, ShownState, SignalHistory
 from records.atspm.detectors import PlacedDetector
-from records.atspm.timeline import Detection, ProgramChange, ShownState, SignalTimeline, Timeline
 from tests.conftest import GRID
 
 ZERO = datetime(2026, 3, 2, 7)
@@ -29,12 +29,12 @@ class Readings:
     """By signal, the maximum duration of each phase of its program."""
     program: dict[str, str] = field(default_factory=dict)
     passages: dict[str, dict[tuple[str, float], float]] = field(default_factory=dict)
-    """By loop, (vehicle, second of its entry) -> second of its exit; -1 while it is on the loop."""
+    """By detector, (vehicle, second of its entry) -> second of its exit; -1 while it is on the detector."""
     link_of_lane: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By incoming lane, (signal, index of its link straight on, else to the left, else to the right)."""
 
 
-def run(additional: Sequence[Path], loops: Sequence[PlacedDetector], seconds: int) -> Readings:
+def run(additional: Sequence[Path], placed: Sequence[PlacedDetector], seconds: int) -> Readings:
     """Simulate the sample city with the programs of its files, of which SUMO runs the last one loaded."""
     files = ",".join(map(str, [GRID / "fixed_time.add.xml", *additional]))
     options = ["-c", str(GRID / "grid.sumocfg"), "-a", files, *OPTIONS, "--no-step-log", "--no-warnings"]
@@ -42,7 +42,7 @@ def run(additional: Sequence[Path], loops: Sequence[PlacedDetector], seconds: in
     api = connection.api
     signals = api.trafficlight.getIDList()
     readings = Readings(
-        seconds, {s: [] for s in signals}, {s: [] for s in signals}, passages={loop.id: {} for loop in loops}
+        seconds, {s: [] for s in signals}, {s: [] for s in signals}, passages={detector.id: {} for detector in placed}
     )
     for signal in signals:
         readings.program[signal] = api.trafficlight.getProgram(signal)
@@ -57,15 +57,15 @@ def run(additional: Sequence[Path], loops: Sequence[PlacedDetector], seconds: in
         for signal in signals:
             readings.states[signal].append(api.trafficlight.getRedYellowGreenState(signal))
             readings.phase[signal].append(api.trafficlight.getPhase(signal))
-        for loop, passages in readings.passages.items():
-            for vehicle, _, entry_s, exit_s, _ in api.inductionloop.getVehicleData(loop):
+        for detector, passages in readings.passages.items():
+            for vehicle, _, entry_s, exit_s, _ in api.inductionloop.getVehicleData(detector):
                 passages[vehicle, entry_s] = exit_s
     connection.close()
     return readings
 
 
 def occupied(passages: Mapping[tuple[str, float], float], end_s: float) -> list[tuple[int, int]]:
-    """The intervals in which a loop is occupied by any vehicle, ms."""
+    """The intervals in which a detector is occupied by any vehicle, ms."""
     intervals: list[tuple[int, int]] = []
     for (_, entry_s), exit_s in sorted(passages.items(), key=lambda passage: passage[0][1]):
         begin_ms, end_ms = round(entry_s * 1000), round((exit_s if exit_s >= 0 else end_s) * 1000)
@@ -76,18 +76,18 @@ def occupied(passages: Mapping[tuple[str, float], float], end_s: float) -> list[
     return intervals
 
 
-def timeline(readings: Readings) -> Timeline:
-    """The timeline of a run."""
+def period(readings: Readings) -> AnalysisPeriod:
+    """The period of a run."""
     signals = []
     for signal, states in readings.states.items():
         changes = [k for k, state in enumerate(states) if not k or state != states[k - 1]]
         shown = tuple(ShownState(float(k), states[k]) for k in changes)
-        signals.append(SignalTimeline(signal, shown, programs=(ProgramChange(0.0, readings.program[signal]),)))
+        signals.append(SignalHistory(signal, shown, programs=(ProgramChange(0.0, readings.program[signal]),)))
     detections = [
-        Detection(loop, ms / 1000, is_on)
-        for loop, passages in readings.passages.items()
+        Detection(detector, ms / 1000, is_on)
+        for detector, passages in readings.passages.items()
         for interval in occupied(passages, readings.seconds)
         for ms, is_on in zip(interval, (True, False), strict=True)
         if ms < 1000 * readings.seconds
     ]
-    return Timeline(0.0, float(readings.seconds), ZERO, tuple(signals), tuple(detections))
+    return AnalysisPeriod(0.0, float(readings.seconds), ZERO, tuple(signals), tuple(detections))

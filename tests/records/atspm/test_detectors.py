@@ -1,4 +1,4 @@
-"""Induction loops: where they stand, what their file says, and that SUMO loads it."""
+"""Detectors: where they stand, what their file says, and that SUMO loads it."""
 
 import pytest
 from hypothesis import given
@@ -29,48 +29,53 @@ def street(tmp_path, lengths, connections=(), mps=13.89):
     return StreetNetwork(tmp_path / "x.net.xml", {"J": signal}, graph.length_m)
 
 
-def placed(tmp_path, lengths, connections=(), mps=13.89):
-    loops = detectors.place(street(tmp_path, lengths, connections, mps))
-    return [(loop.function, loop.lane, loop.position_m, loop.length_m) for loop in loops]
+def placed_before_a(tmp_path, lengths, connections=(), mps=13.89):
+    placed = detectors.place(street(tmp_path, lengths, connections, mps))
+    return [(detector.function, detector.lane, detector.position_m, detector.length_m) for detector in placed]
 
 
-def test_a_long_lane_has_three_loops(tmp_path):
-    assert placed(tmp_path, {"a_0": 200.0}) == [
+def test_a_long_lane_has_three_detectors(tmp_path):
+    assert placed_before_a(tmp_path, {"a_0": 200.0}) == [
         (ADVANCE, "a_0", 130.55, 0), (PRESENCE, "a_0", 193, 6), (YELLOW_RED, "a_0", 199.5, 0),
     ]  # fmt: skip
 
 
-def test_a_lane_shorter_than_the_setback_has_its_advance_loop_at_its_begin(tmp_path):
-    assert placed(tmp_path, {"a_0": 50.0})[0] == (ADVANCE, "a_0", 0.1, 0)
-    assert [function for function, *_ in placed(tmp_path, {"a_0": 25.0})] == [PRESENCE, YELLOW_RED]
+def test_a_lane_shorter_than_the_setback_has_its_advance_detector_at_its_begin(tmp_path):
+    assert placed_before_a(tmp_path, {"a_0": 50.0})[0] == (ADVANCE, "a_0", 0.1, 0)
+    assert [function for function, *_ in placed_before_a(tmp_path, {"a_0": 25.0})] == [PRESENCE, YELLOW_RED]
 
 
-def test_advance_loops_move_to_the_lanes_behind_that_lead_nowhere_else(tmp_path):
+def test_advance_detectors_move_to_the_lanes_behind_that_lead_nowhere_else(tmp_path):
     lengths = {"a_0": 10.0, "b_0": 100.0, "c_0": 100.0, "d_0": 100.0}
     behind = [("b_0", "a_0"), ("c_0", "a_0")]
-    loops = detectors.place(street(tmp_path, lengths, behind))
-    assert {(loop.lane, loop.position_m) for loop in loops if loop.function == ADVANCE} == {
+    placed = detectors.place(street(tmp_path, lengths, behind))
+    assert {(detector.lane, detector.position_m) for detector in placed if detector.function == ADVANCE} == {
         ("b_0", 40.55),
         ("c_0", 40.55),
     }
-    assert {loop.stop_lane for loop in loops} == {"a_0"}
-    assert ADVANCE not in {function for function, *_ in placed(tmp_path, lengths, [*behind, ("b_0", "d_0")])}
+    assert {detector.stop_lane for detector in placed} == {"a_0"}
+    assert ADVANCE not in {function for function, *_ in placed_before_a(tmp_path, lengths, [*behind, ("b_0", "d_0")])}
 
 
-def test_very_short_lanes_have_fewer_loops(tmp_path):
-    assert placed(tmp_path, {"a_0": 4.0}) == [(PRESENCE, "a_0", 0.1, 2.9), (YELLOW_RED, "a_0", 3.5, 0)]
-    assert [function for function, *_ in placed(tmp_path, {"a_0": 1.0})] == [YELLOW_RED]
-    assert placed(tmp_path, {"a_0": 0.2}) == []
+def test_very_short_lanes_have_fewer_detectors(tmp_path):
+    assert placed_before_a(tmp_path, {"a_0": 4.0}) == [(PRESENCE, "a_0", 0.1, 2.9), (YELLOW_RED, "a_0", 3.5, 0)]
+    assert [function for function, *_ in placed_before_a(tmp_path, {"a_0": 1.0})] == [YELLOW_RED]
+    assert placed_before_a(tmp_path, {"a_0": 0.2}) == []
 
 
 @given(st.lists(st.floats(0.1, 300), min_size=1, max_size=4), st.floats(2, 60))
-def test_no_loop_stands_outside_of_its_lane(tmp_path_factory, lengths, mps):
+def test_no_detector_stands_outside_of_its_lane(tmp_path_factory, lengths, mps):
     names = [f"{name}_0" for name in "abcd"[: len(lengths)]]
     own = dict(zip(names, (round(length, 2) for length in lengths), strict=True))
-    loops = detectors.place(street(tmp_path_factory.getbasetemp(), own, list(zip(names[1:], names, strict=False)), mps))
-    assert all(loop.position_m >= 0 and loop.position_m + loop.length_m <= own[loop.lane] for loop in loops)
-    assert len({loop.id for loop in loops}) == len(loops)
-    assert sum(loop.function == ADVANCE for loop in loops) <= 1
+    placed = detectors.place(
+        street(tmp_path_factory.getbasetemp(), own, list(zip(names[1:], names, strict=False)), mps)
+    )
+    assert all(
+        detector.position_m >= 0 and detector.position_m + detector.length_m <= own[detector.lane]
+        for detector in placed
+    )
+    assert len({detector.id for detector in placed}) == len(placed)
+    assert sum(detector.function == ADVANCE for detector in placed) <= 1
 
 
 @given(
@@ -87,10 +92,10 @@ def test_no_loop_stands_outside_of_its_lane(tmp_path_factory, lengths, mps):
         )
     )
 )
-def test_a_file_says_what_its_loops_mean(tmp_path_factory, loops):
+def test_a_file_says_what_its_detectors_mean(tmp_path_factory, placed):
     path = tmp_path_factory.getbasetemp() / "detectors.add.xml"
-    detectors.write(path, loops)
-    assert detectors.read(path) == loops
+    detectors.write(path, placed)
+    assert detectors.read(path) == placed
 
 
 def test_other_detectors_are_left_out_and_a_changed_one_is_refused(tmp_path):
@@ -98,7 +103,7 @@ def test_other_detectors_are_left_out_and_a_changed_one_is_refused(tmp_path):
     detectors.write(path, [PlacedDetector("x", "J", ADVANCE, "a_0", "a_0", 1, 0)])
     text = path.read_text()
     path.write_text(text.replace("</additional>", '<inductionLoop id="own" lane="a_0" pos="1" file="x"/></additional>'))
-    assert [loop.id for loop in detectors.read(path)] == ["x"]
+    assert [detector.id for detector in detectors.read(path)] == ["x"]
     for old, new in (
         ("Advance", "Behind"),
         ('pos="1.00"', 'pos="near"'),
@@ -113,19 +118,19 @@ def test_other_detectors_are_left_out_and_a_changed_one_is_refused(tmp_path):
 
 
 def load(net, path):
-    """Load a file of detectors in SUMO: its loops as SUMO has them."""
+    """Load a file of detectors in SUMO: its detectors as SUMO has them."""
     connection = start_libsumo(
         ["--net-file", str(net), "--additional-files", str(path), "--no-warnings", "--no-step-log"]
     )
     api = connection.api
-    loops = [
+    placed = [
         (name, api.inductionloop.getLaneID(name), round(api.inductionloop.getPosition(name), 2))
         for name in api.inductionloop.getIDList()
     ]
     for _ in range(3):
         api.simulationStep()
     connection.close()
-    return sorted(loops)
+    return sorted(placed)
 
 
 OPTIONS = {
@@ -146,14 +151,16 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_sumo_loads_the_loops_of_drawn_networks(tmp_path, kind):
+def test_sumo_loads_the_detectors_of_drawn_networks(tmp_path, kind):
     net = netgenerate(tmp_path / "x.net.xml", *OPTIONS[kind])
     read = network.read(net)
-    loops = detectors.place(read)
-    assert {loop.signal for loop in loops} == set(read.signals)
-    assert not any(loop.lane.startswith(":") for loop in loops)
-    detectors.write(tmp_path / "detectors.add.xml", loops)
-    assert load(net, tmp_path / "detectors.add.xml") == sorted((loop.id, loop.lane, loop.position_m) for loop in loops)
+    placed = detectors.place(read)
+    assert {detector.signal for detector in placed} == set(read.signals)
+    assert not any(detector.lane.startswith(":") for detector in placed)
+    detectors.write(tmp_path / "detectors.add.xml", placed)
+    assert load(net, tmp_path / "detectors.add.xml") == sorted(
+        (detector.id, detector.lane, detector.position_m) for detector in placed
+    )
 
 
 def test_sumo_loads_ids_of_150_characters(tmp_path):
@@ -161,26 +168,26 @@ def test_sumo_loads_ids_of_150_characters(tmp_path):
     long = tmp_path / "long.net.xml"
     name = "cluster_" + "1200364014_" * 14
     long.write_text(net.read_text().replace('"A0"', f'"{name[:150]}"').replace(":A0_", f":{name[:150]}_"))
-    loops = [loop for loop in detectors.place(network.read(long)) if len(loop.signal) == 150]
-    assert len(loops) == 12
-    detectors.write(tmp_path / "detectors.add.xml", loops)
+    placed = [detector for detector in detectors.place(network.read(long)) if len(detector.signal) == 150]
+    assert len(placed) == 12
+    detectors.write(tmp_path / "detectors.add.xml", placed)
     assert len(load(long, tmp_path / "detectors.add.xml")) == 12
-    assert detectors.read(tmp_path / "detectors.add.xml") == loops
+    assert detectors.read(tmp_path / "detectors.add.xml") == placed
 
 
 @pytest.mark.parametrize("name", ["cologne1", "cologne8", "ingolstadt7"])
-def test_sumo_loads_the_loops_of_real_networks(shared, tmp_path, name):
+def test_sumo_loads_the_detectors_of_real_networks(shared, tmp_path, name):
     read = network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg")
-    loops = detectors.place(read)
-    assert len({loop.stop_lane for loop in loops}) == len(
+    placed = detectors.place(read)
+    assert len({detector.stop_lane for detector in placed}) == len(
         {lane for signal in read.signals.values() for lane in signal.lanes}
     )
-    detectors.write(tmp_path / "detectors.add.xml", loops)
-    assert len(load(read.net_file, tmp_path / "detectors.add.xml")) == len(loops)
+    detectors.write(tmp_path / "detectors.add.xml", placed)
+    assert len(load(read.net_file, tmp_path / "detectors.add.xml")) == len(placed)
 
 
 def test_the_command_writes_the_file_and_says_what_is_in_it(tmp_path, capsys):
-    out = tmp_path / "loops.add.xml"
+    out = tmp_path / "detectors.add.xml"
     assert main(["detectors", "--city", str(GRID / "city.toml"), "--out", str(out)]) == 0
     assert capsys.readouterr().out.startswith(
         f"wrote {out}: 72 Advance, 72 Presence, 72 Yellow_Red, on 72 lanes of 9 signals\n"

@@ -1,4 +1,4 @@
-"""Signal events: of any timeline, and what single timelines give."""
+"""Signal events: of any period, and what single periods give."""
 
 from collections import Counter
 from datetime import datetime
@@ -10,28 +10,30 @@ from hypothesis import strategies as st
 
 from city.network import Program, ProgramPhase
 from controller.recording.detectors import ADVANCE, PRESENCE
-from records.atspm.detectors import PlacedDetector
-from records.atspm.event_codes import Code
-from records.atspm.events import signal_events
-from records.atspm.phase_numbers import Phase, PhaseNumbers
-from records.atspm.timeline import (
+from records.atspm.analysis_period import (
     CAUSES,
     MODES,
+    AnalysisPeriod,
     Detection,
     GreenEnd,
     ModeChange,
     PedestrianCall,
     ProgramChange,
     ShownState,
-    SignalTimeline,
-    Timeline,
+    SignalHistory,
 )
+from records.atspm.detectors import PlacedDetector
+from records.atspm.event_codes import Code
+from records.atspm.events import signal_events
+from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 
 MORNING = datetime(2026, 3, 2, 7)
 PHASES = PhaseNumbers(
-    "A", (Phase(2, (0, 1), (), ""), Phase(4, (2,), (3,), ""), Phase(5, (4,), (), "")), {"a_0": 2, "b_0": 4, "c_0": 5}
+    "A",
+    (NemaPhase(2, (0, 1), (), ""), NemaPhase(4, (2,), (3,), ""), NemaPhase(5, (4,), (), "")),
+    {"a_0": 2, "b_0": 4, "c_0": 5},
 )
-LOOPS = [
+DETECTORS = [
     PlacedDetector("advance:a_0", "A", ADVANCE, "a_0", "a_0", 10, 0),
     PlacedDetector("presence:a_0", "A", PRESENCE, "a_0", "a_0", 93, 6),
     PlacedDetector("presence:b_0", "A", PRESENCE, "b_0", "b_0", 93, 6),
@@ -53,8 +55,8 @@ ACTUATED = Program(
 def events(states, end_s=100.0, begin_s=0.0, detections=(), definitions=(FIXED, ACTUATED), zero=MORNING, **signal):
     """The events of signal A: (second, code, parameter); and its notes. `states`: (second, state)."""
     shown = tuple(ShownState(*state) for state in states)
-    timeline = Timeline(begin_s, end_s, zero, (SignalTimeline("A", shown, **signal),), tuple(detections))
-    (own,) = signal_events(timeline, {"A": PHASES}, LOOPS, {"A": definitions})
+    period = AnalysisPeriod(begin_s, end_s, zero, (SignalHistory("A", shown, **signal),), tuple(detections))
+    (own,) = signal_events(period, {"A": PHASES}, DETECTORS, {"A": definitions})
     return [(event.time_ms / 1000, event.code, event.parameter) for event in own.events], own.notes
 
 
@@ -67,63 +69,63 @@ changes = st.lists(times, max_size=25, unique=True).map(sorted)
 
 
 @st.composite
-def timelines(draw):
-    """Any timeline of signal A, also of lights that no street shows."""
+def periods(draw):
+    """Any period of signal A, also of lights that no street shows."""
     at = draw(changes)
     states = [ShownState(t, "".join(draw(st.lists(st.sampled_from("rygGo"), min_size=5, max_size=5)))) for t in at]
     modes = [ModeChange(t, draw(st.sampled_from(MODES))) for t in draw(changes)]
     programs = [ProgramChange(t, draw(st.sampled_from(("day", "act", "other", "off", None)))) for t in draw(changes)]
     ends = [GreenEnd(t, draw(st.sampled_from(CAUSES))) for t in at if draw(st.booleans())]
     detections = [
-        Detection(draw(st.sampled_from([*(loop.id for loop in LOOPS), "another"])), t, draw(st.booleans()))
+        Detection(draw(st.sampled_from([*(detector.id for detector in DETECTORS), "another"])), t, draw(st.booleans()))
         for t in draw(changes)
     ]
     calls = [PedestrianCall(t, draw(st.sampled_from((3, 3, 0)))) for t in draw(changes)]
-    signal = SignalTimeline("A", tuple(states), tuple(modes), tuple(programs), tuple(ends), tuple(calls))
+    signal = SignalHistory("A", tuple(states), tuple(modes), tuple(programs), tuple(ends), tuple(calls))
     begin_s = draw(st.sampled_from((0.0, 0.0, 10.0)))
-    return Timeline(begin_s, draw(st.sampled_from((10.0, 40.1))), MORNING, (signal,), tuple(detections))
+    return AnalysisPeriod(begin_s, draw(st.sampled_from((10.0, 40.1))), MORNING, (signal,), tuple(detections))
 
 
 PAIRS = {1: 7, 8: 9, 10: 11, 21: 22, 43: 44, 82: 81, 176: 177}
 
 
-@given(timelines())
-def test_every_begin_has_its_end_and_every_end_its_begin(timeline):
-    (own,) = signal_events(timeline, {"A": PHASES}, LOOPS, {"A": (FIXED, ACTUATED)})
+@given(periods())
+def test_every_begin_has_its_end_and_every_end_its_begin(period):
+    (own,) = signal_events(period, {"A": PHASES}, DETECTORS, {"A": (FIXED, ACTUATED)})
     for begin, end in PAIRS.items():
         for parameter in {event.parameter for event in own.events}:
             codes = [event.code for event in own.events if event.code in (begin, end) and event.parameter == parameter]
-            # what begins before the timeline ends in it, and what begins in it may end after it
-            whole = codes[1:] if codes[:1] == [end] and timeline.begin_s > 0 else codes
+            # what begins before the period ends in it, and what begins in it may end after it
+            whole = codes[1:] if codes[:1] == [end] and period.begin_s > 0 else codes
             assert whole == [begin, end] * (len(whole) // 2) + [begin] * (len(whole) % 2), (begin, parameter)
 
 
-@given(timelines())
-def test_dont_walk_follows_a_change_interval(timeline):
-    (own,) = signal_events(timeline, {"A": PHASES}, LOOPS, {"A": (FIXED, ACTUATED)})
+@given(periods())
+def test_dont_walk_follows_a_change_interval(period):
+    (own,) = signal_events(period, {"A": PHASES}, DETECTORS, {"A": (FIXED, ACTUATED)})
     codes = [event.code for event in own.events if event.code in (21, 22, 23)]
     assert all(before == 22 for before, code in pairwise(codes) if code == 23)
-    assert codes[:1] != [23] or timeline.begin_s > 0
+    assert codes[:1] != [23] or period.begin_s > 0
 
 
-@given(timelines())
-def test_events_are_in_order_and_inside_the_timeline(timeline):
-    (own,) = signal_events(timeline, {"A": PHASES}, LOOPS, {"A": (FIXED, ACTUATED)})
+@given(periods())
+def test_events_are_in_order_and_inside_the_period(period):
+    (own,) = signal_events(period, {"A": PHASES}, DETECTORS, {"A": (FIXED, ACTUATED)})
     assert list(own.events) == sorted(own.events)
-    assert all(timeline.begin_s * 1000 <= event.time_ms < timeline.end_s * 1000 for event in own.events)
+    assert all(period.begin_s * 1000 <= event.time_ms < period.end_s * 1000 for event in own.events)
     assert all(0 <= event.parameter <= 255 for event in own.events)
 
 
-@given(timelines())
-def test_greens_yellows_and_terminations_are_as_many_as_shown(timeline):
-    (own,) = signal_events(timeline, {"A": PHASES}, LOOPS, {"A": (FIXED, ACTUATED)})
+@given(periods())
+def test_greens_yellows_and_terminations_are_as_many_as_shown(period):
+    (own,) = signal_events(period, {"A": PHASES}, DETECTORS, {"A": (FIXED, ACTUATED)})
     count = Counter((event.code, event.parameter) for event in own.events)
-    (signal,) = timeline.signals
+    (signal,) = period.signals
     for phase in PHASES.phases:
         greens = [any(shown.state[link] in "gG" for link in phase.links) for shown in signal.states]
         begins = [shown.begin_s for k, shown in enumerate(signal.states) if greens[k] and (k == 0 or not greens[k - 1])]
         ends = [shown.begin_s for k, shown in enumerate(signal.states) if k and greens[k - 1] and not greens[k]]
-        inside = [[t for t in moments if timeline.begin_s <= t < timeline.end_s] for moments in (begins, ends)]
+        inside = [[t for t in moments if period.begin_s <= t < period.end_s] for moments in (begins, ends)]
         assert [count[code, phase.number] for code in (1, 7)] == [len(moments) for moments in inside]
         assert sum(count[code, phase.number] for code in (4, 5, 6)) <= len(inside[1])
         stated = [end.time_s for end in signal.green_ends if end.cause == "gap-out"]
@@ -131,14 +133,14 @@ def test_greens_yellows_and_terminations_are_as_many_as_shown(timeline):
         assert runs_actuated or count[Code.PHASE_GAP_OUT, phase.number] <= len(stated)
 
 
-@given(timelines())
-def test_cutting_a_timeline_in_two_loses_and_invents_nothing(timeline):
+@given(periods())
+def test_cutting_a_period_in_two_loses_and_invents_nothing(period):
     def made(begin_s, end_s):
-        cut = Timeline(begin_s, end_s, timeline.zero, timeline.signals, timeline.detections)
-        return signal_events(cut, {"A": PHASES}, LOOPS, {"A": (FIXED, ACTUATED)})[0].events
+        cut = AnalysisPeriod(begin_s, end_s, period.zero, period.signals, period.detections)
+        return signal_events(cut, {"A": PHASES}, DETECTORS, {"A": (FIXED, ACTUATED)})[0].events
 
-    middle_s = (timeline.begin_s + timeline.end_s) / 2
-    assert made(timeline.begin_s, middle_s) + made(middle_s, timeline.end_s) == made(timeline.begin_s, timeline.end_s)
+    middle_s = (period.begin_s + period.end_s) / 2
+    assert made(period.begin_s, middle_s) + made(middle_s, period.end_s) == made(period.begin_s, period.end_s)
 
 
 CYCLE = [(0, "GGrrr"), (30, "yyrrr"), (33, "rrrrr"), (35, "rrGGr"), (65, "rryrr"), (68, "GGrrr")]
@@ -257,7 +259,7 @@ def test_flash_and_dark_are_a_flash_status_and_end_phases():
     assert of(found, *range(1, 12)) == [(0, 1, 2), (10, 7, 2)]
 
 
-def test_a_call_waits_for_green_or_for_free_loops():
+def test_a_call_waits_for_green_or_for_free_detectors():
     on = [
         ("presence:b_0", 5, True),
         ("presence:b_0", 8, False),
@@ -319,13 +321,13 @@ def test_a_window_has_no_begin_of_what_began_before():
 @pytest.mark.parametrize(
     "broken",
     [
-        lambda: SignalTimeline("A", (ShownState(1, "G"), ShownState(1, "r"))),
-        lambda: SignalTimeline("A", (), modes=(ModeChange(0, "asleep"),)),
-        lambda: SignalTimeline("A", (), green_ends=(GreenEnd(0, "bored"),)),
-        lambda: Timeline(1, 0, MORNING, ()),
-        lambda: Timeline(0, 1, MORNING, (), (Detection("d", 1, True), Detection("d", 0, False))),
+        lambda: SignalHistory("A", (ShownState(1, "G"), ShownState(1, "r"))),
+        lambda: SignalHistory("A", (), modes=(ModeChange(0, "asleep"),)),
+        lambda: SignalHistory("A", (), green_ends=(GreenEnd(0, "bored"),)),
+        lambda: AnalysisPeriod(1, 0, MORNING, ()),
+        lambda: AnalysisPeriod(0, 1, MORNING, (), (Detection("d", 1, True), Detection("d", 0, False))),
     ],
 )
-def test_a_broken_timeline_is_refused(broken):
+def test_a_broken_period_is_refused(broken):
     with pytest.raises(ValueError):
         broken()

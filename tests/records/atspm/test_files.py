@@ -9,27 +9,27 @@ import pytest
 from city.errors import InputError
 from controller.recording.detectors import ADVANCE, PRESENCE
 from records.atspm import files
+from records.atspm.analysis_period import AnalysisPeriod, Detection, ShownState, SignalHistory
 from records.atspm.detectors import PlacedDetector
 from records.atspm.events import signal_events
-from records.atspm.phase_numbers import Phase, PhaseNumbers
-from records.atspm.timeline import Detection, ShownState, SignalTimeline, Timeline
+from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 
-LOOPS = [
+DETECTORS = [
     PlacedDetector("p", "9", PRESENCE, "a_0", "a_0", 1, 6),
     PlacedDetector("q", "gneJ1", ADVANCE, "b_0", "b_0", 1, 0),
     PlacedDetector("r", "9", ADVANCE, "a_0", "a_0", 1, 0),
 ]
 PHASES = {
-    name: PhaseNumbers(name, (Phase(number, (0,), (), f"{lane[0]} north through"),), {lane: number})
+    name: PhaseNumbers(name, (NemaPhase(number, (0,), (), f"{lane[0]} north through"),), {lane: number})
     for name, number, lane in (("gneJ1", 2, "b_0"), ("9", 4, "a_0"), ("a/b", 2, "c_0"))
 }
-TIMELINE = Timeline(
+PERIOD = AnalysisPeriod(
     0.0,
     60.0,
     datetime(2026, 7, 22, 13, 59, 58),
     (
-        SignalTimeline("gneJ1", (ShownState(0, "G"), ShownState(2.5, "y"), ShownState(5.5, "r"))),
-        SignalTimeline("9", (ShownState(0, "r"), ShownState(20, "G"))),
+        SignalHistory("gneJ1", (ShownState(0, "G"), ShownState(2.5, "y"), ShownState(5.5, "r"))),
+        SignalHistory("9", (ShownState(0, "r"), ShownState(20, "G"))),
     ),
     (Detection("r", 1.2344, True), Detection("r", 1.9, False), Detection("q", 7, True)),
 )
@@ -37,8 +37,8 @@ TIMELINE = Timeline(
 
 @pytest.fixture
 def written(tmp_path):
-    events = signal_events(TIMELINE, PHASES, LOOPS)
-    return files.write(tmp_path / "new" / "atspm", TIMELINE, events, PHASES, LOOPS), tmp_path / "new" / "atspm"
+    events = signal_events(PERIOD, PHASES, DETECTORS)
+    return files.write(tmp_path / "new" / "atspm", PERIOD, events, PHASES, DETECTORS), tmp_path / "new" / "atspm"
 
 
 def rows(path):
@@ -97,8 +97,8 @@ def test_only_whole_files_remain(written):
 
 
 def test_a_device_has_the_same_number_without_the_others(tmp_path):
-    own = Timeline(0.0, 60.0, TIMELINE.zero, TIMELINE.signals[:1])
-    files.write(tmp_path, own, signal_events(own, PHASES, LOOPS), PHASES, LOOPS)
+    own = AnalysisPeriod(0.0, 60.0, PERIOD.zero, PERIOD.signals[:1])
+    files.write(tmp_path, own, signal_events(own, PHASES, DETECTORS), PHASES, DETECTORS)
     assert {row[1] for row in rows(tmp_path / "events.csv")[1:]} == {"3"}
     assert rows(tmp_path / "detectors.csv")[2] == ("3", "2", "1", "Advance")
 
@@ -109,4 +109,4 @@ def test_a_folder_that_cannot_be_written_is_one_error(tmp_path, blocked):
     path.parent.mkdir(exist_ok=True)
     path.touch() if blocked == "atspm" else path.mkdir()
     with pytest.raises(InputError, match=r"cannot be (created|written): .*pass another folder"):
-        files.write(tmp_path / "atspm", TIMELINE, signal_events(TIMELINE, PHASES, LOOPS), PHASES, LOOPS)
+        files.write(tmp_path / "atspm", PERIOD, signal_events(PERIOD, PHASES, DETECTORS), PHASES, DETECTORS)

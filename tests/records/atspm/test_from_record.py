@@ -1,4 +1,4 @@
-"""A timeline and readings from a record of the sample city."""
+"""A period and readings from a record of the sample city."""
 
 import copy
 from bisect import bisect_right
@@ -16,9 +16,10 @@ from controller.recording.detectors import Detector
 from controller.recording.sentences import mode_name
 from protos import record_pb2 as record
 from records.atspm import from_record
-from records.atspm.occupancy import Occupancy
-from records.atspm.timeline import FALLBACK, HOLD, LOST, MAX_OUT, POLICY, RECOVERING
-from records.run_files import open_run
+from records.atspm.analysis_period import FALLBACK, HOLD, LOST, MAX_OUT, POLICY, RECOVERING
+from records.atspm.detections import DetectionCollector
+from records.atspm.from_record import Selection
+from records.run_files import open_files
 from tests.conftest import GRID
 from tests.records.recorded_city import SECONDS, SILENT_TL, STREET_TL, RecordedCity
 
@@ -30,15 +31,15 @@ def path(recorded_city, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def recorded(path):
-    return from_record.read(open_run(path), vehicles_s=SECONDS)
+    return from_record.read(open_files([path]), Selection(vehicles_s=SECONDS))
 
 
 def signal_of(recorded_city, tl):
     return next(contract.signal_ids[0] for contract in recorded_city.start.contracts if contract.tl == tl)
 
 
-def timeline_of(recorded, signal):
-    return next(each for each in recorded.timeline.signals if each.signal == signal)
+def history_of(recorded, signal):
+    return next(each for each in recorded.period.signals if each.signal == signal)
 
 
 def at(changes, time_s):
@@ -46,18 +47,16 @@ def at(changes, time_s):
     return changes[bisect_right([change.begin_s for change in changes], time_s) - 1]
 
 
-def test_timeline_has_every_state_that_sumo_showed(recorded_city, recorded):
+def test_history_has_every_state_that_sumo_showed(recorded_city, recorded):
     signals = list(recorded_city.start.start.signals)
     intervals = [shown for step, _, _ in recorded_city.steps for shown in step.shown]
-    assert recorded.timeline.begin_s == intervals[0].begin_s and recorded.timeline.end_s == intervals[-1].end_s
-    assert [own.signal for own in recorded.timeline.signals] == signals
+    assert recorded.period.begin_s == intervals[0].begin_s and recorded.period.end_s == intervals[-1].end_s
+    assert [own.signal for own in recorded.period.signals] == signals
     for shown in intervals:
-        for own, state in zip(recorded.timeline.signals, shown.states, strict=True):
+        for own, state in zip(recorded.period.signals, shown.states, strict=True):
             assert at(own.states, shown.begin_s).state == state
     assert all(
-        a.state != b.state
-        for own in recorded.timeline.signals
-        for a, b in zip(own.states, own.states[1:], strict=False)
+        a.state != b.state for own in recorded.period.signals for a, b in zip(own.states, own.states[1:], strict=False)
     )
 
 
@@ -65,14 +64,14 @@ def test_modes_are_those_after_each_step(recorded_city, recorded):
     found = set()
     for _, tl_steps, _ in recorded_city.steps:
         for tl, tl_step in tl_steps.items():
-            mode = at(timeline_of(recorded, signal_of(recorded_city, tl)).modes, tl_step.at_s).mode
+            mode = at(history_of(recorded, signal_of(recorded_city, tl)).modes, tl_step.at_s).mode
             assert mode == mode_name(tl_step.mode)
             found.add((tl, mode))
     assert {(SILENT_TL, mode) for mode in (POLICY, HOLD, FALLBACK, RECOVERING)} <= found
 
 
 def test_programs_run_while_signals_are_handed_to_them(recorded_city, recorded):
-    own = timeline_of(recorded, signal_of(recorded_city, SILENT_TL))
+    own = history_of(recorded, signal_of(recorded_city, SILENT_TL))
     commands = [
         (states.at_s, command)
         for _, tl_steps, _ in recorded_city.steps
@@ -96,7 +95,7 @@ def test_green_that_reached_its_maximum_is_a_max_out(recorded_city, recorded):
         if override.reason == record.TlStep.MAX_GREEN
     }
     found = {
-        (own.signal, end.time_s) for own in recorded.timeline.signals for end in own.green_ends if end.cause == MAX_OUT
+        (own.signal, end.time_s) for own in recorded.period.signals for end in own.green_ends if end.cause == MAX_OUT
     }
     assert found == expected
 
@@ -155,18 +154,18 @@ def test_volume_of_dialect_street_is_the_way_driven_by_the_length_of_the_lane(re
 
 
 def test_second_0_is_midnight_unless_it_is_given(recorded_city, path, recorded):
-    assert recorded.timeline.zero == datetime(2026, 9, 21)
+    assert recorded.period.zero == datetime(2026, 9, 21)
     zero = datetime(2026, 3, 2, 7)
-    assert from_record.read(open_run(path), zero=zero).timeline.zero == zero
+    assert from_record.read(open_files([path]), Selection(zero=zero)).period.zero == zero
 
 
 def test_time_and_tls_are_chosen(recorded_city, path, recorded):
-    chosen = from_record.read(open_run(path), tls=["SA101"], from_s=60, to_s=120)
-    assert (chosen.timeline.begin_s, chosen.timeline.end_s) == (60, 120)
+    chosen = from_record.read(open_files([path]), Selection(frozenset({"SA101"}), 60, 120))
+    assert (chosen.period.begin_s, chosen.period.end_s) == (60, 120)
     signal = signal_of(recorded_city, "SA101")
     assert list(chosen.programs) == [signal] and chosen.phases == recorded.phases
-    whole = timeline_of(recorded, signal).states
-    assert [state for state in timeline_of(chosen, signal).states if state.begin_s < 120] == [
+    whole = history_of(recorded, signal).states
+    assert [state for state in history_of(chosen, signal).states if state.begin_s < 120] == [
         s for s in whole if s.begin_s < 120
     ]
     assert {60, 120} >= {
@@ -176,17 +175,17 @@ def test_time_and_tls_are_chosen(recorded_city, path, recorded):
 
 def test_time_without_a_state_is_refused(path):
     with pytest.raises(InputError, match=r"whole\.mcap: has no shown state"):
-        from_record.read(open_run(path), from_s=5000)
+        from_record.read(open_files([path]), Selection(from_s=5000))
 
 
 def test_hole_is_control_mode_lost_and_named(recorded_city, tmp_path):
     for number, (begin, end) in enumerate([(0, 20), (20, 40), (40, 60)]):
         if number != 1:
             recorded_city.write(tmp_path / f"{number}.mcap", begin, end, number)
-    found = from_record.read(open_run(tmp_path))
+    found = from_record.read(open_files([tmp_path]))
     begin_s = recorded_city.steps[19][0].shown[-1].end_s
     end_s = recorded_city.steps[40][0].shown[0].begin_s
-    for own in found.timeline.signals:
+    for own in found.period.signals:
         lost = [k for k, change in enumerate(own.modes) if change.mode == LOST]
         assert len(lost) == 1 and own.modes[lost[0]].begin_s == begin_s
         assert own.modes[lost[0] + 1].begin_s == pytest.approx(end_s, abs=0.01)
@@ -196,8 +195,8 @@ def test_hole_is_control_mode_lost_and_named(recorded_city, tmp_path):
 
 def test_driver_is_not_control_mode_policy(recorded_city, tmp_path):
     driven = RecordedCity(replace(recorded_city.start, driver="max-pressure"), recorded_city.steps)
-    found = from_record.read(open_run(driven.write(tmp_path / "driven.mcap", 0, 20)))
-    modes = {change.mode for own in found.timeline.signals for change in own.modes}
+    found = from_record.read(open_files([driven.write(tmp_path / "driven.mcap", 0, 20)]))
+    modes = {change.mode for own in found.period.signals for change in own.modes}
     assert FALLBACK in modes and POLICY not in modes
     assert any(note.startswith("max-pressure drove") for note in found.notes)
 
@@ -208,14 +207,14 @@ def test_phase_numbers_of_city_toml_count(path, tmp_path):
         f'[network]\nsumocfg = "{GRID}/grid.sumocfg"\n[tl.SA101]\nsignals = ["A0"]\ndialect = "sumo-rl"\n'
         'phases = { "A1A0.70.00:left" = 11 }\n'
     )
-    found = from_record.read(open_run(path), config.load(city))
+    found = from_record.read(open_files([path]), Selection(city=config.load(city)))
     assert {phase.number for phase in found.phases["A0"].phases} == {2, 3, 4, 5, 6, 7, 8, 11}
 
 
 def test_phase_numbers_of_the_recorded_city_count(recorded_city, tmp_path):
     def recorded_with(**phases):
         changed = RecordedCity(replace(recorded_city.start, phases={"SA101": phases}), recorded_city.steps)
-        return open_run(changed.write(tmp_path / "changed.mcap"))
+        return open_files([changed.write(tmp_path / "changed.mcap")])
 
     found = from_record.read(recorded_with(**{"A1A0.70.00:left": 11}))
     assert {phase.number for phase in found.phases["A0"].phases} == {2, 3, 4, 5, 6, 7, 8, 11}
@@ -245,7 +244,7 @@ def test_record_that_does_not_fit_its_network_is_refused(recorded_city, tmp_path
     contracts[0].signals[0].lane_ids[0] = "elsewhere_0"
     changed = RecordedCity(replace(recorded_city.start, contracts=contracts), recorded_city.steps)
     with pytest.raises(InputError, match=r"changed\.mcap: .*SA101"):
-        from_record.read(open_run(changed.write(tmp_path / "changed.mcap", 0, 5)))
+        from_record.read(open_files([changed.write(tmp_path / "changed.mcap", 0, 5)]))
 
 
 def test_times_out_of_order_are_refused(recorded_city, tmp_path):
@@ -255,26 +254,26 @@ def test_times_out_of_order_are_refused(recorded_city, tmp_path):
         states = record.States(at_s=at_s, overrides=[record.Override(signal=signal, reason=record.TlStep.MAX_GREEN)])
         steps[0][1]["SA101"].states.append(states)
     with pytest.raises(InputError, match="its times are out of order: A0: green_ends"):
-        from_record.read(open_run(RecordedCity(recorded_city.start, steps).write(tmp_path / "wrong.mcap")))
+        from_record.read(open_files([RecordedCity(recorded_city.start, steps).write(tmp_path / "wrong.mcap")]))
 
 
 def test_detectors_are_occupied_while_a_vehicle_is_on_them(recorded_city, recorded):
-    of_loop = {}
+    of_detector = {}
     for step, _, _ in recorded_city.steps:
         changes = step.detectors
         assert all(step.number == 0 or time_s <= step.at_s for time_s in changes.time_s)
         for detector, time_s, is_entry in zip(changes.detector, changes.time_s, changes.is_entry, strict=True):
-            of_loop.setdefault(recorded_city.start.detectors[detector].id, []).append((time_s, is_entry))
-    assert len(of_loop) > 150 and recorded.detectors == recorded_city.start.detectors
+            of_detector.setdefault(recorded_city.start.detectors[detector].id, []).append((time_s, is_entry))
+    assert len(of_detector) > 150 and recorded.detectors == recorded_city.start.detectors
     found = {}
-    for detection in recorded.timeline.detections:
+    for detection in recorded.period.detections:
         found.setdefault(detection.detector, []).append((detection.time_s, detection.is_on))
-    assert found.keys() == of_loop.keys()
-    for loop, changes in of_loop.items():
-        assert [is_on for _, is_on in found[loop]] == [k % 2 == 0 for k in range(len(found[loop]))]
-        if not loop.startswith("presence:"):
+    assert found.keys() == of_detector.keys()
+    for detector, changes in of_detector.items():
+        assert [is_on for _, is_on in found[detector]] == [k % 2 == 0 for k in range(len(found[detector]))]
+        if not detector.startswith("presence:"):
             # a point has one vehicle at a time
-            assert len(found[loop]) == len(changes)
+            assert len(found[detector]) == len(changes)
     assert from_record.NO_DETECTORS not in recorded.notes
 
 
@@ -282,7 +281,7 @@ def test_detectors_are_occupied_while_a_vehicle_is_on_them(recorded_city, record
 def test_detector_is_free_when_the_last_vehicle_has_left(stays, step_ms):
     ends = [(entry, entry + stay) for entry, stay in stays]
     changes = sorted([(ms, False) for ms, _ in ends] + [(ms, True) for _, ms in ends])
-    occupancy = Occupancy([Detector("d", "A", "Presence", "a_0")])
+    occupancy = DetectionCollector([Detector("d", "A", "Presence", "a_0")])
     for begin_ms in range(0, 100, step_ms):
         own = [(ms / 1000, not is_exit) for ms, is_exit in changes if begin_ms <= ms < begin_ms + step_ms]
         times, entries = zip(*own, strict=True) if own else ((), ())
@@ -297,7 +296,7 @@ def test_detector_is_free_when_the_last_vehicle_has_left(stays, step_ms):
 
 
 def test_hole_frees_detectors_until_a_vehicle_enters():
-    occupancy = Occupancy([Detector("d", "A", "Presence", "a_0")])
+    occupancy = DetectionCollector([Detector("d", "A", "Presence", "a_0")])
     occupancy.add(record.DetectorChanges(detector=[0], time_s=[1.0], is_entry=[True]))
     occupancy.end_all(5.0)
     occupancy.add(record.DetectorChanges(detector=[0, 0, 7], time_s=[9.0, 10.0, 11.0], is_entry=[False, True, True]))
@@ -306,5 +305,5 @@ def test_hole_frees_detectors_until_a_vehicle_enters():
 
 def test_detectors_are_named_as_missing(recorded_city, tmp_path):
     without = RecordedCity(replace(recorded_city.start, detectors=()), recorded_city.steps)
-    found = from_record.read(open_run(without.write(tmp_path / "without.mcap", 0, 5)))
-    assert found.timeline.detections == found.detectors == () and from_record.NO_DETECTORS in found.notes
+    found = from_record.read(open_files([without.write(tmp_path / "without.mcap", 0, 5)]))
+    assert found.period.detections == found.detectors == () and from_record.NO_DETECTORS in found.notes

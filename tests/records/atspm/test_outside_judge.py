@@ -14,14 +14,15 @@ from controller.recording.detectors import ADVANCE, PRESENCE
 from evaluation import actuated
 from records import sumo_programs
 from records.atspm import detectors, files, phase_numbers
+from records.atspm.analysis_period import AnalysisPeriod, ModeChange, ProgramChange, ShownState, SignalHistory
 from records.atspm.events import signal_events
-from records.atspm.phase_numbers import Phase, PhaseNumbers
-from records.atspm.timeline import ModeChange, ProgramChange, ShownState, SignalTimeline, Timeline
+from records.atspm.from_record import Selection
+from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
 from records.export import export_atspm
 from records.recorded_run import RecordedRun
-from records.run_files import open_run
+from records.run_files import open_files
 from tests.conftest import GRID
-from tests.records.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, run, timeline
+from tests.records.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, period, run
 from tests.records.replayed_city import record_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -37,7 +38,7 @@ folder = sys.argv[1]
 names = {"has_data": {"no_data_min": 5, "min_data_points": 3}, "actuations": {}, "terminations": {}, "coordination_agg": {},
     "arrival_on_green": {"latency_offset_seconds": 0}, "yellow_red": {"latency_offset_seconds": 0},
     "split_failures": {"red_time": 5, "red_occupancy_threshold": 0.8, "green_occupancy_threshold": 0.8, "by_approach": True},
-    "timeline": {"min_duration": 0, "cushion_time": 1}}
+    "period": {"min_duration": 0, "cushion_time": 1}}
 with SignalDataProcessor(raw_data=f"{folder}/events.csv", detector_config=f"{folder}/detectors.csv", bin_size=15, verbose=0,
         aggregations=[{"name": name, "params": params} for name, params in names.items()]) as processor:
     processor.load()
@@ -53,7 +54,7 @@ class Judged:
     """A run, its readings, and what atspm computes from our files."""
 
     readings: Readings
-    loops: list[detectors.PlacedDetector]
+    placed: list[detectors.PlacedDetector]
     phases: dict[str, phase_numbers.PhaseNumbers]
     tables: dict[str, list[dict]]
     notes: tuple[str, ...]
@@ -67,8 +68,8 @@ class Judged:
         """Rows of a table of atspm by (device, bin, further columns)."""
         return {(row["DeviceId"], bin_of(row["TimeStamp"]), *(row[k] for k in key)): row for row in self.tables[name]}
 
-    def phase_of(self, loop):
-        return self.phases[loop.signal].phase_of_lane[loop.stop_lane]
+    def phase_of(self, detector):
+        return self.phases[detector.signal].phase_of_lane[detector.stop_lane]
 
     def greens(self, signal, link):
         """(begin, end of green, begin of red) of a link in each cycle, in s, as libsumo reported; None after the
@@ -134,7 +135,9 @@ def controlled(folder, additional):
     record_run(folder / "run.mcap", city, SECONDS, "-a", files, *OPTIONS, over_traci=True, releases=False)
     recorded = RecordedRun([folder / "run.mcap"])
     assert sumo_programs.write(folder / "lights.add.xml", recorded.start, recorded.steps()) == []
-    return export_atspm(open_run(folder / "run.mcap"), folder / "atspm", zero=ZERO), folder / "lights.add.xml"
+    return export_atspm(
+        open_files([folder / "run.mcap"]), folder / "atspm", Selection(zero=ZERO)
+    ), folder / "lights.add.xml"
 
 
 @pytest.fixture(scope="module", params=["fixed", "actuated", "controlled"])
@@ -143,24 +146,24 @@ def judged(request, atspm, tmp_path_factory):
     street = network.of_sumocfg(GRID / "grid.sumocfg")
     additional = [folder / "detectors.add.xml"]
     detectors.write(additional[0], detectors.place(street))
-    loops = detectors.read(additional[0])
+    placed = detectors.read(additional[0])
     if request.param == "controlled":
         written, lights = controlled(folder, additional)
         # SUMO alone shows the recorded lights, and is read after every step: the record has no part in these readings
-        readings = run([*additional, lights], loops, SECONDS)
+        readings = run([*additional, lights], placed, SECONDS)
         phases = phase_numbers.of_city(config.load(GRID / "city.toml"), street)
         return Judged(
-            readings, loops, phases, read_by_atspm(atspm, folder / "atspm"), written.notes, is_controlled=True
+            readings, placed, phases, read_by_atspm(atspm, folder / "atspm"), written.notes, is_controlled=True
         )
     if request.param == "actuated":
         additional.append(actuated.write(folder / "actuated.add.xml", list(street.signals.values())))
     street = network.read(street.net_file, [GRID / "fixed_time.add.xml", *additional])
-    readings = run(additional, loops, SECONDS)
+    readings = run(additional, placed, SECONDS)
     phases = {name: phase_numbers.number_phases(signal) for name, signal in street.signals.items()}
     programs = {name: signal.programs for name, signal in street.signals.items()}
-    made = timeline(readings)
-    written = files.write(folder / "atspm", made, signal_events(made, phases, loops, programs), phases, loops)
-    return Judged(readings, loops, phases, read_by_atspm(atspm, folder / "atspm"), written.notes)
+    made = period(readings)
+    written = files.write(folder / "atspm", made, signal_events(made, phases, placed, programs), phases, placed)
+    return Judged(readings, placed, phases, read_by_atspm(atspm, folder / "atspm"), written.notes)
 
 
 def test_every_bin_has_data_and_every_interval_is_valid(judged):
@@ -168,7 +171,7 @@ def test_every_bin_has_data_and_every_interval_is_valid(judged):
     assert all("no event for" in note and "in control mode policy" in note for note in judged.notes)
     assert judged.notes == () or judged.is_controlled
     assert len(judged.table("has_data")) == 9 * SECONDS // BIN_S
-    intervals = Counter((row["EventClass"], row["IsValid"]) for row in judged.tables["timeline"])
+    intervals = Counter((row["EventClass"], row["IsValid"]) for row in judged.tables["period"])
     assert {kind for kind, _ in intervals} >= {"Green", "Yellow", "Red", "Phase Call", "Pattern Change"}
     too_long = {"Green", "Red", "Phase Call", "Phase Wait"} if judged.is_controlled else set()
     assert {kind for kind, is_valid in intervals if not is_valid} <= too_long
@@ -185,31 +188,33 @@ def test_every_bin_has_data_and_every_interval_is_valid(judged):
 
 
 def test_detector_counts_agree(judged):
-    numbers = detectors.numbers(judged.loops)
+    numbers = detectors.detector_numbers(judged.placed)
     expected = Counter()
-    for loop in judged.loops:
-        for begin_ms, _ in occupied(judged.readings.passages[loop.id], SECONDS):
-            expected[judged.device[loop.signal], begin_ms // 1000 // BIN_S, numbers[loop.id]] += 1
+    for detector in judged.placed:
+        for begin_ms, _ in occupied(judged.readings.passages[detector.id], SECONDS):
+            expected[judged.device[detector.signal], begin_ms // 1000 // BIN_S, numbers[detector.id]] += 1
     assert sum(expected.values()) > (8_000 if judged.is_controlled else 10_000)
     assert {key: row["Total"] for key, row in judged.table("actuations", "Detector").items()} == expected
     # a point has one vehicle at a time
     by_loop = Counter(
         (row["DeviceId"], row["Detector"]) for row in judged.tables["actuations"] for _ in range(row["Total"])
     )
-    for loop in judged.loops:
-        if not loop.length_m:
-            assert by_loop[judged.device[loop.signal], numbers[loop.id]] == len(judged.readings.passages[loop.id])
+    for detector in judged.placed:
+        if not detector.length_m:
+            assert by_loop[judged.device[detector.signal], numbers[detector.id]] == len(
+                judged.readings.passages[detector.id]
+            )
 
 
 def test_arrivals_on_green_agree(judged):
     total, green = Counter(), Counter()
-    for loop in judged.loops:
-        if loop.function != ADVANCE:
+    for detector in judged.placed:
+        if detector.function != ADVANCE:
             continue
-        signal, link = judged.readings.link_of_lane[loop.stop_lane]
-        for _, entry_s in judged.readings.passages[loop.id]:
+        signal, link = judged.readings.link_of_lane[detector.stop_lane]
+        for _, entry_s in judged.readings.passages[detector.id]:
             second = round(entry_s * 1000) // 1000
-            key = judged.device[signal], second // BIN_S, judged.phase_of(loop)
+            key = judged.device[signal], second // BIN_S, judged.phase_of(detector)
             total[key] += 1
             green[key] += judged.readings.states[signal][second][link] in "gG"
     found = judged.table("arrival_on_green", "Phase")
@@ -223,12 +228,18 @@ def test_split_failures_agree(judged):
     failures, cycles, occupancies = Counter(), Counter(), Counter()
     for signal, own in judged.phases.items():
         for phase in own.phases:
-            loops = [loop for loop in judged.loops if loop.signal == signal and loop.function == PRESENCE]
-            loops = [loop for loop in loops if judged.phase_of(loop) == phase.number]
+            placed = [
+                detector for detector in judged.placed if detector.signal == signal and detector.function == PRESENCE
+            ]
+            placed = [detector for detector in placed if judged.phase_of(detector) == phase.number]
             merged = union(
-                [interval for loop in loops for interval in occupied(judged.readings.passages[loop.id], SECONDS)]
+                [
+                    interval
+                    for detector in placed
+                    for interval in occupied(judged.readings.passages[detector.id], SECONDS)
+                ]
             )
-            greens = judged.greens(signal, judged.readings.link_of_lane[loops[0].stop_lane][1])
+            greens = judged.greens(signal, judged.readings.link_of_lane[placed[0].stop_lane][1])
             for k, (begin, end, red) in enumerate(greens):
                 follows = greens[k + 1][0] if k + 1 < len(greens) else SECONDS
                 has_reading = bool(merged) and merged[0][0] <= begin * 1000
@@ -279,7 +290,7 @@ def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
     states = [
         ShownState(float(begin + second), state) for begin in begins for second, state in cycle if begin + second < 1800
     ]
-    signal = SignalTimeline(
+    signal = SignalHistory(
         "X",
         tuple(sorted([*states, ShownState(1100.0, "ooo")], key=lambda shown: shown.begin_s)),
         (ModeChange(0.0, "fixed"), ModeChange(110.0, "policy"), ModeChange(770.0, "fallback")),
@@ -290,14 +301,14 @@ def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
             ProgramChange(1100.0, "off"),
         ),
     )
-    made = Timeline(0.0, 1800.0, ZERO, (signal,))
-    phases = {"X": PhaseNumbers("X", (Phase(2, (0,), (2,), ""), Phase(4, (1,), (), "")), {})}
+    made = AnalysisPeriod(0.0, 1800.0, ZERO, (signal,))
+    phases = {"X": PhaseNumbers("X", (NemaPhase(2, (0,), (2,), ""), NemaPhase(4, (1,), (), "")), {})}
     green = [network.ProgramPhase(state, seconds, seconds, seconds) for state, seconds in (("GrG", 30), ("rGr", 25))]
     day = [network.Program("day", "static", 0, tuple(green))]
     files.write(tmp_path, made, signal_events(made, phases, programs={"X": day}), phases)
     tables = read_by_atspm(atspm, tmp_path)
     found = {}
-    for row in tables["timeline"]:
+    for row in tables["period"]:
         begin_s = (datetime.fromisoformat(row["StartTime"]).replace(tzinfo=None) - ZERO).total_seconds()
         found.setdefault(row["EventClass"], []).append((begin_s, row["Duration"], row["EventValue"], row["IsValid"]))
     assert found["Special Function"] == [(110, 660, 1, True)]

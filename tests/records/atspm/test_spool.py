@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from city.errors import InputError
 from records.atspm import spool
+from records.atspm.analysis_period import ShownState
 from records.atspm.spool import CHUNK_ITEMS, Series, Spool
-from records.atspm.timeline import ShownState
 
 RUNS = st.lists(st.tuples(st.integers(0, 2), st.integers(-3 * CHUNK_ITEMS, 3 * CHUNK_ITEMS)), max_size=8)
 """(series, items that are added to it, or removed from it)"""

@@ -110,7 +110,7 @@ def test_a_damaged_chunk_loses_its_own_steps_and_is_named(recorded_city, tmp_pat
     with RecordReader(path) as reader:
         assert numbers == [recorded.step.number for recorded in reader.steps()]
     assert len(numbers) == len(recorded_city.steps) - 5
-    assert f"damaged.mcap: bytes {chunk.content:,} to {chunk.end:,} are damaged" in str(timeline.chunks.losses)
+    assert f"damaged.mcap: bytes {chunk.begin:,} to {chunk.end:,} are damaged" in str(timeline.chunks.losses)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
@@ -147,7 +147,7 @@ def test_a_file_that_has_gone_is_named_and_the_others_are_read(recorded_city, tm
 
 def test_a_history_is_shorter_where_chunks_are_larger(run):
     timeline = run.timelines["whole"]
-    sizes = [place.length for place in timeline.chunks._places]
+    sizes = [place.end - place.begin for place, _ in timeline.chunks._places]
     assert timeline.history_s(300, 100, 1 << 30) == 200
     begins = [timeline.history_s(300, 400, size) for size in (1, 5 * max(sizes), 10 * max(sizes), sum(sizes))]
     assert begins == sorted(begins, reverse=True) and len(set(begins)) == 4
@@ -175,5 +175,8 @@ def test_zeros_over_several_chunks_lose_what_a_reader_from_the_beginning_loses(r
     path.write_bytes(data)
     with RecordReader(path) as reader:
         expected = [recorded.step.number for recorded in reader.steps()]
-    assert [step.number for step in Timeline(Chunks([path])).steps(0, 1000)] == expected
-    assert len(recorded_city.steps) - 25 <= len(expected) < len(recorded_city.steps)
+    timeline = Timeline(Chunks([path]))
+    assert [step.number for step in timeline.steps(0, 1000)] == expected
+    # without an index, what follows the first zeros cannot be found
+    kept = range(len(recorded_city.steps) - 25, len(recorded_city.steps)) if is_finished else range(1, 21)
+    assert len(expected) in kept and "damaged" in str(timeline.chunks.losses)

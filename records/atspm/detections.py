@@ -1,16 +1,16 @@
-"""When detectors are occupied: while a vehicle is on them, from entries and exits."""
+"""Detections, made of the vehicles that came onto detectors and left them."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from controller.recording.detectors import Detector
 from protos import record_pb2 as record
+from records.atspm.analysis_period import Detection
 from records.atspm.spool import Series, Spool
-from records.atspm.timeline import Detection
 
 
-class Occupancy:
-    """When detectors were occupied, from the vehicles that came onto them and left them."""
+class DetectionCollector:
+    """Collects entries and exits; a detector is occupied while a vehicle is on it."""
 
     def __init__(self, detectors: Sequence[Detector], spool: Spool | None = None) -> None:
         self._detectors = detectors

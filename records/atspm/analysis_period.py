@@ -1,7 +1,7 @@
-"""What some signals showed from one simulated second to another, and what controlled them: the input of signal events.
+"""Signals over an analysis period: the states that they showed, and what controlled them. Signal events are made of it.
 
 Whoever has a record, or a running SUMO, fills it. Times are simulated seconds, and everything is in order of time. What
-happened before `Timeline.begin_s` may be listed too: its events are not written, but what it began is known.
+happened before `AnalysisPeriod.begin_s` may be listed too: its events are not written, but what it began is known.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ class ProgramChange:
 
 @dataclass(frozen=True, slots=True)
 class GreenEnd:
-    """Why the greens that ended at a moment did so, if more is known than `events` can derive from mode and program."""
+    """The cause of the greens that ended at a moment, if it cannot be derived from mode and program."""
 
     time_s: float
     cause: str
@@ -81,7 +81,7 @@ class Detection:
 
 
 @dataclass(frozen=True)
-class SignalTimeline:
+class SignalHistory:
     """One signal. Raises ValueError if times are out of order, or a mode or cause is unknown."""
 
     signal: str
@@ -106,21 +106,21 @@ class SignalTimeline:
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """Some signals from `begin_s` up to `end_s`, whose events belong to the next timeline."""
+class AnalysisPeriod:
+    """Some signals from `begin_s` up to `end_s`, whose events belong to the next period."""
 
     begin_s: float
     end_s: float
     zero: datetime
     """Local date and time of simulated second 0."""
-    signals: tuple[SignalTimeline, ...]
+    signals: tuple[SignalHistory, ...]
     detections: tuple[Detection, ...] = ()
     """In order of time for each detector. A detector that is not of `greenserve detectors` is left out of the
     events."""
 
     def __post_init__(self) -> None:
         if not self.begin_s <= self.end_s:
-            raise ValueError(f"the timeline ends at {self.end_s} s, before it begins")
+            raise ValueError(f"the period ends at {self.end_s} s, before it begins")
         newest_s: dict[str, float] = {}
         for detection in self.detections:
             before = newest_s.setdefault(detection.detector, detection.time_s)
