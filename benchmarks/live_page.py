@@ -26,7 +26,7 @@ from typing import NamedTuple
 import aiohttp
 
 from benchmarks import harness
-from controller.operator.page.frames import decode
+from benchmarks.page_frame import decode
 
 GRID = Path(__file__).resolve().parent.parent / "examples" / "grid" / "grid.sumocfg"
 CITIES = {"sample city": (3600, 2), "1,000 signals": (120, 1)}

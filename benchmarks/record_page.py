@@ -22,7 +22,7 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks import harness
-from controller.operator.page.frames import decode
+from benchmarks.page_frame import decode
 
 SECONDS = 120
 SEEKS = 50

@@ -24,19 +24,19 @@ from pathlib import Path
 from tqdm import tqdm
 
 from benchmarks import harness
-from city import config, network, sumo_files
+from city import config, network
 from controller.sumo.programs import sumo_program
-from evaluation import actuated
+from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, POLICY, PRETRAINED
 from export import pretrained
 from pretraining.many_streets import HELD_OUT_SEED
 from pretraining.street_results import control_of
 from pretraining.streets import SUMOCFG, RandomTraffic, city_of
 from pretraining.synthetic.streets import generate
-from simulation.controlled_simulation import Control, ControlledSimulation
+from simulation.controlled_simulation import ControlledSimulation
 from simulation.demand import Demand, SimulatedDemand
 from simulation.street_simulation import simulated
 
-PRETRAINED, ACTUATED, MAX_PRESSURE, FIXED = ARMS = ("pretrained", "actuated", "max-pressure", "fixed")
+ARMS = (PRETRAINED, ACTUATED, MAX_PRESSURE, FIXED)
 VEHICLES_PER_LANE_H = 150.0
 CLASSES = {"car": "cars", "truck": "cars", "bus": "buses", "rail": "trains", "walk": "pedestrians"}
 """By the beginning of a vehicle type's name."""
@@ -138,16 +138,9 @@ def simulate(
     city = city_of(folder)
     city = replace(city, safety=replace(city.safety, max_red_s=max_red_s))
     street = network.of_city(city)
-    tripinfo, options = scratch / "tripinfo.xml", []
-    assert city.network.sumocfg is not None
-    if arm == ACTUATED:
-        signals = [street.signals[signal] for tl in city.tls.values() for signal in tl.signals]
-        programs = actuated.write(scratch / "actuated.add.xml", signals)
-        files = [*sumo_files.listed_files(city.network.sumocfg, "additional-files"), programs]
-        options = ["--additional-files", ",".join(map(str, files))]
-    control = Control()  # SUMO's own
-    if arm in (PRETRAINED, MAX_PRESSURE):
-        control = control_of(city, street, policy if arm == PRETRAINED else None, arm if arm == MAX_PRESSURE else None)
+    tripinfo = scratch / "tripinfo.xml"
+    kind = POLICY if arm == PRETRAINED else arm
+    control, options = control_of(city, street, kind, policy if kind == POLICY else None, scratch)
     with simulated(city, demand, tripinfo, options) as connection:
         ControlledSimulation(connection, city, street, control).advance(seconds)
     lost: Lost = {}

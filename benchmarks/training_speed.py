@@ -30,8 +30,9 @@ import numpy as np
 from benchmarks import harness, sumo_rl_loop
 from benchmarks.environment import timed_steps
 from city import config, network
-from training.flags import EPISODES_PER_UPDATE
+from training.settings import Settings
 
+EPISODES_PER_UPDATE = Settings.episodes_per_update
 ENVIRONMENT = "our environment, random, no learning"
 TRAINING = "greenserve train, "
 ONE_WORKER = f"{TRAINING}1 worker"
@@ -103,7 +104,7 @@ def training(city: config.City, seconds: float, workers: int) -> Iterator[Callab
     from simulation.executors import executor
     from training.episode import TrainingTask
     from training.ppo_config import PpoConfig
-    from training.trainer import Settings, Trainer
+    from training.trainer import Trainer
 
     with tempfile.TemporaryDirectory() as folder:
         ppo = PpoConfig(learning_rate=0.0, final_sharpness=1.0)

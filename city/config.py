@@ -20,7 +20,9 @@ from city.toml_table import SimulationTime
 FALLBACKS = ("plan", "max-pressure")
 PADDINGS = ("supersuit",)
 FLOORS = ("street", "dialect")
-MAX_DEADLINE_MS, MAX_WATCHDOG_S, MAX_SPEED = 60_000, 3599, 1000
+MAX_DEADLINE_MS = 60_000
+MAX_WATCHDOG_S = 3599
+MAX_SPEED = 1000
 MAX_PHASE = 16
 """Number of phases of a signal controller."""
 MIN_RECORD_GB = 1
@@ -56,6 +58,10 @@ class Training(PpoSettings):
     """`None` means the newest."""
     target_tls: tuple[str, ...] | None = None
     """TLs in training's order, which assigns `Actor_0`, `Actor_1`, ... to them."""
+    scope: str | None = None
+    """The actor's variable scope for TLs that have none of their own."""
+    output_tensor: str | None = None
+    """The actor's output, in full or within its scope, for TLs that have none of their own."""
     padding: str | None = None
     """`supersuit` if TLs of several sizes share one policy, with observations and actions padded by SuperSuit."""
 
@@ -144,7 +150,7 @@ class Controller:
     watchdog_s: float = 10.0
     """Wall time in s after which the guard of a silent controller hands its signals back."""
     fallback: str = "plan"
-    """What controls a TL in control mode fallback: `plan`, its signals' own programs, or `max-pressure`."""
+    """The control of a TL in mode fallback: `plan`, its signals' own programs, or `max-pressure`."""
     recovery_answers: int = 2
     """Valid answers in a row that bring a TL back from its fallback to its policy."""
     record: Path | None = None
@@ -201,7 +207,7 @@ class TL:
     scope: str | None = None
     """The actor's variable scope in a checkpoint that holds several agents."""
     output_tensor: str | None = None
-    """The actor's output in a training graph, if the exporter selects a wrong one."""
+    """The actor's output in a training graph that has several candidates."""
     phases: dict[str, int] = field(default_factory=dict, hash=False)
     """Phase numbers in exports of signal events, by `ROAD`, `ROAD:left`, `ROAD:right` or `ROAD:crossing`
     (docs/atspm.md)."""

@@ -13,6 +13,9 @@ class InputError(Exception):
     Programs print it without a traceback and exit with code 2.
     """
 
+    subject = ""
+    """The file or TL that the message begins with, if `errors_about` added it."""
+
     def __init__(self, message: str) -> None:
         super().__init__(printable(" ".join(message.split())))
 
@@ -22,6 +25,21 @@ class ProgramFailed(Exception):
 
     Programs print it in one line and exit with code 1.
     """
+
+
+@contextlib.contextmanager
+def errors_about(subject: object) -> Iterator[None]:
+    """Begin the message of an InputError with its file or TL, unless an inner block did.
+
+    The functions that read a file raise the reason and the remedy alone; whoever opens the file names it.
+    """
+    try:
+        yield
+    except InputError as error:
+        if not error.subject:
+            error.subject = str(subject)
+            error.args = InputError(f"{subject}: {error}").args
+        raise
 
 
 _PATH_ERRORS = (

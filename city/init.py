@@ -67,7 +67,7 @@ def parser(dialects: Sequence[str], prog: str) -> Parser:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a policy chooses from at a signal."""
+    """The greens from which a policy chooses at a signal."""
 
     program: str
     """Id of the program."""

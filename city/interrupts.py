@@ -10,7 +10,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 RETRY_INTERVAL_S = 0.05
 
 
-class Interrupts:
+class InterruptContext:
     """A context in which both signals raise KeyboardInterrupt in the main thread.
 
     During a gRPC call the signal is sent again until the call has ended: gRPC counts a call that was left by
@@ -19,10 +19,10 @@ class Interrupts:
     """
 
     received = False
-    """Whether a signal arrived: a library may turn the KeyboardInterrupt into another error."""
+    """True if a signal arrived: a library may turn the KeyboardInterrupt into another error."""
     _retry: threading.Timer | None = None
 
-    def __enter__(self) -> "Interrupts":
+    def __enter__(self) -> "InterruptContext":
         # only the main thread can install handlers
         if threading.current_thread() is threading.main_thread():
             self._previous_handlers = {number: signal.signal(number, self._interrupt) for number in SIGNALS}

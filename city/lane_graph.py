@@ -16,7 +16,7 @@ class UpstreamLane(NamedTuple):
     """From the lane's end to the stop line by the shortest path, over lanes; the length inside junctions is not
     counted."""
     share: float
-    """Of its vehicles, the share that goes to the stop line if they choose each of the lanes that follow equally often.
+    """Share of its vehicles that goes to the stop line, if each lane that follows is chosen equally often.
 
     The sum of all paths that visit no lane twice and have more than MIN_SHARE each.
     """

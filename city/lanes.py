@@ -7,5 +7,5 @@ def road_of(lane: str) -> str:
 
 
 def is_internal(lane: str) -> bool:
-    """Whether a lane, or a road, lies inside a junction: its id begins with a colon."""
+    """True if a lane, or a road, lies inside a junction: its id begins with a colon."""
     return lane.startswith(":")

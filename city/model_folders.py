@@ -13,7 +13,7 @@ def versions(model: Path) -> dict[int, Path]:
 
 
 def is_version(name: str) -> bool:
-    """Whether a folder's name is a version: a number that fits TensorFlow Serving's int64."""
+    """True if a folder's name is a version: a number that fits TensorFlow Serving's int64."""
     return name.isascii() and name.isdigit() and int(name) < 1 << 63
 
 

@@ -24,7 +24,7 @@ class Movement:
 
     @property
     def is_crossing(self) -> bool:
-        """Whether it is a pedestrian crossing."""
+        """True if it is a pedestrian crossing."""
         return not self.turn
 
 

@@ -81,11 +81,11 @@ def listed(names: Sequence[str], limit: int) -> str:
 
 
 def contains_tl(text: str, tl: str) -> bool:
-    """Whether a text contains the TL's name as a word."""
+    """True if a text contains the TL's name as a word."""
     return bool(spans(text, tl))
 
 
 def spans(text: str, tl: str) -> list[tuple[int, int]]:
-    """(begin, end) of each occurrence of a TL's name in a text, which may have a space or underscore for a hyphen."""
+    """(begin, end) of each occurrence of a TL's name in a text, also with a space or underscore for a hyphen."""
     name = r"[\s_]*".join(r"[-\s_]" if letter == "-" else re.escape(letter) for letter in key(tl))
     return [match.span() for match in re.finditer(rf"(?<![A-Za-z0-9]){name}(?![A-Za-z0-9])", text)]

@@ -6,7 +6,7 @@ of a policy contract. The XML is read in one streaming pass.
 
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ SEQUENTIAL_TYPES = ("static", "actuated", "delay_based")
 
 
 @dataclass(frozen=True)
-class Phase:
+class ProgramPhase:
     """A phase of a signal's program."""
 
     state: str
@@ -55,13 +55,13 @@ class Program:
     id: str
     type: str
     offset_s: int
-    phases: tuple[Phase, ...]
+    phases: tuple[ProgramPhase, ...]
     is_coordinated: bool = False
-    """Whether an actuated program also ends its phases at fixed seconds of a cycle."""
+    """True if an actuated program also ends its phases at fixed seconds of a cycle."""
 
     @property
     def is_blinking(self) -> bool:
-        """Whether it never shows a colour, so that drivers follow the right of way."""
+        """True if it never shows a colour, so that drivers follow the right of way."""
         return all(set(phase.state) <= set("oO") for phase in self.phases)
 
     @property
@@ -87,7 +87,7 @@ class ProgramSwitch:
 
 
 def is_green(state: str) -> bool:
-    """Whether a phase state is a green phase: no `y` and not all `r`/`s` (sumo-rl's rule)."""
+    """True if a phase state is a green phase: no `y` and not all `r`/`s` (sumo-rl's rule)."""
     return "y" not in state and state.count("r") + state.count("s") != len(state)
 
 
@@ -191,9 +191,10 @@ class StreetNetwork:
     lane_length_m: dict[str, float]
     """By lane of the network."""
     lanes_behind: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it, each with the distance from its end to
-    the
-    stop line in m: a vehicle that stops at the signal may still be on one of them."""
+    """By incoming lane shorter than MIN_APPROACH_M, lane that leads to it -> distance from its end to the stop line, m.
+
+    A vehicle that stops at the signal may still be on one of them.
+    """
     begin_s: float = 0.0
     end_s: float | None = None
     additional: tuple[Path, ...] = ()
@@ -269,7 +270,7 @@ def read(
     Raises:
         InputError: a file is missing, not XML or not a SUMO network.
     """
-    reader = _Reader(net_file, begin_s)
+    reader = _NetworkReader(net_file, begin_s)
     for depth, element in elements(net_file):
         try:
             reader.add_element(element)
@@ -309,7 +310,7 @@ def _reason(error: KeyError | ValueError) -> str:
 
 
 def _is_coordinated(element: ET.Element) -> bool:
-    """Whether a `tlLogic` has SUMO's parameter `coordinated`, or phases with `earliestEnd` or `latestEnd`."""
+    """True if a `tlLogic` has SUMO's parameter `coordinated`, or phases with `earliestEnd` or `latestEnd`."""
     is_set = any(
         p.get("key") == "coordinated" and p.get("value", "").lower() in ("true", "1") for p in element.iter("param")
     )
@@ -318,7 +319,7 @@ def _is_coordinated(element: ET.Element) -> bool:
     )
 
 
-class _Reader:
+class _NetworkReader:
     """Collects lanes, connections, programs and junctions of a network file."""
 
     def __init__(self, net_file: Path, begin_s: float) -> None:
@@ -396,7 +397,7 @@ class _Reader:
         for phase in element.iter("phase"):
             duration = float(phase.attrib.get("duration", "nan"))
             low, high = (float(phase.attrib.get(key, duration)) for key in ("minDur", "maxDur"))
-            phases.append(Phase(phase.attrib["state"], duration, low, high))
+            phases.append(ProgramPhase(phase.attrib["state"], duration, low, high))
         offset = element.attrib.get("offset", "0")
         loaded = self.programs.get(signal, {}).get(element.attrib["programID"])
         if not phases and loaded is not None:
@@ -433,25 +434,15 @@ class _Reader:
     def _signal(
         self, signal: str, programs: dict[str, Program], connections: list[Connection], requests: Requests
     ) -> SignalNetwork:
-        active, switches = self.active[signal], []
-        for schedule in self.schedules_of.get(signal, []):
-            if schedule not in self.schedules:
-                raise InputError(
-                    f"{self.net_file}: signal {signal} follows the schedule {schedule}, which no file defines; add its "
-                    "<WAUT>"
-                )
-            active, schedule_switches = self.schedules[schedule]
-            switches += schedule_switches
+        active, switches = self._schedule(signal)
         states = [phase.state for program in programs.values() for phase in program.phases]
         # SUMO accepts states with more characters than there are links
         size = max([connection.index + 1 for connection in connections] + [len(state) for state in states])
-        links: list[list[tuple[str, str]]] = [[] for _ in range(size)]
-        movements: list[list[Movement]] = [[] for _ in range(size)]
+        by_link: list[list[Connection]] = [[] for _ in range(size)]
         for connection in connections:
-            links[connection.index].append((connection.from_lane, connection.to_lane))
+            by_link[connection.index].append(connection)
         try:
-            for connection in connections:
-                movements[connection.index].append(self._movement(connection))
+            movements = [tuple(self._movement(connection) for connection in of_link) for of_link in by_link]
             foes, yields, permissive = conflicts(size, connections, requests, self.shape)
             path_m, invalid_path = self._path_m(size, connections)
         except (KeyError, IndexError, ValueError) as error:
@@ -460,30 +451,39 @@ class _Reader:
                 "netconvert"
             ) from None
         together = green_together(size, states)
+        links = tuple(tuple((link.from_lane, link.to_lane) for link in of_link) for of_link in by_link)
+        speeds_mps = [self._speeds(pairs) for pairs in links]
         return SignalNetwork(
             signal,
-            tuple(tuple(pairs) for pairs in links),
+            links,
             tuple(dict.fromkeys(lane for pairs in links for lane, _ in pairs)),
             tuple(programs[key] for key in sorted(programs)),
             newest_program(switches, self.begin_s) or active,
             foes,
             yields & together,
             permissive & together,
-            tuple(max(self._speeds(pairs), default=0.0) for pairs in links),
-            tuple(
-                max(
-                    (self.lanes.length_m[lane] for pair in pairs for lane in pair if lane in self.crossings),
-                    default=0.0,
-                )
-                for pairs in links
-            ),
+            tuple(max(speeds, default=0.0) for speeds in speeds_mps),
+            tuple(self._crossing_m(pairs) for pairs in links),
             tuple(path_m),
-            tuple(min(self._speeds(pairs), default=0.0) for pairs in links),
+            tuple(min(speeds, default=0.0) for speeds in speeds_mps),
             tuple(switches),
             invalid_path,
             self.lanes,
-            tuple(tuple(of_link) for of_link in movements),
+            tuple(movements),
         )
+
+    def _schedule(self, signal: str) -> tuple[str, list[ProgramSwitch]]:
+        """(program that a signal begins with, the switches of the WAUTs that it follows). Raises InputError."""
+        active, switches = self.active[signal], list[ProgramSwitch]()
+        for schedule in self.schedules_of.get(signal, []):
+            if schedule not in self.schedules:
+                raise InputError(
+                    f"{self.net_file}: signal {signal} follows the schedule {schedule}, which no file defines; add its "
+                    "<WAUT>"
+                )
+            active, schedule_switches = self.schedules[schedule]
+            switches += schedule_switches
+        return active, switches
 
     def _movement(self, connection: Connection) -> Movement:
         """The movement of a connection. Raises KeyError, IndexError or ValueError if a shape is malformed."""
@@ -499,13 +499,17 @@ class _Reader:
         leg = leg_deg(points(self.shape[crossing]), points(self.shape[f"{road}_0"]))
         return Movement(road, "", leg, roads)
 
-    def _speeds(self, pairs: list[tuple[str, str]]) -> list[float]:
+    def _crossing_m(self, pairs: Sequence[tuple[str, str]]) -> float:
+        """Length of the pedestrian crossing of a link, m; 0 without one."""
+        crossings = self.crossings.intersection(lane for pair in pairs for lane in pair)
+        return max((self.lanes.length_m[lane] for lane in crossings), default=0.0)
+
+    def _speeds(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Speed limits of the incoming vehicle lanes of a link, m/s."""
         return [self.lanes.limit_mps[a] for a, b in pairs if not {a, b} & self.crossings]
 
     def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
-        """(by link index the length of its longest vehicle path over the junction in m, text about an invalid path or
-        "")."""
+        """(by link, length of its longest vehicle path over the junction in m; text about an invalid path or "")."""
         path_m, invalid_path = [0.0] * size, ""
         for connection in connections:
             if not {connection.from_lane, connection.to_lane} & self.crossings:

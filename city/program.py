@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from city.errors import InputError, ProgramFailed, path_errors_as_input_errors
-from city.interrupts import Interrupts
+from city.interrupts import InterruptContext
 from city.printable import printable
 
 FAILED, WRONG_INPUT, GATE_FAILED = 1, 2, 3
@@ -39,7 +39,7 @@ def run(
     """
     # TensorFlow's start-up log would bury the program's own lines; child processes inherit the setting
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    interrupts = Interrupts()
+    interrupts = InterruptContext()
     try:
         with path_errors_as_input_errors(), interrupts if takes_signals else contextlib.nullcontext():
             code = body()
@@ -66,7 +66,7 @@ def run(
 
 
 def _is_stdout_broken() -> bool:
-    """Whether the reader of stdout has gone."""
+    """True if the reader of stdout has gone."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)
@@ -89,18 +89,18 @@ def _expected(error: Exception) -> tuple[str, int] | None:
     return None
 
 
-Program = Callable[[list[str], str], int]
+Main = Callable[[list[str], str], int]
 """A program's main: (arguments, its name in messages) -> exit code."""
 
 
-def load(entry: str) -> Program:
+def load(entry: str) -> Main:
     """Import a program's main function, given as `module` or `module:function`."""
     module, _, function = entry.partition(":")
-    program: Program = getattr(importlib.import_module(module), function or "main")
+    program: Main = getattr(importlib.import_module(module), function or "main")
     return program
 
 
-def run_subcommand(argv: Sequence[str] | None, prog: str, subcommands: Mapping[str, str], otherwise: Program) -> int:
+def run_subcommand(argv: Sequence[str] | None, prog: str, subcommands: Mapping[str, str], otherwise: Main) -> int:
     """Run the subcommand that the first argument names, or the program itself.
 
     Args:

@@ -7,7 +7,7 @@ import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,25 +107,27 @@ class Requests:
         request = self.by_lane.get(lane) or self.by_ends.get((connection.from_lane, connection.to_lane))
         return request if request is not None and self.junctions.request(*request) is not None else None
 
-    def has_foe(self, junction: str, k: int, other: int) -> bool:
-        """Whether request k lists request `other` as a foe."""
-        return self._is_set(junction, k, "foes", other)
-
-    def yields_to(self, junction: str, k: int, other: int) -> bool:
-        """Whether the connection of request k yields to that of request `other`, its foe.
+    def right_of_way(self, request: tuple[str, int], other: tuple[str, int]) -> tuple[bool, bool] | None:
+        """(whether the first request's connection yields, whether the other one's does); None if they are not foes.
 
         netconvert lists some foes in one of the two requests only, and may leave out the
         response: a car and a bicycle that turn left close beside each other. The network's
         own programs show both g. The connection that lists the other one counts as yielding.
         """
-        is_listed_once = self.has_foe(junction, k, other) and not self.has_foe(junction, other, k)
-        return is_listed_once or self._is_set(junction, k, "response", other)
-
-    def _is_set(self, junction: str, k: int, attribute: str, other: int) -> bool:
-        """Whether character -1-other of a request's attribute is 1; a missing character counts as 0."""
+        (junction, k), (other_junction, j) = request, other
+        if junction != other_junction or k == j:
+            return None
         foes, response = self.junctions.request(junction, k) or ("", "")
-        text = foes if attribute == "foes" else response
-        return other < len(text) and text[-1 - other] == "1"
+        other_foes, other_response = self.junctions.request(junction, j) or ("", "")
+        lists, is_listed = _is_set(foes, j), _is_set(other_foes, k)
+        if not (lists or is_listed):
+            return None
+        return _is_set(response, j) or not is_listed, _is_set(other_response, k) or not lists
+
+
+def _is_set(text: str, k: int) -> bool:
+    """True if a request's text has a 1 for request k; it is read from right to left, and what is missing is a 0."""
+    return k < len(text) and text[-1 - k] == "1"
 
 
 def conflicts(
@@ -133,8 +135,7 @@ def conflicts(
 ) -> tuple[Foes, Foes, Foes]:
     """Foes and right of way between the links of a signal, each bool [size, size].
 
-    The strings of a request are read from right to left: character -1-k concerns
-    request k. The two directions of a pedestrian crossing share a request. Connections
+    The two directions of a pedestrian crossing share a request. Connections
     without a request, as on junctions of type traffic_light_unregulated, are foes if
     their paths come closer than a vehicle is wide, and none of them yields. A path
     longer than MAX_PATH_M is wrong: its connection is a foe of all others.
@@ -148,61 +149,50 @@ def conflicts(
     Returns:
         (foes, yields, permissive), as `SignalNetwork` has them.
     """
-    by_request: dict[tuple[str, int], list[Connection]] = {}
-    without_request: list[Connection] = []
-    for connection in connections:
-        request = requests.find(connection)
-        if request is None:
-            without_request.append(connection)
-        else:
-            by_request.setdefault(request, []).append(connection)
+    approaches = [(link, requests.find(link), road_of(link.from_lane)) for link in connections]
+    continuation = requests.junctions.continuation
+    paths: dict[Connection, NDArray[np.float64]] = {}
+    if any(request is None for _, request, _ in approaches):
+        lengths_m = {link: path_length_m(link, continuation, shapes) for link in connections}
+        paths = {link: _path(link, continuation, shapes) for link, m in lengths_m.items() if m <= MAX_PATH_M}
     foes = np.zeros((size, size), bool)
-    yields, permissive = (np.ones((size, size), bool) for _ in range(2))
-    for ((junction, k), links), ((other_junction, other), foe_links) in combinations(by_request.items(), 2):
-        if junction != other_junction or not (
-            requests.has_foe(junction, k, other) or requests.has_foe(junction, other, k)
-        ):
+    yields = np.ones((size, size), bool)
+    permissive = np.ones((size, size), bool)
+    for (link, request, road), (foe, foe_request, foe_road) in combinations(approaches, 2):
+        # links that leave the same road are no foes: drivers merge by the ordinary rules there
+        if link.index == foe.index or road == foe_road:
             continue
-        link_yields, foe_yields = requests.yields_to(junction, k, other), requests.yields_to(junction, other, k)
-        for link, foe in product(links, foe_links):
-            if foe.index == link.index or _same_approach(link, foe):
-                continue
-            for (i, j), i_yields in (((link.index, foe.index), link_yields), ((foe.index, link.index), foe_yields)):
-                foes[i, j] = True
-                yields[i, j] &= i_yields
-                permissive[i, j] &= link_yields or foe_yields
-    if without_request:
-        continuation = requests.junctions.continuation
-        paths = {
-            connection: _path(connection, continuation, shapes)
-            for connection in connections
-            if path_length_m(connection, continuation, shapes) <= MAX_PATH_M
-        }
-        for link, foe in product(without_request, connections):
-            junctions = [requests.junction_of.get(connection.from_lane, "") for connection in (link, foe)]
-            if (
-                foe.index == link.index
-                or _same_approach(link, foe)
-                or (all(junctions) and junctions[0] != junctions[1])
-            ):
-                continue
-            if road_of(foe.to_lane) == road_of(link.to_lane) or _are_close(paths.get(link), paths.get(foe)):
-                foes[link.index, foe.index] = foes[foe.index, link.index] = True
-                for matrix in (yields, permissive):
-                    matrix[link.index, foe.index] = matrix[foe.index, link.index] = False
+        if request is not None and foe_request is not None:
+            yielding = requests.right_of_way(request, foe_request)
+        else:
+            yielding = (False, False) if _may_meet(link, foe, requests.junction_of, paths) else None
+        if yielding is None:
+            continue
+        for i, j, i_yields in ((link.index, foe.index, yielding[0]), (foe.index, link.index, yielding[1])):
+            foes[i, j] = True
+            yields[i, j] &= i_yields
+            permissive[i, j] &= any(yielding)
     return foes, yields & foes, permissive & foes
 
 
+def _may_meet(
+    link: Connection,
+    foe: Connection,
+    junction_of: Mapping[str, str],
+    paths: Mapping[Connection, NDArray[np.float64]],
+) -> bool:
+    """True if two connections without requests are foes: they lead to the same road, or their paths come close."""
+    junctions = {junction_of.get(link.from_lane, ""), junction_of.get(foe.from_lane, "")} - {""}
+    if len(junctions) > 1:
+        return False
+    return road_of(foe.to_lane) == road_of(link.to_lane) or _are_close(paths.get(link), paths.get(foe))
+
+
 def _are_close(path: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> bool:
-    """Whether two paths, [n, 2] in m, come closer than a vehicle is wide; True if one is unknown."""
+    """True if two paths, [n, 2] in m, come closer than a vehicle is wide; True if one is unknown."""
     if path is None or other is None:
         return True
     return bool(np.linalg.norm(path[:, None] - other[None], axis=2).min() < VEHICLE_WIDTH_M)
-
-
-def _same_approach(link: Connection, foe: Connection) -> bool:
-    """Whether two links leave the same road: drivers merge by the ordinary rules there."""
-    return road_of(foe.from_lane) == road_of(link.from_lane)
 
 
 def _path(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> NDArray[np.float64]:
@@ -233,10 +223,8 @@ def _curves(lane: list[tuple[float, float]], next_lane: list[tuple[float, float]
     across = ahead[0] * back[1] - ahead[1] * back[0]
     if abs(across) > 1e-6 * np.linalg.norm(ahead) * np.linalg.norm(back):
         gap = end - start
-        along, along_back = (
-            (gap[0] * back[1] - gap[1] * back[0]) / across,
-            (gap[0] * ahead[1] - gap[1] * ahead[0]) / across,
-        )
+        along = (gap[0] * back[1] - gap[1] * back[0]) / across
+        along_back = (gap[0] * ahead[1] - gap[1] * ahead[0]) / across
         # nearly parallel lanes meet far away, where no vehicle drives
         far_m = 2 * float(np.linalg.norm(gap))
         if 0 < along * np.linalg.norm(ahead) < far_m and 0 < along_back * np.linalg.norm(back) < far_m:
@@ -255,8 +243,7 @@ def path_length_m(connection: Connection, continuation: Mapping[str, str], shape
 def _corners(
     connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]
 ) -> list[tuple[float, float]]:
-    """The polyline of a connection's path over its junction, in m, from the end of its lane to the start of the
-    next."""
+    """The corners of a connection's path over its junction, in m, from lane end to lane start."""
     corners = [points(shapes[connection.from_lane])[-1]]
     lane = connection.via
     while lane in shapes:
@@ -267,7 +254,7 @@ def _corners(
 
 
 def green_together(size: int, states: Iterable[str]) -> Foes:
-    """Whether some state shows two links green at the same time, bool [size, size].
+    """True if some state shows two links green at the same time, bool [size, size].
 
     The requests also let a turning link yield to the crossing street, which drivers do not
     expect: a pair of greens that no phase shows must not appear in a transition.

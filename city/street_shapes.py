@@ -5,12 +5,13 @@ from pathlib import Path
 
 from city.errors import InputError
 from city.lanes import is_internal
+from city.movements import points
 from city.sumo_files import elements
 
 LANE_WIDTH_M = 3.2
 """SUMO's default."""
 
-Shape = tuple[tuple[float, float], ...]
+Polyline = tuple[tuple[float, float], ...]
 """Points (x, y) in m."""
 
 
@@ -18,7 +19,7 @@ Shape = tuple[tuple[float, float], ...]
 class LaneShape:
     id: str
     width_m: float
-    points: Shape
+    points: Polyline
     is_crossing: bool = False
 
 
@@ -27,7 +28,7 @@ class JunctionShape:
     id: str
     x: float
     y: float
-    points: Shape
+    points: Polyline
     """Outline; empty if the file has none."""
 
 
@@ -44,10 +45,10 @@ class StreetShapes:
     def bounds(self) -> tuple[float, float, float, float]:
         """(min x, min y, max x, max y) of all shapes, in m; zeros without any."""
         shapes = (*(lane.points for lane in self.lanes), *(junction.points for junction in self.junctions))
-        points = [point for shape in shapes for point in shape]
-        if not points:
+        corners = [point for shape in shapes for point in shape]
+        if not corners:
             return 0.0, 0.0, 0.0, 0.0
-        xs, ys = zip(*points, strict=True)
+        xs, ys = zip(*corners, strict=True)
         return min(xs), min(ys), max(xs), max(ys)
 
 
@@ -66,10 +67,12 @@ def read(net_file: Path) -> StreetShapes:
                     end_of[attributes["id"]] = attributes.get("to", "")
                     for lane in element.iter("lane"):
                         width_m = float(lane.get("width", LANE_WIDTH_M))
-                        lanes.append(LaneShape(lane.attrib["id"], width_m, _points(lane.get("shape", "")), is_crossing))
+                        lanes.append(
+                            LaneShape(lane.attrib["id"], width_m, tuple(points(lane.get("shape", ""))), is_crossing)
+                        )
             elif element.tag == "junction" and attributes.get("type") != "internal":
                 x, y = float(attributes["x"]), float(attributes["y"])
-                junctions.append(JunctionShape(attributes["id"], x, y, _points(attributes.get("shape", ""))))
+                junctions.append(JunctionShape(attributes["id"], x, y, tuple(points(attributes.get("shape", "")))))
             elif element.tag == "connection" and "tl" in attributes:
                 signal_roads.setdefault(attributes["tl"], {})[attributes["from"]] = None
         except (KeyError, ValueError) as error:
@@ -79,17 +82,8 @@ def read(net_file: Path) -> StreetShapes:
             ) from None
         if depth == 1:
             element.clear()
-    at_signal = {
-        signal: tuple(dict.fromkeys(end_of[road] for road in roads if end_of.get(road)))
-        for signal, roads in signal_roads.items()
-    }
+    at_signal = {}
+    for signal, roads in signal_roads.items():
+        ends = [end_of.get(road, "") for road in roads]
+        at_signal[signal] = tuple(dict.fromkeys(filter(None, ends)))
     return StreetShapes(tuple(lanes), tuple(junctions), at_signal)
-
-
-def _points(text: str) -> Shape:
-    """Parse `x,y x,y,z ...`; a height is left out. Raises ValueError."""
-    points = []
-    for part in text.split():
-        x, y, *_ = part.split(",")
-        points.append((float(x), float(y)))
-    return tuple(points)

@@ -45,7 +45,7 @@ def check_writable(flag: str, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write a folder's names to the disk, so that a file created or renamed in it is there after a power failure.
+    """Write a folder's names to the disk: a file created or renamed in it then survives a power failure.
 
     Some network file systems cannot do that for a folder; they are left to their server. Raises OSError.
     """

@@ -8,16 +8,20 @@ what is reported as single occurrences, after a time without another one.
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.core import GaugeMetricFamily
 
+from city.names import listed
+from city.printable import printable
 from controller import runbook
 from controller.events import DecisionEvent
 from controller.pace import MAX_CATCH_UP_S, PaceState
+from protos import control_pb2 as pb
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS
+from signals.safety.monitor import Alarm
 from signals.safety.signal_safety import Override
 
 CRITICAL, WARNING = "critical", "warning"
@@ -63,47 +67,12 @@ MAX_ENDED = 50
 """Ended alarms that are kept."""
 MAX_SUBJECTS = 20
 """Subjects that an alarm names; the others are counted."""
+MAX_NAMED_ALARMS, MAX_ID_CHARS = 10, 100
+"""Active alarms, and characters of an unknown id, that an error shows."""
 
 
 class UnknownAlarm(Exception):
-    """There is no active alarm with this id."""
-
-
-@dataclass(frozen=True)
-class ListedAlarm:
-    """An alarm as a reader sees it."""
-
-    id: str
-    name: str
-    severity: str
-    since_s: float
-    """Simulated second of the first occurrence."""
-    since_unix_s: float
-    last_s: float
-    count: int
-    subjects: tuple[str, ...]
-    """TLs or signals, the first MAX_SUBJECTS."""
-    subject_count: int
-    text: str
-    """The newest occurrence."""
-    ended_s: float | None
-    acknowledged_by: str
-    acknowledged_s: float
-
-    @property
-    def runbook(self) -> str:
-        """The section of the documentation that says what to do, as the alert rules have it."""
-        return f"docs/runbook.md#{self.name.lower()}"
-
-    @property
-    def remedy(self) -> str:
-        """What to do, in one line."""
-        return REMEDIES[self.name]
-
-    @property
-    def instructions(self) -> str:
-        """What to do: the section of the runbook as plain text."""
-        return runbook.instructions(self.name)
+    """There is no active alarm with this id; the text names those that are."""
 
 
 @dataclass
@@ -115,8 +84,10 @@ class _Active:
     since_unix_s: float
     last_s: float
     text: str = ""
+    """The newest occurrence."""
     count: int = 0
     subjects: dict[str, None] = field(default_factory=dict)
+    """TLs or signals."""
     ended_s: float | None = None
     acknowledged_by: str = ""
     acknowledged_s: float = 0.0
@@ -125,12 +96,31 @@ class _Active:
     def name(self) -> str:
         return self.id.partition("/")[0]
 
-    def view(self) -> ListedAlarm:
-        return ListedAlarm(
-            self.id, self.name, SEVERITIES[self.name], self.since_s, self.since_unix_s, self.last_s, self.count,
-            tuple(self.subjects)[:MAX_SUBJECTS], len(self.subjects), self.text, self.ended_s,
-            self.acknowledged_by, self.acknowledged_s,
-        )  # fmt: skip
+    def listed(self) -> pb.Alarm:
+        """The alarm as a reader sees it, without what to do: see `with_instructions`."""
+        return pb.Alarm(
+            id=self.id,
+            name=self.name,
+            severity=SEVERITIES[self.name],
+            since_s=self.since_s,
+            since_unix_s=self.since_unix_s,
+            last_s=self.last_s,
+            count=self.count,
+            subjects=list(self.subjects)[:MAX_SUBJECTS],
+            subject_count=len(self.subjects),
+            text=self.text.encode(errors="replace").decode(),  # UTF-8, and so protobuf, has no lone surrogates
+            is_active=self.ended_s is None,
+            ended_s=self.ended_s or 0.0,
+            acknowledged_by=self.acknowledged_by,
+            acknowledged_s=self.acknowledged_s,
+        )
+
+
+def with_instructions(alarm: pb.Alarm) -> pb.Alarm:
+    """The alarm with what to do: in one line, as the runbook has it, and where the alert rules say that it stands."""
+    alarm.remedy, alarm.instructions = REMEDIES[alarm.name], runbook.instructions(alarm.name)
+    alarm.runbook = f"docs/runbook.md#{alarm.name.lower()}"
+    return alarm
 
 
 class Alarms:
@@ -145,7 +135,9 @@ class Alarms:
             tls: number of controlled TLs.
             wall_clock: seconds since 1970.
         """
-        self._tl_of_signal, self._tls, self._wall_clock = tl_of_signal, tls, wall_clock
+        self._tl_of_signal = tl_of_signal
+        self._tls = tls
+        self._wall_clock = wall_clock
         self._lock = threading.Lock()
         self._active: dict[str, _Active] = {}
         self._ended: deque[_Active] = deque(maxlen=MAX_ENDED)
@@ -161,15 +153,54 @@ class Alarms:
         """By source, the expiry by file."""
 
     def add(self, event: DecisionEvent) -> None:
+        self.take(
+            event.at_s,
+            event.alarms,
+            event.rejected,
+            [command.tl for command in event.commands],
+            [(decision.tl, decision.failure, decision.mode) for decision in event.decisions],
+            [override for sent in event.sent for override in sent.overrides],
+        )
+
+    def take(
+        self,
+        at_s: float,
+        monitor_alarms: Iterable[Alarm],
+        rejected: Mapping[str, str],
+        commanded: Iterable[str],
+        decisions: Sequence[tuple[str, str, ControlMode]],
+        overrides: Iterable[Override],
+    ) -> None:
+        """Take the next step, of a running controller or of a record.
+
+        Args:
+            at_s: its simulated second.
+            monitor_alarms: of the signals' monitors.
+            rejected: by signal, SUMO's reason for rejecting a command.
+            commanded: TLs whose mode an operator has set.
+            decisions: (TL, why the answer is no valid action or "", control mode after it).
+            overrides: in their order.
+        """
         with self._lock:
-            self._now = event.at_s
+            self._now = at_s
             self._end_quiet()
-            for alarm in event.alarms:
+            for alarm in monitor_alarms:
                 self._occurred(f"{MONITOR}/{alarm.rule.value}", alarm.signal, f"{alarm.signal}: {alarm.message}")
-            for signal, reason in event.rejected.items():
+            for signal, reason in rejected.items():
                 self._occurred(REJECTIONS, signal, f"{signal}: {reason}")
-            self._follow_modes(event)
-            self._count(event)
+            self._follow_modes(commanded, decisions)
+            failures = [failure for _, failure, _ in decisions if failure]
+            unavailable = [failure for failure in failures if failure.startswith("Unavailable:")]
+            if unavailable:
+                self._occurred(SERVER, "", unavailable[-1], len(unavailable))
+            self._count(decisions, overrides)
+            if decisions:
+                self._steps += 1
+                self._missed_steps += any(failure.startswith("DeadlineExceeded:") for failure in failures)
+            if self._window_end_s is None:
+                self._window_end_s = at_s + WINDOW_S
+            if at_s >= self._window_end_s:
+                self._judge_window()
 
     def close(self) -> None:
         pass
@@ -203,21 +234,21 @@ class Alarms:
         """
         with self._lock:
             if alarm_id not in self._active:
-                raise UnknownAlarm(alarm_id)
+                ids = [alarm.id for alarm in self._sorted()]
+                known = f"the active ones are {listed(ids, MAX_NAMED_ALARMS)}" if ids else "no alarm is active"
+                raise UnknownAlarm(f"{printable(alarm_id, MAX_ID_CHARS)}: no active alarm has this id; {known}")
             active = self._active[alarm_id]
             if active.acknowledged_by:
                 return False
             active.acknowledged_by, active.acknowledged_s = author, self._now
             return True
 
-    def current(self, with_ended: bool = False) -> list[ListedAlarm]:
+    def current(self, with_ended: bool = False) -> list[pb.Alarm]:
         """Active alarms, critical ones first, then by begin; with_ended: the newest ended ones too, the newest
         first."""
         with self._lock:
-            active = sorted(
-                (each.view() for each in self._active.values()), key=lambda a: (a.severity != CRITICAL, a.since_s)
-            )
-            return [*active, *(each.view() for each in reversed(self._ended))] if with_ended else active
+            ended = [each.listed() for each in reversed(self._ended)] if with_ended else []
+            return [*self._sorted(), *ended]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         family = GaugeMetricFamily(
@@ -229,46 +260,43 @@ class Alarms:
             family.add_metric((name,), counts[name])
         yield family
 
-    def _follow_modes(self, event: DecisionEvent) -> None:
+    def _sorted(self) -> list[pb.Alarm]:
+        """Active alarms: critical ones first, then by begin."""
+        active = [each.listed() for each in self._active.values()]
+        return sorted(active, key=lambda alarm: (alarm.severity != CRITICAL, alarm.since_s))
+
+    def _follow_modes(self, commanded: Iterable[str], decisions: Iterable[tuple[str, str, ControlMode]]) -> None:
         before = self._active.get(FALLBACK)
         subjects = dict(before.subjects) if before else {}
         began: list[str] = []
-        unavailable = [decision for decision in event.decisions if decision.failure.startswith("Unavailable:")]
-        for command in event.commands:
-            subjects.pop(command.tl, None)  # an operator's mode is no fallback
-        for decision in event.decisions:
-            if decision.mode is ControlMode.FALLBACK:
-                if decision.tl not in subjects:
-                    subjects[decision.tl] = None
-                    began.append(f"{decision.tl}: {decision.failure}")
-            elif subjects and decision.mode is not ControlMode.RECOVERING:
-                subjects.pop(decision.tl, None)
+        for tl in commanded:
+            subjects.pop(tl, None)  # an operator's mode is no fallback
+        for tl, failure, mode in decisions:
+            if mode is ControlMode.FALLBACK:
+                if tl not in subjects:
+                    subjects[tl] = None
+                    began.append(f"{tl}: {failure}")
+            elif subjects and mode is not ControlMode.RECOVERING:
+                subjects.pop(tl, None)
         if subjects or before:
             self._holds(FALLBACK, subjects, began[-1] if began else "", len(began))
             many = subjects if len(subjects) > MAX_FALLBACK_SHARE * self._tls else {}
             self._holds(MANY_FALLBACKS, many, f"{len(subjects)} of {self._tls} TLs")
-        if unavailable:
-            self._occurred(SERVER, "", unavailable[-1].failure, len(unavailable))
 
-    def _count(self, event: DecisionEvent) -> None:
-        """Count decisions and missed deadlines, and judge them at the end of a window."""
-        for decision in event.decisions:
+    def _count(self, decisions: Iterable[tuple[str, str, ControlMode]], overrides: Iterable[Override]) -> None:
+        """Count decisions, and those that were overridden."""
+        for tl, _, mode in decisions:
             # an override is reported each second until the state is permitted: a decision counts once, when the next
             # one is made
-            override = self._newest_override.pop(decision.tl, None)
-            if decision.mode is ControlMode.POLICY:
-                self._decisions[decision.tl] += 1
-                self._overridden[decision.tl] += override is not None
-        for sent in event.sent:
-            for override in sent.overrides:
-                self._newest_override[self._tl_of_signal.get(override.signal, override.signal)] = override
-        if event.decisions:
-            self._steps += 1
-            self._missed_steps += any(decision.failure.startswith("DeadlineExceeded:") for decision in event.decisions)
-        if self._window_end_s is None:
-            self._window_end_s = event.at_s + WINDOW_S
-        if event.at_s < self._window_end_s:
-            return
+            override = self._newest_override.pop(tl, None)
+            if mode is ControlMode.POLICY:
+                self._decisions[tl] += 1
+                self._overridden[tl] += override is not None
+        for override in overrides:
+            self._newest_override[self._tl_of_signal.get(override.signal, override.signal)] = override
+
+    def _judge_window(self) -> None:
+        """Begin or end the alarms of shares, and begin the next window."""
         shares = {tl: self._overridden[tl] / count for tl, count in self._decisions.items() if count >= MIN_DECISIONS}
         often = [tl for tl, share in shares.items() if share > MAX_OVERRIDDEN_SHARE]
         reasons = {EXPLANATIONS[self._newest_override[tl].reason]: None for tl in often if tl in self._newest_override}
@@ -276,7 +304,7 @@ class Alarms:
         is_missed = self._missed_steps > MAX_MISSED_SHARE * self._steps
         text = f"{self._missed_steps} of {self._steps} decision steps had an answer after the deadline"
         self._holds(DEADLINE, ["answers"] if is_missed else [], text)
-        self._window_end_s = event.at_s + WINDOW_S
+        self._window_end_s = self._now + WINDOW_S
         self._decisions.clear()
         self._overridden.clear()
         self._steps = self._missed_steps = 0
@@ -297,7 +325,9 @@ class Alarms:
             return
         active = self._begun(alarm_id)
         active.count += len(now.keys() - active.subjects.keys()) if count is None else count
-        active.last_s, active.subjects, active.text = self._now, now, text or active.text
+        active.last_s = self._now
+        active.subjects = now
+        active.text = text or active.text
 
     def _begun(self, alarm_id: str) -> _Active:
         if alarm_id not in self._active:

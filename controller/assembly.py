@@ -29,15 +29,15 @@ from signals.change_times import change_times, signal_safeties, with_street_chan
 from signals.fallback import greedy, max_pressure
 from signals.fallback.greedy import Greedy
 from signals.fallback.max_pressure import MaxPressure
-from signals.fallback.scored_greens import ScoredGreens
+from signals.fallback.scored_greens import GreenScore, ScoredGreens
 from signals.intersection import Intersection
 from signals.observation import Floats
 from signals.policy import Policies
 from signals.policy_signals import distinct_greens, greens_of, running_program
-from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 
-DRIVERS: dict[str, type[MaxPressure] | type[Greedy]] = {kind.name: kind for kind in (MaxPressure, Greedy)}
+DRIVERS: dict[str, type[GreenScore]] = {kind.name: kind for kind in (MaxPressure, Greedy)}
 """What can control in the place of the policies, by name."""
 
 
@@ -222,17 +222,8 @@ def _intersection(
 def _monitors(intersection: Intersection, street: StreetNetwork) -> list[SignalMonitor]:
     """A monitor for each signal of a TL."""
     times = intersection.safeties[0].times
-    limits = Limits(
-        yellow_s=times.yellow_s,
-        min_green_s=times.min_green_s,
-        all_red_s=times.all_red_s,
-        max_red_s=times.max_red_s,
-        walking_speed_mps=times.walking_speed_mps,
-        yellow_by_speed=times.yellow_by_speed,
-        red_by_path=times.red_by_path,
-    )
     signals = intersection.contract.signals
-    return [SignalMonitor(street.signals[signal.id], limits, greens_of(signal)) for signal in signals]
+    return [SignalMonitor(street.signals[signal.id], times, greens_of(signal)) for signal in signals]
 
 
 def _roads(lanes: Iterable[str]) -> list[str]:
@@ -241,7 +232,7 @@ def _roads(lanes: Iterable[str]) -> list[str]:
 
 
 def _scored_greens(
-    kind: type[MaxPressure] | type[Greedy],
+    kind: type[GreenScore],
     contract: pb.PolicyContract,
     street: StreetNetwork,
     lanes: ReadLanes,
@@ -253,13 +244,4 @@ def _scored_greens(
     greens = [distinct_greens(signal, running_program(signal)) for signal in signals]
     if not all(greens):
         return None
-    return kind(
-        signals,
-        greens,
-        lanes.row,
-        lanes.length_m,
-        times.yellow_s,
-        times.min_green_s,
-        times.all_red_s,
-        street.lanes_behind,
-    )
+    return ScoredGreens(kind, signals, greens, lanes.row, lanes.length_m, times, street.lanes_behind)

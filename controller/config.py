@@ -12,10 +12,9 @@ from city import names, whole_files
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.config import MAX_DEADLINE_MS, MAX_SPEED, City
 from city.errors import InputError
-from controller import model_settings
+from controller import control_address, model_settings
+from controller.control_address import ControlAddress
 from controller.model_settings import ModelSettings
-from controller.operator import control_address
-from controller.operator.control_address import ControlAddress
 from controller.policies import no_policies
 from controller.sumo import access
 from controller.sumo.access import MAX_INT32, SumoAccess

@@ -46,7 +46,6 @@ from signals.policy_signals import describe_programs, of_contract
 
 if TYPE_CHECKING:
     from controller.operator.operator_interface import OperatorInterface
-    from controller.operator.page.live import LivePage
 
 log = logging.getLogger("controller")
 
@@ -81,24 +80,15 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         else:
             contracts, policies = _served(config, metrics, alarms, closing)
         interface = _interface(config, contracts, policies, alarms, metrics, health, closing)
-        page = (
-            None
-            if config.page is None or interface is None
-            else _page(config, config.page, contracts, interface, closing)
-        )
         run_log = RunLog(metrics, health, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
         metrics.report_traffic(traffic)
         connection = _open(config, stop)
         with _closed_if_control_does_not_begin(connection):
             begin = checked_start(connection, street, list(contracts.values()))
-            subscribers: list[Subscriber] = [
-                run_log,
-                traffic,
-                alarms,
-                *([interface.state] if interface is not None else []),
-            ]
-            subscribers += [page.feed] if page is not None else []
+            subscribers: list[Subscriber] = [run_log, traffic, alarms]
+            if interface is not None:
+                subscribers.append(interface.state)
             if config.record is not None:
                 subscribers.append(
                     _recorder(
@@ -116,10 +106,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
             if interface is not None:
-                interface.begin(loop)
-            if page is not None and interface is not None:
-                page.begin(street, connection.lanes, connection.api.trafficlight.getIDList(), loop.now)
-                interface.page = page
+                interface.begin(loop, street, connection)
             # last, because the guard ends with a controller that has registered one
             connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.
@@ -278,23 +265,6 @@ def _interface(
     interface = OperatorInterface(config, list(contracts.values()), pins, alarms, metrics, health)
     closing.callback(interface.close)
     return interface
-
-
-def _page(
-    config: ControllerConfig,
-    address: tuple[str, int],
-    contracts: Mapping[str, pb.PolicyContract],
-    interface: "OperatorInterface",
-    closing: contextlib.ExitStack,
-) -> "LivePage":
-    """The live page, which listens until `closing` ends. Raises InputError."""
-    try:
-        from controller.operator.page.live import LivePage
-    except ImportError as error:
-        raise InputError(f"--page needs {error.name}; install greenserve[page], or leave --page out") from None
-    page = LivePage(config, address, list(contracts.values()), interface)
-    closing.callback(page.close)
-    return page
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ Invariants:
   sent before, so that commands start from the shown states, even if another client set them.
 - The monitors are fed one reading late, while SUMO simulates; before a run ends they
   are fed once more.
-- A TL gets its commands at its `_due_s`; segments end at the earliest of these moments.
+- A TL gets its commands at `due_s` of its state; segments end at the earliest of these moments.
 """
 
 import logging
@@ -37,6 +37,7 @@ import numpy as np
 from city.network import StreetNetwork
 from controller.events import (
     DecisionEvent,
+    LoopState,
     OperatorAction,
     OperatorCommand,
     Sent,
@@ -49,7 +50,6 @@ from controller.events import (
 )
 from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, DecisionConnection
-from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
 from signals.observation import MAX_CACHED_BATCHES, Observation, ObservationBatch, PhaseState, shares_of
@@ -107,7 +107,6 @@ class DecisionLoop:
         self._subscribers = list(subscribers)
         self._length_m = np.array([street.lane_length_m[lane] for lane in connection.lanes])
         self._counts_outflow, self._is_releasing = counts_outflow, False
-        self._due_s = {intersection.tl: -math.inf for intersection in intersections}
         self.now = self._begin_s = now
         self._sumo_step_s = sumo_step_s
         self._monitors = list(monitors)
@@ -145,7 +144,7 @@ class DecisionLoop:
     def observe(self) -> dict[str, Observation]:
         """The observations of the TLs that are due now, float32 [O] by TL; {} if none is."""
         if self._observations is None:
-            due = self._due_now()
+            due = self._due_at(self.now)
             if due and self._observed != (self.now, due):
                 self._read(due)
             begin = time.perf_counter()
@@ -169,7 +168,7 @@ class DecisionLoop:
         time_s = self.now
         for segment in range(MAX_SEGMENTS):
             sent = self._send_commands(time_s)
-            until_s = min(end_s, min(self._due_s.values(), default=math.inf))
+            until_s = min([end_s, *(intersection.state.due_s for intersection in self.intersections.values())])
             if self._counts_outflow:
                 until_s = min(
                     until_s, math.floor(time_s / COUNTING_INTERVAL_S) * COUNTING_INTERVAL_S + COUNTING_INTERVAL_S
@@ -180,41 +179,34 @@ class DecisionLoop:
             self._count(sent)
             if segment == 0:
                 self._feed_monitors()
-            next_due = [
-                intersection for intersection in self.intersections.values() if intersection.next_decision_s <= time_s
-            ]
+            next_due = self._due_at(time_s)
             if next_due or time_s >= end_s:
                 break
-        self._publish(self._save)
+        self._publish(self.saved_state)
         self._read(next_due)
 
     def resume(self, state: LoopState, until_s: float) -> None:
-        """Go on after the step whose event returned this state; the next reading is that of second until_s.
+        """Go on after the step with this state, which the loop's parts have; the next reading is of second until_s.
 
-        Raises ValueError or KeyError for a state that is not one of this loop.
+        Raises ValueError for a state that is not one of this loop.
         """
         self.now, self._number, self._is_releasing = state.now_s, state.next_number, state.is_releasing
         self._counts_outflow = self._counts_outflow and not state.is_releasing
         self._unmonitored, self._released_at_s = (self.now, (), {}), dict(state.released_at_s)
-        for intersection, saved in zip(self.intersections.values(), state.tls, strict=True):
-            intersection.restore_state(saved)
-            self._due_s[intersection.tl] = saved.due_s
-        for monitor, shown in zip(self._monitors, state.monitors, strict=True):
-            monitor.restore_state(shown)
-        self._read(
-            [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= until_s]
-        )
-
-    def _save(self) -> LoopState:
-        """The state between a step's event and the next reading: nothing is unmonitored or unpublished."""
-        state = LoopState(next_number=self._number, now_s=self.now, is_releasing=self._is_releasing)
-        state.released_at_s.update(self._released_at_s)
         for intersection in self.intersections.values():
-            saved = state.tls.add(due_s=self._due_s[intersection.tl])
-            intersection.save_state(saved)
-        for monitor in self._monitors:
-            monitor.save_state(state.monitors.add())
-        return state
+            intersection.resume()
+        self._read(self._due_at(until_s))
+
+    def saved_state(self) -> LoopState:
+        """The state between a step's event and the next reading: nothing is unmonitored or unpublished."""
+        return LoopState(
+            self._number,
+            self.now,
+            self._is_releasing,
+            self._released_at_s,
+            [intersection.state for intersection in self.intersections.values()],
+            [monitor.state for monitor in self._monitors],
+        )
 
     def set_mode(self, tl: str, wanted: OperatorMode, author: str) -> OperatorCommand:
         """Follow an operator's command to a TL from the next step on; return what it changes.
@@ -239,10 +231,8 @@ class DecisionLoop:
         """Count the newest readings as new, after a wait between two steps: the deadline of the answers begins now."""
         self._readings_s = time.monotonic()
 
-    def _due_now(self) -> list[Intersection]:
-        return [
-            intersection for intersection in self.intersections.values() if intersection.next_decision_s <= self.now
-        ]
+    def _due_at(self, time_s: float) -> list[Intersection]:
+        return [each for each in self.intersections.values() if each.state.next_decision_s <= time_s]
 
     def _correct_shown(self) -> None:
         """Compare the states that SUMO shows with those sent: another client may have set a signal.
@@ -274,7 +264,7 @@ class DecisionLoop:
                 )
 
     def _report_unexpected(self, intersection: Intersection, signal: str, message: str) -> None:
-        self._due_s[intersection.tl] = self.now
+        intersection.state.due_s = self.now
         self.counters.unexpected_states[signal] += 1
         self._add_alarm(Alarm(signal, MonitorRule.UNEXPECTED_STATE, self.now, message))
 
@@ -287,7 +277,7 @@ class DecisionLoop:
         commands: list[SignalCommand] = []
         overrides: list[Override] = []
         states: list[TlStates] = []
-        due = [intersection for intersection in self.intersections.values() if self._due_s[intersection.tl] <= now]
+        due = [intersection for intersection in self.intersections.values() if intersection.state.due_s <= now]
         for intersection in due:
             new_commands, new_overrides = intersection.commands(now)
             commands += new_commands
@@ -299,7 +289,7 @@ class DecisionLoop:
                 states.append(TlStates(intersection.tl, intersection.requested, permitted))
         self._connection.set(commands)
         for intersection in due:
-            self._due_s[intersection.tl] = intersection.next_due_s(now)
+            intersection.state.due_s = intersection.next_due_s(now)
         return Sent(now, tuple(states), tuple(commands), tuple(overrides))
 
     def _count(self, sent: Sent) -> None:
@@ -312,7 +302,7 @@ class DecisionLoop:
             self.counters.overrides[override.reason.value] += 1
         self._unpublished.sent.append(sent)
 
-    def _publish(self, save_state: Callable[[], LoopState] | None = None) -> None:
+    def _publish(self, state: Callable[[], LoopState] | None = None) -> None:
         """Hand an event to the subscribers. An error in one ends its subscription, not the run."""
         unpublished, self._unpublished = self._unpublished, Unpublished()
         self.sent = unpublished.sent
@@ -332,7 +322,7 @@ class DecisionLoop:
             unpublished.times,
             tuple(unpublished.commands),
             tuple(unpublished.actions),
-            save_state,
+            state,
             tuple(unpublished.detector_changes),
         )
         self._number += 1
@@ -385,7 +375,7 @@ class DecisionLoop:
         for intersection in unconfirmed:
             intersection.confirm_sent(result.rejected)
             if not intersection.is_released and not intersection.awaits_confirmation:
-                self._due_s[intersection.tl] = self.now  # rejected: send it again
+                intersection.state.due_s = self.now  # rejected: send it again
         self.counters.rejections += len(result.rejected)
         self._unpublished.rejected.update(result.rejected)
         if self._subscribers:
@@ -445,7 +435,7 @@ class DecisionLoop:
             )
             answer = answers.get(tl, NO_ANSWER)
             failure = intersection.apply_answer(answer, self.now, shown, readings)
-            self._due_s[tl] = self.now  # an operator may have set its mode between two of its moments
+            intersection.state.due_s = self.now  # an operator may have set its mode between two of its moments
             if failure:
                 self.counters.missing_answers[tl] += 1
             else:
@@ -475,7 +465,7 @@ class DecisionLoop:
         self._observations = None
         for intersection in self.intersections.values():
             intersection.release()
-            self._due_s[intersection.tl] = -math.inf
+            intersection.state.due_s = -math.inf
         self._is_releasing, self._counts_outflow = True, False
         while (
             self.now < end_s

@@ -9,12 +9,29 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from controller.sumo.tracked_detectors import DetectorChange
-from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode, OperatorMode
+from signals.intersection import IntersectionState
 from signals.observation import Observation, PhaseState, Readings
 from signals.policy import Answer
-from signals.safety.monitor import Alarm
+from signals.safety.monitor import Alarm, MonitorState
 from signals.safety.signal_safety import Override, SignalCommand
+from signals.saved_state import SavedState
+
+
+@dataclass
+class LoopState(SavedState):
+    """The decision loop between two steps. Those of its TLs and monitors change with the next reading."""
+
+    next_number: int
+    """Of the step that follows."""
+    now_s: float
+    """Simulated second of the step before."""
+    is_releasing: bool
+    """True if the signals are being handed back, at the end of the run."""
+    released_at_s: dict[str, float]
+    """By signal, since when it runs its own program, which is not monitored."""
+    tls: list[IntersectionState]
+    monitors: list[MonitorState]
 
 
 class OperatorCommand(NamedTuple):
@@ -73,7 +90,7 @@ class TlDecision(NamedTuple):
 
     @property
     def is_missing(self) -> bool:
-        """Whether the policy gave no valid action."""
+        """True if the policy gave no valid action."""
         return bool(self.failure)
 
 
@@ -135,7 +152,7 @@ class DecisionEvent:
     """Of operators, before the decisions of this step."""
     actions: tuple[OperatorAction, ...] = ()
     """Of operators too: the commands that do not set a TL's mode."""
-    save_state: Callable[[], LoopState] | None = None
+    state: Callable[[], LoopState] | None = None
     """Returns the loop's state after this step, from which a run can be replayed; only while a subscriber gets the
     event. None if no reading follows."""
     detector_changes: tuple[DetectorChange, ...] = ()

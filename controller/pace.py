@@ -22,7 +22,7 @@ PACED_STEP_WALL_S = 0.02
 
 
 class PaceState(NamedTuple):
-    """What a reader of another thread sees."""
+    """The pace as readers in other threads see it."""
 
     is_paused: bool
     speed: float

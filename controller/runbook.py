@@ -1,4 +1,4 @@
-"""What to do about an alarm: the section of the runbook that has its name, as plain text.
+"""The instructions for an alarm: the section of the runbook that has its name, as plain text.
 
 runbook.md has the sections of the alarms that a controller itself raises, word for word as docs/runbook.md, which an
 installed package does not have.
@@ -22,7 +22,7 @@ def sections(text: str | None = None) -> dict[str, str]:
 
 @functools.cache
 def instructions(name: str) -> str:
-    """What to do about an alarm: a line for each paragraph, and one for each item, which begins with "- ".
+    """Return the instructions for an alarm: a line for each paragraph or item; an item begins with "- ".
 
     Raises KeyError for a name that is not an alarm's.
     """

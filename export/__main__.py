@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from city import names, program
 from city.errors import InputError, ProgramFailed
-from city.interrupts import Interrupts
+from city.interrupts import InterruptContext
 from city.printable import printable
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ def _export(arguments: list[str], prog: str) -> int:
         # imported late: TensorFlow takes seconds
         from export.config import parse, prepare
 
-        with Interrupts() as interrupts:
+        with InterruptContext() as interrupts:
             return run(prepare(parse(arguments, prog)), interrupts)
 
     return program.run(export, lambda: INTERRUPTED)
 
 
-def run(job: "Job", interrupts: Interrupts) -> int:
+def run(job: "Job", interrupts: InterruptContext) -> int:
     """Export every TL of the job, and report the failures.
 
     Returns the exit code: 0, 2 if an input was wrong, 1 if a model failed its

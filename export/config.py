@@ -1,9 +1,11 @@
 """Settings of an export, from flags and city.toml."""
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from city import config as city_config
 from city import names, network
@@ -13,8 +15,11 @@ from city.errors import InputError
 from city.network import StreetNetwork
 from export import locate, pretrained, traffic_observations
 from export.actors.activations import ACTIVATIONS
-from export.locate import Candidate
+from export.locate import Candidate, Search
 from signals import dialects
+
+OVERRIDES = ("scope", "output_tensor", "actor", "hidden_activation", "layers")
+"""Flags with the names of keys of [tl.NAME]."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +38,10 @@ class Job:
     models_dir: Path
     target_tls: tuple[str, ...] = ()
     """In training's order."""
-    scope: str | None = None
-    output_tensor: str | None = None
     action: str | None = None
     """Kind of the action, if neither a city nor the file name defines it."""
-    actor: str | None = None
-    """Architecture. Without it, city.toml's is used, else it is recognised."""
-    hidden_activation: str | None = None
-    """Activation of hidden layers, if the file does not hold it. Without it, city.toml's is used."""
-    layers: tuple[str, ...] | None = None
-    """Names of layers in call order, if their names have no numbers."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of [tl.NAME] that flags set, such as `scope`; they take precedence over city.toml."""
     overwrite: bool = False
     skip_existing: bool = False
     """Leave a version that exists as it is."""
@@ -50,6 +49,18 @@ class Job:
     """Versions of a TL to keep. `None` means all."""
     observations: Path | None = None
     """Folder of recorded observations for the parity check, TL.npy each."""
+
+    @functools.cached_property
+    def search(self) -> Search:
+        """The checkpoints by TL."""
+        tls = self.city.tls if self.city else {}
+        # `city init` does not name a TL after a signal whose id is too long
+        signal_of = {
+            name: tl.signals[0]
+            for name, tl in tls.items()
+            if len(tl.signals) == 1 and len(tl.signals[0]) > names.MAX_SIGNAL_NAME
+        }
+        return Search(self.model_path, self.candidates, [*self.tls, *self.target_tls, *tls], signal_of)
 
 
 def parser(prog: str) -> Parser:
@@ -111,7 +122,7 @@ def parser(prog: str) -> Parser:
         "--layers", metavar="A,B,...", help="names of an actor's layers in call order (default: by their numbers)"
     )
     parser.add_argument(
-        "--output-tensor", metavar="NAME", help="the actor's output in a training graph (default: found in the graph)"
+        "--output-tensor", metavar="NAME", help="the actor's output in a training graph (default: the only candidate)"
     )
     parser.add_argument(
         "--action",
@@ -140,16 +151,8 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
     """Parse and check the command line; read no files. Raises InputError."""
     args = parser(prog).parse_args(argv)
     check_versions(args)
-    for flag in (
-        "model_path",
-        "scope",
-        "output_tensor",
-        "actor",
-        "layers",
-        "action",
-        "hidden_activation",
-        "target_tls",
-    ):
+    args.layers = tuple(_split_commas([args.layers or ""])) or None
+    for flag in (*OVERRIDES, "model_path", "action", "target_tls"):
         if args.pretrained and getattr(args, flag) is not None:
             raise InputError(f"--pretrained takes no checkpoint; leave --{flag.replace('_', '-')} out")
     return args
@@ -206,13 +209,9 @@ def prepare(args: argparse.Namespace) -> Job:
         models_dir=args.models_dir or serving.models_dir,
         candidates=candidates,
         target_tls=target_tls,
-        scope=args.scope,
-        output_tensor=args.output_tensor,
         keep=args.keep,
         action=args.action,
-        layers=tuple(_split_commas([args.layers or ""])) or None,
-        actor=args.actor,
-        hidden_activation=args.hidden_activation,
+        overrides={key: getattr(args, key) for key in OVERRIDES if getattr(args, key)},
         overwrite=args.overwrite,
         skip_existing=args.skip_existing,
         observations=traffic_observations.check_folder(args.observations, tls)

@@ -4,7 +4,7 @@ import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from city.errors import InputError
@@ -45,7 +45,9 @@ class Candidate:
     number: int | None
     """Model number in the name."""
     newest: bool = False
-    """Whether a `checkpoint` state file names it as the latest."""
+    """True if a `checkpoint` state file names it as the latest."""
+    folders: tuple[str, ...] = ()
+    """Names of the folders between the folder of checkpoints and the file."""
 
     @property
     def label(self) -> str:
@@ -70,19 +72,18 @@ class Candidate:
         return {key: match[1] for key, match in matches.items() if match}
 
     def is_named_after(self, tl: str, longer_names: Sequence[str] = ()) -> bool:
-        """Whether the file name contains the TL's. `longer_names`: TLs' names that contain this TL's; they take
+        """Tell whether the file name contains the TL's. `longer_names`: TLs' names that contain this TL's; they take
         precedence."""
         return _contains_name(self.path.name, tl, longer_names)
 
-    def has_no_tl(self, model_path: Path, known_tls: Sequence[str]) -> bool:
-        """Whether neither the file name nor a folder of the path contains a TL's name."""
-        parts = self.path.relative_to(model_path).parts
+    def has_no_tl(self, known_tls: Sequence[str]) -> bool:
+        """Tell whether neither the file name nor a folder of the path contains a TL's name."""
+        parts = (*self.folders, self.path.name)
         return not any(TL_PATTERN.search(part) or any(_contains_name(part, tl) for tl in known_tls) for part in parts)
 
-    def is_in_folder_of(self, tl: str, model_path: Path, longer_names: Sequence[str] = ()) -> bool:
-        """Whether the innermost folder below model_path with a TL's name has this TL's. `longer_names`: see
-        `is_named_after`."""
-        for folder in reversed(self.path.parent.relative_to(model_path).parts):
+    def is_in_folder_of(self, tl: str, longer_names: Sequence[str] = ()) -> bool:
+        """Tell whether the innermost folder with a TL's name has this TL's. `longer_names`: see `is_named_after`."""
+        for folder in reversed(self.folders):
             if _contains_name(folder, tl, longer_names):
                 return True
             if TL_PATTERN.search(folder):
@@ -91,7 +92,7 @@ class Candidate:
 
 
 def _contains_name(text: str, tl: str, longer_names: Sequence[str] = ()) -> bool:
-    """Whether a text contains a TL's name that is not part of a model number or of a longer TL's name."""
+    """Tell whether a text contains a TL's name outside a model number and a longer TL's name."""
     # a substring test first: there may be 1,000 TLs for each of 1,000 checkpoints
     if _without_separators(tl) not in _without_separators(text) or not (tl_spans := spans(text, tl)):
         return False
@@ -123,7 +124,8 @@ def find_candidates(model_path: Path) -> list[Candidate]:
         latest = _latest(folder) if "checkpoint" in names else None
         for name in sorted(names):
             if not name.startswith(".") and not _has_no_actor(name) and (candidate := candidate_of(folder / name)):
-                candidates.append(replace(candidate, newest=latest == candidate.path.name))
+                parents = candidate.path.parent.relative_to(model_path).parts
+                candidates.append(replace(candidate, newest=latest == candidate.path.name, folders=parents))
     return candidates
 
 
@@ -139,80 +141,71 @@ def candidate_of(file: Path) -> Candidate | None:
     return None
 
 
-def choose_candidate(
-    tl: str,
-    candidates: Sequence[Candidate],
-    model_path: Path,
-    number: int | None,
-    known_tls: Sequence[str] = (),
-    signal_of: Mapping[str, str] | None = None,
-) -> Candidate:
-    """The checkpoint of a TL with a model number, or the newest.
+@dataclass(frozen=True)
+class Search:
+    """The checkpoints under a folder, and the names by which they belong to TLs.
 
     A checkpoint belongs to a TL if its file name or the name of a folder of its path
     contains the TL's. A checkpoint without a TL's name may hold several agents; it is
     used if the TL has no other.
-
-    Args:
-        tl: the TL.
-        candidates: every checkpoint under model_path.
-        model_path: the folder of checkpoints.
-        number: the model number; `None` means the newest.
-        known_tls: the TLs of the city and of training; their names may have any form.
-        signal_of: TL -> signal whose id may name the TL's checkpoints, too.
-
-    Raises:
-        InputError: there is no such checkpoint, or more than one.
     """
-    signal_of = signal_of or {}
-    pool = _candidates_of_tl(tl, candidates, model_path, known_tls, signal_of)
-    where = f"searched {len(candidates)} checkpoints under {model_path}"
-    if not pool:
-        labels = list(dict.fromkeys(candidate.label for candidate in candidates[: MAX_LABELS + 1]))
-        more = ", ..." if len(candidates) > MAX_LABELS else ""
-        raise InputError(
-            f"no checkpoint for {tl}: {where} ({', '.join(labels[:MAX_LABELS]) or 'none'}{more}); "
-            f"put {' or '.join(filter(None, (tl, signal_of.get(tl))))} into the name of the file or of its folder, "
-            "or pass another --model-path"
-        )
-    chosen = _newest(pool) if number is None else _with_number(pool, number)
-    if not chosen:
-        numbers = sorted({candidate.number for candidate in pool if candidate.number is not None})
-        available = ", ".join(map(str, numbers)) or "none with a number"
-        raise InputError(f"no checkpoint of {tl} with model number {number}: {where}; available: {available}")
-    if len(chosen) > 1:
-        paths = ", ".join(str(candidate.path.relative_to(model_path)) for candidate in chosen)
-        if chosen[0].number is None:
-            raise InputError(f"{tl} has several checkpoints without a number: {paths}; narrow --model-path")
-        raise InputError(
-            f"{tl} has several checkpoints with the same number: {paths}; narrow --model-path or pass --model-number"
-        )
-    return chosen[0]
 
+    folder: Path
+    candidates: Sequence[Candidate]
+    known_tls: Sequence[str] = ()
+    """The TLs of the city and of training; their names may have any form."""
+    signal_of: Mapping[str, str] = field(default_factory=dict)
+    """TL -> signal whose id may name the TL's checkpoints, too."""
 
-def _candidates_of_tl(
-    tl: str, candidates: Sequence[Candidate], model_path: Path, known_tls: Sequence[str], signal_of: Mapping[str, str]
-) -> list[Candidate]:
-    """A TL's checkpoints by file name, else by folder, each by the TL's name or its signal's; else those without any
-    name."""
-    known_tls = [*known_tls, *signal_of.values()]
-    return (
-        _candidates_named(tl, candidates, model_path, known_tls)
-        or (tl in signal_of and _candidates_named(signal_of[tl], candidates, model_path, known_tls))
-        or [candidate for candidate in candidates if candidate.has_no_tl(model_path, known_tls)]
-    )
+    def choose(self, tl: str, number: int | None) -> Candidate:
+        """The checkpoint of a TL with a model number; `None` means the newest.
 
+        Raises InputError if there is no such checkpoint, or more than one.
+        """
+        pool = self._of(tl)
+        searched = f"searched {len(self.candidates)} checkpoints under {self.folder}"
+        if not pool:
+            labels = list(dict.fromkeys(candidate.label for candidate in self.candidates[: MAX_LABELS + 1]))
+            more = ", ..." if len(self.candidates) > MAX_LABELS else ""
+            raise InputError(
+                f"no checkpoint for {tl}: {searched} ({', '.join(labels[:MAX_LABELS]) or 'none'}{more}); "
+                f"put {' or '.join(self._names(tl))} into the name of the file or of its folder, "
+                "or pass another --model-path"
+            )
+        chosen = _newest(pool) if number is None else _with_number(pool, number)
+        if not chosen:
+            numbers = sorted({candidate.number for candidate in pool if candidate.number is not None})
+            available = ", ".join(map(str, numbers)) or "none with a number"
+            raise InputError(f"no checkpoint of {tl} with model number {number}: {searched}; available: {available}")
+        if len(chosen) > 1:
+            paths = ", ".join(str(candidate.path.relative_to(self.folder)) for candidate in chosen)
+            if chosen[0].number is None:
+                raise InputError(f"{tl} has several checkpoints without a number: {paths}; narrow --model-path")
+            raise InputError(
+                f"{tl} has several checkpoints with the same number: {paths}; narrow --model-path or pass "
+                "--model-number"
+            )
+        return chosen[0]
 
-def _candidates_named(
-    tl: str, candidates: Sequence[Candidate], model_path: Path, known_tls: Sequence[str]
-) -> list[Candidate]:
-    """The checkpoints with a name in their file's name, else in a folder's."""
-    longer_names = [
-        name for name in known_tls if len(name) > len(tl) and _without_separators(tl) in _without_separators(name)
-    ]
-    return [candidate for candidate in candidates if candidate.is_named_after(tl, longer_names)] or [
-        candidate for candidate in candidates if candidate.is_in_folder_of(tl, model_path, longer_names)
-    ]
+    def is_assigned(self, candidate: Candidate, tl: str) -> bool:
+        """Tell whether a checkpoint or its folder has the name of a TL or of its signal."""
+        return any(candidate.is_named_after(name) or candidate.is_in_folder_of(name) for name in self._names(tl))
+
+    def _names(self, tl: str) -> list[str]:
+        return [tl, self.signal_of[tl]] if tl in self.signal_of else [tl]
+
+    def _of(self, tl: str) -> list[Candidate]:
+        """A TL's checkpoints by file name, else by folder, each by the TL's name or its signal's; else those without
+        any name."""
+        known_names = [*self.known_tls, *self.signal_of.values()]
+        for name in self._names(tl):
+            text = _without_separators(name)
+            longer = [known for known in known_names if len(known) > len(name) and text in _without_separators(known)]
+            found = [candidate for candidate in self.candidates if candidate.is_named_after(name, longer)]
+            found = found or [candidate for candidate in self.candidates if candidate.is_in_folder_of(name, longer)]
+            if found:
+                return found
+        return [candidate for candidate in self.candidates if candidate.has_no_tl(known_names)]
 
 
 def _with_number(pool: Sequence[Candidate], number: int) -> list[Candidate]:
@@ -259,7 +252,7 @@ def _number_match(name: str) -> re.Match[str] | None:
 
 
 def _has_no_actor(name: str) -> bool:
-    """Whether a file holds only a critic, an optimizer or an old copy, judged by the words of its name."""
+    """Tell whether a file holds only a critic, an optimizer or an old copy, by its name."""
     lower = name.lower()
     words = set(re.findall(r"[a-z]+", lower))
     if re.search(r"(target|old)[_-]?(actor|policy|pi|net)|(actor|policy|pi)[_-](target|old)", lower):

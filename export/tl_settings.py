@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from city.config import TL, City
-from city.errors import InputError
+from city.errors import InputError, errors_about
 from export.locate import Candidate
 from signals import dialects
 
@@ -22,36 +22,38 @@ def settings_of(city: City | None, name: str, candidate: Candidate) -> TL | None
         return None
     tl = city.tls[name]
     dialect = dialects.find(tl.dialect, f"{city.path}: [tl.{name}]")
-    from_file_name: dict[str, Any] = {}
-    for key, text in candidate.settings.items():
-        if key not in dialect.file_name_settings:
-            raise InputError(
-                f"{name}: {candidate.label} has {key} {text}, which is not a setting of dialect {tl.dialect} in "
-                f"{city.path}; fix the one that is wrong"
-            )
-        value: Any = text if key in ("state", "action") else float(text) if key == "actionp" else int(text)
-        low, high = _BOUNDS.get(key, (1, MAX_FILE_NAME_SETTING))
-        if not isinstance(value, str) and not low <= value <= high:
-            raise InputError(f"{name}: {candidate.label} has {key} {text}; it must lie between {low} and {high}")
-        from_file_name[key] = agree_or_raise(city, name, candidate, key, getattr(tl, key), value)
-    settings = replace(tl, **from_file_name)
-    try:
+    with errors_about(f"{name}: {candidate.label}"):
+        from_file_name: dict[str, Any] = {}
+        for key, text in candidate.settings.items():
+            if key not in dialect.file_name_settings:
+                raise InputError(
+                    f"has {key} {text}, which is not a setting of dialect {tl.dialect} in {city.path}; "
+                    "fix the one that is wrong"
+                )
+            from_file_name[key] = _value(key, text)
+        if candidate.hidden_sizes is not None:
+            from_file_name["hidden_sizes"] = candidate.hidden_sizes
+        for key, value in from_file_name.items():
+            in_city = getattr(tl, key)
+            if in_city is not None and in_city != value:
+                raise InputError(
+                    f"has {key} {_text(value)}, but {city.path} has {_text(in_city)}; fix the one that is wrong"
+                )
+        settings = replace(tl, **from_file_name)
         dialect.check_settings(settings)
-    except InputError as error:
-        raise InputError(f"{name}: {candidate.label}: {error}") from None
     return settings
 
 
-def agree_or_raise(
-    city: City | None, name: str, candidate: Candidate, key: str, in_city: Any, in_file_name: Any
-) -> Any:
-    """The value of a setting that city.toml, the file name or both have. Raises InputError if they differ."""
-    if in_city is not None and in_file_name is not None and in_city != in_file_name:
-        file_value, city_value = (
-            ", ".join(map(str, v)) if isinstance(v, tuple) else v for v in (in_file_name, in_city)
-        )
-        path = city.path if city else "city.toml"
-        raise InputError(
-            f"{name}: {candidate.label} has {key} {file_value}, but {path} has {city_value}; fix the one that is wrong"
-        )
-    return in_file_name if in_city is None else in_city
+def _value(key: str, text: str) -> str | float:
+    """The value of a setting in a file name. Raises InputError if it is out of bounds."""
+    if key in ("state", "action"):
+        return text
+    value = float(text) if key == "actionp" else int(text)
+    low, high = _BOUNDS.get(key, (1, MAX_FILE_NAME_SETTING))
+    if not low <= value <= high:
+        raise InputError(f"has {key} {text}; it must lie between {low} and {high}")
+    return value
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

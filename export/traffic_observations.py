@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from city.errors import InputError
+from city.errors import InputError, errors_about
 
 MAX_OBSERVATIONS = 10_000
-"""Of a TL: the evaluation in float64 takes some milliseconds for each 1,000."""
+"""Limit for a TL: the evaluation in float64 takes some milliseconds for each 1,000."""
 REMEDY = "write it again (greenserve record export --observations DIR)"
 
 
@@ -27,17 +27,22 @@ def read(folder: Path, tl: str) -> NDArray[np.float32] | None:
     path = _path(folder, tl)
     if not path.is_file():
         return None
+    with errors_about(path):
+        return _read(path)
+
+
+def _read(path: Path) -> NDArray[np.float32]:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{path}: is not an array of NumPy ({error}); {REMEDY}") from None
+        raise InputError(f"is not an array of NumPy ({error}); {REMEDY}") from None
     if not isinstance(values, np.ndarray) or values.dtype != np.float32 or values.ndim != 2:
-        raise InputError(f"{path}: is not an array float32 [n, O]; {REMEDY}")
+        raise InputError(f"is not an array float32 [n, O]; {REMEDY}")
     if not 0 < len(values) <= MAX_OBSERVATIONS:
-        raise InputError(f"{path}: holds {len(values)} observations, not 1 to {MAX_OBSERVATIONS}; {REMEDY}")
+        raise InputError(f"holds {len(values)} observations, not 1 to {MAX_OBSERVATIONS}; {REMEDY}")
     observations = np.array(values)
     if not np.isfinite(observations).all():
-        raise InputError(f"{path}: holds values that are not finite; {REMEDY}")
+        raise InputError(f"holds values that are not finite; {REMEDY}")
     return observations
 
 

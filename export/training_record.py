@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from city import whole_files
-from city.errors import InputError, first_line
+from city.errors import InputError, errors_about, first_line
 from export.locate import Candidate
 
 
@@ -40,7 +40,8 @@ def read(candidate: Candidate, model_path: Path, number: int, tl: str) -> Traini
     """
     for folder in candidate.path.parents:
         if (path := path_in(folder, number)).is_file():
-            return _read(path, tl)
+            with errors_about(path):
+                return _read(path, tl)
         if folder == model_path:
             break
     return None
@@ -51,7 +52,7 @@ def _read(path: Path, tl: str) -> TrainingRecord | None:
         record = json.loads(path.read_text(encoding="utf-8")).get(tl)
         return None if record is None else _parse(tl, record)
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: is not the record of a training ({first_line(error)}); remove it") from None
+        raise InputError(f"is not the record of a training ({first_line(error)}); remove it") from None
 
 
 def _parse(tl: str, record: Any) -> TrainingRecord:

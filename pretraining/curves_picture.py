@@ -9,8 +9,8 @@ from city import whole_files
 from city.errors import InputError, first_line
 from pretraining import gate
 from pretraining.gate import REFERENCE
-from pretraining.selection import Outcome
-from pretraining.street_results import has_gridlock
+from pretraining.selection import Selected
+from pretraining.street_results import moves_too_few
 from records.atspm.pictures.canvas import (
     BLACK,
     BLUE,
@@ -53,22 +53,22 @@ Curve = Mapping[str, Sequence[float]]
 """By column; a value for each update."""
 
 
-def write(path: Path, curves: Mapping[str, Path], outcome: Outcome | None) -> None:
+def write(path: Path, curves: Mapping[str, Path], selected: Selected | None) -> None:
     """Write the picture. Raises InputError if a file cannot be read or written.
 
     Args:
         path: of the SVG.
         curves: by network, its `trial_N_seed_S_curve.csv`.
-        outcome: of the gate; None without one.
+        selected: of the gate; None without one.
     """
-    whole_files.write(path, svg({name: _read(own) for name, own in curves.items()}, outcome))
+    whole_files.write(path, svg({name: _read(own) for name, own in curves.items()}, selected))
 
 
-def svg(curves: Mapping[str, Curve], outcome: Outcome | None) -> str:
+def svg(curves: Mapping[str, Curve], selected: Selected | None) -> str:
     """The picture: a panel for each of COLUMNS, and one for the gate."""
     panels = [_curves(curves, column) for column in COLUMNS]
-    if outcome is not None:
-        panels.append(_gate(outcome))
+    if selected is not None:
+        panels.append(_gate(selected))
     parts, top = [], 0.0
     for panel in panels:
         parts.append(panel.svg().replace("<svg ", f'<svg y="{top:g}" ', 1))
@@ -77,7 +77,7 @@ def svg(curves: Mapping[str, Curve], outcome: Outcome | None) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top - GAP_PX:g}" width="{WIDTH}" '
         f'height="{top - GAP_PX:g}" role="img" aria-labelledby="title description">\n'
         f'<title id="title">Training of {len(curves)} networks</title>\n'
-        f'<desc id="description">{escape(" ".join(_sentences(curves, outcome)))}</desc>\n'
+        f'<desc id="description">{escape(" ".join(_sentences(curves, selected)))}</desc>\n'
         f'<rect width="100%" height="100%" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
 
@@ -113,15 +113,15 @@ def _curves(curves: Mapping[str, Curve], column: str) -> Canvas:
     return canvas
 
 
-def _gate(outcome: Outcome) -> Canvas:
+def _gate(selected: Selected) -> Canvas:
     """The streets' delays by network, relative to the reference's."""
     ratios = {
         verdict.name: [
-            (k, gate.ratio(by_name[verdict.name], by_name[REFERENCE]), has_gridlock(by_name, verdict.name))
-            for k, by_name in enumerate(outcome.results.values())
+            (k, gate.ratio(by_name[verdict.name], by_name[REFERENCE]), moves_too_few(by_name, verdict.name))
+            for k, by_name in enumerate(selected.results.values())
             if by_name[REFERENCE].total
         ]
-        for verdict in outcome.verdicts
+        for verdict in selected.verdicts
     }
     highest = max((ratio for own in ratios.values() for _, ratio, _ in own), default=1.0)
     names = list(ratios)
@@ -130,7 +130,7 @@ def _gate(outcome: Outcome) -> Canvas:
     )
     canvas = Canvas(
         f"Delay at the gate, relative to {REFERENCE}",
-        f"{len(outcome.results)} simulations of held-out streets; {gate.EXTRA_S:g} s are added to both delays",
+        f"{len(selected.results)} simulations of validation streets; {gate.EXTRA_S:g} s are added to both delays",
         x,
         number_axis("Ratio", min(max(highest, gate.MAX_RATIO), MAX_RATIO_SHOWN) * 1.15),
         legend=[
@@ -145,10 +145,10 @@ def _gate(outcome: Outcome) -> Canvas:
     )
     canvas.line([(x.begin, 1.0), (x.end, 1.0)], GREY, 1.2)
     canvas.line([(x.begin, gate.MAX_RATIO), (x.end, gate.MAX_RATIO)], RED, 1.0, "5 3")
-    reference_s = gate.mean_delay_s(outcome.results, REFERENCE)
+    reference_s = gate.mean_delay_s(selected.results, REFERENCE)
     has_texts = canvas.plot_width / len(names) >= MIN_TEXT_PX
-    for k, verdict in enumerate(outcome.verdicts):
-        places = [(k + (i / len(outcome.results) - 0.5) * SPREAD, *own) for i, *own in ratios[verdict.name]]
+    for k, verdict in enumerate(selected.verdicts):
+        places = [(k + (i / len(selected.results) - 0.5) * SPREAD, *own) for i, *own in ratios[verdict.name]]
         shown = [place for place in places if place[1] <= MAX_RATIO_SHOWN]
         canvas.marks([(at, ratio) for at, ratio, is_gridlock in shown if not is_gridlock], DOT, BLUE, size=3)
         canvas.marks([(at, ratio) for at, ratio, is_gridlock in shown if is_gridlock], CROSS, RED)
@@ -156,12 +156,12 @@ def _gate(outcome: Outcome) -> Canvas:
         mean = verdict.mean_delay_s / reference_s
         canvas.line([(k - 0.4, mean), (k + 0.4, mean)], BLACK, 3)
         if has_texts:
-            for row, text in enumerate((f"{verdict.mean_delay_s:.1f} s", outcome.state(verdict))):
+            for row, text in enumerate((f"{verdict.mean_delay_s:.1f} s", selected.state(verdict))):
                 canvas.label((k - 0.45, canvas.y.end), text, dy_px=13 + 13 * row)
     return canvas
 
 
-def _sentences(curves: Mapping[str, Curve], outcome: Outcome | None) -> list[str]:
+def _sentences(curves: Mapping[str, Curve], selected: Selected | None) -> list[str]:
     """What the picture shows as sentences, for screen readers."""
     lines = [
         f"{name}: mean delay {curve['delay_s'][0]:.1f} s at {curve['vehicles_per_lane_h'][0]:.0f} vehicles per hour "
@@ -170,13 +170,13 @@ def _sentences(curves: Mapping[str, Curve], outcome: Outcome | None) -> list[str
         for name, curve in curves.items()
         if curve["update"]
     ]
-    if outcome is not None:
+    if selected is not None:
         lines.append(
-            f"At the gate, {REFERENCE}: {gate.mean_delay_s(outcome.results, REFERENCE):.1f} s in the geometric mean."
+            f"At the gate, {REFERENCE}: {gate.mean_delay_s(selected.results, REFERENCE):.1f} s in the geometric mean."
         )
         lines += [
-            f"{verdict.name} ({outcome.state(verdict)}): {verdict.mean_delay_s:.1f} s, {verdict.worst_ratio:.2f} times "
-            f"as slow at worst, {len(verdict.gridlocks)} gridlocks that {REFERENCE} does not have."
-            for verdict in outcome.verdicts
+            f"{verdict.name} ({selected.state(verdict)}): {verdict.mean_delay_s:.1f} s, {verdict.worst_ratio:.2f} "
+            f"times as slow at worst, {len(verdict.gridlocks)} gridlocks that {REFERENCE} does not have."
+            for verdict in selected.verdicts
         ]
     return lines

@@ -3,32 +3,26 @@
 import argparse
 import csv
 import io
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
-from tqdm import tqdm
 
 from city import program, whole_files
 from city.arguments import Parser
 from city.config import City
 from city.errors import InputError
 from evaluation import results_files
-from evaluation.arms import Arm
+from evaluation.arms import SERVED, Arm
 from evaluation.arms import parse as parse_arms
-from pretraining import packed_streets
-from pretraining.many_streets import HELD_OUT_SEED, StreetSimulation, compare
-from pretraining.street_results import StreetResult, has_gridlock
+from pretraining import packed_streets, select_command, street_results
+from pretraining.many_streets import HELD_OUT_SEED, compare, vehicles_per_lane_h
+from pretraining.street_results import StreetJob, StreetResult, moves_too_few
 from pretraining.streets import SYNTHETIC, city_of, of_folder, synthetic
 from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
 from training import flags
 
 DEFAULT_SECONDS = 1200.0
-MIN_DELAY_S = 0.1
-"""Lower bound of a delay in a geometric mean."""
 SETTINGS = ("delta_time_s", "min_green_s", "all_red_s", "max_red_s")
 """Columns of a street's settings, named as in city.toml; `all_red_s` is empty if it depends on the junction's size."""
 
@@ -38,7 +32,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m pretraining.evalu
 
     def evaluate() -> int:
         args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
-        _check(args)
+        select_command.check_ray(args)
         return run(args)
 
     return program.run(evaluate)
@@ -54,9 +48,7 @@ def parser(prog: str) -> Parser:
         help="compare on the streets of a folder, or synthetic: on random ones that no training has (default: "
         "synthetic)",
     )
-    parser.add_argument(
-        "--street-count", type=int, default=50, metavar="N", help="number of synthetic streets (default: 50)"
-    )
+    flags.add_count(parser, "--street-count", 1, "number of synthetic streets", 50)
     parser.add_argument(
         "--arms",
         default="pretrained,fixed,actuated,max-pressure",
@@ -64,32 +56,19 @@ def parser(prog: str) -> Parser:
         help="pretrained, policy:FILE, fixed, actuated, max-pressure, greedy; the first is the candidate "
         "(default: pretrained,fixed,actuated,max-pressure)",
     )
-    parser.add_argument(
-        "--first-seed", type=int, default=1, metavar="N", help="seed of the first street's demand (default: 1)"
-    )
-    parser.add_argument("--seconds", type=float, metavar="S", help=f"simulated time (default: {DEFAULT_SECONDS:g})")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
+    flags.add_count(parser, "--first-seed", 0, "seed of the first street's demand", 1)
+    flags.add_seconds(parser, f"simulated time (default: {DEFAULT_SECONDS:g})", DEFAULT_SECONDS)
+    flags.add_workers(parser)
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write streets.csv there, and synthetic streets")
     return parser
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Check the flags' values. Raises InputError."""
-    for name, low in (("first_seed", 0), ("workers", 1), ("street_count", 1)):
-        flags.check_count(args, name, low)
-    if args.seconds is not None and not 1 <= args.seconds < math.inf:
-        raise InputError(f"--seconds {args.seconds:g} must be at least 1")
-    if args.ray is not None and args.workers != 1:
-        raise InputError(
-            "--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out"
-        )
-
-
 def run(args: argparse.Namespace) -> int:
     """Evaluate arms on many streets and return the exit code. Raises InputError, SimulationFailed."""
     arms = parse_arms(args.arms)
-    simulate = StreetSimulation(arms, args.seconds or DEFAULT_SECONDS)
+    if served := next((arm.name for arm in arms if arm.kind == SERVED), None):
+        raise InputError(f"--streets: arm {served} is for a city; leave it out")
     if args.out is not None:
         results_files.check_writable(args.out)
     if args.streets == SYNTHETIC:
@@ -102,21 +81,19 @@ def run(args: argparse.Namespace) -> int:
             print(f"left out: {reason}", file=sys.stderr)
     # read before the simulations: an error afterwards would lose their results
     cities = {street.name: city_of(street) for street in streets} if args.out is not None else {}
-    results: dict[str, dict[str, StreetResult]] = {}
-    with (
-        executor(args.workers, args.ray) as runner,
-        tqdm(total=len(streets), unit="street", disable=None, leave=False) as bar,
-    ):
-        jobs = [(packed_streets.for_jobs(runner, street), args.first_seed + k) for k, street in enumerate(streets)]
-        for k, outcome in runner.run(simulate, jobs):
-            bar.update()
-            if isinstance(outcome, str):
-                print(f"left out {streets[k].name}: {outcome}", file=sys.stderr)
-            else:
-                results[streets[k].name] = outcome
+    results: dict[str, dict[str, StreetResult]] = {street.name: {} for street in streets}
+    with executor(args.workers, args.ray) as runner:
+        jobs = []
+        for seed, street in enumerate(streets, args.first_seed):
+            files, rate = packed_streets.for_jobs(runner, street), vehicles_per_lane_h(seed)
+            jobs += [StreetJob(street.name, files, seed, rate, args.seconds, arm) for arm in arms]
+        for job, result in street_results.outcomes(runner, jobs, select_command.print_line):
+            if result is None:
+                results.pop(job.name, None)
+            elif job.name in results:
+                results[job.name][job.arm.name] = result
     if not any(result.total for by_arm in results.values() for result in by_arm.values()):
         raise SimulationFailed("no vehicle departs on any street, or SUMO has ended each simulation early")
-    results = {street.name: results[street.name] for street in streets if street.name in results}
     if args.out is not None:
         _write(args.out / "streets.csv", arms, results, cities)
     print("\n".join(_lines(arms, results)))
@@ -145,8 +122,8 @@ def _lines(arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]
     width = max(12, *(len(arm.name) + 2 for arm in arms))
     lines = [f"{len(results)} streets", f"{'':<{width}}{'geometric mean delay, s':>26}{'gridlocks':>12}"]
     for arm in arms:
-        mean_s = math.exp(float(np.mean([math.log(max(r[arm.name].delay_s, MIN_DELAY_S)) for r in results.values()])))
-        gridlocks = sum(has_gridlock(by_arm, arm.name) for by_arm in results.values())
+        mean_s = street_results.mean_delay_s(r[arm.name] for r in results.values())
+        gridlocks = sum(moves_too_few(by_arm, arm.name) for by_arm in results.values())
         lines.append(f"{arm.name:<{width}}{mean_s:>26.1f}{gridlocks:>12}")
     candidate = arms[0].name
     for arm in arms[1:]:

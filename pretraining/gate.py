@@ -1,4 +1,4 @@
-"""The gate of trained networks: greedy on held-out streets, beside max-pressure as the reference.
+"""The gate of trained networks: greedy on validation streets, beside max-pressure as the reference.
 
 Some trainings gridlock a street that max-pressure copes with, or are slow on a kind of junction, and their mean delay
 does not show it. The gate's streets are no training's. Each of the oddities that real networks have is on a part of
@@ -12,10 +12,7 @@ and if its geometric mean delay over all simulations is more than MAX_MEAN_RATIO
 """
 
 import csv
-import functools
 import io
-import math
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,19 +21,16 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from city import network
-from city.config import City
-from city.network import StreetNetwork
-from export.checkpoints import phase_networks
-from pretraining.packed_streets import Street, unpacked
-from pretraining.street_results import StreetResult, control_of, has_gridlock, simulate
-from pretraining.streets import RandomTraffic, city_of, synthetic
+from evaluation.arms import MAX_PRESSURE
+from pretraining import street_results
+from pretraining.street_results import StreetResult, moves_too_few
+from pretraining.streets import synthetic
 from pretraining.synthetic import oddities
 from pretraining.synthetic.oddities import Oddity
 from pretraining.synthetic.streets import generate
 from simulation.street_simulation import SimulationFailed
 
-REFERENCE = "max-pressure"
+REFERENCE = MAX_PRESSURE
 FIRST_SEED = 2_000_000
 """Seed of the first street. Trainings use the streets from 0, evaluations those from 1,000,000."""
 STREETS = 60
@@ -54,10 +48,6 @@ MAX_RATIO = 1.5
 MAX_MEAN_RATIO = 1.15
 EXTRA_S = 5.0
 """Added to both delays of a ratio of one simulation: with little traffic, twice a delay of 3 s is no failure."""
-MAX_KEPT_STREETS = 2
-"""Streets that a process keeps in memory: jobs of the same street follow one another."""
-MIN_DELAY_S = 0.1
-"""Lower bound of a delay in a geometric mean."""
 
 Results = Mapping[str, Mapping[str, StreetResult]]
 """By simulation (`GateStreet.name`), by name of a network or REFERENCE."""
@@ -148,39 +138,6 @@ def _demand(seed: int, bounds: tuple[float, float]) -> float:
     return float(np.random.default_rng([seed, 9]).uniform(*bounds))
 
 
-@dataclass(frozen=True)
-class GateSimulation:
-    """Runs a network or the reference on a street; a function for executors."""
-
-    seconds: float
-
-    def __call__(self, job: tuple[GateStreet, str, Street, Path | bytes | None]) -> StreetResult | str:
-        """Simulate a street; return the reason if SUMO ends it early. Raises InputError.
-
-        `job`: the street, the name of a network, the street's files, and the network's file or the file's content (None
-        for the reference).
-        """
-        gate_street, _, files, policy = job
-        with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch, unpacked(files) as folder:
-            city, street = _read(folder)
-            traffic = RandomTraffic(street.net_file, gate_street.seed, gate_street.vehicles_per_lane_h, self.seconds)
-            if isinstance(policy, bytes):
-                content, policy = policy, Path(scratch) / f"network{phase_networks.SUFFIX}"
-                policy.write_bytes(content)
-            control = control_of(city, street, policy, REFERENCE if policy is None else None)
-            try:
-                return simulate(city, street, traffic, control, Path(scratch))
-            except SimulationFailed as error:
-                return str(error)
-
-
-@functools.lru_cache(MAX_KEPT_STREETS)
-def _read(folder: Path) -> tuple[City, StreetNetwork]:
-    """Read a street. Raises InputError."""
-    city = city_of(folder)
-    return city, network.of_city(city)
-
-
 def judge(results: Results, names: Sequence[str]) -> list[Verdict]:
     """The verdicts on networks. Raises SimulationFailed if there was no vehicle on any street."""
     used = {street: by_name for street, by_name in results.items() if by_name[REFERENCE].total}
@@ -192,7 +149,7 @@ def judge(results: Results, names: Sequence[str]) -> list[Verdict]:
         ratios = {street: ratio(by_name[name], by_name[REFERENCE]) for street, by_name in used.items()}
         worst = max(ratios, key=lambda street: ratios[street])
         gridlocks = [
-            s for s, by_name in used.items() if has_gridlock(by_name, name) and not has_gridlock(by_name, REFERENCE)
+            s for s, by_name in used.items() if moves_too_few(by_name, name) and not moves_too_few(by_name, REFERENCE)
         ]
         mean_ratio = means_s[name] / min(means_s.values())
         verdicts.append(Verdict(name, means_s[name], mean_ratio, ratios[worst], worst, tuple(gridlocks)))
@@ -201,8 +158,7 @@ def judge(results: Results, names: Sequence[str]) -> list[Verdict]:
 
 def mean_delay_s(results: Results, name: str) -> float:
     """Geometric mean over the simulations with vehicles."""
-    delays_s = [max(by_name[name].delay_s, MIN_DELAY_S) for by_name in results.values() if by_name[name].total]
-    return math.exp(float(np.mean(np.log(delays_s))))
+    return street_results.mean_delay_s(by_name[name] for by_name in results.values() if by_name[name].total)
 
 
 def ratio(result: StreetResult, reference: StreetResult) -> float:
@@ -225,7 +181,7 @@ def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
     for gate_street in gate_streets:
         by_name = results.get(gate_street.name, {})
         for name, result in by_name.items():
-            relative, gridlock = ratio(result, by_name[REFERENCE]), has_gridlock(by_name, name)
+            relative, gridlock = ratio(result, by_name[REFERENCE]), moves_too_few(by_name, name)
             writer.writerow(
                 [
                     gate_street.name, f"{gate_street.vehicles_per_lane_h:.1f}", "; ".join(gate_street.oddities), name,

@@ -29,11 +29,11 @@ class PackedStreet:
     archive: bytes
 
 
-Street = Path | PackedStreet
+StreetFiles = Path | PackedStreet
 """A street's folder, or its files."""
 
 
-def for_jobs(executor: Executor, folder: Path) -> Street:
+def for_jobs(executor: Executor, folder: Path) -> StreetFiles:
     """A street as the jobs of an executor need it. Raises InputError."""
     return pack(folder) if executor.moves_files else folder
 
@@ -60,7 +60,7 @@ def pack(folder: Path) -> PackedStreet:
 
 
 @contextlib.contextmanager
-def unpacked(street: Street) -> Iterator[Path]:
+def unpacked(street: StreetFiles) -> Iterator[Path]:
     """The folder of a street; that of a packed one is temporary."""
     if isinstance(street, Path):
         yield street

@@ -5,37 +5,26 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from city import program
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from city.program import GATE_FAILED
-from pretraining.state_files import gate_progress_file
+from pretraining.state_files import state_files
 from simulation.executors import executor
 from training import flags
-from training.progress import interrupted, locked
+from training.saved_state import locked, run_resumable
 
 if TYPE_CHECKING:
-    from pretraining.selection import Outcome, Selection
+    from pretraining.selection import Selected, Selection
 
 DEFAULT_KEEP = 3
 """Networks of a policy, unless --keep says how many."""
-GATE_STREETS, SECONDS = 60, 1200.0
-"""Defaults."""
+SECONDS = 1200.0
+"""Default of the simulated time."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m pretraining.select_command") -> int:
     """Select. Exit code: 0; 3 if no policy passes the gate; 2 if the input is wrong; 1 if the work fails."""
-    resumable: list[Path] = []
-
-    def select() -> int:
-        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
-        check_gate(args)
-        flags.check(args)
-        resumable.append(gate_progress_file(args.out, args.model_number))
-        with locked(args.out, args.model_number):
-            return _select(args)
-
-    return program.run(select, lambda: interrupted(resumable))
+    return run_resumable(parser(prog), argv, _select, lambda args: state_files(args.out, args.model_number))
 
 
 def parser(prog: str) -> Parser:
@@ -45,25 +34,19 @@ def parser(prog: str) -> Parser:
         description="Make one policy for any junction of those trained networks that are best at the gate.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".policy files of pretrain train")
-    parser.add_argument("--seconds", type=float, metavar="S", help=f"simulated time of a street (default: {SECONDS:g})")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
+    flags.add_seconds(parser, f"simulated time of a street (default: {SECONDS:g})", SECONDS)
+    flags.add_workers(parser)
     add_gate(parser)
     return parser
 
 
 def add_gate(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the gate, and of where the results are."""
-    parser.add_argument(
-        "--keep",
-        type=int,
-        metavar="K",
-        help=f"networks that the policy is made of (default: {DEFAULT_KEEP}, or all if they are fewer)",
-    )
-    parser.add_argument("--gate-streets", type=int, metavar="N", help=f"streets of the gate (default: {GATE_STREETS})")
+    keep = f"networks that the policy is made of (default: {DEFAULT_KEEP}, or all if they are fewer)"
+    flags.add_count(parser, "--keep", 1, keep)
+    flags.add_count(parser, "--gate-streets", 1, "streets of the gate", 60)
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
-    parser.add_argument(
-        "--model-number", type=int, default=1, metavar="N", help="model number of the policy (default: 1)"
-    )
+    flags.add_count(parser, "--model-number", 0, "model number of the policy", 1)
     parser.add_argument(
         "--out",
         type=Path,
@@ -74,12 +57,8 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="continue the run that was interrupted in --out")
 
 
-def check_gate(args: argparse.Namespace) -> None:
-    """Check the values of these flags. Raises InputError."""
-    for name in ("gate_streets", "keep"):
-        if getattr(args, name) is not None:
-            flags.check_count(args, name, 1)
-    flags.check_count(args, "model_number", 0)
+def check_ray(args: argparse.Namespace) -> None:
+    """Raise InputError if --ray and --workers are given."""
     if args.ray is not None and args.workers != 1:
         raise InputError(
             "--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out"
@@ -88,6 +67,12 @@ def check_gate(args: argparse.Namespace) -> None:
 
 def _select(args: argparse.Namespace) -> int:
     """Gate policies and write the product of the best ones. Raises InputError, ProgramFailed."""
+    check_ray(args)
+    with locked(args.out, args.model_number):
+        return _select_locked(args)
+
+
+def _select_locked(args: argparse.Namespace) -> int:
     # after the checks of the flags: importing TensorFlow takes seconds
     from pretraining.selection import Network, names_of
     from simulation.street_simulation import SimulationFailed
@@ -120,8 +105,8 @@ def selection(args: argparse.Namespace, networks: int) -> "Selection":
         args.out,
         args.model_number,
         keep=keep,
-        street_count=args.gate_streets or GATE_STREETS,
-        seconds=args.seconds or SECONDS,
+        street_count=args.gate_streets,
+        seconds=args.seconds,
         workers=args.workers,
         ray=args.ray,
         resume=args.resume,
@@ -135,9 +120,9 @@ def check_cluster(args: argparse.Namespace) -> None:
         pass
 
 
-def exit_code(selected: "Selection", outcome: "Outcome") -> int:
+def exit_code(selection: "Selection", selected: "Selected") -> int:
     """Print the policy's file if it has passed the gate; the exit code."""
-    return exported(selected.settings.policy_file) if outcome.passes else GATE_FAILED
+    return exported(selection.settings.policy_file) if selected.passes else GATE_FAILED
 
 
 def exported(path: Path) -> int:

@@ -1,36 +1,33 @@
 """From trained networks to one policy: the gate, and the product of the best networks that pass it."""
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from city import whole_files
 from city.errors import InputError
-from city.version import VERSION
+from evaluation.arms import MAX_PRESSURE, POLICY, Arm
 from export.actors.phase_competition import SHAPES
 from export.checkpoints import phase_networks
-from pretraining import gate
+from pretraining import gate, street_results
 from pretraining.gate import REFERENCE, GateStreet, Verdict
 from pretraining.packed_streets import for_jobs
-from pretraining.state_files import AGAIN, gate_progress_file
-from pretraining.street_results import StreetResult
+from pretraining.state_files import AGAIN, gate_state_file
+from pretraining.street_results import StreetJob, StreetResult
 from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
+from training.phase_competition import policy_file
 from training.phase_competition.networks import CRITIC_SHAPES
-from training.phase_competition.street_learning import policy_file
-from training.progress import Progress
+from training.saved_state import Arrays, SavedState, Values
 
 PRODUCT = "product"
 """Name of the product at the gate."""
-PROGRESS_KEYS = {"identity", "results"}
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,8 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What has become of networks at the gate."""
+class Selected:
+    """The networks at the gate, and which are kept."""
 
     results: gate.Results
     verdicts: tuple[Verdict, ...]
@@ -81,7 +78,12 @@ class SelectionSettings:
 
     @property
     def policy_file(self) -> Path:
-        return policy_file(self.out, self.number)
+        return policy_file.path_in(self.out, self.number)
+
+    @property
+    def state_file(self) -> Path:
+        """The results so far, from which --resume continues."""
+        return gate_state_file(self.out, self.number)
 
     @property
     def table_file(self) -> Path:
@@ -95,18 +97,17 @@ class Selection:
     def __init__(self, settings: SelectionSettings, report: Callable[[str], None]) -> None:
         """Raises InputError if it would replace files of an earlier run. `report`: called with lines of progress."""
         self.settings, self._report = settings, report
-        self._progress = Progress(gate_progress_file(settings.out, settings.number), PROGRESS_KEYS, AGAIN)
         if not settings.resume:
-            for path in (settings.policy_file, settings.table_file, self._progress.path):
+            for path in (settings.policy_file, settings.table_file, settings.state_file):
                 if path.exists():
                     raise InputError(
                         f"{path}: already exists, with model number {settings.number}; pass another --model-number or "
                         "--out, or --resume to continue"
                     )
-        self._saved: dict[str, dict[str, list[float]]] = {}
-        """By simulation of a street, by digest of a policy's weights."""
+        self._saved: dict[str, dict[str, Sequence[Any]]] = {}
+        """By simulation of a street, by digest of a policy's weights: the fields of StreetResult."""
 
-    def run(self, networks: Sequence[Network]) -> Outcome:
+    def run(self, networks: Sequence[Network]) -> Selected:
         """Gate the networks; write the results and, if enough pass, the product.
 
         Prints a line for each network.
@@ -120,7 +121,11 @@ class Selection:
         for network in networks:
             phase_networks.load(network.path, CRITIC_SHAPES)
         streets = gate.streets(settings.out / "gate_streets", settings.street_count)
-        self._restore(streets)
+        names = [street.name for street in streets]
+        identity = {"--gate-streets": names, "--seconds": settings.seconds, "SUMO": version("eclipse-sumo")}
+        self._state = SavedState(settings.state_file, identity, AGAIN, "gate")
+        if settings.resume and self._state.path.exists():
+            self._state.restore(self._set_state)
         # a policy of an earlier selection must not stand beside new results
         settings.policy_file.unlink(missing_ok=True)
         results: gate.Results = self._simulate(streets, networks)
@@ -134,7 +139,7 @@ class Selection:
                 f"policy is written; the networks and {settings.table_file} are kept: with --resume, pass a smaller "
                 "--keep or more networks"
             )
-            return Outcome(results, tuple(verdicts), ())
+            return Selected(results, tuple(verdicts), ())
         chosen = [network for network in networks if network.name in {verdict.name for verdict in kept}]
         if len(chosen) == 1:
             own = kept[0]
@@ -145,7 +150,7 @@ class Selection:
         self._write(chosen, streets, results, verdicts, own)
         whole_files.write(settings.table_file, gate.table(streets, results))
         judged = verdicts if len(chosen) == 1 else [*verdicts, own]
-        return Outcome(results, tuple(judged), tuple(network.name for network in chosen))
+        return Selected(results, tuple(judged), tuple(network.name for network in chosen))
 
     def _product_at_the_gate(
         self,
@@ -171,43 +176,41 @@ class Selection:
         """The results by simulation and network; simulations that SUMO has ended early are left out. Saves each."""
         settings = self.settings
         keys = {network.name: _digest(network.path) for network in networks} | {REFERENCE: REFERENCE}
-        jobs = [
-            (street, name)
-            for street in streets
-            for name, key in keys.items()
-            if key not in self._saved.get(street.name, {})
-        ]
-        simulate, failed = gate.GateSimulation(settings.seconds), set()
-        with (
-            executor(settings.workers, settings.ray) as runner,
-            tqdm(total=len(jobs), desc="gate", unit="simulation", disable=None, leave=False) as bar,
-        ):
-            if jobs and bar.disable:
+        arms = [Arm(network.name, POLICY, policy=network.path) for network in networks] + [Arm(REFERENCE, MAX_PRESSURE)]
+        failed = set()
+        with executor(settings.workers, settings.ray) as runner:
+            contents = {arm.name: arm.policy.read_bytes() for arm in arms if arm.policy and runner.moves_files}
+            jobs = [
+                StreetJob(
+                    street.name,
+                    for_jobs(runner, street.folder),
+                    street.seed,
+                    street.vehicles_per_lane_h,
+                    settings.seconds,
+                    arm,
+                    contents.get(arm.name),
+                )
+                for street in streets
+                for arm in arms
+                if keys[arm.name] not in self._saved.get(street.name, {})
+            ]
+            if jobs:
                 self._report(f"gate: {len(jobs)} simulations of {len({street.folder for street in streets})} streets")
-            policies: dict[str, Path | bytes | None] = {network.name: network.path for network in networks} | {
-                REFERENCE: None
-            }
-            if runner.moves_files:
-                policies = {
-                    name: path.read_bytes() if isinstance(path, Path) else path for name, path in policies.items()
-                }
-            simulations = [(street, name, for_jobs(runner, street.folder), policies[name]) for street, name in jobs]
-            for k, outcome in runner.run(simulate, simulations):
-                street, name = jobs[k]
-                bar.update()
-                if isinstance(outcome, str):
-                    failed.add(street.name)
-                    self._report(f"left out {street.name}: {outcome}")
-                    continue
-                saved = self._saved.setdefault(street.name, {})
-                saved[keys[name]] = [outcome.delay_s, outcome.finished, outcome.total, outcome.duration_s]
-                self._save(streets)
+            for job, result in street_results.outcomes(runner, jobs, self._report):
+                if result is None:
+                    failed.add(job.name)
+                else:
+                    self._saved.setdefault(job.name, {})[keys[job.arm.name]] = astuple(result)
+                    self._state.save({"results": self._saved}, {})
         used = [street.name for street in streets if street.name not in failed]
         if not used:
             raise SimulationFailed(
                 "SUMO has ended the simulations of every street of the gate early; look at the reasons above"
             )
-        return {name: {own: _result(self._saved[name][key]) for own, key in keys.items()} for name in used}
+        return {name: {own: StreetResult(*self._saved[name][key]) for own, key in keys.items()} for name in used}
+
+    def _set_state(self, values: Values, _: Arrays) -> None:
+        self._saved = values["results"]
 
     def _print(self, verdicts: Iterable[Verdict]) -> None:
         for verdict in verdicts:
@@ -249,36 +252,6 @@ class Selection:
         }
         _save_product(self.settings.policy_file, chosen, description)
 
-    def _identity(self, streets: Sequence[GateStreet]) -> dict[str, Any]:
-        return {
-            "--gate-streets": [street.name for street in streets],
-            "--seconds": self.settings.seconds,
-            "greenserve": VERSION,
-            "SUMO": version("eclipse-sumo"),
-        }
-
-    def _save(self, streets: Sequence[GateStreet]) -> None:
-        self._progress.save({"identity": json.dumps(self._identity(streets)), "results": json.dumps(self._saved)}, {})
-
-    def _restore(self, streets: Sequence[GateStreet]) -> None:
-        """Read the results of an interrupted run, if there are any. Raises InputError."""
-        loaded = self._progress.load() if self.settings.resume else None
-        if loaded is None:
-            return
-        values, _ = loaded
-        identity, saved = self._identity(streets), json.loads(values["identity"])
-        if identity["greenserve"] != saved.get("greenserve"):
-            raise InputError(
-                f"{self._progress.path}: the gate to resume was begun by another version of greenserve; remove this "
-                "file (the networks are kept)"
-            )
-        if differing := [name for name in identity if identity[name] != saved.get(name)]:
-            raise InputError(
-                f"{self._progress.path}: the gate to resume had another {', '.join(differing)}; pass the same flags, "
-                "or another --model-number without --resume"
-            )
-        self._saved = json.loads(values["results"])
-
 
 def names_of(paths: Sequence[Path]) -> list[str]:
     """Names of files that tell them apart: their paths without the folders that they share."""
@@ -305,8 +278,3 @@ def _digest(path: Path) -> str:
     """A digest of the actors' weights of a policy. Raises InputError."""
     actors, _ = phase_networks.load(path)
     return hashlib.sha256(b"".join(actors[name].tobytes() for name in SHAPES)).hexdigest()
-
-
-def _result(values: Sequence[float]) -> StreetResult:
-    delay_s, finished, total, duration_s = values
-    return StreetResult(delay_s, int(finished), int(total), duration_s)

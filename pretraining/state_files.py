@@ -1,9 +1,8 @@
 """Where a training on many streets keeps its state, from which --resume continues."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
-from training.progress import progress_file
+from training.saved_state import state_file
 
 AGAIN = "remove it and repeat the command, which keeps what else is saved"
 """What to do about the damaged state of a part of a training."""
@@ -14,17 +13,17 @@ def networks_folder(out: Path, number: int) -> Path:
     return out / f".trial_{number}_networks"
 
 
-def network_progress_file(out: Path, number: int, seed: int) -> Path:
-    """The progress file of one of the networks that are trained for the policy of a model number."""
-    return progress_file(networks_folder(out, number), seed)
+def network_state_file(out: Path, number: int, seed: int) -> Path:
+    """The state file of one of the networks that are trained for the policy of a model number."""
+    return state_file(networks_folder(out, number), seed)
 
 
-def shared_progress_file(out: Path, number: int) -> Path:
+def shared_state_file(out: Path, number: int) -> Path:
     """The state after the updates that the networks of the policy of a model number share."""
     return networks_folder(out, number) / ".shared.progress.npz"
 
 
-def gate_progress_file(out: Path, number: int) -> Path:
+def gate_state_file(out: Path, number: int) -> Path:
     """The file of the gate's results so far, for the policy of a model number."""
     return out / f".trial_{number}.gate.npz"
 
@@ -36,7 +35,6 @@ def network_seeds(seed: int, networks: int, shared_updates: int) -> range:
     return range(first, first + networks)
 
 
-def progress_files(out: Path, number: int, seeds: Iterable[int]) -> list[Path]:
-    """All files from which a training of a model number may resume. `seeds`: of its networks."""
-    networks = [network_progress_file(out, number, seed) for seed in seeds]
-    return [progress_file(out, number), shared_progress_file(out, number), *networks, gate_progress_file(out, number)]
+def state_files(out: Path, number: int) -> list[Path]:
+    """All files from which a training or a selection of a model number may resume."""
+    return [*out.glob(f".trial_{number}.*.npz"), *networks_folder(out, number).glob(".*.npz")]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from export.actors.phase_competition import Junction
-from pretraining.packed_streets import Street, unpacked
+from pretraining.packed_streets import StreetFiles, unpacked
 from pretraining.streets import RandomTraffic, city_of
 from simulation.street_simulation import SimulationFailed
 from simulation.trips import Trips
@@ -37,7 +37,7 @@ class StreetSimulator:
 
     def run(
         self,
-        street: Street,
+        street: StreetFiles,
         arrays: Sequence[Float32s],
         vehicles_per_lane_h: float,
         seed: int,

@@ -1,21 +1,37 @@
-"""A policy or a driver in control of a street, and what becomes of the vehicles."""
+"""Arms on streets with random demand, and what becomes of the vehicles: jobs for executors."""
 
-from collections.abc import Mapping, Sequence
+import functools
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from tqdm import tqdm
+
+from city import network, sumo_files
 from city.config import City
 from city.network import StreetNetwork
 from controller.policies.no_policies import NoPolicies
+from evaluation import actuated
+from evaluation.arms import ACTUATED, FIXED, POLICY, Arm
+from export.checkpoints import phase_networks
 from pretraining.junction_policies import JunctionPolicies
-from pretraining.streets import RandomTraffic
+from pretraining.packed_streets import StreetFiles, unpacked
+from pretraining.streets import RandomTraffic, city_of
 from signals import contract
 from simulation.controlled_simulation import Control, ControlledSimulation
-from simulation.street_simulation import simulated
+from simulation.executors import Executor
+from simulation.street_simulation import SimulationFailed, simulated
 from simulation.trips import read_trips
 
-GRIDLOCK_SHARE = 0.7
-"""An arm with fewer arrivals than this share of the best arm's has a gridlock."""
+TOO_FEW_SHARE = 0.7
+"""An arm with fewer arrivals than this share of the best arm's moves too few vehicles."""
+MIN_DELAY_S = 0.1
+"""Lower bound of a delay in a geometric mean."""
+MAX_KEPT_STREETS = 2
+"""Streets that a process keeps in memory: jobs of the same street follow one another."""
 
 
 @dataclass(frozen=True)
@@ -30,38 +46,109 @@ class StreetResult:
     """Mean time in the network, over all vehicles."""
 
 
-def has_gridlock(by_arm: Mapping[str, StreetResult], arm: str) -> bool:
-    """Whether an arm has far fewer arrivals than the best one."""
-    return by_arm[arm].finished < GRIDLOCK_SHARE * max(result.finished for result in by_arm.values())
+@dataclass(frozen=True)
+class StreetJob:
+    """One simulation: an arm on a street."""
+
+    name: str
+    """Name of the street and its demand."""
+    street: StreetFiles
+    seed: int
+    """Of the demand and SUMO."""
+    vehicles_per_lane_h: float
+    seconds: float
+    arm: Arm
+    policy: bytes | None = None
+    """Content of the arm's policy file, for processes that do not have it."""
 
 
-def control_of(city: City, street: StreetNetwork, policy: Path | None, driver: str | None = None) -> Control:
-    """Control of all TLs of a street by a policy for any junction, or by a driver. Raises InputError.
+def outcomes(
+    runner: Executor, jobs: Sequence[StreetJob], report: Callable[[str], None]
+) -> Iterator[tuple[StreetJob, StreetResult | None]]:
+    """Simulate; yield (job, result, None if SUMO has ended it early, which is reported) in the order of completion."""
+    with tqdm(total=len(jobs), unit="simulation", disable=None, leave=False) as bar:
+        for k, outcome in runner.run(run_job, jobs):
+            bar.update()
+            if isinstance(outcome, str):
+                report(f"left out {jobs[k].name}: {outcome}")
+            yield jobs[k], None if isinstance(outcome, str) else outcome
+
+
+def run_job(job: StreetJob) -> StreetResult | str:
+    """Simulate an arm on a street; return the reason if SUMO ends it early. Raises InputError."""
+    with tempfile.TemporaryDirectory(prefix="greenserve-") as name, unpacked(job.street) as folder:
+        scratch = Path(name)
+        city, street = _read(folder)
+        traffic = RandomTraffic(street.net_file, job.seed, job.vehicles_per_lane_h, job.seconds)
+        policy = job.arm.policy
+        if job.policy is not None:
+            policy = scratch / f"network{phase_networks.SUFFIX}"
+            policy.write_bytes(job.policy)
+        try:
+            return result_of(city, street, traffic, *control_of(city, street, job.arm.kind, policy, scratch), scratch)
+        except SimulationFailed as error:
+            return str(error)
+
+
+@functools.lru_cache(MAX_KEPT_STREETS)
+def _read(folder: Path) -> tuple[City, StreetNetwork]:
+    """Read a street. Raises InputError."""
+    city = city_of(folder)
+    return city, network.of_city(city)
+
+
+def control_of(
+    city: City, street: StreetNetwork, kind: str, policy: Path | None, scratch: Path
+) -> tuple[Control, list[str]]:
+    """(control of all TLs of a street by an arm, options of SUMO for it). Raises InputError.
 
     Args:
         city: the TLs and their times.
         street: the city's network.
-        policy: the policy's file.
-        driver: one of `controller.assembly.DRIVERS`, which controls in the place of a policy.
+        kind: the arm's kind.
+        policy: file of a policy for any junction, for that kind.
+        scratch: folder for actuated programs.
     """
+    if kind == FIXED:
+        return Control(), []
+    if kind == ACTUATED:
+        assert city.network.sumocfg is not None, "a street has one"
+        signals = [street.signals[signal] for tl in city.tls.values() for signal in tl.signals]
+        programs = actuated.write(scratch / "actuated.add.xml", signals)
+        files = [*sumo_files.listed_files(city.network.sumocfg, "additional-files"), programs]
+        return Control(), ["--additional-files", ",".join(map(str, files))]
     contracts = [contract.build(city, tl, street) for tl in city.tls.values()]
-    return Control(contracts, NoPolicies() if policy is None else JunctionPolicies(contracts, policy), driver)
+    if kind == POLICY:
+        assert policy is not None, "this kind has a file"
+        return Control(contracts, JunctionPolicies(contracts, policy)), []
+    return Control(contracts, NoPolicies(), kind), []
 
 
-def simulate(
-    city: City,
-    street: StreetNetwork,
-    traffic: RandomTraffic,
-    control: Control,
-    folder: Path,
-    options: Sequence[str] = (),
+def result_of(
+    city: City, street: StreetNetwork, traffic: RandomTraffic, control: Control, options: Sequence[str], scratch: Path
 ) -> StreetResult:
     """Simulate a street under control to the end of its traffic. Raises InputError, SimulationFailed.
 
-    `folder`: for the files of the simulation. `options`: further options of SUMO.
+    Args:
+        city: the TLs and their times.
+        street: the city's network.
+        traffic: its demand.
+        control: of its TLs.
+        options: further options of SUMO.
+        scratch: folder for the files of the simulation.
     """
-    tripinfo = folder / "tripinfo.xml"
+    tripinfo = scratch / "tripinfo.xml"
     with simulated(city, traffic, tripinfo, options) as connection:
         ControlledSimulation(connection, city, street, control).advance(traffic.seconds)
     trips = read_trips(tripinfo)
     return StreetResult(trips.delay_s, trips.finished, trips.total, trips.duration_s)
+
+
+def moves_too_few(by_arm: Mapping[str, StreetResult], arm: str) -> bool:
+    """Whether an arm has far fewer arrivals than the best one; shown as a gridlock."""
+    return by_arm[arm].finished < TOO_FEW_SHARE * max(result.finished for result in by_arm.values())
+
+
+def mean_delay_s(results: Iterable[StreetResult]) -> float:
+    """Geometric mean of the delays."""
+    return math.exp(float(np.mean([math.log(max(result.delay_s, MIN_DELAY_S)) for result in results])))

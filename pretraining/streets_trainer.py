@@ -1,7 +1,6 @@
 """Trains one policy on many streets: episodes on random streets, updates, a curve, and a state to resume from."""
 
 import functools
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -9,26 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from tqdm import tqdm
 
-from city import whole_files
 from city.errors import InputError
 from city.version import VERSION
-from pretraining import packed_streets
-from pretraining.state_files import AGAIN, network_progress_file, networks_folder, shared_progress_file
+from pretraining import cloning, packed_streets
+from pretraining.state_files import AGAIN, network_state_file, networks_folder, shared_state_file
 from pretraining.street_pool import StreetEpisode, StreetSimulator
 from simulation.executors import executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
 from simulation.street_simulation import SimulationFailed
-from training.phase_competition import batch
-from training.phase_competition.learner import StreetLearner
+from training.phase_competition import policy_file
+from training.phase_competition.batch import make_batch
 from training.phase_competition.networks import initial_arrays
-from training.phase_competition.street_learning import policy_file, save
+from training.phase_competition.street_learner import StreetLearner
+from training.ppo import Batch
 from training.ppo_config import StreetPpo
-from training.progress import ANEW, Progress, progress_file
-from training.statistics import FPS, Rollouts, cell, combined, summary
-from training.tensorboard_log import TensorBoardLog
+from training.saved_state import Arrays, SavedState, Values, state_file
+from training.training_log import TrainingLog
 from training.transitions import Float32s
 
 FIRST_VEHICLES_PER_LANE_H = 180.0
@@ -41,7 +37,6 @@ MIN_LIGHT, MAX_LIGHT = 0.05, 0.5
 CLONING_STEPS, SOFTENING = 250, 0.25
 SAVE_EVERY = 5
 """Updates between two saved states."""
-PROGRESS_KEYS = {"identity", "update", "rates", "rows"}
 
 
 @dataclass(frozen=True)
@@ -79,29 +74,23 @@ class StreetsSettings:
     @property
     def policy_file(self) -> Path:
         return (
-            policy_file(networks_folder(self.out, self.number), self.seed)
+            policy_file.path_in(networks_folder(self.out, self.number), self.seed)
             if self.is_part
-            else policy_file(self.out, self.number)
+            else policy_file.path_in(self.out, self.number)
         )
 
     @property
-    def progress_file(self) -> Path:
+    def state(self) -> SavedState:
+        """The state of this training."""
         if self.is_part:
-            return network_progress_file(self.out, self.number, self.seed)
-        return progress_file(self.out, self.number)
+            return SavedState(network_state_file(self.out, self.number, self.seed), self._identity(), AGAIN)
+        return SavedState(state_file(self.out, self.number), self._identity())
 
     @property
-    def shared_progress_file(self) -> Path:
+    def shared_state(self) -> SavedState:
         """The state after the shared updates."""
-        return shared_progress_file(self.out, self.number)
-
-    def progress(self) -> Progress:
-        """The state of this training."""
-        return Progress(self.progress_file, PROGRESS_KEYS, AGAIN if self.is_part else ANEW)
-
-    def shared_progress(self) -> Progress:
-        """The state after the shared updates."""
-        return Progress(self.shared_progress_file, PROGRESS_KEYS, AGAIN)
+        identity = {**self._identity(), "--seed": self.shared_seed}
+        return SavedState(shared_state_file(self.out, self.number), identity, AGAIN)
 
     @property
     def label(self) -> str:
@@ -113,16 +102,23 @@ class StreetsSettings:
         return self.out / f"{self.label}_curve.csv"
 
     @property
-    def identity(self) -> dict[str, Any]:
-        """Everything that must be the same when a training is resumed, by the flag that changes it if there is one."""
+    def description(self) -> dict[str, Any]:
+        """The training in its policy's file, by flag."""
         shared = {"--shared-updates": [self.shared_updates, self.shared_seed]} if self.shared_updates else {}
-        return shared | {
+        return {
+            **shared,
             "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
             "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
             "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy, "light": self.light,
             "greenserve": VERSION,
             "sumo": version("eclipse-sumo"),
         }  # fmt: skip
+
+    def _identity(self) -> dict[str, Any]:
+        """Everything that must be the same when a training is resumed."""
+        identity = self.description | {"--episodes": self.updates, "--shared-updates": self.shared_updates}
+        del identity["--updates"]
+        return identity | {"--seed": [self.seed, self.shared_seed] if self.shared_updates else self.seed}
 
     def seed_of(self, update: int) -> int:
         """The seed of an update, counted from 0."""
@@ -132,11 +128,11 @@ class StreetsSettings:
         """Raise InputError if there is nothing to resume, or the training would replace results of this model
         number."""
         if self.resume:
-            saved_state(self, self.progress())
+            self.state.restore(_ignore)
             return
-        if self.progress_file.exists():
+        if self.state.path.exists():
             raise InputError(
-                f"{self.progress_file}: already exists, with model number {self.number}; pass another --model-number "
+                f"{self.state.path}: already exists, with model number {self.number}; pass another --model-number "
                 "or --out, or --resume to continue a training"
             )
         if self.policy_file.exists():
@@ -144,9 +140,13 @@ class StreetsSettings:
                 f"{self.policy_file}: already exists, and there is no saved state to resume its training from; remove "
                 "it, or pass another --model-number or --out"
             )
-        if self.shared_updates and self.shared_progress_file.exists():
+        if self.shared_updates and self.shared_state.path.exists():
             # made by another network, or before an interruption
-            saved_state(self, self.shared_progress())
+            self.shared_state.restore(_ignore)
+
+
+def _ignore(values: Values, arrays: Arrays) -> None:
+    """Restore nothing: the state is only checked."""
 
 
 class StreetsTrainer:
@@ -159,83 +159,69 @@ class StreetsTrainer:
         self._executor = executor(settings.workers, settings.ray)
         make = functools.partial(StreetSimulator, settings.seconds, settings.reward)
         self._simulate = SimulatorPerProcess(make, make())
-        self._learner = StreetLearner(initial_arrays(np.random.default_rng(settings.seed_of(0))), settings.ppo)
+        arrays = initial_arrays(np.random.default_rng(settings.seed_of(0)))
+        self._learner = StreetLearner(arrays, settings.ppo)
         self._rates = [FIRST_VEHICLES_PER_LANE_H] * len(settings.streets)
-        self._rows: list[str] = []
-        """Rows of the curve, the header first."""
         self._update = 0
-        self._rollouts = Rollouts()
-        self._progress, self._shared = settings.progress(), settings.shared_progress()
+        self._log = TrainingLog(settings.out, settings.label, settings.updates, report)
+        self._state, self._shared_state = settings.state, settings.shared_state
         if settings.resume:
-            self._restore(self._progress)
+            self._state.restore(self._set_state)
         else:
             settings.check_files()
-            if settings.shared_updates and self._shared.path.exists():
-                self._restore(self._shared)
+            if settings.shared_updates and self._shared_state.path.exists():
+                self._shared_state.restore(self._set_state)
         settings.policy_file.parent.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> Path:
         """Train to the end; return the file of the policy. Raises InputError, SimulationFailed, NotFinite."""
         settings = self._settings
-        bar = tqdm(total=settings.updates, initial=self._update, unit="update", disable=None)
-        with self._executor, TensorBoardLog(settings.out / "tensorboard" / settings.label) as log, bar:
+        with self._executor:
             if self._update == 0 and settings.cloning_episodes:
                 self._report(self._clone())
-            self._rollouts = Rollouts()
-            while self._update < settings.updates:
-                line = self._next_update(log)
-                bar.update()
-                if bar.disable:
-                    self._report(line)
-                if self._update == settings.shared_updates:
-                    self._save(self._shared)
-                if self._update % SAVE_EVERY == 0 or self._update == settings.updates:
-                    self._save(self._progress)
-        self._write()
+            with self._log:
+                while self._update < settings.updates:
+                    self._next_update()
+                    if self._update == settings.shared_updates:
+                        self._save(self._shared_state)
+                    if self._update % SAVE_EVERY == 0 or self._update == settings.updates:
+                        self._save(self._state)
+        sharpness = settings.ppo.sharpness(1.0)
+        policy_file.save(settings.policy_file, self._learner.arrays, sharpness, {"training": [settings.description]})
         return settings.policy_file
 
     def _clone(self) -> str:
         rng = np.random.default_rng([self._settings.seed_of(0), 0, 6])
         episodes, _ = self._episodes(rng, self._settings.cloning_episodes, [])
-        data = self._batch(episodes)
-        loss = self._learner.clone(data, rng, CLONING_STEPS)
-        self._learner.soften(SOFTENING)
+        decisions, junctions = self._batch(episodes)
+        loss = cloning.clone(self._learner, decisions, junctions, rng, CLONING_STEPS)
+        cloning.soften(self._learner, SOFTENING)
         delay_s = np.mean([episode.trips.delay_s for episode in episodes])
-        return f"cloned {len(data)} decisions of the heuristic: mean delay {delay_s:.1f} s, cross-entropy {loss:.3f}"
+        count = len(decisions["target"])
+        return f"cloned {count} decisions of the heuristic: mean delay {delay_s:.1f} s, cross-entropy {loss:.3f}"
 
-    def _next_update(self, log: TensorBoardLog) -> str:
+    def _next_update(self) -> None:
         settings = self._settings
         progress = self._update / settings.updates
         rng = np.random.default_rng([settings.seed_of(self._update), self._update, 7])
         sharpness = settings.ppo.sharpness(progress)
         episodes, loads = self._episodes(rng, settings.episodes_per_update, self._learner.arrays, sharpness)
-        data = self._batch(episodes)
-        statistics = self._learner.learn(data, rng, progress)
+        decisions, junctions = self._batch(episodes)
+        statistics = self._learner.learn([decisions], rng, progress, junctions)
         self._update += 1
+        delay_s, load = (float(np.mean(x)) for x in ([episode.trips.delay_s for episode in episodes], loads))
         values = {
             "update": self._update,
-            "delay_s": float(np.mean([episode.trips.delay_s for episode in episodes])),
-            "vehicles_per_lane_h": float(np.mean(loads)),
-            "decisions": len(data),
-            **self._rollouts.statistics([tl for episode in episodes for tl in episode.transitions]),
-            **combined([statistics]),
+            "delay_s": delay_s,
+            "vehicles_per_lane_h": load,
+            "decisions": statistics["decisions"],
         }
-        self._log(log, values)
-        return (
-            f"update {self._update} of {settings.updates}: mean delay {values['delay_s']:.1f} s at "
-            f"{values['vehicles_per_lane_h']:.0f} vehicles an hour and lane; {summary(values)}"
-        )
+        transitions = [tl for episode in episodes for tl in episode.transitions]
+        text = f"mean delay {delay_s:.1f} s at {load:.0f} vehicles an hour and lane"
+        self._log.add(values, {"street": statistics}, transitions, text)
 
-    def _log(self, log: TensorBoardLog, values: dict[str, float]) -> None:
-        columns = {name: value for name, value in values.items() if name != FPS}
-        self._rows = self._rows or [",".join(columns)]
-        self._rows.append(",".join(cell(value) for value in columns.values()))
-        whole_files.write(self._settings.curve_file, "\n".join(self._rows) + "\n")
-        log.add(values, self._update)
-
-    def _batch(self, episodes: Sequence[StreetEpisode]) -> batch.StreetBatch:
-        ppo = self._settings.ppo
-        return batch.make_batch([(e.junctions, e.transitions) for e in episodes], ppo.gamma, ppo.gae_lambda)
+    def _batch(self, episodes: Sequence[StreetEpisode]) -> tuple[Batch, Batch]:
+        return make_batch([(e.junctions, e.transitions) for e in episodes], self._settings.ppo)
 
     def _episodes(
         self, rng: np.random.Generator, count: int, arrays: Sequence[Float32s], sharpness: float = 1.0
@@ -280,56 +266,13 @@ class StreetsTrainer:
         outcomes = dict(zip(order, in_order(self._executor.run(self._simulate, [jobs[k] for k in order])), strict=True))
         return [outcomes[k] for k in range(len(jobs))]
 
-    def _write(self) -> None:
-        description = {"training": [self._settings.identity]}
-        save(self._settings.policy_file, self._learner.arrays, self._settings.ppo.sharpness(1.0), description)
+    def _save(self, state: SavedState) -> None:
+        arrays = {f"{k:03d}": array for k, array in enumerate(self._learner.state())}
+        state.save({"update": self._update, "rates": self._rates, "rows": self._log.rows}, arrays)
 
-    def _save(self, progress: Progress) -> None:
-        state: dict[str, NDArray[Any]] = {f"{k:03d}": array for k, array in enumerate(self._learner.state())}
-        identity = json.dumps(self._settings.identity)
-        progress.save({"identity": identity, "update": self._update, "rates": self._rates, "rows": self._rows}, state)
-
-    def _restore(self, progress: Progress) -> None:
-        """Continue from a saved state. Raises InputError."""
-        values, state = saved_state(self._settings, progress)
-        try:
-            self._learner.restore([state[name] for name in sorted(state)])
-            self._update, self._rates, self._rows = int(values["update"]), list(values["rates"]), list(values["rows"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise progress.damaged(error) from None
-
-
-def saved_state(settings: StreetsSettings, progress: Progress) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """(values, arrays) that a training has saved. Raises InputError if there are none, or they are of other
-    settings."""
-    loaded = progress.load()
-    if loaded is None:
-        raise InputError(f"{progress.path}: no such file, so no training to resume; leave out --resume")
-    values, state = loaded
-    identity, saved = json.loads(json.dumps(settings.identity)), json.loads(values["identity"])
-    # also what only the saved one has
-    differing = [name for name in {**identity, **saved} if identity.get(name) != saved.get(name)]
-    if progress.path == settings.shared_progress_file:
-        differing = [name for name in differing if name != "--seed"]
-    if any(not name.startswith("--") for name in differing):
-        raise InputError(
-            f"{progress.path}: the training to resume was begun by another version of greenserve or SUMO; pass another "
-            "--model-number without --resume"
-        )
-    if differing:
-        names = ", ".join(_flag(name, identity.get(name), saved.get(name)) for name in differing)
-        raise InputError(
-            f"{progress.path}: the training to resume had another {names}; pass the same flags, or another "
-            "--model-number without --resume"
-        )
-    return values, state
-
-
-def _flag(name: str, own: Any, saved: Any) -> str:
-    """The flag that explains a difference of an identity's value. Of shared updates, the value is [updates, seed]."""
-    if name == "--shared-updates" and own and saved and own[0] == saved[0]:
-        return "--seed"
-    return "--episodes" if name == "--updates" else name
+    def _set_state(self, values: Values, arrays: Arrays) -> None:
+        self._learner.restore([arrays[name] for name in sorted(arrays)])
+        self._update, self._rates, self._log.rows = values["update"], values["rates"], values["rows"]
 
 
 def _rate_factor(delay_s: float, factor: float) -> float:

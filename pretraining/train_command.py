@@ -2,45 +2,32 @@
 best of several."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from city import program
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from pretraining import select_command
 from pretraining.select_command import check_cluster, print_line
-from pretraining.state_files import network_seeds, progress_files
+from pretraining.state_files import network_seeds, state_files
 from pretraining.streets import SYNTHETIC, of_folder, synthetic
 from training import flags
 from training.ppo_config import StreetPpo
-from training.progress import interrupted, locked
+from training.saved_state import locked, run_resumable
 
 if TYPE_CHECKING:
     from pretraining.selection import Network, Selection
     from pretraining.streets_trainer import StreetsSettings
 
-EPISODES, EPISODES_PER_UPDATE, STREET_COUNT, SECONDS = 960, 24, 160, 1200.0
+STREET_COUNT, SECONDS = 160, 1200.0
 """Defaults."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m pretraining.train_command") -> int:
     """Train. Exit code: 0; 3 if no policy passes the gate; 2 if the input is wrong; 1 if the work fails."""
-    resumable: list[Path] = []
-    """Progress files from which --resume continues."""
-
-    def train() -> int:
-        args = parser(prog).parse_args(sys.argv[1:] if argv is None else argv)
-        _check(args)
-        seeds = network_seeds(args.seed, args.networks, args.shared_updates)
-        resumable.extend(progress_files(args.out, args.model_number, seeds))
-        with locked(args.out, args.model_number):
-            return _train(args)
-
-    return program.run(train, lambda: interrupted(resumable))
+    return run_resumable(parser(prog), argv, _train, lambda args: state_files(args.out, args.model_number))
 
 
 def parser(prog: str) -> Parser:
@@ -55,50 +42,37 @@ def parser(prog: str) -> Parser:
         metavar="DIR",
         help="train on the streets of a folder, or synthetic: on random ones (default: synthetic)",
     )
-    parser.add_argument(
-        "--street-count",
-        type=int,
-        metavar="N",
-        help=f"with --streets synthetic: number of streets (default: {STREET_COUNT})",
+    street_count = f"with --streets synthetic: number of streets (default: {STREET_COUNT})"
+    flags.add_count(parser, "--street-count", 1, street_count)
+    networks = (
+        "trainings, with seeds from --seed on, or from --seed + 1 on with --shared-updates; those that are best at the "
+        "gate make one policy"
     )
-    parser.add_argument(
-        "--networks",
-        type=int,
-        default=1,
-        metavar="N",
-        help="trainings, with seeds from --seed on, or from --seed + 1 on with --shared-updates; those that are best "
-        "at the gate make one policy (default: 1)",
+    flags.add_count(parser, "--networks", 1, networks, 1)
+    shared_updates = (
+        "with --networks: first updates, made once with --seed, from which each network continues with its own"
     )
-    parser.add_argument(
-        "--shared-updates",
-        type=int,
-        default=0,
-        metavar="N",
-        help="with --networks: first updates, made once with --seed, from which each network continues with its own "
-        "(default: 0)",
-    )
-    flags.add_episodes(parser, EPISODES, EPISODES_PER_UPDATE, f"{SECONDS:g}")
+    flags.add_count(parser, "--shared-updates", 0, shared_updates, 0)
+    flags.add_episodes(parser, 960, 24)
+    flags.add_seconds(parser, f"simulated time of an episode (default: {SECONDS:g})", SECONDS)
     select_command.add_gate(parser)
-    flags.add_ppo(parser, StreetPpo(), StreetPpo())
+    flags.add_ppo(parser, StreetPpo(), StreetPpo(), left_out=("hidden_sizes",))
     return parser
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Check the flags' values. Raises InputError."""
-    flags.check(args)
-    select_command.check_gate(args)
-    flags.check_count(args, "networks", 1)
-    flags.check_count(args, "shared_updates", 0)
-    if args.street_count is not None:
-        flags.check_count(args, "street_count", 1)
-        if args.streets != SYNTHETIC:
-            raise InputError("--street-count is for --streets synthetic; leave it out")
-    if args.shared_updates and args.networks == 1:
-        raise InputError("--shared-updates is for several networks; pass --networks, or leave it out")
 
 
 def _train(args: argparse.Namespace) -> int:
     """Train and print the file of the policy. Raises InputError, ProgramFailed."""
+    flags.check(args)
+    select_command.check_ray(args)
+    if args.street_count is not None and args.streets != SYNTHETIC:
+        raise InputError("--street-count is for --streets synthetic; leave it out")
+    if args.shared_updates and args.networks == 1:
+        raise InputError("--shared-updates is for several networks; pass --networks, or leave it out")
+    with locked(args.out, args.model_number):
+        return _train_locked(args)
+
+
+def _train_locked(args: argparse.Namespace) -> int:
     # after the checks of the flags: importing TensorFlow takes seconds
     from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
     from simulation.street_simulation import SimulationFailed
@@ -107,8 +81,7 @@ def _train(args: argparse.Namespace) -> int:
     # made first: it refuses to replace files
     has_gate = args.networks > 1 or args.keep is not None
     selection = select_command.selection(args, args.networks) if has_gate else None
-    episodes_per_update = args.episodes_per_update or EPISODES_PER_UPDATE
-    updates = -(-(args.episodes or EPISODES) // episodes_per_update)
+    updates = -(-args.episodes // args.episodes_per_update)
     if args.shared_updates >= updates:
         raise InputError(
             f"--shared-updates {args.shared_updates} leaves none of the {updates} updates to each network; pass fewer"
@@ -121,8 +94,8 @@ def _train(args: argparse.Namespace) -> int:
         updates=updates,
         shared_updates=args.shared_updates,
         shared_seed=args.seed,
-        episodes_per_update=episodes_per_update,
-        seconds=args.seconds or SECONDS,
+        episodes_per_update=args.episodes_per_update,
+        seconds=args.seconds,
         seed=args.seed,
         workers=args.workers,
         ray=args.ray,
@@ -163,9 +136,9 @@ def _train_and_select(selection: "Selection", settings: "StreetsSettings", count
     picture = settings.out / f"{settings.label}_curves.svg"
     # the gate may take an hour
     curves_picture.write(picture, curves, None)
-    outcome = selection.run(networks)
-    curves_picture.write(picture, curves, outcome)
-    return select_command.exit_code(selection, outcome)
+    selected = selection.run(networks)
+    curves_picture.write(picture, curves, selected)
+    return select_command.exit_code(selection, selected)
 
 
 def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Network"]:
@@ -178,10 +151,10 @@ def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Network"]:
     from training.statistics import NotFinite
 
     has_begun = any(
-        part.progress_file.exists() or (part.shared_updates and part.shared_progress_file.exists()) for part in parts
+        part.state.path.exists() or (part.shared_updates and part.shared_state.path.exists()) for part in parts
     )
     # if anything has been saved, networks without a saved state start anew
-    resumed = [replace(part, resume=part.resume and (part.progress_file.exists() or not has_begun)) for part in parts]
+    resumed = [replace(part, resume=part.resume and (part.state.path.exists() or not has_begun)) for part in parts]
     # all of them before the first training, which takes long
     for part in resumed:
         part.check_files()
@@ -192,7 +165,7 @@ def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Network"]:
             path = StreetsTrainer(part, print_line).run()
         except NotFinite as error:
             # the same seed would fail again, in shared updates for every network; the others may do without it
-            if (k == len(parts) and not networks) or (part.shared_updates and not part.shared_progress_file.exists()):
+            if (k == len(parts) and not networks) or (part.shared_updates and not part.shared_state.path.exists()):
                 raise
             print_line(f"warning: seed {part.seed} is dropped: {error}")
             continue

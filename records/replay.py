@@ -23,6 +23,7 @@ from city.errors import InputError
 from controller.assembly import loop_from
 from controller.decision_step import DecisionLoop
 from controller.events import DecisionEvent, OperatorAction
+from controller.recording import loop_state
 from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart
 from controller.sumo.connection import ONLINE, StepResult, TrackedLanes
@@ -316,7 +317,8 @@ class Replay:
                 start.driver,
             )
             if run.state is not None:
-                self.loop.resume(run.state, self.steps.current.step.at_s)
+                state = loop_state.restore(self.loop.saved_state(), run.state)
+                self.loop.resume(state, self.steps.current.step.at_s)
         except MALFORMED as error:
             raise self._malformed(error) from error
         self._is_released = run.state is not None and run.state.is_releasing

@@ -6,31 +6,28 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from city import config, names, program, run_lock
+from city import config, names, run_lock
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from signals import contract
 from simulation.street_simulation import street_with_demand
 from training import flags
-from training.progress import interrupted
+from training.saved_state import run_resumable
 
 LOCK_FILE = ".rounds.lock"
 """File that is locked while rounds run in a folder."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m rounds") -> int:
-    resumable: list[Path] = []
-    """Files from which --resume continues."""
-
-    def run() -> int:
-        args = _parse(sys.argv[1:] if argv is None else argv, prog)
-        resumable.append(args.out / "rounds.json")
-        return _run(args)
-
-    return program.run(run, lambda: interrupted(resumable))
+    return run_resumable(parser(prog), argv, _run, lambda args: [args.out / "rounds.json"])
 
 
 def _run(args: argparse.Namespace) -> int:
+    flags.check(args)
+    if args.tasks is not None and args.ray is not None:
+        raise InputError(
+            "--tasks is for local tasks, and --ray runs as many as its cluster has cores; leave one of them out"
+        )
     city = config.load(args.city)
     groups = _groups(args.groups, list(city.tls))
     street = street_with_demand(city, list(city.tls), args.seconds)
@@ -50,9 +47,9 @@ def _run(args: argparse.Namespace) -> int:
     from training.trainer import print_line
 
     quiet.first_session()
-    hidden = flags.hidden_sizes(args, city.training)
-    task = TrainingTask(city, (), reward=args.reward, shared=args.shared, hidden=hidden, seconds=args.seconds)
     settings = flags.settings(args, city, tls, args.out, 1)
+    hidden = settings.ppo.hidden_sizes
+    task = TrainingTask(city, (), reward=args.reward, shared=args.shared, hidden=hidden, seconds=args.seconds)
     rounds_config = RoundsConfig(city, groups, args.rounds, task, settings, args.seeds)
     tasks = args.tasks or max(1, (os.cpu_count() or 1) // args.workers)
     try:
@@ -83,16 +80,10 @@ def parser(prog: str) -> Parser:
         metavar="TL,TL;TL",
         help="TLs that are trained together; separate groups by semicolons, and name every TL in one",
     )
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds (default: 3)")
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        default=10,
-        metavar="N",
-        help="simulations of each arm in a round's evaluation (default: 10)",
-    )
+    flags.add_count(parser, "--rounds", 1, "number of rounds", 3)
+    flags.add_count(parser, "--seeds", 2, "simulations of each arm in a round's evaluation", 10)
     parser.add_argument("--ray", metavar="ADDRESS", help="run tasks on a Ray cluster: HOST:PORT of its head, or auto")
-    parser.add_argument("--tasks", type=int, metavar="N", help="local tasks at once (default: cores / workers)")
+    flags.add_count(parser, "--tasks", 1, "local tasks at once (default: cores / workers)")
     flags.add(parser)
     parser.add_argument(
         "--strict",
@@ -104,20 +95,6 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument("--resume", action="store_true", help="continue the rounds that were interrupted in --out")
     return parser
-
-
-def _parse(argv: list[str], prog: str) -> argparse.Namespace:
-    args = parser(prog).parse_args(argv)
-    flags.check(args)
-    for name, low in (("rounds", 1), ("seeds", 2)):
-        flags.check_count(args, name, low)
-    if args.tasks is not None:
-        flags.check_count(args, "tasks", 1)
-        if args.ray is not None:
-            raise InputError(
-                "--tasks is for local tasks, and --ray runs as many as its cluster has cores; leave one of them out"
-            )
-    return args
 
 
 def _groups(text: str, city_tls: list[str]) -> tuple[tuple[str, ...], ...]:

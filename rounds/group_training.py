@@ -1,7 +1,6 @@
 """The task that trains one group of TLs, in a local process or on a node of a Ray cluster."""
 
 import contextlib
-import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +9,9 @@ from simulation import model_files
 from simulation.model_files import Versions
 from simulation.model_server import model_server
 from training.episode import TrainingTask
+from training.settings import Settings
 from training.statistics import NotFinite
-from training.trainer import Settings, Trainer
+from training.trainer import Trainer, print_line
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class GroupTraining:
 class TrainedGroup:
     """The result of a group's training."""
 
-    held_out_delay_s: float
-    """Mean delay of the best evaluation on held-out demand; inf if the training ended before its first evaluation."""
+    validation_delay_s: float
+    """Mean delay of the best evaluation on validation demand; inf if the training ended before its first evaluation."""
     files: bytes
     """Learning curve and checkpoints, packed; there are no checkpoints before the first evaluation."""
     reason: str = ""
@@ -48,10 +48,15 @@ def train_group(group: GroupTraining) -> TrainedGroup:
         if isinstance(models, bytes):
             models = model_files.unpack_versions(models, folder / "models")
         server = stack.enter_context(model_server(models))
-        trainer = Trainer(replace(group.task, server=server), replace(group.settings, out=folder / "checkpoints"))
+        trainer = Trainer(
+            replace(group.task, server=server),
+            replace(group.settings, out=folder / "checkpoints"),
+            report=lambda line: print_line(f"{group.name}: {line}"),
+            shows_bar=False,
+        )
         reason = ""
         try:
-            trainer.run(lambda line: print(f"{group.name}: {line}", file=sys.stderr, flush=True), shows_bar=False)
+            trainer.run()
         except NotFinite as error:
             reason = str(error)
         files = {path.name: path for path in (folder / "checkpoints").iterdir() if not path.name.startswith(".")}

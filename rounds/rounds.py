@@ -36,7 +36,9 @@ from simulation import model_files
 from simulation.demand import Demand, varied
 from simulation.executors import Executor
 from training.episode import TrainingTask
-from training.trainer import Settings, common_identity, serialized_contracts
+from training.saved_state import as_json, differing
+from training.settings import Settings
+from training.trainer import common_identity, serialized_contracts
 
 STATE_FILE = "rounds.json"
 """File of the decisions, in the rounds' folder."""
@@ -129,9 +131,8 @@ class Rounds:
                     "pass --resume"
                 ) from None
             early_end = f" (ended early: {trained.reason})" if trained.reason else ""
-            self._report(
-                f"{trainings[index].name}: mean delay {trained.held_out_delay_s:.1f} s on held-out demand{early_end}"
-            )
+            delay = f"mean delay {trained.validation_delay_s:.1f} s on validation demand"
+            self._report(f"{trainings[index].name}: {delay}{early_end}")
 
     def _group_training(self, number: int, targets: Sequence[str], kept: Mapping[str, Path]) -> GroupTraining:
         others = {tl: path for tl, path in kept.items() if tl not in targets}
@@ -224,7 +225,7 @@ class Rounds:
             "[tl] tables": serialized_contracts(contract.build(city, city.tls[tl], street) for tl in self._config.tls),
             **common_identity(self._config.task, self._config.settings),
         }
-        return dict(json.loads(json.dumps(identity)))
+        return as_json(identity)
 
     def _save(self) -> None:
         state = {"identity": self._identity(), "rounds": self._decisions}
@@ -242,9 +243,9 @@ class Rounds:
             ) from None
         current = self._identity()
         if identity != current:
-            differing = ", ".join(name for name in current if current[name] != identity.get(name))
+            names = ", ".join(differing(identity, current))
             raise InputError(
-                f"{self._state_file}: the rounds to resume had another {differing}; pass the same, or another --out"
+                f"{self._state_file}: the rounds to resume had another {names}; pass the same, or another --out"
             )
 
 

@@ -1,5 +1,4 @@
-"""What vehicles on the way to a stop line mean for a policy: features of every incoming lane, from positions and
-speeds.
+"""Features of every incoming lane, from the positions and speeds of vehicles on the way to its stop line.
 
 A vehicle counts for each incoming lane that it may reach within REACH_M without passing another signal, weighted by the
 share of vehicles that go there (`city.lane_graph`). Distances are those of its front to the stop line.
@@ -65,8 +64,7 @@ class ApproachFeatures:
         self._count = np.bincount(_rows(entry[0] for entry in entries), minlength=lanes)
         self._first = np.cumsum(self._count) - self._count
         """By lane, the number of its entries and the first of them."""
-        reach_m = [sum(min(i.length_m, REACH_M - i.distance_m) * i.share for i in a.upstream) for a in approaches]
-        self._reach_m = np.maximum(np.array(reach_m), 0.1)
+        self._reach_m = np.maximum(np.array([_reach_m(approach) for approach in approaches]), 0.1)
         exits = [(k, lane_row[lane.lane_id], lane.share) for k, a in enumerate(approaches) for lane in a.exits]
         self._exit_approach, self._exit_row = _rows(e[0] for e in exits), _rows(e[1] for e in exits)
         self._exit_share = np.array([e[2] for e in exits])
@@ -89,13 +87,10 @@ class ApproachFeatures:
         entry = self._first[vehicles.row[v]] + nth
         distance_m = self._distance_m[entry] + self._length_m[vehicles.row[v]] - vehicles.position_m[v]
         seen = distance_m < REACH_M
-        v, entry, distance_m = v[seen], entry[seen], np.maximum(distance_m[seen], 0.0)
-        approach, share, mps, waiting_s = (
-            self._approach[entry],
-            self._share[entry],
-            vehicles.speed_mps[v],
-            vehicles.waiting_s[v],
-        )
+        v, entry = v[seen], entry[seen]
+        distance_m = np.maximum(distance_m[seen], 0.0)
+        approach, share = self._approach[entry], self._share[entry]
+        mps, waiting_s = vehicles.speed_mps[v], vehicles.waiting_s[v]
         relative = mps / self._limit_mps[vehicles.row[v]]
 
         def total(weights: Floats) -> Floats:
@@ -140,6 +135,11 @@ class ApproachFeatures:
         for name, values in by_lane.items():
             weights = self._exit_share * values[self._exit_row]
             out[:, FEATURES.index(name)] = np.bincount(self._exit_approach, weights, self.size)
+
+
+def _reach_m(approach: pb.Approach) -> float:
+    """Length of the upstream lanes within REACH_M, weighted by their shares, m."""
+    return sum(min(lane.length_m, REACH_M - lane.distance_m) * lane.share for lane in approach.upstream)
 
 
 def _rows(values: Iterable[int]) -> Rows:

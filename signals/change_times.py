@@ -65,7 +65,7 @@ class ChangeTimes:
 
     @property
     def is_longer(self) -> bool:
-        """Whether changes take longer than in training, and a training with the street's times would avoid that.
+        """True if changes take longer than in training, and a training with the street's times would avoid that.
 
         yellow_s and all_red_s cannot express the time of pedestrians, which only a training with a record includes.
         """
@@ -78,8 +78,7 @@ class ChangeTimes:
 
     @property
     def min_green_factor(self) -> float:
-        """Factor on the contract's min green, so that changes take no larger share of the time than its yellow and
-        all-red."""
+        """Factor on the contract's min green that keeps the changes' share of the time as in training."""
         return self.vehicles_s / self.nominal_s if self.vehicles_s > MAX_RATIO * self.nominal_s > 0 else 1.0
 
 

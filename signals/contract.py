@@ -1,5 +1,4 @@
-"""The policy contract of a TL, from city.toml and the street if they are known, and the TLs that a policy can
-control."""
+"""The policy contract of a TL, from city.toml and the street, and the TLs that a policy can control."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -69,7 +68,7 @@ def program_notes(city: City, tls: Iterable[str], street: StreetNetwork) -> list
 
 
 def check_controllable(tl: str, signal: PolicySignal) -> None:
-    """Raise InputError if a policy has nothing to choose at a signal, or one of its states would never be permitted."""
+    """Raise InputError if a policy has nothing to choose at a signal, or a state that is never permitted."""
     if signal.network.invalid:
         raise InputError(
             f"{tl}: signal {signal.id}: {signal.network.invalid}; correct the network (netconvert overflows with very "

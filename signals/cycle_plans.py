@@ -11,9 +11,9 @@ from functools import lru_cache
 import numpy as np
 
 from city.errors import InputError
-from city.network import Phase, is_green
-from protos import loop_state_pb2 as loop_state
+from city.network import ProgramPhase, is_green
 from signals.observation import PhaseState
+from signals.saved_state import SavedState
 
 MAX_VARIABLE_PHASES = 10
 """Each variable phase of a plan makes the list of candidate changes three times as long."""
@@ -26,7 +26,7 @@ GreenSplitChange = tuple[int, ...]
 class CyclePlan:
     """A fixed-time plan; actions change its offset and green splits."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[ProgramPhase, ...]
     offset_s: int
     variable: tuple[int, ...]
     """Phases of variable duration, by index."""
@@ -38,7 +38,7 @@ class CyclePlan:
         return sum(int(phase.duration_s) for phase in self.phases)
 
 
-def cycle_plan(phases: Sequence[Phase], offset_s: int, min_green_s: float, max_green_s: float) -> CyclePlan:
+def cycle_plan(phases: Sequence[ProgramPhase], offset_s: int, min_green_s: float, max_green_s: float) -> CyclePlan:
     """The plan of a program.
 
     Phases with different minDur and maxDur are variable; without any, the greens are,
@@ -89,14 +89,12 @@ def permitted_changes(plan: CyclePlan, add_time_s: int) -> tuple[GreenSplitChang
             f"gr and gro support {MAX_VARIABLE_PHASES}"
         )
     longest = durations.index(max(durations))
-    return tuple(
-        change
-        for change in green_split_changes(len(durations), longest)
-        if all(
-            low <= duration + add_time_s * step <= high or step == 0
-            for duration, step, (low, high) in zip(durations, change, plan.bounds_s, strict=True)
-        )
-    )
+
+    def keeps_bounds(change: GreenSplitChange) -> bool:
+        greens = zip(durations, change, plan.bounds_s, strict=True)
+        return all(step == 0 or low <= duration + add_time_s * step <= high for duration, step, (low, high) in greens)
+
+    return tuple(filter(keeps_bounds, green_split_changes(len(durations), longest)))
 
 
 def gr_index(a: float, n: int) -> int:
@@ -118,6 +116,22 @@ def phase_by_second(plan: CyclePlan, change: GreenSplitChange, add_time_s: int, 
     return tuple(int(i) for i in np.roll(seconds, plan.offset_s + shift_s))
 
 
+@dataclass
+class PlanState(SavedState):
+    """The plan of a signal after the last decision."""
+
+    phase_by_second: tuple[int, ...]
+
+
+@dataclass
+class PlansState(SavedState):
+    """The plans of a TL, and when the next decision is due."""
+
+    plans: list[PlanState]
+    due_s: float = 0.0
+    """A multiple of the decision interval."""
+
+
 class PlanSequencer:
     """`offset`, `gr`, `gro`: the signals run plans; decisions change their offsets and green splits."""
 
@@ -127,15 +141,14 @@ class PlanSequencer:
         self._kind = kind
         self._plans = tuple(plans)
         self._period_s = float(plans[0].cycle_s * control_cycle)
-        self._due_s = 0.0
-        """The multiple of the period at which the next decision is due."""
         self._add_time_s, self._offset_range = add_time_s, offset_range
         self._changes = [permitted_changes(plan, add_time_s) for plan in plans] if kind in ("gr", "gro") else []
-        self._phase_by_second = [phase_by_second(plan, (), add_time_s, 0) for plan in plans]
+        self.state = PlansState([PlanState(phase_by_second(plan, (), add_time_s, 0)) for plan in plans])
 
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
-        self._due_s = math.ceil(now / self._period_s) * self._period_s
-        self._phase_by_second = [phase_by_second(plan, (), self._add_time_s, 0) for plan in self._plans]
+        self.state.due_s = math.ceil(now / self._period_s) * self._period_s
+        for state, plan in zip(self.state.plans, self._plans, strict=True):
+            state.phase_by_second = phase_by_second(plan, (), self._add_time_s, 0)
 
     def apply_action(self, now: float, action: Sequence[float]) -> None:
         values: Iterator[float] = iter(action)
@@ -146,7 +159,7 @@ class PlanSequencer:
                 shift_s = offset_shift_s(next(values), plan.cycle_s, self._offset_range)
             if self._kind in ("gr", "gro"):
                 change = self._changes[k][gr_index(next(values), len(self._changes[k]))]
-            self._phase_by_second[k] = phase_by_second(plan, change, self._add_time_s, shift_s)
+            self.state.plans[k].phase_by_second = phase_by_second(plan, change, self._add_time_s, shift_s)
 
     def requested_states(self, now: float) -> tuple[str, ...]:
         return tuple(plan.phases[i].state for plan, i in zip(self._plans, self._phases(now), strict=True))
@@ -159,35 +172,21 @@ class PlanSequencer:
 
     def _phases(self, now: float) -> tuple[int, ...]:
         # as in training: at second t the phase is entry t - 1
-        return tuple(seconds[(int(now) - 1) % len(seconds)] for seconds in self._phase_by_second)
+        second = int(now) - 1
+        return tuple(plan.phase_by_second[second % len(plan.phase_by_second)] for plan in self.state.plans)
 
     def next_change_s(self, now: float) -> float:
         second = math.floor(now)
         current = self._phases(second)
-        for ahead in range(1, max(len(seconds) for seconds in self._phase_by_second)):
+        for ahead in range(1, max(len(plan.phase_by_second) for plan in self.state.plans)):
             if self._phases(second + ahead) != current:
                 return float(second + ahead)
         return math.inf
 
     def next_decision_s(self, now: float) -> float:
-        self._due_s = (math.floor(now / self._period_s) + 1) * self._period_s
-        return self._due_s
+        self.state.due_s = (math.floor(now / self._period_s) + 1) * self._period_s
+        return self.state.due_s
 
     def decides_at(self, now: float) -> bool:
         # in hold the policy is queried before that too, and SUMO's step may end after the exact multiple
-        return now >= self._due_s
-
-    def save_state(self, state: loop_state.SequencerState) -> None:
-        """Write the state that later requests depend on."""
-        state.plans.due_s = self._due_s
-        for phases in self._phase_by_second:
-            state.plans.plans.add().phase_by_second.extend(phases)
-
-    def restore_state(self, state: loop_state.SequencerState) -> None:
-        """Go on from a saved state. Raises ValueError if it is not one of these plans."""
-        saved = [tuple(plan.phase_by_second) for plan in state.plans.plans]
-        if len(saved) != len(self._plans):
-            raise ValueError(f"its state has plans of {len(saved)} signals, not {len(self._plans)}")
-        if not all(phases and max(phases) < len(plan.phases) for phases, plan in zip(saved, self._plans, strict=True)):
-            raise ValueError("its state has a phase that its plan does not have")
-        self._due_s, self._phase_by_second = state.plans.due_s, saved
+        return now >= self.state.due_s

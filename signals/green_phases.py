@@ -7,13 +7,34 @@ https://github.com/LucasAlegre/sumo-rl (sumo_rl/environment/traffic_signal.py).
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from protos import loop_state_pb2 as loop_state
 from signals.observation import PhaseState
+from signals.saved_state import SavedState
 from signals.simulation_time import next_multiple_s, round_to_ms
 
 MAX_CHANGE_S = 60.0
 """Simulated time after which a change no longer delays decisions, even if its green has not been shown."""
+
+
+@dataclass
+class GreenPhasesState(SavedState):
+    """The green of a signal, and the change that leads to it."""
+
+    begin_s: float = 0.0
+    green: int = 0
+    yellow: str | None = None
+    """The yellow state of the change, until its green is requested."""
+    yellow_end_s: float = -math.inf
+    green_from_s: float = -math.inf
+    awaits_green_until_s: float = -math.inf
+    """When the change to a green that is not shown yet no longer delays decisions."""
+    change_allowed_s: float = -math.inf
+    """From when on the green may change: yellow, all-red and min green after the last change."""
+    left_s: list[float] = field(default_factory=list)
+    """Dialect street: by green, when it was last left."""
+    shown_s: float = 0.0
+    """Dialect street: when the current green is, or was first, shown."""
 
 
 class GreenPhaseSequencer:
@@ -23,92 +44,67 @@ class GreenPhaseSequencer:
         self, greens: Sequence[str], delta_time_s: float, yellow_s: float, min_green_s: float, all_red_s: float = 0.0
     ) -> None:
         self._greens = tuple((green,) for green in greens)
-        self._yellows = [[(yellow_between(a, b),) for b in greens] for a in greens]
-        self._delta_time_s, self._yellow_s, self._min_green_s, self._all_red_s = (
-            delta_time_s,
-            yellow_s,
-            min_green_s,
-            all_red_s,
-        )
-        self._begin_s = 0.0
-        self._green = 0
-        self._yellow: tuple[str] | None = None
-        self._yellow_end_s = self._green_from_s = -math.inf
-        self._awaits_green_until_s = -math.inf
-        """When the change to a green that is not shown yet no longer delays decisions."""
-        self._change_allowed_s = -math.inf
-        """From when on the green may change: yellow, all-red and min green after the last change."""
+        self._yellows = [[yellow_between(a, b) for b in greens] for a in greens]
+        self._delta_time_s = delta_time_s
+        self._yellow_s = yellow_s
+        self._min_green_s = min_green_s
+        self._all_red_s = all_red_s
+        self.state = GreenPhasesState()
 
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
         # sumo-rl forces the first green phase at the start; later, a green that is already shown is kept
+        state, entered = self.state, tuple(shown)
         if start:
-            self._begin_s = now
-        state = tuple(shown)
-        self._green = self._greens.index(state) if not start and state in self._greens else 0
-        self._yellow = None
-        self._awaits_green_until_s = -math.inf
-        self._change_allowed_s = round_to_ms(now + self._min_green_s + self._yellow_s + self._all_red_s)
+            state.begin_s = now
+        state.green = self._greens.index(entered) if not start and entered in self._greens else 0
+        state.yellow = None
+        state.awaits_green_until_s = -math.inf
+        state.change_allowed_s = round_to_ms(now + self._min_green_s + self._yellow_s + self._all_red_s)
 
     def apply_action(self, now: float, action: Sequence[float]) -> None:
-        chosen = int(action[0])
-        if chosen == self._green or not self._may_change(now):
+        state, chosen = self.state, int(action[0])
+        if chosen == state.green or not self._may_change(now):
             return
-        self._yellow = self._yellows[self._green][chosen]
-        self._green = chosen
-        self._yellow_end_s = round_to_ms(now + self._yellow_s)
-        self._green_from_s = round_to_ms(now + self._yellow_s + self._all_red_s)
-        self._change_allowed_s = round_to_ms(now + self._min_green_s + self._yellow_s + self._all_red_s)
-        self._awaits_green_until_s = now + MAX_CHANGE_S
+        state.yellow = self._yellows[state.green][chosen]
+        state.green = chosen
+        state.yellow_end_s = round_to_ms(now + self._yellow_s)
+        state.green_from_s = round_to_ms(now + self._yellow_s + self._all_red_s)
+        state.change_allowed_s = round_to_ms(now + self._min_green_s + self._yellow_s + self._all_red_s)
+        state.awaits_green_until_s = now + MAX_CHANGE_S
 
     def _may_change(self, now: float) -> bool:
-        return now >= self._change_allowed_s and now >= self._awaits_green_until_s
+        return now >= self.state.change_allowed_s and now >= self.state.awaits_green_until_s
 
     def note_shown(self, now: float, signal: int = 0) -> None:
         # the safety rules may delay the green: its min green counts from when it is shown
-        if now < self._awaits_green_until_s and now >= self._green_from_s:
-            self._awaits_green_until_s = -math.inf
-            self._change_allowed_s = max(self._change_allowed_s, round_to_ms(now + self._min_green_s))
+        state = self.state
+        if now < state.awaits_green_until_s and now >= state.green_from_s:
+            state.awaits_green_until_s = -math.inf
+            state.change_allowed_s = max(state.change_allowed_s, round_to_ms(now + self._min_green_s))
 
     def requested_states(self, now: float) -> tuple[str, ...]:
-        if self._yellow is not None:
-            if now < self._yellow_end_s:
-                return self._yellow
-            if now < self._green_from_s:
-                return (self._yellow[0].replace("y", "r"),)
-            self._yellow = None
-        return self._greens[self._green]
+        state = self.state
+        if state.yellow is not None:
+            if now < state.yellow_end_s:
+                return (state.yellow,)
+            if now < state.green_from_s:
+                return (state.yellow.replace("y", "r"),)
+            state.yellow = None
+        return self._greens[state.green]
 
     def phase_state(self, now: float) -> PhaseState:
-        return PhaseState((self._green,), self._may_change(now))
+        return PhaseState((self.state.green,), self._may_change(now))
 
     def next_change_s(self, now: float) -> float:
-        changes = (self._yellow_end_s, self._green_from_s) if self._yellow is not None else ()
+        state = self.state
+        changes = (state.yellow_end_s, state.green_from_s) if state.yellow is not None else ()
         return next((moment for moment in changes if moment > now), math.inf)
 
     def next_decision_s(self, now: float) -> float:
-        return next_multiple_s(now, self._begin_s, self._delta_time_s)
+        return next_multiple_s(now, self.state.begin_s, self._delta_time_s)
 
     def decides_at(self, now: float) -> bool:
         return True
-
-    def save_state(self, state: loop_state.SequencerState) -> None:
-        """Write the state that later requests depend on."""
-        saved = state.green_phases
-        saved.begin_s, saved.green = self._begin_s, self._green
-        if self._yellow is not None:
-            saved.yellow = self._yellow[0]
-        saved.yellow_end_s, saved.green_from_s = self._yellow_end_s, self._green_from_s
-        saved.awaits_green_until_s, saved.change_allowed_s = self._awaits_green_until_s, self._change_allowed_s
-
-    def restore_state(self, state: loop_state.SequencerState) -> None:
-        """Go on from a saved state. Raises ValueError if it is not one of these greens."""
-        saved = state.green_phases
-        if saved.green >= len(self._greens):
-            raise ValueError(f"its state has green {saved.green} of {len(self._greens)}")
-        self._begin_s, self._green = saved.begin_s, saved.green
-        self._yellow = (saved.yellow,) if saved.HasField("yellow") else None
-        self._yellow_end_s, self._green_from_s = saved.yellow_end_s, saved.green_from_s
-        self._awaits_green_until_s, self._change_allowed_s = saved.awaits_green_until_s, saved.change_allowed_s
 
 
 def yellow_between(green: str, following: str) -> str:

@@ -18,7 +18,7 @@ ROUNDING = 1e-5
 
 
 class Answer(NamedTuple):
-    """What a policy answers for one TL, and what is known of the answer."""
+    """A policy's answer for one TL, and where it comes from."""
 
     action: Action
     """As the contract describes it, not validated yet."""

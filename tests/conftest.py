@@ -53,7 +53,7 @@ def crossing() -> SignalNetwork:
     yields[1, 2] = True
     links = tuple(((f"in{i}_0", f"out{i}_0"),) for i in range(4))
     lanes = tuple(f"in{i}_0" for i in range(4))
-    phases = tuple(network.Phase(s, 20, 20, 20) for s in ("GgGr", "yyyr", "rrrG", "rrry"))
+    phases = tuple(network.ProgramPhase(s, 20, 20, 20) for s in ("GgGr", "yyyr", "rrrG", "rrry"))
     program = network.Program("0", "static", 0, phases)
     return SignalNetwork("X", links, lanes, (program,), "0", foes, yields, yields | yields.T)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from city import config, names, program
+from city import config, names
 from city.arguments import Parser, host_and_port
 from city.errors import InputError, ProgramFailed
 from signals import contract
@@ -18,19 +18,11 @@ from simulation.model_files import Versions
 from simulation.model_server import model_server
 from simulation.street_simulation import street_with_demand
 from training import flags
-from training.progress import interrupted, locked, progress_file
+from training.saved_state import locked, run_resumable, state_file
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
-    resumable: list[Path] = []
-    """Progress files from which --resume continues."""
-
-    def train() -> int:
-        args = _parse(sys.argv[1:] if argv is None else argv, prog)
-        resumable.append(progress_file(args.out, args.model_number))
-        return _train(args)
-
-    return program.run(train, lambda: interrupted(resumable))
+    return run_resumable(parser(prog), argv, _train, lambda args: [state_file(args.out, args.model_number)])
 
 
 def parser(prog: str) -> Parser:
@@ -61,7 +53,7 @@ def parser(prog: str) -> Parser:
         metavar="TL,...",
         help="TLs that a served model controls (default: none)",
     )
-    parser.add_argument("--infer-model-number", type=int, metavar="N", help="their model number (default: the newest)")
+    flags.add_count(parser, "--infer-model-number", 0, "their model number (default: the newest)")
     parser.add_argument(
         "--infer-model-path", type=Path, metavar="DIR", help="folder of their models (default: [serving] models_dir)"
     )
@@ -69,9 +61,7 @@ def parser(prog: str) -> Parser:
         "--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)"
     )
     flags.add(parser)
-    parser.add_argument(
-        "--model-number", type=int, default=1, metavar="N", help="model number of the checkpoints (default: 1)"
-    )
+    flags.add_count(parser, "--model-number", 0, "model number of the checkpoints", 1)
     parser.add_argument(
         "--format",
         action="append",
@@ -88,8 +78,8 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--checkpoint", choices=("best", "newest"),
-        help="state to write: best on held-out demand, or newest (after each update); with --resume also of a finished "
-        "training (default: best)",
+        help="state to write: best on validation demand, or newest (after each update); with --resume also of a "
+        "finished training (default: best)",
     )  # fmt: skip
     parser.add_argument(
         "--strict",
@@ -100,16 +90,8 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-def _parse(argv: list[str], prog: str) -> argparse.Namespace:
-    args = parser(prog).parse_args(argv)
-    flags.check(args)
-    flags.check_count(args, "model_number", 0)
-    if args.infer_model_number is not None:
-        flags.check_count(args, "infer_model_number", 0)
-    return args
-
-
 def _train(args: argparse.Namespace) -> int:
+    flags.check(args)
     city = config.load(args.city)
     targets, infers = _selected(args, city)
     street = street_with_demand(city, (*targets, *infers), args.seconds)
@@ -134,6 +116,8 @@ def _train_locked(
     from training.statistics import NotFinite
     from training.trainer import Trainer, print_line
 
+    settings = flags.settings(args, city, targets, args.out, args.model_number)
+    settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")
     versions: Versions = {}
     if infers and args.server is None:
         models_dir = args.infer_model_path or city.serving.models_dir
@@ -147,18 +131,16 @@ def _train_locked(
             infer_model_number=args.infer_model_number,
             reward=args.reward,
             shared=args.shared,
-            hidden=flags.hidden_sizes(args, city.training),
+            hidden=settings.ppo.hidden_sizes,
             seconds=args.seconds,
         )
-        settings = flags.settings(args, city, targets, args.out, args.model_number)
-        settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")
         try:
-            result = Trainer(task, settings).run(print_line)
+            result = Trainer(task, settings, report=print_line).run()
         except (NotFinite, SimulationFailed) as error:
             raise ProgramFailed(f"{error}; the last checkpoints that were written, if any, are in {args.out}") from None
     for tl, path in result.paths.items():
         print(f"{tl}: {path}")
-    print(f"{result.episodes} episodes; best mean delay on held-out demand: {result.best_delay_s:.1f} s")
+    print(f"{result.episodes} episodes; best mean delay on validation demand: {result.best_delay_s:.1f} s")
     return 0
 
 

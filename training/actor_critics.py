@@ -20,7 +20,6 @@ from training.transitions import Float32s
 
 FIRST_LOG_STD = -0.7
 """Initial log standard deviation of continuous actions: a standard deviation of 0.5."""
-MIN_LOG_STD, MAX_LOG_STD = -3.0, 1.0
 MASKED_LOGIT = -1e9
 """Logit of a padded action, so that it is never chosen."""
 
@@ -114,7 +113,7 @@ class ActorCritics:
                 for row in range(layout.row_count):
                     # without padding, which would take a share of the norm
                     inputs = layout.observation_sizes[layout.rows.index(row)] if k == 0 else n
-                    kernels[row, :inputs] = gain * _orthogonal(inputs, m, rng)
+                    kernels[row, :inputs] = gain * orthogonal(inputs, m, rng)
                 arrays += [kernels, np.zeros((layout.row_count, m), np.float32)]
         arrays.append(np.full((layout.row_count, max(layout.action_sizes)), FIRST_LOG_STD, np.float32))
         return arrays
@@ -151,7 +150,7 @@ class ActorCritics:
             log_p = y - np.log(np.exp(y - y.max(1, keepdims=True)).sum(1, keepdims=True)) - y.max(1, keepdims=True)
             action = (log_p + rng.gumbel(size=y.shape)).argmax(1)
             return action[:, None].astype(np.float32), log_p[np.arange(len(action)), action].astype(np.float32)
-        log_std, mask = np.clip(self.arrays[-1][rows], MIN_LOG_STD, MAX_LOG_STD), self._mask[rows]
+        log_std, mask = self.arrays[-1][rows], self._mask[rows]
         noise = rng.standard_normal(y.shape).astype(np.float32)
         log_p = ((-0.5 * noise**2 - log_std) * mask).sum(1)
         return (y + np.exp(log_std) * noise).astype(np.float32), log_p.astype(np.float32)
@@ -190,7 +189,8 @@ class ActorCritics:
         return y[:, 0]
 
 
-def _orthogonal(n: int, m: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def orthogonal(n: int, m: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """A random kernel [n, m] with orthogonal rows or columns (Saxe et al. 2014)."""
     q, r = np.linalg.qr(rng.standard_normal((max(n, m), min(n, m))))
     q = q * np.sign(np.diag(r))
     return q if n >= m else q.T

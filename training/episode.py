@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,21 +99,6 @@ class EpisodeSimulator:
         return Episode(explorer.transitions(), trips, sum(simulation.loop.counters.overrides.values()))
 
 
-@dataclass(frozen=True)
-class _Decision:
-    """The TLs of one layout that decided at the same moment; arrays with one row per TL."""
-
-    indices: NDArray[np.intp]
-    """Indices of these TLs in the layout."""
-    x: Float32s
-    action: Float32s
-    log_p: Float32s
-    reward: NDArray[np.float64]
-    """For the time since the TL's last decision."""
-    now: NDArray[np.float64]
-    """The second of the decision."""
-
-
 class Explorer:
     """Chooses the actions of the target TLs, and records their decisions if it explores."""
 
@@ -120,7 +106,9 @@ class Explorer:
         self._networks, self._rng, self._explore = networks, rng, explore
         self._index = {tl: (k, i) for k, actors in enumerate(networks) for i, tl in enumerate(actors.layout.tls)}
         """TL -> (index of its layout, index in the layout)."""
-        self._decisions: list[list[_Decision]] = [[] for _ in networks]
+        self._decisions: list[list[tuple[NDArray[Any], ...]]] = [[] for _ in networks]
+        """By layout, of TLs that decided at the same moment: index in the layout, x, action, log_p, reward since the
+        TL's last decision, and now; arrays with one row per TL."""
 
     def actions(self, simulation: TargetSimulation) -> dict[str, Action]:
         """The actions of all target TLs that decide now."""
@@ -146,7 +134,9 @@ class Explorer:
             actions = networks.greedy_actions(rows, x)
         else:
             actions, log_p = networks.sample(rows, x, self._rng)
-            self._record(k, simulation, tls, x, actions, log_p)
+            reward = np.array(simulation.rewards.since_last(tls, simulation.now))
+            indices, now = np.array([self._index[tl][1] for tl in tls]), np.full(len(tls), simulation.now)
+            self._decisions[k].append((indices, x, actions, log_p, reward, now))
         layout = networks.layout
         if isinstance(layout, StreetLayout) or layout.is_categorical:
             return {tl: action.astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
@@ -155,25 +145,13 @@ class Explorer:
             tl: np.clip(action[: sizes[tl]], -1, 1).astype(np.float64) for tl, action in zip(tls, actions, strict=True)
         }
 
-    def _record(
-        self, k: int, simulation: TargetSimulation, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s
-    ) -> None:
-        """Record the decisions of TLs."""
-        reward = np.array(simulation.rewards.since_last(tls, simulation.now))
-        indices = np.array([self._index[tl][1] for tl in tls], np.intp)
-        self._decisions[k].append(_Decision(indices, x, actions, log_p, reward, np.full(len(tls), simulation.now)))
-
     def transitions(self) -> dict[str, Transitions]:
         """The recorded transitions by TL; the reward of a decision is measured at the next one."""
         result = {}
         for networks, decisions in zip(self._networks, self._decisions, strict=True):
             if not decisions:
                 continue
-            indices = np.concatenate([decision.indices for decision in decisions])
-            columns = [
-                np.concatenate([getattr(decision, name) for decision in decisions])
-                for name in ("x", "action", "log_p", "reward", "now")
-            ]
+            indices, *columns = (np.concatenate(parts) for parts in zip(*decisions, strict=True))
             # one sort: comparing all decisions with each TL takes the square of the number of TLs
             order = np.argsort(indices, kind="stable")
             ends = np.cumsum(np.bincount(indices, minlength=len(networks.layout.tls)))

@@ -1,36 +1,30 @@
-"""Flags of the training, which `train` and `rounds` share."""
+"""Flags of the training, which `train`, `rounds` and `pretrain` share."""
 
 import argparse
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from city import ppo_settings
 from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
-from city.ppo_settings import SCHEDULES, PpoSettings
+from city.ppo_settings import PpoSettings
 from export import pretrained
 from serving.contract import CATEGORICAL
 from signals import contract
 from signals.dialects import street as street_dialect
 from simulation.rewards import names as rewards
+from training.phase_competition import policy_file
 from training.ppo_config import PpoConfig, StreetPpo
-
-if TYPE_CHECKING:
-    from training.trainer import Settings
-    from training.transitions import Float32s
+from training.settings import Settings
+from training.transitions import Float32s
 
 MAX_COUNT = 1_000_000
-HIDDEN_SIZES = (64, 64)
-EPISODES, EPISODES_PER_UPDATE = 300, 4
-"""Defaults."""
 STREET = street_dialect.DIALECT.name
-EVALUATIONS = ("evaluate_every", "held_out", "patience")
-"""Flags of the evaluations on held-out demand; without one, the default of `Settings` counts."""
-FIXED_NETWORKS = "the networks of the dialect street have fixed sizes"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -43,112 +37,82 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
     )
-    add_episodes(parser, EPISODES, EPISODES_PER_UPDATE, "until the sumocfg's end")
+    add_episodes(parser, Settings.episodes, Settings.episodes_per_update)
+    add_seconds(parser, "simulated time of an episode (default: until the sumocfg's end)")
     parser.add_argument("--same-demand", action="store_true", help="do not vary the demand between episodes")
-    parser.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations (default: 10)")
-    parser.add_argument(
-        "--held-out", type=int, metavar="N", help="simulations of an evaluation on held-out demand (default: 2)"
-    )
-    parser.add_argument(
-        "--patience",
-        type=int,
-        metavar="N",
-        help="evaluations without an improvement that end the training (default: 0, none)",
-    )
+    add_count(parser, "--evaluate-every", 1, "updates between evaluations", Settings.evaluate_every)
+    add_count(parser, "--held-out", 1, "simulations of an evaluation on validation demand", Settings.held_out)
+    patience = "evaluations without an improvement that end the training (default: 0, none)"
+    add_count(parser, "--patience", 0, patience, 0)
     add_ppo(parser, PpoConfig(), StreetPpo())
-    parser.add_argument(
-        "--hidden-sizes",
-        type=_hidden_sizes,
-        metavar="N,N",
-        help=f"units of the hidden layers, not of dialect street (default: {','.join(map(str, HIDDEN_SIZES))})",
-    )
 
 
-def add_episodes(parser: argparse.ArgumentParser, episodes: int, episodes_per_update: int, seconds: object) -> None:
-    """Add the flags of the episodes, with these defaults. `seconds`: that of the simulated time, in the help."""
+def add_episodes(parser: argparse.ArgumentParser, episodes: int, episodes_per_update: int) -> None:
+    """Add the flags of the episodes, with these defaults."""
     parser.add_argument(
         "--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)"
     )
-    parser.add_argument("--episodes", type=int, metavar="N", help=f"episodes in all (default: {episodes})")
-    parser.add_argument("--seconds", type=float, metavar="S", help=f"simulated time of an episode (default: {seconds})")
-    parser.add_argument(
-        "--episodes-per-update", type=int, metavar="N", help=f"episodes an update (default: {episodes_per_update})"
-    )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=1,
-        metavar="N",
-        help="random seed; the same flags give the same results with any --workers (default: 1)",
+    add_count(parser, "--episodes", 1, "episodes in all", episodes)
+    add_count(parser, "--episodes-per-update", 1, "episodes an update", episodes_per_update)
+    add_workers(parser)
+    add_count(
+        parser, "--seed", 0, "random seed; the same flags give the same results with any --workers (default: 1)", 1
     )
 
 
-def add_ppo(parser: argparse.ArgumentParser, own: PpoConfig, street: PpoConfig) -> None:
+def add_count(parser: argparse.ArgumentParser, flag: str, low: int, about: str, default: int | None = None) -> None:
+    """Add an integer flag between `low` and MAX_COUNT. `about`: its help; the default is added if it names none."""
+    about = about if default is None or "(default: " in about else f"{about} (default: {default})"
+    parser.add_argument(flag, type=functools.partial(_count, flag, low), default=default, metavar="N", help=about)
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add the number of processes that simulate."""
+    add_count(parser, "--workers", 1, "processes that simulate", 1)
+
+
+def add_seconds(parser: argparse.ArgumentParser, about: str, default: float | None = None) -> None:
+    """Add the simulated time, at least 1 s."""
+    parser.add_argument("--seconds", type=_seconds, default=default, metavar="S", help=about)
+
+
+def add_ppo(parser: argparse.ArgumentParser, own: PpoConfig, street: PpoConfig, left_out: Iterable[str] = ()) -> None:
     """Add the settings of PPO.
 
     Args:
         parser: gets the flags.
         own: the defaults.
-        street: the defaults of TLs of dialect street, which are shown where they differ.
+        street: the defaults of TLs of dialect street, which are shown if they differ.
+        left_out: settings without a flag.
     """
-
-    def number(name: str, text: str, kind: type = float) -> None:
-        values = getattr(own, name), getattr(street, name)
-        of_street = f"; dialect street: {values[1]:g}" if values[1] != values[0] else ""
-        key = name.replace("_", "-")
-        text = f"{text} (default: {values[0]:g}{of_street})"
-        parser.add_argument(f"--{key}", type=kind, metavar="N" if kind is int else "X", help=text)
-
-    number("learning_rate", "learning rate at the start")
-    parser.add_argument(
-        "--learning-rate-schedule", choices=SCHEDULES,
-        help="linear: the learning rate falls to 5 %% at the end; constant (default: linear)",
-    )  # fmt: skip
-    number("gamma", "discount factor, by decision; dialect street: by 5 s")
-    number("gae_lambda", "lambda of the generalised advantage estimates")
-    number("clip", "bound of the ratio of new and old probabilities, 1 +- X")
-    number("entropy", "weight of the entropy bonus at the start; falls linearly to 5 %%")
-    number("epochs", "passes over an update's decisions", int)
-    number("minibatch", "decisions of a TL in a step of the optimiser; dialect street: of all TLs", int)
-    number(
-        "final_sharpness", "factor of categorical actors' logits at the end, from 1 at the start; 1 with --start-from"
-    )
-    parser.add_argument(
-        "--target-kl",
-        type=float,
-        metavar="X",
-        help="end an update's epochs once approx_kl exceeds 1.5 X (default: no early end)",
-    )
+    for key, metadata in ppo_settings.METADATA.items():
+        if key in left_out:
+            continue
+        default = getattr(own, key)
+        kind: Any = {int: int, str: str, tuple: _hidden_sizes}.get(type(default), float)
+        shown = "no early end" if default is None else _text(default)
+        if getattr(street, key) != default:
+            shown += f"; dialect street: {_text(getattr(street, key))}"
+        parser.add_argument(
+            _flag(key),
+            type=kind,
+            choices=metadata["choices"] or None,
+            metavar=None if metadata["choices"] else {int: "N", tuple: "N,N"}.get(type(default), "X"),
+            help=f"{metadata['about']} (default: {shown})",
+        )
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check the flags' values. Raises InputError."""
-    for name, low in (
-        ("episodes", 1), ("episodes_per_update", 1), ("workers", 1), ("evaluate_every", 1), ("held_out", 1),
-        ("patience", 0), ("seed", 0),
-    ):  # fmt: skip
-        if getattr(args, name, None) is not None:
-            check_count(args, name, low)
-    if args.seconds is not None and not 1 <= args.seconds < math.inf:
-        raise InputError(f"--seconds {args.seconds:g} must be at least 1")
-    ppo_settings.check(_given(args), _shown)
+    """Check the settings of PPO. Raises InputError."""
+    given = PpoSettings(**{key: getattr(args, key, None) for key in ppo_settings.METADATA})
+    ppo_settings.check(given, lambda key, value: f"{_flag(key)} {_text(value)}")
 
 
-def check_count(args: argparse.Namespace, name: str, low: int) -> None:
-    """Check an integer flag. Raises InputError."""
-    if not low <= getattr(args, name) <= MAX_COUNT:
-        raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
-
-
-def settings(args: argparse.Namespace, city: City, tls: Iterable[str], out: Path, number: int) -> "Settings":
+def settings(args: argparse.Namespace, city: City, tls: Iterable[str], out: Path, number: int) -> Settings:
     """The training's settings from its flags and the city's [training]. Raises InputError.
 
     `tls`: those that are trained.
     """
-    # after the checks of the flags: importing TensorFlow takes seconds
-    from training.trainer import Settings
-
     ppo = ppo_values(args, city.training)
     start = None if args.start_from is None else _start(args.start_from, city, tls)
     own = PpoConfig(**ppo)
@@ -157,22 +121,22 @@ def settings(args: argparse.Namespace, city: City, tls: Iterable[str], out: Path
     return Settings(
         out=out,
         number=number,
-        episodes=args.episodes or EPISODES,
-        episodes_per_update=args.episodes_per_update or EPISODES_PER_UPDATE,
+        episodes=args.episodes,
+        episodes_per_update=args.episodes_per_update,
         seed=args.seed,
         workers=args.workers,
         ppo=own,
         street_ppo=StreetPpo(**ppo),
         varies=not args.same_demand,
+        evaluate_every=args.evaluate_every,
+        held_out=args.held_out,
+        patience=args.patience,
         start=start,
-        **{name: getattr(args, name) for name in EVALUATIONS if getattr(args, name) is not None},
     )
 
 
-def _start(given: str, city: City, tls: Iterable[str]) -> list["Float32s"]:
+def _start(given: str, city: City, tls: Iterable[str]) -> list[Float32s]:
     """The arrays of the policy to start from. Raises InputError."""
-    from training.phase_competition import street_learning
-
     if others := [tl for tl in tls if city.tls[tl].dialect != STREET]:
         raise InputError(
             f"--start-from is for TLs of dialect street, and {', '.join(others)} has another; leave it out"
@@ -180,54 +144,62 @@ def _start(given: str, city: City, tls: Iterable[str]) -> list["Float32s"]:
     path = pretrained.policy() if given == "pretrained" else Path(given)
     if not path.is_file():
         raise InputError(f"--start-from {path}: no such file; pass a .policy file of greenserve train, or pretrained")
-    return street_learning.load(path)
+    return policy_file.load(path)
 
 
-def ppo_values(args: argparse.Namespace, training: PpoSettings | None = None) -> dict[str, Any]:
-    """The fields of `PpoConfig` that are given, by a flag or in [training]."""
-    values = {key: _value(args, training or PpoSettings(), key) for key in ppo_settings.KEYS if key != "hidden_sizes"}
+def ppo_values(args: argparse.Namespace, training: PpoSettings | None = None) -> Mapping[str, Any]:
+    """The settings of PPO that are given, by a flag or in [training]."""
+    values = {}
+    for key in ppo_settings.METADATA:
+        flag = getattr(args, key, None)
+        values[key] = getattr(training, key, None) if flag is None else flag
     return {key: value for key, value in values.items() if value is not None}
-
-
-def hidden_sizes(args: argparse.Namespace, training: PpoSettings) -> tuple[int, ...]:
-    """The units of the hidden layers."""
-    sizes: tuple[int, ...] = _value(args, training, "hidden_sizes") or HIDDEN_SIZES
-    return sizes
 
 
 def check_applicable(args: argparse.Namespace, city: City, tls: Iterable[str], street: StreetNetwork) -> None:
     """Raise InputError if a flag applies to none of the TLs that are trained."""
     contracts = [contract.build(city, city.tls[tl], street) for tl in tls]
     if all(trained.observation.dialect == STREET for trained in contracts):
-        refuse(args, "hidden_sizes", FIXED_NETWORKS)
+        _refuse(args, "hidden_sizes", "the networks of the dialect street have fixed sizes")
     if not any(trained.action.kind == CATEGORICAL for trained in contracts):
-        refuse(args, "final_sharpness", "no target TL has categorical actions")
+        _refuse(args, "final_sharpness", "no target TL has categorical actions")
 
 
-def refuse(args: argparse.Namespace, key: str, reason: str) -> None:
+def _refuse(args: argparse.Namespace, key: str, reason: str) -> None:
     """Raise InputError if a flag is given that does not apply."""
     if getattr(args, key) is not None:
-        raise InputError(f"--{key.replace('_', '-')} does not apply: {reason}; leave it out")
+        raise InputError(f"{_flag(key)} does not apply: {reason}; leave it out")
 
 
-def _value(args: argparse.Namespace, training: PpoSettings, key: str) -> Any:
-    flag = getattr(args, key)
-    return getattr(training, key) if flag is None else flag
+def _flag(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
 
 
-def _given(args: argparse.Namespace) -> PpoSettings:
-    return PpoSettings(**{key: getattr(args, key, None) for key in ppo_settings.KEYS})
+def _text(value: Any) -> str:
+    """A value as it is written after a flag."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _shown(key: str, value: Any) -> str:
-    text = (
-        ",".join(map(str, value))
-        if isinstance(value, tuple)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
-    return f"--{key.replace('_', '-')} {text}"
+def _count(flag: str, low: int, text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
+    if not low <= count <= MAX_COUNT:
+        raise InputError(f"{flag} {count} must lie between {low} and {MAX_COUNT}")
+    return count
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid float value: {text!r}") from None
+    if not 1 <= seconds < math.inf:
+        raise InputError(f"--seconds {seconds:g} must be at least 1")
+    return seconds
 
 
 def _hidden_sizes(text: str) -> tuple[int, ...]:

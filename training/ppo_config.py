@@ -1,63 +1,61 @@
-"""Hyperparameters of PPO. Every one has a flag of its name and a key in [training] of city.toml
-(`city.ppo_settings`)."""
+"""Hyperparameters of PPO: the settings of `city.ppo_settings`, each with a value."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from city.ppo_settings import PpoSettings
 
 SHARP_FROM = 0.8
 """Share of the training after which the sharpness is constant."""
 
 
 @dataclass(frozen=True)
-class PpoConfig:
+class PpoConfig(PpoSettings):
     """Hyperparameters of the TLs' own networks."""
 
     learning_rate: float = 1e-3
-    """At the start."""
     learning_rate_schedule: str = "linear"
-    """`linear`: falls to 5 % at the end. `constant`."""
     gamma: float = 0.97
-    """Discount factor, by decision."""
     gae_lambda: float = 0.95
-    """Lambda of the generalised advantage estimates."""
     clip: float = 0.2
     entropy: float = 0.01
-    """Weight of the entropy bonus at the start; falls linearly to 5 % at the end."""
     epochs: int = 8
     minibatch: int = 128
     final_sharpness: float = 10.0
-    """Factor of categorical actors' logits at the end. On the street a policy takes its best action and never samples:
-    one that always explored may wait forever for a change of its observation. As the factor rises from 1, such waits
-    occur in training, and the policy learns to avoid them."""
+    """On the street a policy takes its best action and never samples: one that always explored may wait forever for a
+    change of its observation. As the factor rises from 1, such waits occur in training, and the policy learns to avoid
+    them."""
     target_kl: float | None = None
     """A row's update ends before the first minibatch whose approximate KL divergence from the policy that chose the
     actions exceeds 1.5 times this, as stable-baselines3's does; None for no early end."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
 
     def learning_rate_at(self, progress: float) -> float:
         """The learning rate at a progress in [0, 1]."""
-        return self.learning_rate * (linear_decay(progress) if self.learning_rate_schedule == "linear" else 1.0)
+        return self.learning_rate * (_linear_decay(progress) if self.learning_rate_schedule == "linear" else 1.0)
 
     def entropy_at(self, progress: float) -> float:
         """The weight of the entropy bonus at a progress in [0, 1]."""
-        return self.entropy * linear_decay(progress)
+        return self.entropy * _linear_decay(progress)
 
     def sharpness(self, progress: float) -> float:
         """The factor of the logits at a progress in [0, 1]: geometric up to SHARP_FROM, then constant."""
         return float(self.final_sharpness ** min(1.0, progress / SHARP_FROM))
 
-    def by_flag(self) -> dict[str, Any]:
-        """The values by the flag that changes them."""
-        return {f"--{name.replace('_', '-')}": value for name, value in asdict(self).items()}
-
     @property
-    def max_kl(self) -> float | None:
+    def max_kl(self) -> float:
         """The approximate KL divergence above which an update ends."""
-        return None if self.target_kl is None else 1.5 * self.target_kl
+        return float("inf") if self.target_kl is None else 1.5 * self.target_kl
+
+    def by_flag(self) -> dict[str, Any]:
+        """The values by the flag that changes them, without the layers' sizes."""
+        return {f"--{name.replace('_', '-')}": value for name, value in asdict(self).items() if name != "hidden_sizes"}
 
 
 @dataclass(frozen=True)
 class StreetPpo(PpoConfig):
-    """Hyperparameters of the street dialect's networks; `gamma` and `gae_lambda` apply once in 5 s."""
+    """Hyperparameters of the street dialect's networks, whose sizes are fixed; `gamma` and `gae_lambda` apply once in
+    5 s."""
 
     gae_lambda: float = 0.92
     entropy: float = 0.015
@@ -65,6 +63,6 @@ class StreetPpo(PpoConfig):
     final_sharpness: float = 6.0
 
 
-def linear_decay(progress: float) -> float:
+def _linear_decay(progress: float) -> float:
     """A factor that falls from 1 to 5 % at a progress of 1."""
     return 1.0 - 0.95 * progress

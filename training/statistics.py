@@ -1,9 +1,7 @@
 """Statistics of the learning, under the names that stable-baselines3's logger gives them."""
 
 import math
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -17,75 +15,62 @@ class NotFinite(ProgramFailed):
     """A loss or weight is NaN or infinite."""
 
 
-@dataclass(frozen=True)
-class UpdateStatistics:
-    """Means over the decisions that an update has learned from.
-
-    The gradients' norms, before they are clipped, are no statistics of stable-baselines3; it clips actor and critic
-    together.
-    """
-
-    decisions: int
-    approx_kl: float
-    """Mean of (r - 1) - log r over the last epoch, r the ratio of the new and the old probability of an action."""
-    clip_fraction: float
-    """Share of the decisions whose ratio is outside of 1 +- clip."""
-    explained_variance: float
-    """1 - variance of (target - value) / variance of the critic's targets, before the update; NaN without variance."""
-    entropy_loss: float
-    """-entropy of the policy."""
-    policy_gradient_loss: float
-    value_loss: float
-    actor_gradient_norm: float
-    critic_gradient_norm: float
-
-    def named(self) -> dict[str, float]:
-        """By stable-baselines3's names."""
-        return {f"{PREFIX}{name}": value for name, value in asdict(self).items() if name != "decisions"}
-
-
-TRAIN = tuple(f"{PREFIX}{name}" for name in UpdateStatistics.__dataclass_fields__ if name != "decisions")
+UpdateStatistics = dict[str, float]
+"""Means over the decisions that an update has learned from, by name of UPDATE, and `decisions`, their number."""
+STEP = (
+    "decisions",
+    "policy_gradient_loss",
+    "value_loss",
+    "entropy_loss",  # -entropy of the policy
+    "approx_kl",  # mean of (r - 1) - log r over the last epoch, r the ratio of an action's new and old probability
+    "clip_fraction",  # share of the decisions whose ratio is outside of 1 +- clip
+    "actor_gradient_norm",  # before it is clipped; stable-baselines3 has none, and clips actor and critic together
+    "critic_gradient_norm",
+)
+"""Statistics of a step of the optimiser."""
+UPDATE = (
+    "approx_kl", "clip_fraction", "explained_variance", "entropy_loss", "policy_gradient_loss", "value_loss",
+    "actor_gradient_norm", "critic_gradient_norm",
+)  # fmt: skip
+TRAIN = tuple(f"{PREFIX}{name}" for name in UPDATE)
 EPISODE_REWARD, EPISODE_LENGTH, FPS = "rollout/ep_rew_mean", "rollout/ep_len_mean", "time/fps"
 NAMES = (EPISODE_REWARD, EPISODE_LENGTH, FPS, *TRAIN)
 IN_CURVES = tuple(name for name in NAMES if name != FPS)
 """Of a curve: without wall times, the same training has the same curve and state, byte for byte."""
 
 
-class Rollouts:
-    """Statistics of a run's episodes."""
+def of_rollouts(transitions: Sequence[Transitions]) -> dict[str, float]:
+    """Mean sum of rewards and mean number of decisions, of an update's transitions: one by TL and episode."""
+    if not transitions:
+        return {}
+    rewards = [tl.reward for tl in transitions]
+    return {
+        EPISODE_REWARD: float(np.mean([reward.sum(dtype=np.float64) for reward in rewards])),
+        EPISODE_LENGTH: float(np.mean([len(reward) for reward in rewards])),
+    }
 
-    def __init__(self) -> None:
-        """Begin to measure the time; an earlier run that this one resumes does not count."""
-        self._decisions, self._started_s = 0, time.monotonic()
 
-    def statistics(self, transitions: Sequence[Transitions]) -> dict[str, float]:
-        """Statistics of an update's transitions, of which there is one by TL and episode.
-
-        Returns:
-            Mean sum of rewards, mean number of decisions, and the decisions a second since the run's beginning, in
-            which simulations, updates and evaluations take their time.
-        """
-        self._decisions += sum(len(tl.reward) for tl in transitions)
-        values = {FPS: self._decisions / (time.monotonic() - self._started_s)}
-        if transitions:
-            values[EPISODE_REWARD] = float(np.mean([tl.reward.sum(dtype=np.float64) for tl in transitions]))
-            values[EPISODE_LENGTH] = float(np.mean([len(tl.reward) for tl in transitions]))
-        return values
+def named(statistics: UpdateStatistics) -> dict[str, float]:
+    """Statistics by stable-baselines3's names."""
+    return {f"{PREFIX}{name}": statistics[name] for name in UPDATE}
 
 
 def combined(parts: Sequence[UpdateStatistics]) -> dict[str, float]:
-    """Means of several networks' statistics by their decisions, by name; empty without parts."""
+    """Means of several networks' statistics by their decisions, by stable-baselines3's names; empty without parts."""
     result = {}
-    for name in TRAIN if parts else ():
-        values = np.array([part.named()[name] for part in parts])
-        weights = np.array([part.decisions for part in parts])
+    for name in UPDATE if parts else ():
+        values, weights = np.array([(part[name], part["decisions"]) for part in parts]).T
         measured = ~np.isnan(values)
-        result[name] = float(np.average(values[measured], weights=weights[measured])) if measured.any() else math.nan
+        mean = float(np.average(values[measured], weights=weights[measured])) if measured.any() else math.nan
+        result[f"{PREFIX}{name}"] = mean
     return result
 
 
 def explained_variance(pairs: Sequence[tuple[Float32s, Float32s]]) -> float:
-    """The explained variance of pairs (values, targets) of networks that learn apart; NaN without variance."""
+    """1 - variance of (target - value) / variance of the targets, NaN without variance.
+
+    `pairs`: (values before the update, targets) of networks that learn apart.
+    """
     unexplained = sum(float(len(target) * np.var(target.astype(np.float64) - value)) for value, target in pairs)
     variance = sum(float(len(target) * np.var(target.astype(np.float64))) for _, target in pairs)
     return 1.0 - unexplained / variance if variance else math.nan

@@ -1,4 +1,4 @@
-"""Transitions of TLs in an episode, and the batches that PPO learns from."""
+"""Transitions of TLs in an episode, and the scale of their rewards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,20 +25,6 @@ class Transitions:
     """[T], for the time until the next decision; the last one is not measured, and 0."""
     duration_s: Float32s
     """[T], the time until the next decision; 0 for the last one."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Training data of one row of the networks; arrays with one row per decision."""
-
-    x: Float32s
-    action: Float32s
-    log_p: Float32s
-    advantage: Float32s
-    target: Float32s
-    """Regression target of the critic."""
-    value: Float32s
-    """The critic's estimate, by which the decisions were made."""
 
 
 class RewardScale:
@@ -70,33 +56,3 @@ class RewardScale:
             measured = float(np.var(sums))
             self.variance = self.DECAY * self.variance + (1 - self.DECAY) * measured if self.variance else measured
         return 1.0 / (np.sqrt(self.variance) + 1e-6) if self.variance else 1.0
-
-
-def make_batch(episodes: Sequence[Transitions], reward_factor: float, gamma: float, gae_lambda: float) -> Batch | None:
-    """Make a row's batch, with generalised advantage estimates (Schulman et al. 2016); None without decisions.
-
-    The last decision of an episode is left out: its value stands for the rewards after the end.
-    """
-    episodes = [episode for episode in episodes if len(episode.value) > 1]
-    if not episodes:
-        return None
-    advantage = np.concatenate([_advantages(episode, reward_factor, gamma, gae_lambda) for episode in episodes])
-    value = np.concatenate([episode.value[:-1] for episode in episodes])
-    return Batch(
-        np.concatenate([episode.x[:-1] for episode in episodes]),
-        np.concatenate([episode.action[:-1] for episode in episodes]),
-        np.concatenate([episode.log_p[:-1] for episode in episodes]),
-        ((advantage - advantage.mean()) / (advantage.std() + 1e-6)).astype(np.float32),
-        (advantage + value).astype(np.float32),
-        value,
-    )
-
-
-def _advantages(episode: Transitions, reward_factor: float, gamma: float, gae_lambda: float) -> NDArray[np.float64]:
-    value, reward = episode.value.tolist(), (reward_factor * episode.reward).tolist()
-    result = np.empty(len(value) - 1)
-    advantage = 0.0
-    for k in range(len(result) - 1, -1, -1):
-        advantage = reward[k] + gamma * value[k + 1] - value[k] + gamma * gae_lambda * advantage
-        result[k] = advantage
-    return result

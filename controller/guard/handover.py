@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from city.network import Phase, Program, ProgramSwitch, SignalNetwork
+from city.network import Program, ProgramPhase, ProgramSwitch, SignalNetwork
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
 from signals.intersection import Intersection
 from signals.safety.safety_times import SafetyTimes
@@ -103,5 +103,5 @@ def _decode_signal(item: dict[str, Any]) -> SignalHandover:
 
 def _decode_plan(plan: dict[str, Any]) -> FallbackPlan:
     program = dict(plan["program"])
-    phases = tuple(Phase(**phase) for phase in program.pop("phases"))
+    phases = tuple(ProgramPhase(**phase) for phase in program.pop("phases"))
     return FallbackPlan(Program(phases=phases, **program), bool(plan["is_synchronised"]))

@@ -1,16 +1,13 @@
-"""The operator interface of a run: a control API, modes that survive a restart, the pace of the run, and alarms.
+"""The operator interface of a run: a control API, a live page, modes that survive a restart, and the run's pace.
 
 A command's way:
 
-    gRPC thread   | control_service: check, then CommandQueue.submit, which waits
-    decision loop |   between two steps: CommandQueue.apply -> DecisionLoop.set_mode, pace, pins, alarms -> the
-    command's result gRPC thread   | the state that results
+    gRPC or page   | control_rpcs, page.controls: parse -> service: check, then CommandQueue.submit, which waits
+    decision loop  |   between two steps: CommandQueue.apply -> DecisionLoop.set_mode, pace, pins, alarms
+    gRPC or page   | the state that results, or an OperatorError with its status (errors)
 
-`command_queue` orders the commands and applies them; `saved_modes` keeps what must survive a restart; `pace` says when
-the next step may begin; `run_state` and `alarms` are subscribers of the decision event; `watchers` wakes the threads
-that wait for a new step; `control_service` is the gRPC side, `control_server` its port; `operator_interface` holds all
-of them for the daemon. `ctl` is the command line, `control_client` its gRPC side.
-
-A page in this process needs no gRPC: it waits on `RunState.watchers`, reads `RunState.states`, `RunState.newest` and
-`Alarms.current`, and commands by `CommandQueue.submit`.
+`service` is the API, with the messages of protos/control.proto; `control_rpcs` and `control_server` are gRPC over it,
+`page` is HTTP over it. `command_queue` orders the commands and applies them; `saved_modes` keeps what must survive a
+restart. `run_state` is a subscriber of the decision events; `watchers` wakes what waits for a new step.
+`operator_interface` holds all of them for the daemon. `ctl` is the command line, `control_client` its gRPC side.
 """

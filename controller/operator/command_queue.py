@@ -10,16 +10,18 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
 from controller.alarms import Alarms, UnknownAlarm
-from controller.events import OperatorAction, OperatorCommand
+from controller.decision_step import DecisionLoop
+from controller.events import OperatorAction
+from controller.operator.errors import OperatorError, Status
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import Pin, Saved, SavedModes, SetMode
 from controller.pace import Pace
+from controller.policies.served_policies import ServedPolicies
 from signals.fallback.control_mode import OperatorMode
 
 log = logging.getLogger("controller")
@@ -29,103 +31,15 @@ MAX_QUEUED = 1000
 MAX_AUTHOR_CHARS = 100
 
 
-class QueueClosed(Exception):
-    """The run ends; no command is applied any more."""
-
-
-class QueueFull(Exception):
-    """Too many commands wait for the next step."""
-
-
-class NotYetApplied(Exception):
-    """The step in progress has not ended; the command is applied after it."""
-
-
-class SetModes(NamedTuple):
-    """Set TLs to a mode."""
-
-    tls: tuple[str, ...]
-    mode: OperatorMode
-    author: str
-    for_s: float = 0.0
-    """Simulated time after which the mode is policy again; 0: until it is taken back."""
-
-
-class PinModel(NamedTuple):
-    """Ask a TL's own model by number; the version has been checked."""
-
-    tl: str
-    version: int | None
-    """None: the run's version or fleet again."""
-    author: str
-
-
-class Note(NamedTuple):
-    """Record something that an operator has done already."""
-
-    action: str
-    target: str
-    value: str
-    author: str
-
-
-class PauseRun(NamedTuple):
-    author: str
-
-
-class ResumeRun(NamedTuple):
-    author: str
-
-
-class StepRun(NamedTuple):
-    """Simulate to a moment and pause there."""
-
-    until_s: float
-    author: str
-
-
-class SetSpeed(NamedTuple):
-    speed: float
-    """Simulated seconds per wall second; 0: as fast as possible."""
-    author: str
-
-
-class Acknowledge(NamedTuple):
-    alarm_id: str
-    author: str
-
-
-Request = SetModes | PinModel | Note | PauseRun | ResumeRun | StepRun | SetSpeed | Acknowledge
-
-
-class Pins(Protocol):
-    """Policies whose model numbers can be pinned."""
-
-    def check_pin(self, tl: str, version: int) -> None:
-        """Raise InputError if a version cannot be pinned, ProgramFailed if that is not known now."""
-
-    def pin(self, tl: str, version: int | None) -> None:
-        """Pin a version; None: the run's version again."""
-
-
-class Loop(Protocol):
-    """The part of the decision loop that commands change."""
-
-    now: float
-
-    @property
-    def intersections(self) -> Mapping[str, Any]: ...
-
-    def set_mode(self, tl: str, wanted: OperatorMode, author: str) -> OperatorCommand: ...
-
-    def note_action(self, action: OperatorAction) -> None: ...
+Command = Callable[[DecisionLoop], None]
+"""Changes the run between two steps: one of the queue's commands, with its arguments."""
 
 
 class _Waiting:
     """A command in the queue."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, command: Command) -> None:
+        self.command = command
         self.is_done = threading.Event()
         self.error: Exception | None = None
 
@@ -139,7 +53,7 @@ class CommandQueue:
     """The commands of one run."""
 
     def __init__(
-        self, state: RunState, pace: Pace, alarms: Alarms, saved: SavedModes, pins: Pins | None = None
+        self, state: RunState, pace: Pace, alarms: Alarms, saved: SavedModes, pins: ServedPolicies | None = None
     ) -> None:
         """Prepare the run.
 
@@ -153,7 +67,11 @@ class CommandQueue:
         self.modes: Mapping[str, SetMode] = {}
         """By TL, what operators have set. Replaced, never changed; so are the pins."""
         self.pinned: Mapping[str, Pin] = {}
-        self._state, self._pace, self._alarms, self._saved, self._pins = state, pace, alarms, saved, pins
+        self._state = state
+        self._pace = pace
+        self._alarms = alarms
+        self._saved = saved
+        self._pins = pins
         self._uncontrolled = Saved({}, {})
         """Saved entries that this run does not use: of other TLs, and pins if it asks no model. They stay in the
         file."""
@@ -163,23 +81,23 @@ class CommandQueue:
         self._save_lock = threading.Lock()
         self._is_saved = True
 
-    def submit(self, request: Request, timeout_s: float) -> None:
+    def submit(self, command: Command, timeout_s: float) -> None:
         """Queue a command and wait until it is applied. Called by any thread but the decision loop's.
 
-        Raises QueueClosed, QueueFull, NotYetApplied, UnknownAlarm.
+        Raises OperatorError.
         """
-        waiting = _Waiting(request)
+        waiting = _Waiting(command)
         with self._arrived:
             if self._closed_reason:
-                raise QueueClosed(self._closed_reason)
+                raise OperatorError(Status.UNAVAILABLE, self._closed_reason)
             if len(self._submitted) >= MAX_QUEUED:
-                raise QueueFull(f"{MAX_QUEUED} commands wait for the next step; try again later")
+                full = f"{MAX_QUEUED} commands wait for the next step; try again later"
+                raise OperatorError(Status.RESOURCE_EXHAUSTED, full)
             self._submitted.append(waiting)
             self._arrived.notify_all()
         if not waiting.is_done.wait(timeout_s):
-            raise NotYetApplied(
-                "the command is queued and is applied after the step in progress, which has not ended yet"
-            )
+            late = "the command is queued and is applied after the step in progress, which has not ended yet"
+            raise OperatorError(Status.DEADLINE_EXCEEDED, late)
         if waiting.error is not None:
             raise waiting.error
         self._save()
@@ -195,7 +113,7 @@ class CommandQueue:
         """The simulated second at which a mode is taken back next; inf: none is."""
         return min((mode.until_s for mode in self.modes.values()), default=math.inf)
 
-    def restore(self, loop: Loop) -> None:
+    def restore(self, loop: DecisionLoop) -> None:
         """Apply what was saved, before the first step. Requests the contracts of pinned versions."""
         saved, now = self._saved.read(), loop.now
         known = loop.intersections
@@ -221,7 +139,7 @@ class CommandQueue:
         self._is_saved = self._to_save() == saved
         self._save()
 
-    def _restore_pin(self, pins: Pins, tl: str, pin: Pin) -> None:
+    def _restore_pin(self, pins: ServedPolicies, tl: str, pin: Pin) -> None:
         try:
             pins.check_pin(tl, pin.version)
         except (InputError, ProgramFailed) as error:
@@ -231,7 +149,7 @@ class CommandQueue:
         self.pinned = {**self.pinned, tl: pin}
         log.warning("%s begins with version %d, which %s pinned before this start", tl, pin.version, pin.author)
 
-    def apply(self, loop: Loop) -> None:
+    def apply(self, loop: DecisionLoop) -> None:
         """Apply the queued commands, and take modes back whose time is over. Called by the decision loop between two
         steps."""
         for tl, mode in self.modes.items():
@@ -243,12 +161,12 @@ class CommandQueue:
                     return
                 waiting = self._submitted.popleft()
             try:
-                self._apply(loop, waiting.request)
+                waiting.command(loop)
             except UnknownAlarm as error:
-                waiting.error = error
+                waiting.error = OperatorError(Status.NOT_FOUND, str(error))
             except Exception as error:
                 # a command must not end the run
-                log.exception("a command could not be applied: %r", waiting.request)
+                log.exception("a command could not be applied: %r", waiting.command)
                 waiting.error = error
             waiting.is_done.set()
 
@@ -258,37 +176,62 @@ class CommandQueue:
             self._closed_reason = reason
             waiting, self._submitted = list(self._submitted), deque()
         for each in waiting:
-            each.error = QueueClosed(reason)
+            each.error = OperatorError(Status.UNAVAILABLE, reason)
             each.is_done.set()
         self._save()
 
-    def _apply(self, loop: Loop, request: Request) -> None:
-        pace, before = self._pace, self._pace.state
-        match request:
-            case SetModes(tls, mode, author, for_s):
-                until_s = loop.now + for_s if for_s and mode is not OperatorMode.POLICY else math.inf
-                for tl in tls:
-                    self._set_mode(loop, tl, mode, author, until_s)
-            case PinModel(tl, version, author):
-                self._pin(loop, tl, version, author)
-            case Note(action, target, value, author):
-                self._note(loop, action, target, value, author)
-            case PauseRun(author):
-                pace.pause()
-                self._note_if(pace.state[:3] != before[:3], loop, "pause", "", "", author)
-            case ResumeRun(author):
-                pace.resume()
-                self._note_if(pace.state[:3] != before[:3], loop, "resume", "", "", author)
-            case StepRun(until_s, author):
-                pace.step(until_s, loop.now)
-                self._note_if(pace.state[:3] != before[:3], loop, "step", "", f"{until_s:g}", author)
-            case SetSpeed(speed, author):
-                pace.set_speed(speed)
-                self._note_if(pace.state.speed != before.speed, loop, "speed", "", f"{speed:g}", author)
-            case Acknowledge(alarm_id, author):
-                self._note_if(self._alarms.acknowledge(alarm_id, author), loop, "acknowledge", alarm_id, "", author)
+    # the commands: author and loop come last, because the caller adds the one and `apply` the other
 
-    def _set_mode(self, loop: Loop, tl: str, mode: OperatorMode, author: str, until_s: float) -> None:
+    def set_modes(self, tls: Sequence[str], mode: OperatorMode, for_s: float, author: str, loop: DecisionLoop) -> None:
+        """Set TLs to a mode. `for_s`: simulated time after which it is policy again; 0: until it is taken back."""
+        until_s = loop.now + for_s if for_s and mode is not OperatorMode.POLICY else math.inf
+        for tl in tls:
+            self._set_mode(loop, tl, mode, author, until_s)
+
+    def pin_model(self, tl: str, version: int | None, author: str, loop: DecisionLoop) -> None:
+        """Ask a TL's own model by number, which has been checked; None: the run's version or fleet again."""
+        current = self.pinned.get(tl)
+        wanted = None if version is None else Pin(version, author)
+        if current == wanted or self._pins is None:
+            return
+        self._pins.pin(tl, version)
+        others = {other: kept for other, kept in self.pinned.items() if other != tl}
+        self.pinned = others if wanted is None else {**others, tl: wanted}
+        self._is_saved = False
+        self.note("pin", tl, "latest" if version is None else str(version), author, loop)
+
+    def pause(self, author: str, loop: DecisionLoop) -> None:
+        self._set_pace(self._pace.pause, "pause", "", author, loop)
+
+    def resume(self, author: str, loop: DecisionLoop) -> None:
+        self._set_pace(self._pace.resume, "resume", "", author, loop)
+
+    def step(self, until_s: float, author: str, loop: DecisionLoop) -> None:
+        """Simulate to a moment and pause there."""
+        self._set_pace(lambda: self._pace.step(until_s, loop.now), "step", f"{until_s:g}", author, loop)
+
+    def set_speed(self, speed: float, author: str, loop: DecisionLoop) -> None:
+        """Simulated seconds per wall second from now on; 0: as fast as possible."""
+        self._set_pace(lambda: self._pace.set_speed(speed), "speed", f"{speed:g}", author, loop)
+
+    def acknowledge(self, alarm_id: str, author: str, loop: DecisionLoop) -> None:
+        if self._alarms.acknowledge(alarm_id, author):
+            self.note("acknowledge", alarm_id, "", author, loop)
+
+    def note(self, action: str, target: str, value: str, author: str, loop: DecisionLoop) -> None:
+        """Log and record what an operator has done."""
+        log.warning("%s: %s at second %g", author, " ".join(filter(None, (action, target, value))), loop.now)
+        loop.note_action(OperatorAction(action, target, value, author))
+        self._state.note(loop.now, action, target, value, author)
+
+    def _set_pace(self, change: Callable[[], None], action: str, value: str, author: str, loop: DecisionLoop) -> None:
+        """Change the pace, and note the command if it changed anything but the lateness."""
+        before = self._pace.state[:3]
+        change()
+        if self._pace.state[:3] != before:
+            self.note(action, "", value, author, loop)
+
+    def _set_mode(self, loop: DecisionLoop, tl: str, mode: OperatorMode, author: str, until_s: float) -> None:
         current = self.modes.get(tl)
         wanted = None if mode is OperatorMode.POLICY else SetMode(mode, author, loop.now, until_s)
         if current == wanted or (current and wanted and current._replace(at_s=0.0) == wanted._replace(at_s=0.0)):
@@ -300,26 +243,6 @@ class CommandQueue:
         self._state.follow(command, loop.now)
         value = mode.value if until_s == math.inf else f"{mode.value} until second {until_s:g}"
         self._state.note(loop.now, "set-mode", tl, value, author)
-
-    def _pin(self, loop: Loop, tl: str, version: int | None, author: str) -> None:
-        current = self.pinned.get(tl)
-        wanted = None if version is None else Pin(version, author)
-        if current == wanted or self._pins is None:
-            return
-        self._pins.pin(tl, version)
-        others = {other: kept for other, kept in self.pinned.items() if other != tl}
-        self.pinned = others if wanted is None else {**others, tl: wanted}
-        self._is_saved = False
-        self._note(loop, "pin", tl, "latest" if version is None else str(version), author)
-
-    def _note_if(self, has_changed: bool, loop: Loop, *command: str) -> None:
-        if has_changed:
-            self._note(loop, *command)
-
-    def _note(self, loop: Loop, action: str, target: str, value: str, author: str) -> None:
-        log.warning("%s: %s at second %g", author, " ".join(filter(None, (action, target, value))), loop.now)
-        loop.note_action(OperatorAction(action, target, value, author))
-        self._state.note(loop.now, action, target, value, author)
 
     def _save(self) -> None:
         """Write the file, if it is older than the modes. The newest modes are read inside the lock, so they are written

@@ -1,4 +1,4 @@
-"""The port of the control API: loopback, or TLS with client certificates."""
+"""The gRPC server of the control API: loopback, or TLS with client certificates."""
 
 import socket
 from concurrent import futures
@@ -8,7 +8,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from city.errors import InputError
 from controller.operator.control_messages import SERVICE
-from controller.operator.control_service import MAX_WATCHERS, ControlService
+from controller.operator.control_rpcs import MAX_WATCHERS, handler
+from controller.operator.service import OperatorService
 from serving.client import Tls
 from serving.client.tls_files import ChangingTls
 
@@ -64,8 +65,8 @@ class ControlServer:
             )
             raise InputError(f"{where}: {remedy}") from None
 
-    def start(self, service: ControlService) -> None:
-        self._server.add_generic_rpc_handlers((service.handler(),))
+    def start(self, service: OperatorService) -> None:
+        self._server.add_generic_rpc_handlers((handler(service),))
         self._server.start()
         self._set_health(health_pb2.HealthCheckResponse.SERVING)
 

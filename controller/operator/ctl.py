@@ -5,7 +5,7 @@ import getpass
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from city.arguments import Parser, host_and_port
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
 from controller.operator.control_client import ControlClient
-from controller.operator.control_messages import METHODS
+from controller.operator.control_messages import METHODS, fields
 from protos import control_pb2 as pb
 from serving.client import Tls
 from serving.client.tls_files import TlsFiles
@@ -29,7 +29,7 @@ DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 CLEAR = "\x1b[H\x1b[J"
 """Moves a terminal's cursor to its begin and clears the rest."""
 RECENT_COMMANDS = 5
-SUMMARIES = {
+COMMANDS: dict[str, str] = {
     "tls": "show every TL: mode, who set it, model, reason",
     "watch": "show the TLs again and again; with --json, a line for each new step",
     "set": "set TLs to policy, hold or fixed",
@@ -42,7 +42,9 @@ SUMMARIES = {
     "alarms": "show the active alarms and what to do; with ALARM, the runbook's section too",
     "ack": "acknowledge an alarm until it ends",
 }
-"""By subcommand."""
+"""By subcommand, its summary."""
+READING = ("tls", "watch", "alarms")
+"""Subcommands that command nothing."""
 
 
 def parser(prog: str) -> Parser:
@@ -52,12 +54,10 @@ def parser(prog: str) -> Parser:
         epilog="Flags that the commands share, such as --address and --json, may stand before COMMAND too.",
     )  # fmt: skip
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for name, summary in SUMMARIES.items():
-        about = summary[0].upper() + summary[1:] + "."
-        command = commands.add_parser(name, help=summary, description=about)
-        if name in _ARGUMENTS:
-            _ARGUMENTS[name](command)
-        _add_common_flags(command, is_command=name not in ("tls", "watch", "alarms"))
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        _add_arguments(command, name)
+        _add_common_flags(command, is_command=name not in READING)
     return parser
 
 
@@ -104,67 +104,34 @@ def _add_common_flags(command: argparse.ArgumentParser, is_command: bool) -> Non
     command.add_argument("--tls-server-name", default="", metavar="NAME", help="name in the controller's certificate")
 
 
-def _tls_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("tls", nargs="*", metavar="TL", help="TLs to show (default: all)")
-
-
-def _watch_arguments(command: argparse.ArgumentParser) -> None:
-    _tls_arguments(command)
-    command.add_argument(
-        "--interval-s", type=float, default=1.0, metavar="S", help="wall time between two updates (default: 1)"
-    )
-
-
-def _set_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "mode", choices=("policy", "hold", "fixed"), help="hold keeps the state, fixed is the signals' own programs"
-    )
-    command.add_argument("tls", nargs="+", metavar="TL", help="TLs, or all")
-    command.add_argument(
-        "--for", dest="for_s", type=_duration, default=0.0, metavar="TIME",
-        help="simulated time such as 90, 90s, 30m or 2h, then policy again (default: until it is taken back)",
-    )  # fmt: skip
-
-
-def _pin_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("tl", metavar="TL")
-    command.add_argument("version", metavar="VERSION", help="model number, or latest")
-
-
-def _step_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "seconds", nargs="?", type=float, default=1.0, metavar="S", help="simulated seconds (default: 1)"
-    )
-
-
-def _speed_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("factor", type=float, metavar="X", help="1 is real time; 0: as fast as possible")
-
-
-def _alarms_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "alarms",
-        nargs="*",
-        metavar="ALARM",
-        help="ids or names of alarms, shown with the runbook's section (default: all, without)",
-    )
-    command.add_argument("--all", action="store_true", help="show ended alarms too")
-
-
-def _ack_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("id", metavar="ALARM", help="id of an active alarm")
-
-
-_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "tls": _tls_arguments,
-    "watch": _watch_arguments,
-    "set": _set_arguments,
-    "pin": _pin_arguments,
-    "step": _step_arguments,
-    "speed": _speed_arguments,
-    "alarms": _alarms_arguments,
-    "ack": _ack_arguments,
-}
+def _add_arguments(command: argparse.ArgumentParser, name: str) -> None:
+    """Add the arguments that a subcommand has for itself."""
+    add = command.add_argument
+    if name in ("tls", "watch"):
+        add("tls", nargs="*", metavar="TL", help="TLs to show (default: all)")
+    match name:
+        case "watch":
+            seconds = "wall time between two updates (default: 1)"
+            add("--interval-s", type=float, default=1.0, metavar="S", help=seconds)
+        case "set":
+            modes = "hold keeps the state, fixed is the signals' own programs"
+            add("mode", choices=("policy", "hold", "fixed"), help=modes)
+            add("tls", nargs="+", metavar="TL", help="TLs, or all")
+            times = "simulated time such as 90, 90s, 30m or 2h, then policy again (default: until it is taken back)"
+            add("--for", dest="for_s", type=_duration, default=0.0, metavar="TIME", help=times)
+        case "pin":
+            add("tl", metavar="TL")
+            add("version", metavar="VERSION", help="model number, or latest")
+        case "step":
+            add("seconds", nargs="?", type=float, default=1.0, metavar="S", help="simulated seconds (default: 1)")
+        case "speed":
+            add("factor", type=float, metavar="X", help="1 is real time; 0: as fast as possible")
+        case "alarms":
+            shown = "ids or names of alarms, shown with the runbook's section (default: all, without)"
+            add("alarms", nargs="*", metavar="ALARM", help=shown)
+            add("--all", action="store_true", help="show ended alarms too")
+        case "ack":
+            add("id", metavar="ALARM", help="id of an active alarm")
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.operator.ctl") -> int:
@@ -178,7 +145,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.operat
             if args.command == "watch":
                 return _watch(client, args)
             answer = _call(client, args)
-        print(_json(answer) if args.json else describe(answer))
+        print(json.dumps(fields(answer)) if args.json else describe(answer))
         if args.command == "alarms" and answer.alarms and not args.json:
             print(
                 _runbook(answer.alarms, text_table.terminal_width())
@@ -269,7 +236,7 @@ def _watch(client: ControlClient, args: argparse.Namespace) -> int:
                 kept = [decision for decision in decisions.decisions if decision.tl in selected]
                 del decisions.decisions[:]
                 decisions.decisions.extend(kept)
-            print(_json(decisions), flush=True)
+            print(json.dumps(fields(decisions)), flush=True)
         else:
             if unread is not None:
                 raise unread
@@ -306,24 +273,6 @@ def _duration(text: str) -> float:
     if not 0 < seconds <= 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 90, 90s, 30m or 2h")
     return seconds
-
-
-def _json(message: Any) -> str:
-    """One line, with every field: a script needs no defaults."""
-    return json.dumps(_fields(message))
-
-
-def _fields(message: Any) -> dict[str, Any]:
-    """The fields of a message by name. (protobuf's own JSON has 64-bit numbers as text.)"""
-    values: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        is_message = field.message_type is not None
-        if field.is_repeated:
-            values[field.name] = [_fields(each) if is_message else each for each in value]
-        else:
-            values[field.name] = _fields(value) if is_message else value
-    return values
 
 
 def describe(answer: Any) -> str:

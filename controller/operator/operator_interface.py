@@ -7,20 +7,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from city.errors import InputError
+from city.network import StreetNetwork
 from controller.alarms import Alarms
 from controller.config import ControllerConfig
+from controller.control_address import ControlAddress
 from controller.decision_step import DecisionLoop
 from controller.operator.command_queue import CommandQueue
 from controller.operator.control_server import ControlServer
-from controller.operator.control_service import ControlService
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes, path_of
-from controller.operator.watchers import Watchers
+from controller.operator.service import OperatorService
 from controller.pace import Pace
 from controller.policies.periodic_thread import PeriodicThread
 from controller.policies.served_policies import ServedPolicies
 from controller.release import Stop
-from controller.sumo.connection import OperatedConnection
+from controller.sumo.connection import OperatedConnection, SumoConnection
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import ControllerMetrics
 from protos import policy_pb2 as pb
@@ -40,7 +42,7 @@ CERTIFICATE_INTERVAL_S = 60.0
 
 
 class OperatorInterface:
-    """Commands, pace, state and control API of one run."""
+    """Commands, pace, state, control API and page of one run."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class OperatorInterface:
         health: Health,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare the interface, and bind the control API's port. Raises InputError.
+        """Prepare the interface, and bind the ports of the control API and the page. Raises InputError.
 
         Args:
             config: of the controller.
@@ -62,57 +64,44 @@ class OperatorInterface:
             metrics, health: of the process.
             clock: wall time in s.
         """
-        self._closing = contextlib.ExitStack()
-        self._health, self._clock, self.alarms, self.policies = health, clock, alarms, policies
+        self._health = health
+        self._clock = clock
+        self._alarms = alarms
         self._keep_alive_interval_s = min(KEEP_ALIVE_INTERVAL_S, config.city.controller.watchdog_s / 4)
-        self.state = RunState(contracts, Watchers())
+        self.state = RunState(contracts, keeps_history=config.page is not None)
+        """A subscriber of the decision events."""
         self.pace = Pace(config.speed)
         metrics.report_pace(lambda: self.pace.state)
         self._server: ControlServer | None = None
-        if config.control is not None:
-            self._server = self._bound(config, metrics)
-        try:
+        self._page: LivePage | None = None
+        with contextlib.ExitStack() as closing:
+            if config.control is not None:
+                self._server = _bound(config.control, metrics, alarms, closing)
             saved = SavedModes(_path(config) if config.control is not None or config.page is not None else None)
-        except BaseException:
-            self._closing.close()
-            raise
-        self._closing.callback(saved.close)
-        self.queue = CommandQueue(self.state, self.pace, alarms, saved, policies)
-        self.page: LivePage | None = None
-        """The live page, once it begins."""
-        self._service = ControlService(
-            self.state, self.queue, self.pace, alarms, policies, config.policy, config.sumo.attach
-        )
-
-    def _bound(self, config: ControllerConfig, metrics: ControllerMetrics) -> ControlServer:
-        assert config.control is not None
-        tls = ChangingTls(config.control.tls) if config.control.tls is not None else None
-        server = ControlServer(config.control.address, tls)
-        self._closing.callback(server.stop)
-        if tls is not None:
-            metrics.report_certificates(lambda: _expiries_s(tls))
-            self.alarms.note_certificates("control", _expiries_s(tls))
-            checking = PeriodicThread(
-                "the check of the control API's certificates",
-                CERTIFICATE_INTERVAL_S,
-                lambda: self.alarms.note_certificates("control", _expiries_s(tls)),
+            closing.callback(saved.close)
+            self.queue = CommandQueue(self.state, self.pace, alarms, saved, policies)
+            self._service = OperatorService(
+                self.state, self.queue, self.pace, alarms, policies, config.policy, config.sumo.attach
             )
-            checking.start()
-            self._closing.callback(checking.stop)
-        return server
+            if config.page is not None:
+                self._page = _page(config, config.page, self._service)
+                closing.callback(self._page.close)
+            self._closing = closing.pop_all()
 
     @property
     def port(self) -> int:
         """Port of the control API; 0 without one."""
         return self._server.port if self._server is not None else 0
 
-    def begin(self, loop: DecisionLoop) -> None:
-        """Apply what operators set before this start, and answer calls from now on."""
+    def begin(self, loop: DecisionLoop, street: StreetNetwork, connection: SumoConnection) -> None:
+        """Apply what operators set before this start, and answer calls and browsers from now on. Raises InputError."""
         self.state.second = loop.now
         self.queue.restore(loop)
         if self._server is not None:
             self._server.start(self._service)
             log.info("the control API listens on port %d", self._server.port)
+        if self._page is not None:
+            self._page.begin(street, connection)
 
     def before_step(self, loop: DecisionLoop, end_s: float, connection: OperatedConnection, stop: Stop) -> float:
         """Apply commands, and wait until the step may begin; return the simulated second at which it ends at the
@@ -124,7 +113,7 @@ class OperatorInterface:
         waited_since_s: float | None = None
         while True:
             self.queue.apply(loop)
-            has_collected = self.page is not None and self.page.collect(connection, loop.now)
+            has_collected = self._page is not None and self._page.collect(connection, loop.now)
             wall_s = self._clock()
             wait_s = self.pace.wait_s(loop.now, wall_s)
             if wait_s <= 0.0 or stop.is_requested():
@@ -138,7 +127,7 @@ class OperatorInterface:
                 kept_alive_s = wall_s
             self.queue.wait(min(wait_s, WAIT_INTERVAL_S, self._keep_alive_interval_s))
         self.pace.begin_step(loop.now, self._clock())
-        self.alarms.note_pace(self.pace.state)
+        self._alarms.note_pace(self.pace.state)
         if waited_since_s is not None or has_collected:
             loop.renew_readings()
         return min(end_s, self.pace.step_end_s(loop.now), self.queue.next_s)
@@ -148,10 +137,39 @@ class OperatorInterface:
         self.queue.close("the controller hands its signals back and ends")
 
     def close(self) -> None:
-        """End the control API; its calls in flight are answered first."""
+        """End the page and the control API; calls in flight are answered first."""
         self.end()
         self.state.watchers.close()
         self._closing.close()
+
+
+def _bound(
+    control: ControlAddress, metrics: ControllerMetrics, alarms: Alarms, closing: contextlib.ExitStack
+) -> ControlServer:
+    """The control API's server, which listens, and its certificates are watched, until `closing` ends."""
+    tls = ChangingTls(control.tls) if control.tls is not None else None
+    server = ControlServer(control.address, tls)
+    closing.callback(server.stop)
+    if tls is not None:
+        metrics.report_certificates(lambda: _expiries_s(tls))
+        alarms.note_certificates("control", _expiries_s(tls))
+        checking = PeriodicThread(
+            "the check of the control API's certificates",
+            CERTIFICATE_INTERVAL_S,
+            lambda: alarms.note_certificates("control", _expiries_s(tls)),
+        )
+        checking.start()
+        closing.callback(checking.stop)
+    return server
+
+
+def _page(config: ControllerConfig, address: tuple[str, int], service: OperatorService) -> "LivePage":
+    """The live page, which listens. Raises InputError."""
+    try:
+        from controller.operator.page.live import LivePage
+    except ImportError as error:
+        raise InputError(f"--page needs {error.name}; install greenserve[page], or leave --page out") from None
+    return LivePage(config, address, service)
 
 
 def _path(config: ControllerConfig) -> Path | None:

@@ -1,106 +1,117 @@
-"""What is known of every TL now: a subscriber that keeps references to the newest decisions, for readers in other
-threads."""
+"""The newest step of a run, and a short history for the page: a subscriber of the decision events.
+
+`add` is called by the thread of the decision loop and keeps references alone; nothing is encoded there. Readers in
+other threads get what is replaced as a whole and never changed, or take the lock.
+"""
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from controller.events import DecisionEvent, OperatorCommand, TlDecision
+import numpy as np
+
+from controller.events import DecisionEvent, OperatorCommand, StepTimes, TlDecision
+from controller.operator.tl_layout import TlLayout
 from controller.operator.watchers import Watchers
+from protos import control_pb2
 from protos import policy_pb2 as pb
 from signals.fallback.control_mode import ControlMode
+from signals.observation import Floats, Readings
 from signals.policy import Answer
 from signals.safety.conflicts import EXPLANATIONS
 from signals.safety.signal_safety import Override
 
 MAX_COMMANDS = 100
 """Applied commands that are kept."""
+HISTORY_S = 600.0
+"""Simulated time for which steps are kept."""
+MAX_KEPT = 60_000
+"""Decisions and shown states that are kept, of all TLs together: a city of 1,000 signals has about one minute of
+them."""
+MAX_TIMES = 256
+"""Steps of which latencies are shown."""
 
 
-class AppliedCommand(NamedTuple):
-    """A command that was applied."""
+class KeptStep(NamedTuple):
+    """A decision event as it is kept: without what the next reading changes."""
 
     number: int
-    at_s: float
-    action: str
-    target: str
-    value: str
-    author: str
+    """0 for the first event; -1: there was none yet."""
+    event: DecisionEvent
+    """In a history without its readings."""
+    states: tuple[str, ...]
+    """By signal, the newest state that was shown; empty before the first step."""
+    modes: bytes
+    """By TL, the value of its ControlMode after the decisions."""
+    halting: Floats
+    """float64 [lanes], of the readings; of an older step if no TL was due, and empty without a history."""
+
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.event.decisions) + sum(len(shown.states) for shown in self.event.shown)
 
 
-class TlSnapshot(NamedTuple):
-    """A TL as a reader sees it."""
-
-    tl: str
-    mode: ControlMode
-    since_s: float
-    """Simulated second of the last change of the mode."""
-    signals: tuple[str, ...]
-    shown: tuple[str, ...]
-    """Empty before the first step."""
-    reason: str
-    """Why the newest decision was not followed as it was; "": it was."""
-    decided_s: float
-    """0 before the first decision."""
-    model: str
-    version: int
-
-
-class NewestStep(NamedTuple):
-    """The newest step with decisions."""
-
-    at_s: float
-    decisions: tuple[TlDecision, ...]
+_NO_READINGS = Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0))
+_NO_EVENT = DecisionEvent(-1, 0.0, 0.0, _NO_READINGS, (), (), (), (), {}, (), None)
 
 
 class RunState:
-    """The newest decision, mode and shown state of every TL; notifies the watchers of each step and command."""
+    """The newest step, and every TL's newest decision, mode and shown state; notifies the watchers of each step and
+    command."""
 
-    def __init__(self, contracts: Sequence[pb.PolicyContract], watchers: Watchers, begin_s: float = 0.0) -> None:
-        """`contracts`: of the controlled TLs; their signals in this order are those of the events."""
-        self.watchers = watchers
+    def __init__(self, contracts: Sequence[pb.PolicyContract], keeps_history: bool = False) -> None:
+        """`contracts`: of the controlled TLs. `keeps_history`: whether a page will show steps and queues."""
+        self.watchers = Watchers()
+        self.layout = TlLayout(contracts)
+        self._keeps_history = keeps_history
         self._lock = threading.Lock()
-        self._signals = {contract.tl: tuple(contract.signal_ids) for contract in contracts}
-        self._tl_of = {signal: tl for tl, signals in self._signals.items() for signal in signals}
-        places, first = {}, 0
-        for tl, signals in self._signals.items():
-            places[tl] = slice(first, first := first + len(signals))
-        self._places = places
-        self._modes: dict[str, tuple[ControlMode, float]] = dict.fromkeys(self._signals, (ControlMode.POLICY, begin_s))
-        self._decisions: dict[str, tuple[TlDecision, float]] = {}
+        tls = self.layout.contracts
+        self._modes = bytearray([ControlMode.POLICY.value] * len(tls))
+        self._since_s = dict.fromkeys(tls, 0.0)
+        self._decided: dict[str, tuple[TlDecision, float]] = {}
         self._overrides: dict[str, Override] = {}
         """By TL, the newest override since its newest decision."""
-        self._shown: tuple[str, ...] = ()
-        self.newest = NewestStep(begin_s, ())
-        """Replaced, never changed."""
-        self.second = begin_s
-        self._commands: deque[AppliedCommand] = deque(maxlen=MAX_COMMANDS)
-        self._number = 0
+        self.newest = KeptStep(-1, _NO_EVENT, (), bytes(self._modes), np.zeros(0))
+        self.newest_decided = self.newest
+        """The newest step with decisions. Both are replaced, never changed."""
+        self.second = 0.0
+        self.decisions = self.missing = 0
+        """Counts of the run so far; decisions without those that were missing."""
+        self.durations: deque[tuple[float, int, StepTimes]] = deque(maxlen=MAX_TIMES)
+        """(time.monotonic, decisions, wall times) of the newest steps with decisions."""
+        self._history: deque[KeptStep] = deque()
+        self._weight = 0
+        self._commands: deque[control_pb2.Command] = deque(maxlen=MAX_COMMANDS)
+        self._command_number = 0
 
     @property
     def tls(self) -> Sequence[str]:
-        return list(self._signals)
-
-    @property
-    def tl_of_signal(self) -> Mapping[str, str]:
-        return self._tl_of
+        return list(self.layout.contracts)
 
     def add(self, event: DecisionEvent) -> None:
+        missing = 0
         with self._lock:
             self.second = max(self.second, event.at_s)
-            if event.shown:
-                self._shown = event.shown[-1].states
+            for command in event.commands:
+                self._set_mode(command.tl, command.mode, event.at_s)
             for decision in event.decisions:
-                self._decisions[decision.tl] = decision, event.at_s
+                self._decided[decision.tl] = decision, event.at_s
                 self._overrides.pop(decision.tl, None)
-                if decision.mode is not self._modes[decision.tl][0]:
-                    self._modes[decision.tl] = decision.mode, event.at_s
+                if decision.failure:
+                    missing += 1
+                # without a call for each of a thousand TLs: few change their mode
+                if decision.mode is not decision.mode_before:
+                    self._set_mode(decision.tl, decision.mode, event.at_s)
             for sent in event.sent:
                 for override in sent.overrides:
-                    self._overrides[self._tl_of[override.signal]] = override
-            if event.decisions:
-                self.newest = NewestStep(event.at_s, event.decisions)
+                    self._overrides[self.layout.tl_of_signal[override.signal]] = override
+            self._keep(event)
+        if event.times is not None:
+            self.missing += missing
+            self.decisions += len(event.decisions) - missing
+            self.durations.append((event.monotonic_s, len(event.decisions), event.times))
         self.watchers.notify()
 
     def close(self) -> None:
@@ -109,36 +120,72 @@ class RunState:
     def follow(self, command: OperatorCommand, now: float) -> None:
         """Take a mode that an operator has set, before the event of its step."""
         with self._lock:
-            if command.mode is not self._modes[command.tl][0]:
-                self._modes[command.tl] = command.mode, now
+            self._set_mode(command.tl, command.mode, now)
 
-    def note(self, at_s: float, action: str, target: str, value: str, author: str) -> AppliedCommand:
+    def note(self, at_s: float, action: str, target: str, value: str, author: str) -> None:
         """Keep a command that was applied, and notify the watchers."""
         with self._lock:
-            self._number += 1
-            command = AppliedCommand(self._number, at_s, action, target, value, author)
-            self._commands.append(command)
+            self._command_number += 1
+            self._commands.append(
+                control_pb2.Command(
+                    number=self._command_number, at_s=at_s, action=action, target=target, value=value, author=author
+                )
+            )
         self.watchers.notify()
-        return command
 
-    def commands(self, count: int = MAX_COMMANDS) -> list[AppliedCommand]:
+    def commands(self, count: int = MAX_COMMANDS) -> list[control_pb2.Command]:
         """The newest commands, the newest last."""
         with self._lock:
             return list(self._commands)[-count:]
 
-    def states(self, tls: Sequence[str]) -> list[TlSnapshot]:
-        """The states of TLs, in their order."""
+    def state(self, tl: str) -> control_pb2.TlState:
+        """A TL's control mode, newest decision and shown state."""
+        layout = self.layout
         with self._lock:
-            return [self._state(tl) for tl in tls]
-
-    def _state(self, tl: str) -> TlSnapshot:
-        mode, since_s = self._modes[tl]
-        decision, decided_s = self._decisions.get(tl, (None, 0.0))
+            decision, decided_s = self._decided.get(tl, (None, 0.0))
+            override = self._overrides.get(tl)
+            mode, since_s = ControlMode(self._modes[layout.index[tl]]), self._since_s[tl]
         answer = decision.answer if decision is not None and isinstance(decision.answer, Answer) else None
         reason = decision.failure if decision is not None else ""
-        if not reason and (override := self._overrides.get(tl)):
+        if override is not None and not reason:
             reason = f"{override.signal}: {EXPLANATIONS[override.reason]}"
-        return TlSnapshot(
-            tl, mode, since_s, self._signals[tl], self._shown[self._places[tl]], reason, decided_s,
-            answer.model if answer else "", answer.version if answer else 0,
-        )  # fmt: skip
+        return control_pb2.TlState(
+            tl=tl,
+            mode=mode.name.lower(),
+            since_s=since_s,
+            signals=layout.contracts[tl].signal_ids,
+            shown=self.newest.states[layout.places[tl]],
+            reason=reason,
+            decided_s=decided_s,
+            model=answer.model if answer is not None else "",
+            version=answer.version if answer is not None else 0,
+        )
+
+    def since(self, number: int) -> list[KeptStep]:
+        """The kept steps after a number, in order."""
+        # copying a deque is one step to other threads: the decision loop does not wait for a lock here
+        return [step for step in self._history.copy() if step.number > number]
+
+    def _set_mode(self, tl: str, mode: ControlMode, at_s: float) -> None:
+        index = self.layout.index[tl]
+        if self._modes[index] != mode.value:
+            self._modes[index] = mode.value
+            self._since_s[tl] = at_s
+
+    def _keep(self, event: DecisionEvent) -> None:
+        before, halting = self.newest, self.newest.halting
+        modes = before.modes if before.modes == self._modes else bytes(self._modes)
+        states = event.shown[-1].states if event.shown else before.states
+        if self._keeps_history:
+            halting = event.readings.halting.copy() if event.decisions else halting
+            event = replace(event, readings=_NO_READINGS, state=None, detector_changes=())
+        step = KeptStep(before.number + 1, event, states, modes, halting)
+        self.newest = step
+        if event.decisions:
+            self.newest_decided = step
+        if self._keeps_history:
+            self._history.append(step)
+            self._weight += step.weight
+            begin_s = event.at_s - HISTORY_S
+            while len(self._history) > 1 and (self._weight > MAX_KEPT or self._history[0].event.at_s < begin_s):
+                self._weight -= self._history.popleft().weight

@@ -47,7 +47,7 @@ class Pin(NamedTuple):
 
 @dataclass(frozen=True)
 class Saved:
-    """What the file holds, by TL."""
+    """The content of the file, by TL."""
 
     modes: Mapping[str, SetMode]
     pins: Mapping[str, Pin]

@@ -1,7 +1,8 @@
-"""Wakes the threads that wait for the newest step. Nothing is queued: a slow reader skips steps."""
+"""Wakes what waits for the newest step. Nothing is queued: a slow reader skips steps."""
 
 import threading
 import time
+from collections.abc import Callable
 
 
 class Watchers:
@@ -9,36 +10,32 @@ class Watchers:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._sequence = 0
-        self._is_closed = False
-
-    @property
-    def sequence(self) -> int:
-        return self._sequence
-
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
+        self.sequence = 0
+        self.is_closed = False
+        self.wake_page: Callable[[], None] = lambda: None
+        """Called at each change, by the thread that makes it: the page's loop does not wait on a condition."""
 
     def notify(self) -> None:
         """Count a change and wake all that wait."""
         with self._changed:
-            self._sequence += 1
+            self.sequence += 1
             self._changed.notify_all()
+        self.wake_page()
 
     def wait_after(self, sequence: int, timeout_s: float) -> int:
         """Wait until the sequence is higher, this is closed or the time is over; return the sequence."""
         end_s = time.monotonic() + timeout_s
         with self._changed:
-            while self._sequence <= sequence and not self._is_closed:
+            while self.sequence <= sequence and not self.is_closed:
                 remaining_s = end_s - time.monotonic()
                 if remaining_s <= 0:
                     break
                 self._changed.wait(remaining_s)
-            return self._sequence
+            return self.sequence
 
     def close(self) -> None:
         """Wake all that wait, for the last time."""
         with self._changed:
-            self._is_closed = True
+            self.is_closed = True
             self._changed.notify_all()
+        self.wake_page()

@@ -4,27 +4,34 @@ Parts of messages are dicts: protobuf fills a message from a dict in its place, 
 put into another one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 
-from controller.events import DecisionEvent, Sent, TlDecision
+from controller.events import DecisionEvent, TlDecision, TlStates
 from controller.recording.run_start import RunStart
 from controller.sumo.tracked_detectors import DetectorChange
+from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode
-from signals.observation import MAX_CACHED_BATCHES, Readings, Rows
+from signals.observation import MAX_CACHED_BATCHES, Readings
 from signals.policy import Answer
 from signals.safety.conflicts import OverrideReason
-from signals.safety.signal_safety import PermittedState, SignalCommand
+from signals.safety.signal_safety import Override, PermittedState, SignalCommand
+
+S = TypeVar("S", SignalCommand, Override)
 
 MODES: Mapping[ControlMode, Any] = {mode: record.TlStep.ControlMode.Value(mode.name) for mode in ControlMode}
+"""By mode, the record's value."""
+MODE_OF: Mapping[int, ControlMode] = {value: mode for mode, value in MODES.items()}
 REASONS: Mapping[OverrideReason, Any] = {
     reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason
 }
+"""By reason, the record's value."""
 
 
 def snapshot(event: DecisionEvent) -> DecisionEvent:
@@ -47,10 +54,8 @@ class Encoder:
         self._outflow_rows = [self._lanes.row[lane] for lane in self._lanes.outflow_lanes]
         self._modes: dict[str, ControlMode] = dict.fromkeys(self._index, ControlMode.POLICY)
         if state is not None:
-            modes = {value: mode for mode, value in MODES.items()}
-            self._modes = {tl: modes[saved.mode] for tl, saved in zip(self._index, state.tls, strict=True)}
-        self._rows: dict[tuple[str, ...], slice | Rows] = {}
-        """By TLs, the rows of their lanes in the readings."""
+            self._modes = {tl: MODE_OF[saved.mode] for tl, saved in zip(self._index, state.tls, strict=True)}
+        self._rows_of = lru_cache(MAX_CACHED_BATCHES)(self._lanes.rows_of)
 
     def encode(self, event: DecisionEvent) -> tuple[record.Step, dict[str, record.TlStep]]:
         """The message of a step, and by TL those of the TLs that were due or needed commands."""
@@ -93,23 +98,17 @@ class Encoder:
         # a TL's states at each second, without a search in the others'
         states: dict[str, list[dict[str, Any]]] = {tl: [] for tl in decisions}
         for sent in event.sent:
-            commands, overrides = self._by_tl(sent)
-            for tl, requested, permitted in sent.states:
-                states.setdefault(tl, []).append(
-                    dict(
-                        at_s=sent.at_s,
-                        requested=requested,
-                        permitted=permitted,
-                        commands=commands.get(tl, ()),
-                        overrides=overrides.get(tl, ()),
-                    )
-                )
+            commands = self._by_tl(sent.commands)
+            overrides = self._by_tl(sent.overrides)
+            for each in sent.states:
+                encoded = _states(sent.at_s, each, commands.get(each.tl, ()), overrides.get(each.tl, ()))
+                states.setdefault(each.tl, []).append(encoded)
         for tl in states:
-            yield tl, self._tl_step(event, tl, decisions.get(tl), states[tl])
+            yield tl, _tl_step(event, self._modes[tl], decisions.get(tl), states[tl])
 
     def readings(self, tls: tuple[str, ...], readings: Readings) -> dict[str, Any]:
         """The message of the readings for these TLs, in its parts."""
-        rows, by_vehicle = self._rows_of(tls), readings.by_vehicle
+        (_, rows), by_vehicle = self._rows_of(tls), readings.by_vehicle
         return dict(
             vehicles=readings.vehicles[rows].astype(np.uint32).tolist(),
             halting=readings.halting[rows].astype(np.uint32).tolist(),
@@ -121,37 +120,56 @@ class Encoder:
             waiting_s=by_vehicle.waiting_s.tolist(),
         )
 
-    def _rows_of(self, tls: tuple[str, ...]) -> slice | Rows:
-        if tls not in self._rows:
-            if len(self._rows) > MAX_CACHED_BATCHES:
-                self._rows.clear()
-            _, self._rows[tls] = self._lanes.rows_of(tls)
-        return self._rows[tls]
+    def _by_tl(self, of_signals: Iterable[S]) -> dict[str, list[S]]:
+        """Commands or overrides by TL."""
+        found: dict[str, list[S]] = {}
+        for each in of_signals:
+            found.setdefault(self._tl_of[each.signal], []).append(each)
+        return found
 
-    def _by_tl(self, sent: Sent) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[dict[str, Any]]]]:
-        """Commands and overrides by TL."""
-        commands: dict[str, list[dict[str, Any]]] = {}
-        for command in sent.commands:
-            commands.setdefault(self._tl_of[command.signal], []).append(_command(command))
-        overrides: dict[str, list[dict[str, Any]]] = {}
-        for o in sent.overrides:
-            override = dict(signal=o.signal, reason=REASONS[o.reason], requested=o.requested, permitted=o.permitted)
-            overrides.setdefault(self._tl_of[o.signal], []).append(override)
-        return commands, overrides
 
-    def _tl_step(
-        self, event: DecisionEvent, tl: str, decision: TlDecision | None, states: Sequence[Mapping[str, Any]]
-    ) -> record.TlStep:
-        return record.TlStep(
-            number=event.number,
-            at_s=event.at_s,
-            mode=MODES[self._modes[tl]],
-            override=next(
-                (override["reason"] for each in states for override in each["overrides"]), record.TlStep.NONE
-            ),
-            decision=_decision(decision) if decision is not None else None,
-            states=states,
-        )
+def encode_tl_step(event: DecisionEvent, contract: pb.PolicyContract, mode: ControlMode) -> record.TlStep | None:
+    """One TL's message of a step; None if it was neither due nor needed commands. `mode`: after the step."""
+    signals = set(contract.signal_ids)
+    states = []
+    for sent in event.sent:
+        for each in sent.states:
+            if each.tl == contract.tl:
+                commands = [command for command in sent.commands if command.signal in signals]
+                overrides = [override for override in sent.overrides if override.signal in signals]
+                states.append(_states(sent.at_s, each, commands, overrides))
+    decision = next((each for each in event.decisions if each.tl == contract.tl), None)
+    return _tl_step(event, mode, decision, states) if decision is not None or states else None
+
+
+def _tl_step(
+    event: DecisionEvent, mode: ControlMode, decision: TlDecision | None, states: Sequence[Mapping[str, Any]]
+) -> record.TlStep:
+    reasons = (override["reason"] for each in states for override in each["overrides"])
+    return record.TlStep(
+        number=event.number,
+        at_s=event.at_s,
+        mode=MODES[mode],
+        override=next(reasons, record.TlStep.NONE),
+        decision=_decision(decision) if decision is not None else None,
+        states=states,
+    )
+
+
+def _states(
+    at_s: float, states: TlStates, commands: Iterable[SignalCommand], overrides: Iterable[Override]
+) -> dict[str, Any]:
+    """A TL's states at one second, with the commands and overrides of its signals."""
+    return dict(
+        at_s=at_s,
+        requested=states.requested,
+        permitted=states.permitted,
+        commands=[_command(command) for command in commands],
+        overrides=[
+            dict(signal=o.signal, reason=REASONS[o.reason], requested=o.requested, permitted=o.permitted)
+            for o in overrides
+        ],
+    )
 
 
 def _detectors(changes: Sequence[DetectorChange]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from typing import IO, NamedTuple
 
 from controller.events import DecisionEvent
-from controller.recording import run_start
+from controller.recording import loop_state, run_start
 from controller.recording.messages import Encoder, snapshot
 from controller.recording.record_folder import RecordFolder, file_name, is_in_place
 from controller.recording.record_writer import NS, RecordWriter, gzipped
@@ -132,11 +132,11 @@ class Recorder:
         self._hour = self._hour or hour
         # a complete file stays complete until the thread has begun the next one
         is_complete = self._files.is_complete and self._states < self._files.number
-        if event.save_state is None or (hour == self._hour and not is_complete):
+        if event.state is None or (hour == self._hour and not is_complete):
             return None
         self._hour = hour
         self._states += 1
-        return event.save_state()
+        return LoopState(**loop_state.values(event.state()))
 
     def close(self) -> None:
         """Write what is queued and finish the file, within CLOSE_TIMEOUT_S."""

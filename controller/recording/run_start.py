@@ -10,7 +10,7 @@ from typing import Any
 
 from city import config as city_config
 from city import network
-from city.network import Phase, Program, StreetNetwork
+from city.network import Program, ProgramPhase, StreetNetwork
 from city.version import VERSION
 from controller.assembly import LanesToRead, Start, lanes_to_read
 from controller.recording.detectors import Detector
@@ -150,7 +150,7 @@ def _decode_signal(signal: record.RunningSignal) -> RunningSignal:
             program.id,
             program.type,
             program.offset_s,
-            tuple(Phase(p.state, p.duration_s, p.min_s, p.max_s) for p in program.phases),
+            tuple(ProgramPhase(p.state, p.duration_s, p.min_s, p.max_s) for p in program.phases),
         )
         for program in signal.programs
     }

@@ -1,6 +1,6 @@
-"""What a record has of a TL's decision step, as a sentence: what it saw, what it chose, what was permitted, and why
-not."""
+"""A TL's decision step as a sentence: what it saw, what it chose, what was permitted, and why not."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,8 @@ MAX_CHANGES = 6
 """States that a sentence names for a signal."""
 MIN_SHARE = 0.005
 """A smaller share of a lane's capacity is shown as empty."""
-_SHARES = ("queue", "density")
+_SHARES = {"queue": "queues", "density": "densities"}
+"""By kind of feature, a share of a lane's capacity, its name in a sentence."""
 _RELATIVE = ("density", "volume", "volume_per_density")
 """Features of the dialect sappo, relative to the TL's fullest lane."""
 _COUNTS = ("vehicles_near", "vehicles_middle", "vehicles_far")
@@ -79,6 +80,12 @@ def reason_name(value: int) -> str:
     return _enum_name(record.TlStep.OverrideReason, value)
 
 
+def explanation(reason: int) -> str:
+    """Why a request was not permitted, by the record's value of its reason."""
+    name = reason_name(reason)
+    return EXPLANATIONS[OverrideReason(name)] if name in list(OverrideReason) else f"reason {name}"
+
+
 def _enum_name(kind: Any, value: int) -> str:
     named = kind.DESCRIPTOR.values_by_number.get(value)
     return str(named.name).lower() if named is not None else str(value)
@@ -104,39 +111,38 @@ def _seen(contract: pb.PolicyContract, decision: record.Decision) -> str:
 def _lanes(values: Mapping[str, Mapping[str, float]], normalisation: str) -> str:
     """The lanes with the most on them. `values`: by kind of feature and lane."""
     if "vehicles_near" in values:
-        counts = {lane: sum(values[kind].get(lane, 0.0) for kind in _COUNTS) for lane in values["vehicles_near"]}
-        halting, waits = values.get("halting", {}), values.get("longest_wait", {})
-
-        def vehicles(lane: str) -> str:
-            halt = (
-                f" ({halting.get(lane, 0):.3g} halting, longest wait {waits.get(lane, 0):.3g} s)"
-                if halting.get(lane)
-                else ""
-            )
-            return f"{lane} {counts[lane]:.3g}{halt}"
-
-        return _most("vehicles", {lane: count for lane, count in counts.items() if count > 0}, vehicles)
+        return _vehicles(values)
     if normalisation == "block-maximum":
         kind = next((kind for kind in _RELATIVE if kind in values), "")
-        relative = {lane: value for lane, value in values.get(kind, {}).items() if value > MIN_SHARE}
         name = f"{kind.replace('_', ' ')} relative to the fullest lane"
-        return _most(name, relative, lambda lane: f"{lane} {relative[lane]:.2g}")
-    kind = next((kind for kind in _SHARES if kind in values), "")
-    if kind:
-        name = {"queue": "queues", "density": "densities"}[kind]
-        shares = {lane: value for lane, value in values[kind].items() if value > MIN_SHARE}
-        return _most(name, shares, lambda lane: f"{lane} {shares[lane]:.0%}")
+        return _most(name, values.get(kind, {}), lambda lane, value: f"{lane} {value:.2g}", MIN_SHARE)
+    for kind, name in _SHARES.items():
+        if kind in values:
+            return _most(name, values[kind], lambda lane, value: f"{lane} {value:.0%}", MIN_SHARE)
     # a dialect of the user's own
     pairs = {f"{kind} of {lane}": value for kind, lanes in values.items() for lane, value in lanes.items() if value}
-    return _most("features", pairs, lambda name: f"{name} {pairs[name]:.3g}")
+    return _most("features", pairs, lambda feature, value: f"{feature} {value:.3g}", -math.inf)
 
 
-def _most(name: str, values: Mapping[str, float], text: Callable[[str], str]) -> str:
-    """The largest values. `text`: of a key."""
-    if not values:
+def _vehicles(values: Mapping[str, Mapping[str, float]]) -> str:
+    """The vehicles on the fullest lanes, and how many of them halt."""
+    counts = {lane: sum(values[kind].get(lane, 0.0) for kind in _COUNTS) for lane in values["vehicles_near"]}
+    halting, waits = values.get("halting", {}), values.get("longest_wait", {})
+
+    def text(lane: str, count: float) -> str:
+        halt = f"{halting.get(lane, 0):.3g} halting, longest wait {waits.get(lane, 0):.3g} s"
+        return f"{lane} {count:.3g} ({halt})" if halting.get(lane) else f"{lane} {count:.3g}"
+
+    return _most("vehicles", counts, text, 0.0)
+
+
+def _most(name: str, values: Mapping[str, float], text: Callable[[str, float], str], above: float) -> str:
+    """The largest of the values above a bound. `text`: of a key and its value."""
+    shown = {key: value for key, value in values.items() if not value <= above}  # NaN is shown, too
+    if not shown:
         return f"no {name}"
-    largest = sorted(values, key=lambda key: -values[key])
-    return f"{name} {listed([text(key) for key in largest], MAX_LANES)}"
+    largest = sorted(shown, key=lambda key: -shown[key])
+    return f"{name} {listed([text(key, shown[key]) for key in largest], MAX_LANES)}"
 
 
 def _phase(contract: pb.PolicyContract, signal: int, index: int) -> str:
@@ -156,7 +162,7 @@ def _phase(contract: pb.PolicyContract, signal: int, index: int) -> str:
 
 
 def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str) -> str:
-    """What the policy answered, and whether it counts."""
+    """The policy's answer, and if it counts."""
     decision = step.decision
     if _is_drivers(decision):
         return f"{driver or 'another driver than the policy'} decided"
@@ -176,7 +182,7 @@ def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str) -> st
 
 
 def _is_drivers(decision: record.Decision) -> bool:
-    """Whether a driver decided in the place of the policies, so that a missing answer is no failure."""
+    """True if a driver decided in the place of the policies, so that a missing answer is no failure."""
     return bool(decision.error) and not decision.failure
 
 
@@ -221,7 +227,7 @@ def _scores(contract: pb.PolicyContract, decision: record.Decision, index: int) 
 
 
 def _states(contract: pb.PolicyContract, step: record.TlStep) -> list[str]:
-    """What was permitted, second by second, which commands went out, and why a request was not permitted."""
+    """The permitted states second by second, the commands that went out, and why a request was not permitted."""
     changes: dict[str, list[str]] = {}
     last: dict[str, str] = {}
     handed: dict[str, None] = {}
@@ -244,7 +250,7 @@ def _states(contract: pb.PolicyContract, step: record.TlStep) -> list[str]:
     texts = [f"permitted {', '.join(parts)}"] if parts else []
     for (signal, requested), why in reasons.items():
         of = f" of {signal}" if named else ""
-        texts.append(f"not {requested}{of}: {', '.join(_why(reason) for reason in why)}")
+        texts.append(f"not {requested}{of}: {', '.join(explanation(reason) for reason in why)}")
     return [*texts, *handed]
 
 
@@ -253,8 +259,3 @@ def _listed_changes(signal: str, states: Sequence[str]) -> str:
         f" and {len(states) - MAX_CHANGES} more" if len(states) > MAX_CHANGES else ""
     )
     return f"{signal} {text}".strip()
-
-
-def _why(reason: int) -> str:
-    name = reason_name(reason)
-    return EXPLANATIONS[OverrideReason(name)] if name in list(OverrideReason) else f"reason {name}"

@@ -9,7 +9,7 @@ import numpy as np
 from city import names
 from city.config import City
 from city.errors import InputError
-from city.network import OFF, OFF_PROGRAM, SEQUENTIAL_TYPES, Phase, Program, SignalNetwork, StreetNetwork
+from city.network import OFF, OFF_PROGRAM, SEQUENTIAL_TYPES, Program, ProgramPhase, SignalNetwork, StreetNetwork
 from controller.sumo.connection import ONLINE, OWNER_KEY
 from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
@@ -57,7 +57,7 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
         offsets_s = {program.id: program.offset_s for program in street.signals[signal].programs}
         programs = {}
         for logic in api.trafficlight.getAllProgramLogics(signal):
-            phases = tuple(Phase(p.state, p.duration, p.minDur, p.maxDur) for p in logic.phases)
+            phases = tuple(ProgramPhase(p.state, p.duration, p.minDur, p.maxDur) for p in logic.phases)
             kind = _PROGRAM_TYPES.get(int(logic.type), str(logic.type))
             programs[logic.programID] = Program(logic.programID, kind, offsets_s.get(logic.programID, 0), phases)
         program = api.trafficlight.getProgram(signal)

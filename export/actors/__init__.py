@@ -66,7 +66,7 @@ class Actor:
     def weights(self) -> tuple[Weight, ...]:
         """Every variable, in order of its name."""
         weights = [
-            Weight(weight_name(k, part), step.stored_name(part), values)
+            Weight(weight_name(k, part), ", ".join(step.stored_names(part)), values)
             for k, step in enumerate(self.steps)
             for part, values in step.weights.items()
         ]

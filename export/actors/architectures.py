@@ -8,7 +8,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,17 @@ from city.errors import InputError
 from export.actors import Actor
 from export.actors.activations import ACTIVATIONS
 from export.actors.rounding import permitted_difference, rounding
-from export.actors.steps import Activation, BatchNorm, Branch, Clip, Dense, Join, SizeMismatch, Step, check_sizes
+from export.actors.steps import (
+    Activation,
+    BatchNorm,
+    Branch,
+    Clip,
+    Dense,
+    Join,
+    SizeMismatch,
+    Step,
+    check_sizes,
+)
 
 OUTPUT_ACTIVATIONS = ("tanh", "linear", "sigmoid")
 CLIP = "clip"
@@ -26,9 +35,11 @@ CLIP = "clip"
 MATCH_TOLERANCES = {1.0: 1e-5, 10.0: 1e-4, 100.0: 1e-3, 1000.0: 1e-2}
 """Tolerance between equal actions by the scale of observations: float32 has seven digits."""
 RELATIVE_TOLERANCE = 1e-5
-"""The same relative to the scale of the actions, or of the logits before a tanh or softmax."""
+"""Tolerance relative to the scale of the actions, or of the logits before a tanh or softmax."""
 MAX_BOUNDED_DIFFERENCE = 1e-2
 """Limit for differences of probabilities, and of actions after a tanh, whatever the scale of the logits."""
+BATCH_NORM_EPSILON = 1e-5
+"""Default of the sappo dialect's trainer; weights files do not contain it."""
 MAX_ORDERS = 5040
 """Orders of groups to try: 7!."""
 
@@ -48,8 +59,14 @@ class Layers:
     sequence: str = ""
     """Groups of one sequence, such as fc1 and fc2, are called in their order. Empty without a sequence."""
 
+    @property
+    def variables(self) -> list[str]:
+        """Names of the layers' variables in the checkpoint."""
+        stored_as = [layer.stored_as for layer in self.dense] + [norm.stored_as for norm in self.norms]
+        return [name for names in stored_as for name in names.values()]
+
     def joined(self, groups: Sequence["Layers"]) -> "Layers":
-        """The same layers with their groups in this order."""
+        """These layers with their groups in an order."""
         dense = tuple(layer for group in groups for layer in group.dense)
         norms = tuple(norm for group in groups for norm in group.norms)
         return Layers(dense, norms, self.unread)
@@ -69,7 +86,7 @@ class ArchitectureHints:
     hidden_sizes: tuple[int, ...] | None = None
     """Units of the hidden layers, from the file name (netSz) or city.toml."""
     epsilon: float | None = None
-    """Epsilon of batch norms. Without it, 1e-5, the default of the sappo dialect's trainer."""
+    """Epsilon of batch norms. Without it, BATCH_NORM_EPSILON."""
     layer_order: tuple[str, ...] | None = None
     """Names of the actor's layers, in call order."""
 
@@ -82,40 +99,36 @@ class ArchitectureHints:
         return self.output_activation or "tanh"
 
 
-def build(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bool) -> Actor:
+def build(layers: Layers, hints: ArchitectureHints, categorical: bool) -> Actor:
     """The actor that the layers form. Raises InputError if they do not form one."""
-    if hints.layer_order and sorted(hints.layer_order) != sorted(group.name for group in layers.groups):
-        layers = _select(where, layers, hints.layer_order)
-    elif layers.groups:
-        layers = _in_order(where, layers, hints, categorical)
-    name = hints.architecture or recognise(where, layers, hints)
+    return _assemble(_in_order(layers, hints, categorical), hints, categorical)
+
+
+def _assemble(layers: Layers, hints: ArchitectureHints, categorical: bool) -> Actor:
+    """The actor that layers form in their order. Raises InputError if they do not form one."""
+    name = hints.architecture or recognise(layers, hints)
     if name not in BUILDERS:
         raise InputError(
-            f"{where}: actor {name!r} (--actor, or [tl.NAME] actor) is not one of {', '.join(BUILDERS)} or "
-            "MODULE:FUNCTION"
+            f"actor {name!r} (--actor, or [tl.NAME] actor) is not one of {', '.join(BUILDERS)} or MODULE:FUNCTION"
         )
     for key, kind, kinds in (
         ("hidden_activation", hints.hidden, ACTIVATIONS),
         ("output_activation", hints.output, (*ACTIVATIONS, CLIP)),
     ):
         if kind not in kinds:
-            raise InputError(
-                f"{where}: {key} {kind!r} is not one of {', '.join(kinds)}; correct it in [tl.NAME] of city.toml"
-            )
-    steps = BUILDERS[name](where, layers, hints)
+            raise InputError(f"{key} {kind!r} is not one of {', '.join(kinds)}; correct it in [tl.NAME] of city.toml")
+    steps = BUILDERS[name](layers, hints)
     try:
         check_sizes(steps)
     except SizeMismatch as error:
-        raise InputError(f"{where}: {error}: a layer between them is missing, or this is not a {name}") from None
-    _check_sizes(where, name, layers, hints)
-    head: list[Step] = (
-        [] if categorical else [Clip((-1.0,), (1.0,)) if hints.output == CLIP else Activation(hints.output)]
-    )
-    return Actor(name, (*steps, *head), layers.unread)
+        raise InputError(f"{error}: a layer between them is missing, or this is not a {name}") from None
+    _check_hidden_sizes(name, layers, hints)
+    if not categorical:
+        steps.append(Clip((-1.0,), (1.0,)) if hints.output == CLIP else Activation(hints.output))
+    return Actor(name, tuple(steps), layers.unread)
 
 
 def find_equivalent_actor(
-    where: Path,
     layers: Layers,
     hints: ArchitectureHints,
     reference_model: Callable[[NDArray[np.float32], bool], NDArray[Any]],
@@ -128,13 +141,18 @@ def find_equivalent_actor(
     turn, the hinted ones first.
 
     Args:
-        where: the checkpoint, for messages.
         layers: the checkpoint's layers.
         hints: settings of the architecture.
         reference_model: [n, inputs] observations and `categorical` -> [n, A] actions or scores.
         inputs: number of inputs of the reference model.
         categorical: whether the actor is categorical.
     """
+    try:
+        layers = _in_order(layers, hints, categorical)
+    except InputError:
+        if hints.architecture:
+            raise
+        return None
     rng = np.random.default_rng(2)
     # large observations too: a clip or a relu6 acts only on these
     probes = [(scale * rng.standard_normal((64, inputs))).astype(np.float32) for scale in MATCH_TOLERANCES]
@@ -147,7 +165,7 @@ def find_equivalent_actor(
             continue
         candidate = replace(hints, architecture=architecture, hidden_activation=hidden, output_activation=output)
         try:
-            actor = build(where, layers, candidate, categorical)
+            actor = _assemble(layers, candidate, categorical)
         except InputError:
             if hints.architecture:
                 raise
@@ -165,7 +183,7 @@ def find_equivalent_actor(
 def _agree(
     actor: Actor, probe: NDArray[np.float32], expected: NDArray[Any], tolerance: float, categorical: bool
 ) -> bool:
-    """Whether an actor's actions are the expected ones, up to the rounding of float32.
+    """Tell whether an actor's actions are the expected ones, up to the rounding of float32.
 
     Args:
         actor: the actor.
@@ -183,7 +201,7 @@ def _agree(
     return bool((np.abs(actual - expected) <= permitted).all())
 
 
-def _select(where: Path, layers: Layers, names: Sequence[str]) -> Layers:
+def _select(layers: Layers, names: Sequence[str]) -> Layers:
     """The layers with these names, in this order; the others are unread. Raises InputError."""
     selected = []
     for name in names:
@@ -193,7 +211,7 @@ def _select(where: Path, layers: Layers, names: Sequence[str]) -> Layers:
                 dict.fromkeys([group.name for group in layers.groups] or [layer.name for layer in layers.dense])
             )
             raise InputError(
-                f"{where}: layers are {stored}, but --layers or city.toml has {', '.join(names)}; name each layer once"
+                f"layers are {stored}, but --layers or city.toml has {', '.join(names)}; name each layer once"
             )
         selected += matches
     selected_names = {layer.name for layer in selected}
@@ -201,26 +219,30 @@ def _select(where: Path, layers: Layers, names: Sequence[str]) -> Layers:
     return Layers(tuple(selected), (), (*layers.unread, *unread))
 
 
-def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bool) -> Layers:
-    """The layers with their groups in the order of the hints, or in the only order in which they fit.
+def _in_order(layers: Layers, hints: ArchitectureHints, categorical: bool) -> Layers:
+    """The layers in the order of the hints, or with their groups in the only order in which they fit.
 
     A file of a subclassed model lists its attributes alphabetically, not in the
-    order in which they are called.
+    order in which they are called. Raises InputError if the order is not clear.
     """
     groups_by_name = {group.name: group for group in layers.groups}
-    if hints.layer_order is not None:
+    if hints.layer_order and sorted(hints.layer_order) != sorted(groups_by_name):
+        return _select(layers, hints.layer_order)
+    if hints.layer_order:
         return layers.joined([groups_by_name[name] for name in hints.layer_order])
+    if not layers.groups:
+        return layers
     fitting: dict[tuple[int, ...], Layers] = {}
     for groups in _possible_orders(layers.groups):
         ordered = layers.joined(groups)
         try:
-            build(where, ordered, hints, categorical)
+            _assemble(ordered, hints, categorical)
         except InputError:
             continue
         fitting.setdefault(tuple(id(layer) for layer in (*ordered.dense, *ordered.norms)), ordered)
     if len(fitting) != 1:
         raise InputError(
-            f"{where}: does not define the order of its layers {', '.join(group.name for group in layers.groups)}; "
+            f"does not define the order of its layers {', '.join(groups_by_name)}; "
             "pass --layers start,middle,end, or set layers in city.toml"
         )
     return next(iter(fitting.values()))
@@ -245,18 +267,18 @@ def _possible_orders(groups: Sequence[Layers]) -> Iterator[Sequence[Layers]]:
         yield from orders(list(sequences.values()))
 
 
-def recognise(where: Path, layers: Layers, hints: ArchitectureHints) -> str:
+def recognise(layers: Layers, hints: ArchitectureHints) -> str:
     """The only architecture that fits the layers. Raises InputError if there are several or none."""
     if not layers.dense:
         raise InputError(
-            f"{where}: holds no dense layer of an actor; "
+            "holds no dense layer of an actor; "
             "greenserve inspect lists its variables; pass --scope or --actor MODULE:FUNCTION"
         )
     units = [int(layer.kernel.shape[1]) for layer in layers.dense]
     if layers.norms:
         if len(layers.norms) != len(layers.dense) - 1 or len(units) < 6 or (len(units) - 3) % 3:
             raise InputError(
-                f"{where}: {len(units)} dense layers and {len(layers.norms)} batch norms are not a known architecture; "
+                f"{len(units)} dense layers and {len(layers.norms)} batch norms are not a known architecture; "
                 "pass --actor MODULE:FUNCTION, or export a file that holds its wiring (a SavedModel, a whole Keras "
                 "model)"
             )
@@ -267,30 +289,28 @@ def recognise(where: Path, layers: Layers, hints: ArchitectureHints) -> str:
     if hints.hidden_sizes is not None:
         return "mlp-res" if len(units) == len(hints.hidden_sizes) + 3 else "mlp"
     raise InputError(
-        f"{where}: dense layers of {', '.join(map(str, units))} units are an mlp or an mlp-res; "
+        f"dense layers of {', '.join(map(str, units))} units are an mlp or an mlp-res; "
         "pass --actor mlp or --actor mlp-res"
     )
 
 
 def _fits_mlp_res(units: Sequence[int]) -> bool:
-    """Whether hidden layers n0, n1..nk are followed by n0 and nk again."""
+    """Tell whether hidden layers n0, n1..nk are followed by n0 and nk again."""
     *hidden, _ = units
     return len(hidden) >= 4 and hidden[-2] == hidden[0] and hidden[-1] == hidden[-3]
 
 
-def _mlp(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
+def _mlp(layers: Layers, hints: ArchitectureHints) -> list[Step]:
     steps: list[Step] = []
     for layer in layers.dense[:-1]:
         steps += [layer, Activation(hints.hidden)]
     return [*steps, layers.dense[-1]]
 
 
-def _mlp_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
+def _mlp_res(layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """h0 = relu(n0); n1..nk; y = relu(n0) + h0; relu(nk); output (the TF1 variant of the sappo dialect's trainer)."""
     if len(layers.dense) < 5:
-        raise InputError(
-            f"{where}: mlp-res has at least 5 dense layers; found {len(layers.dense)}; pass another --actor"
-        )
+        raise InputError(f"mlp-res has at least 5 dense layers; found {len(layers.dense)}; pass another --actor")
     first, *middle, last, output = layers.dense
     activation = Activation(hints.hidden)
     steps: list[Step] = [first, activation, Branch()]
@@ -299,30 +319,27 @@ def _mlp_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step
     return [*steps, Join(), last, activation, output]
 
 
-def _bn_elu_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
+def _bn_elu_res(layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """n0 linear; block(n1); then three blocks added to their input, for every size; block(A)."""
-    return _bn(where, "bn-elu-res", layers, hints, [layers.dense[0]], "elu")
+    return _bn("bn-elu-res", layers, hints, [layers.dense[0]], "elu")
 
 
-def _bn_tanh_bottleneck(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
+def _bn_tanh_bottleneck(layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """n0 with tanh; block(n1); then blocks n/4, n/4, n added to their input; block(A)."""
-    return _bn(where, "bn-tanh-bottleneck", layers, hints, [layers.dense[0], Activation("tanh")], "tanh")
+    return _bn("bn-tanh-bottleneck", layers, hints, [layers.dense[0], Activation("tanh")], "tanh")
 
 
-def _bn(
-    where: Path, name: str, layers: Layers, hints: ArchitectureHints, start: list[Step], activation: str
-) -> list[Step]:
+def _bn(name: str, layers: Layers, hints: ArchitectureHints, start: list[Step], activation: str) -> list[Step]:
     """The steps of `start`, then of blocks: a batch norm, an activation and a dense layer."""
     if len(layers.norms) != len(layers.dense) - 1:
         raise InputError(
-            f"{where}: {name} has a batch norm before every dense layer but the first; "
+            f"{name} has a batch norm before every dense layer but the first; "
             f"found {len(layers.norms)} batch norms and {len(layers.dense)} dense layers; pass another --actor"
         )
-    blocks = list(zip(layers.norms, layers.dense[1:], strict=True))
-    if hints.epsilon is not None:
-        blocks = [(replace(norm, epsilon=hints.epsilon), dense) for norm, dense in blocks]
+    epsilon = BATCH_NORM_EPSILON if hints.epsilon is None else hints.epsilon
+    blocks = [(norm.step(epsilon), dense) for norm, dense in zip(layers.norms, layers.dense[1:], strict=True)]
     if len(blocks) < 5 or (len(blocks) - 2) % 3:
-        raise InputError(f"{where}: {name} has 1 + 3 * sizes + 1 blocks; found {len(blocks)}; pass another --actor")
+        raise InputError(f"{name} has 1 + 3 * sizes + 1 blocks; found {len(blocks)}; pass another --actor")
     steps = list(start)
     for k, (norm, dense) in enumerate(blocks):
         is_residual = 0 < k < len(blocks) - 1
@@ -334,7 +351,7 @@ def _bn(
     return steps
 
 
-def _check_sizes(where: Path, name: str, layers: Layers, hints: ArchitectureHints) -> None:
+def _check_hidden_sizes(name: str, layers: Layers, hints: ArchitectureHints) -> None:
     """Raise InputError if the layers do not have the hidden sizes of the file name (netSz) or city.toml."""
     if hints.hidden_sizes is None:
         return
@@ -351,12 +368,12 @@ def _check_sizes(where: Path, name: str, layers: Layers, hints: ArchitectureHint
             expected = [*hidden[:2], *(size for n in hidden[1:] for size in (n // 4, n // 4, n))]
     if units != expected:
         raise InputError(
-            f"{where}: hidden sizes are {', '.join(map(str, hidden))}, but the hidden layers of its {name} have "
+            f"hidden sizes are {', '.join(map(str, hidden))}, but the hidden layers of its {name} have "
             f"{', '.join(map(str, units)) or 'no'} units, not {', '.join(map(str, expected))}"
         )
 
 
-BUILDERS: dict[str, Callable[[Path, Layers, ArchitectureHints], list[Step]]] = {
+BUILDERS: dict[str, Callable[[Layers, ArchitectureHints], list[Step]]] = {
     "mlp": _mlp,
     "mlp-res": _mlp_res,
     "bn-elu-res": _bn_elu_res,

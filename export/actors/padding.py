@@ -13,22 +13,14 @@ from export.actors.steps import FirstChoice, Pad
 SUPERSUIT = "supersuit"
 
 
-def for_tl(tl: str, label: str, actor: Actor, inputs: int, choices: int) -> Actor:
+def for_tl(actor: Actor, inputs: int, choices: int) -> Actor:
     """The shared actor with a TL's inputs and choices. Raises InputError if the TL needs more than the policy has.
 
     The weights are not cut, so that a fleet stores them once for all TLs.
-
-    Args:
-        tl: the TL.
-        label: name of the checkpoint in messages.
-        actor: the shared policy.
-        inputs: size of the TL's observation.
-        choices: number of the TL's actions.
     """
     for kind, required, shared in (("inputs", inputs, actor.inputs), ("choices", choices, actor.outputs)):
         if required > shared:
             raise InputError(
-                f"{tl}: needs {required} {kind}, but the shared policy of {label} has {shared}; use the SUMO network "
-                "that the policy was trained on"
+                f"has {shared} {kind}, and this TL needs {required}; use the SUMO network of the policy's training"
             )
     return replace(actor, steps=(Pad(inputs, actor.inputs), *actor.steps, FirstChoice(choices)))

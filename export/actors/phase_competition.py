@@ -52,7 +52,7 @@ from signals.safety.conflicts import GREEN
 
 Float32s = NDArray[np.float32]
 Array = NDArray[Any]
-"""Of float32 in training, of float64 in a parity check."""
+"""Arrays of float32 in training, of float64 in a parity check."""
 
 MAX_RED_S = 120.0
 """Time without green of a link after which its lane, with halting vehicles, is served next."""
@@ -68,7 +68,7 @@ STUCK_S, MIN_RELATIVE_SPEED = 20.0, float(np.float32(0.05))
 """A green is left after this time, if the mean speed within 150 m on each of its lanes is less than this share of the
 limit."""
 MIN_LOG_PROBABILITY = -30.0
-"""Of a network's log-probabilities, so that no network of several forbids a green."""
+"""Bound of a network's log-probabilities, so that no network of several forbids a green."""
 MASKED_BELOW = 30.0
 """How far the logit of a green that must not be chosen is below the least of all others."""
 
@@ -95,8 +95,8 @@ LIMIT_SCALE_MPS, LANES_SCALE = 15.0, 4.0
 LANE_INPUTS = len(FEATURES) + 4
 """The lane's features, its shares of G and g now, speed limit and reach."""
 GREEN_INPUTS = 6
-"""Whether it is the current green, its time, the time of the change to it, the share of the current green's lanes that
-it serves too, the number of greens, the decision interval."""
+"""Inputs of a green: whether it is the current one, its time, the time of the change to it, the share of the current
+green's lanes that it serves too, the number of greens, the decision interval."""
 LANE_UNITS, GREEN_UNITS, SCORE_UNITS = 32, 32, 64
 SHAPES: dict[str, tuple[int, ...]] = {
     "lane_kernel_1": (LANE_INPUTS, LANE_UNITS),
@@ -115,7 +115,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True)
 class Junction:
-    """What does not change at a junction with P greens and L incoming lanes; float32."""
+    """Constants of a junction with P greens and L incoming lanes; float32."""
 
     protected: Float32s
     """[P, L], the share of the lane's links that the green shows G."""
@@ -242,8 +242,8 @@ class PhaseCompetition(Step):
         return ((self.greens, 3 * GREEN_UNITS), (self.lanes, LANE_UNITS))
 
     def fleet_columns(self, group: Sequence[Step]) -> NDArray[np.int32]:
-        """Of the observation padded to the most greens and lanes of a group, the column of this TL's; `inputs` for a
-        zero."""
+        """Columns of an observation padded to the most greens and lanes of a group: those of this TL's, and
+        `inputs` for a zero."""
         members = [member for member in group if isinstance(member, PhaseCompetition)]
         greens, lanes = max(member.greens for member in members), max(member.lanes for member in members)
         columns = np.full(greens + 2 + lanes * len(FEATURES), self.inputs, np.int32)
@@ -403,7 +403,7 @@ def masked(log_p: Array, junction: Padded, current: Array, green_s: Array, featu
 
 
 def greens_allowed(junction: Padded, current: Array, green_s: Array, features: Array) -> NDArray[np.bool_]:
-    """Whether a green of the junction may be chosen [n, P]; not one of the padding. Arguments: as for `inputs`."""
+    """Tell whether a green of the junction may be chosen [n, P]; not one of the padding. Arguments: as for `inputs`."""
     is_late, serves_longest = _late_lane(junction, current, features)
     serves, is_full = junction.protected + junction.permissive > 0, _is_full(features)
     served_now, moves_now = _moves_now(serves, current, features)
@@ -432,7 +432,7 @@ def greens_in_training(junction: Padded, current: Array, features: Array) -> NDA
 
 
 def _with_demand(allowed: NDArray[np.bool_], serves: NDArray[np.bool_], features: Array) -> NDArray[np.bool_]:
-    """Of the greens that other rules allow [n, P], those with demand; all of them if none serves a vehicle near."""
+    """Keep the allowed greens [n, P] that have demand, or all of them if none serves a vehicle near."""
     is_near, arrives = features[..., NEAR] > 0, features[..., SOON] > 0
     moves = np.any(serves & (is_near & ~_is_full(features))[:, None], 2)
     serves_any = np.any(serves & (is_near | arrives)[:, None], 2)
@@ -457,7 +457,7 @@ def _late_lane(junction: Padded, current: Array, features: Array) -> tuple[NDArr
 
 
 def _is_full(features: Array) -> NDArray[np.bool_]:
-    """Whether the exits of a lane are full [n, L]."""
+    """Tell whether the exits of a lane are full [n, L]."""
     blocked, occupancy = features[..., EXIT_BLOCKED], features[..., EXIT_OCCUPANCY]
     result: NDArray[np.bool_] = (blocked > MIN_BLOCKED_SHARE) & (occupancy > FULL_OCCUPANCY)
     return result

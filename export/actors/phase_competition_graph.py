@@ -45,7 +45,7 @@ BY_JUNCTION = {"interval": 1, "green_mask": 1, "lane_mask": 1}
 
 
 def logits(x: Any, weights: Mapping[str, Any], networks: int) -> Any:
-    """The logits [B, P] of observations [B, O] of one junction, or [n, B, P] of [n, B, O] of n junctions.
+    """Logits [B, P] of observations [B, O] of a junction, or [n, B, P] of n junctions' [n, B, O].
 
     Inside, a tensor of lanes is [n, L, B, ...] and one of greens is [n, P, B, ...]. So each matrix product has two or
     three

@@ -33,6 +33,8 @@ class Step(ABC):
     """The class's name in JSON."""
     parts: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that hold weights; the value of one may be `None`."""
+    parameters: ClassVar[tuple[str, ...]] = ()
+    """Names of the other attributes, which JSON holds."""
     matrices: ClassVar[tuple[str, ...]] = ("kernel",)
     """Parts that a fleet stacks as [n, ...]; it stacks others as [n, 1, ...], with an axis for the batch."""
     note = ""
@@ -46,9 +48,9 @@ class Step(ABC):
         """The step's weights by part."""
         return {part: values for part in self.parts if (values := getattr(self, part)) is not None}
 
-    def stored_name(self, part: str) -> str:
-        """The name of a weight in the checkpoint."""
-        return part
+    def stored_names(self, part: str) -> tuple[str, ...]:
+        """The variables in the checkpoint that a weight was read or computed from."""
+        return (part,)
 
     @property
     def inputs(self) -> int | None:
@@ -74,12 +76,13 @@ class Step(ABC):
     @property
     def operation(self) -> Hashable:
         """Determines the TensorFlow operations except for sizes; a fleet stacks steps with equal operations."""
-        return self.key
+        return self.key, tuple(self.weights)
 
     @property
     def outline(self) -> Hashable:
         """Determines the TensorFlow operations; actors have the same graph if the outlines of their steps are equal."""
-        return self.operation, tuple(values.shape for values in self.weights.values())
+        values = tuple(getattr(self, name) for name in self.parameters if name != "name")
+        return self.operation, values, tuple(weight.shape for weight in self.weights.values())
 
     @property
     def padding_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -87,7 +90,7 @@ class Step(ABC):
         return ()
 
     def fleet_columns(self, group: Sequence["Step"]) -> NDArray[np.int32] | None:
-        """Of a first step: the column of the TL's observation by column of the group's, `inputs` for a zero.
+        """Columns of the TL's observation for a first step: one by column of the group's, `inputs` for a zero.
 
         None for an observation that is padded at its end. `group`: the first steps of a fleet's group, this one
         included.
@@ -106,15 +109,19 @@ class Step(ABC):
         """Add the operations of a fleet, in which the weights of n actors are stacked and padded to the widest."""
         return self.build(x, weight, branches)
 
-    @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """A description without weights; its first key is the step's."""
+        """A description without weights; its first key is the step's, and has its parameters."""
+        values = [getattr(self, name) for name in self.parameters]
+        shapes = {part: list(weight.shape) for part, weight in self.weights.items()}
+        return {self.key: values[0] if len(values) == 1 else values, **({"shapes": shapes} if shapes else {})}
 
     @classmethod
-    @abstractmethod
     def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        """The step of a description. Raises LookupError, TypeError or ValueError if description and weights do not
-        fit."""
+        """The step of a description. Raises LookupError, TypeError or ValueError if the two do not fit it."""
+        stored = description[cls.key]
+        values = [stored] if len(cls.parameters) == 1 else stored or []
+        parameters = dict(zip(cls.parameters, map(_hashable, values), strict=True))
+        return cls(**parameters, **{part: weights[part] for part in cls.parts if part in weights})
 
 
 @dataclass(frozen=True)
@@ -123,17 +130,18 @@ class Dense(Step):
 
     key = "dense"
     parts = ("kernel", "bias")
+    parameters = ("name",)
 
     name: str
     kernel: Float32Array
     """[inputs, units]"""
-    bias: Float32Array | None
+    bias: Float32Array | None = None
     """[units]"""
     stored_as: Mapping[str, str] = field(default_factory=dict)
     """Variables' names in the checkpoint by part."""
 
-    def stored_name(self, part: str) -> str:
-        return self.stored_as.get(part, f"{self.name}/{part}")
+    def stored_names(self, part: str) -> tuple[str, ...]:
+        return (self.stored_as.get(part, f"{self.name}/{part}"),)
 
     @property
     def inputs(self) -> int:
@@ -146,10 +154,6 @@ class Dense(Step):
     def units(self, before: int | None, branches: list[int | None]) -> int:
         super().units(before, branches)
         return int(self.kernel.shape[1])
-
-    @property
-    def operation(self) -> Hashable:
-        return self.key, self.bias is not None
 
     @property
     def padding_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -168,66 +172,61 @@ class Dense(Step):
         # TensorFlow runs a BiasAdd together with its MatMul; a stacked bias has more than one axis
         return tf.nn.bias_add(y, bias) if bias.shape.rank == 1 else y + bias
 
-    def to_json(self) -> dict[str, Any]:
-        return {self.key: self.name, "shape": list(self.kernel.shape), "bias": self.bias is not None}
-
-    @classmethod
-    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        return cls(description[cls.key], weights["kernel"], weights.get("bias"))
-
 
 @dataclass(frozen=True)
-class BatchNorm(Step):
-    """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, with inference statistics."""
+class Affine(Step):
+    """y = scale * x + shift, with one factor and one summand for each value."""
 
-    key = "batch_norm"
-    parts = ("gamma", "beta", "mean", "variance")
+    key = "affine"
+    parts = ("scale", "shift")
+    parameters = ("name",)
 
     name: str
-    gamma: Float32Array | None
-    beta: Float32Array | None
-    mean: Float32Array
-    variance: Float32Array
-    epsilon: float
-    stored_as: Mapping[str, str] = field(default_factory=dict)
+    scale: Float32Array
+    shift: Float32Array
+    stored_as: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Variables in the checkpoint that a part was computed from."""
+    note: str = ""
 
-    def stored_name(self, part: str) -> str:
-        return self.stored_as.get(part, f"{self.name}/{part}")
+    def stored_names(self, part: str) -> tuple[str, ...]:
+        return self.stored_as.get(part, (f"{self.name}/{part}",))
 
     @property
     def inputs(self) -> int:
-        return int(self.mean.shape[0])
+        return int(self.scale.shape[0])
 
     @property
     def label(self) -> str:
         return self.name
 
-    @property
-    def note(self) -> str:  # type: ignore[override]
-        return f"epsilon {self.epsilon:g}" if self.epsilon else ""
-
-    @property
-    def operation(self) -> Hashable:
-        return self.key, self.gamma is not None, self.beta is not None, self.epsilon
-
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
-        y: Floats = (x - self.mean) / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
-        y = y if self.gamma is None else y * self.gamma
-        return y if self.beta is None else y + self.beta
+        return x * self.scale.astype(np.float64) + self.shift
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
-        import tensorflow as tf
+        return x * weight("scale") + weight("shift")
 
-        gamma, beta, mean, variance = map(weight, self.parts)
-        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon)
 
-    def to_json(self) -> dict[str, Any]:
-        return {self.key: self.name, "units": self.mean.shape[0], "epsilon": self.epsilon}
+@dataclass(frozen=True)
+class BatchNorm:
+    """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta: a checkpoint's layer, an affine step at inference."""
 
-    @classmethod
-    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        statistics = (weights.get("gamma"), weights.get("beta"), weights["mean"], weights["variance"])
-        return cls(description[cls.key], *statistics, float(description["epsilon"]))
+    name: str
+    gamma: NDArray[Any] | None
+    beta: NDArray[Any] | None
+    mean: NDArray[Any]
+    variance: NDArray[Any]
+    stored_as: Mapping[str, str]
+    """Variables' names in the checkpoint by part."""
+
+    def step(self, epsilon: float = 0.0) -> Affine:
+        """The affine step of its inference statistics."""
+        with np.errstate(divide="ignore", invalid="ignore"):  # the parity check refuses what is not finite
+            scale = (1.0 if self.gamma is None else self.gamma) / np.sqrt(self.variance.astype(np.float64) + epsilon)
+            shift = (0.0 if self.beta is None else self.beta) - self.mean * scale
+        sources = tuple(self.stored_as[part] for part in ("gamma", "variance") if part in self.stored_as)
+        stored_as = {"scale": sources, "shift": tuple(self.stored_as.values())}
+        note = f"epsilon {epsilon:g}" if epsilon else ""
+        return Affine(self.name, scale.astype(np.float32), shift.astype(np.float32), stored_as, note)
 
 
 @dataclass(frozen=True)
@@ -235,6 +234,7 @@ class Activation(Step):
     """An activation function, one of `activations.ACTIVATIONS`."""
 
     key = "activation"
+    parameters = ("kind",)
 
     kind: str
 
@@ -251,15 +251,6 @@ class Activation(Step):
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         return activations.tensorflow(self.kind)(x)
-
-    def to_json(self) -> dict[str, Any]:
-        return {self.key: self.kind}
-
-    @classmethod
-    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        if description[cls.key] not in activations.ACTIVATIONS:
-            raise ValueError(f"unknown activation {description[cls.key]!r}")
-        return cls(description[cls.key])
 
 
 @dataclass(frozen=True)
@@ -280,13 +271,6 @@ class Branch(Step):
         branches.append(x)
         return x
 
-    def to_json(self) -> dict[str, Any]:
-        return {self.key: ""}
-
-    @classmethod
-    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        return cls()
-
 
 @dataclass(frozen=True)
 class Join(Step):
@@ -305,19 +289,13 @@ class Join(Step):
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         return x + branches.pop()
 
-    def to_json(self) -> dict[str, Any]:
-        return {self.key: ""}
-
-    @classmethod
-    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        return cls()
-
 
 @dataclass(frozen=True)
 class Clip(Step):
     """y = min(max(x, low), high), with one bound for all values or one for each."""
 
     key = "clip"
+    parameters = ("low", "high")
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -334,20 +312,13 @@ class Clip(Step):
 
         return tf.clip_by_value(x, tf.constant(self.low, tf.float32), tf.constant(self.high, tf.float32))
 
-    def to_json(self) -> dict[str, Any]:
-        return {self.key: [list(self.low), list(self.high)]}
-
-    @classmethod
-    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        low, high = description[cls.key]
-        return cls(tuple(map(float, low)), tuple(map(float, high)))
-
 
 @dataclass(frozen=True)
 class Pad(Step):
     """Append zeros to a TL's observation, up to the inputs of a policy that TLs of several sizes share."""
 
     key = "pad"
+    parameters = ("tl_inputs", "size")
 
     tl_inputs: int
     size: int
@@ -360,10 +331,6 @@ class Pad(Step):
         super().units(before, branches)
         return self.size
 
-    @property
-    def outline(self) -> Hashable:
-        return self.key, self.tl_inputs, self.size
-
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
         return np.pad(x, ((0, 0), (0, self.size - self.tl_inputs)))
 
@@ -375,14 +342,6 @@ class Pad(Step):
     def build_stacked(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         return x  # a fleet pads every observation to the widest
 
-    def to_json(self) -> dict[str, Any]:
-        return {self.key: [self.tl_inputs, self.size]}
-
-    @classmethod
-    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        tl_inputs, size = description[cls.key]
-        return cls(int(tl_inputs), int(size))
-
 
 @dataclass(frozen=True)
 class FirstChoice(Step):
@@ -393,15 +352,12 @@ class FirstChoice(Step):
     """
 
     key = "first_choice"
+    parameters = ("choices",)
 
     choices: int
 
     def units(self, before: int | None, branches: list[int | None]) -> int:
         return self.choices
-
-    @property
-    def outline(self) -> Hashable:
-        return self.key, self.choices
 
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
         padding = x[:, self.choices :].max(axis=1, initial=-np.inf)
@@ -418,12 +374,9 @@ class FirstChoice(Step):
     def build_stacked(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         return x  # a fleet masks the choices of all its members at once
 
-    def to_json(self) -> dict[str, Any]:
-        return {self.key: self.choices}
 
-    @classmethod
-    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        return cls(int(description[cls.key]))
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def check_sizes(steps: Sequence[Step]) -> int | None:

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -44,12 +43,11 @@ class StoredVariable:
 class Checkpoint:
     """The variables of a checkpoint, by readable names."""
 
-    where: Path
     stored: Mapping[str, StoredVariable]
     load: Callable[[str], NDArray[Any]]
     """Reads the values of a variable, by its readable name."""
     ordered: bool
-    """Whether `stored` is in the model's order. If not, the numbers in the names determine the order."""
+    """True if `stored` is in the model's order. If not, the numbers in the names determine the order."""
     keys: Mapping[str, str] | None = None
     """Name -> key in the file, for formats in which a variable may have several names. `None` if each has one."""
     first_number: int | None = 0
@@ -59,9 +57,7 @@ class Checkpoint:
         """A variable's values. Raises InputError if they cannot be read."""
         shape = self.stored[name].shape
         if elements(shape) > MAX_ELEMENTS:
-            raise InputError(
-                f"{self.where}: {name} has shape {list(shape)}, more than any actor's; the file is corrupt"
-            )
+            raise InputError(f"{name} has shape {list(shape)}, more than any actor's; the file is corrupt")
         return self.load(name)
 
 

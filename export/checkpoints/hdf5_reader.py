@@ -29,7 +29,7 @@ class Contents:
     layers: tuple[tuple[str, tuple[str, ...]], ...] | None
     """Every layer with the names of its weights, in the model's order. `None` for Keras 3, which does not list them."""
     whole_model: bool
-    """Whether the file contains the model's architecture too."""
+    """True if the file contains the model's architecture too."""
     model_config: str = ""
     """The architecture as JSON, or ""."""
     keras_version: str = ""

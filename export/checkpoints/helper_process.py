@@ -7,6 +7,7 @@ helper and refuses the file. One helper reads all files of its kind in a run.
 """
 
 import atexit
+import functools
 import importlib
 import os
 import resource
@@ -32,7 +33,7 @@ MAX_CACHED_FILES = 2
 
 
 class Helper:
-    """A process that calls one module's `contents(path, ...)`."""
+    """A process that calls one module's function `contents`."""
 
     def __init__(
         self,
@@ -52,21 +53,28 @@ class Helper:
         self._module, self._kind, self._libraries, self._advice = module, kind, tuple(libraries), advice
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._contents: dict[tuple[Path, int, int], Any] = {}
-        """Of the files that were read last, by path, modification time in ns and size."""
+        self._read = functools.lru_cache(maxsize=MAX_CACHED_FILES)(lambda path, _time_ns, _size: self.call(path))
 
-    def read(self, path: Path, *arguments: Any) -> Any:
-        """Call `contents(path, *arguments)` in the helper. Raises InputError if the file cannot be read."""
-        self._status(path)
-        return self.call(path, *arguments)
+    def read(self, path: Path) -> Any:
+        """Call `contents(path)` in the helper, unless the file was read and has not changed.
 
-    def call(self, path: Path, *arguments: Any, limit_s: int | None = None) -> Any:
-        """Like `read`, with a limit in s (default: READ_TIMEOUT_S). `path` names the input in errors and need not be a
-        file."""
+        Raises InputError if it cannot be read.
+        """
+        try:
+            status = regular_files.check(path)
+        except OSError as error:
+            raise InputError(f"cannot be read as {self._kind}: {error.strerror}") from None
+        return self._read(path, status.st_mtime_ns, status.st_size)
+
+    def call(self, *arguments: Any, limit_s: int | None = None) -> Any:
+        """Call `contents(*arguments)` in the helper, within a limit in s (default: READ_TIMEOUT_S).
+
+        Raises InputError if it fails.
+        """
         limit_s = limit_s or READ_TIMEOUT_S
         try:
             connection = self._connect()
-            connection.send((str(path), limit_s, arguments))
+            connection.send((limit_s, arguments))
             if not connection.poll(2 * limit_s):
                 raise EOFError
             result, reason = connection.recv()
@@ -74,29 +82,13 @@ class Helper:
             # the helper crashed, or its own alarm ended it
             self.close()
             reason = f"the reader crashed or did not finish within {limit_s} s; {self._advice}"
-            raise InputError(f"{path}: cannot be read as {self._kind}: {reason}") from None
+            raise InputError(f"cannot be read as {self._kind}: {reason}") from None
         except BaseException:
             self.close()  # after an interrupt, a late result must not be read as that of the next file
             raise
         if reason is not None:
-            raise InputError(f"{path}: cannot be read as {self._kind}: {reason}")
+            raise InputError(f"cannot be read as {self._kind}: {reason}")
         return result
-
-    def read_once(self, path: Path) -> Any:
-        """Like `read`, but a file that has not changed is not read again. Raises InputError."""
-        status = self._status(path)
-        key = path, status.st_mtime_ns, status.st_size
-        if key not in self._contents:
-            if len(self._contents) == MAX_CACHED_FILES:
-                del self._contents[next(iter(self._contents))]
-            self._contents[key] = self.call(path)
-        return self._contents[key]
-
-    def _status(self, path: Path) -> os.stat_result:
-        try:
-            return regular_files.check(path)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read as {self._kind}: {error.strerror}") from None
 
     def close(self) -> None:
         """Kill the helper process."""
@@ -136,7 +128,7 @@ class Helper:
 def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
     """Run the helper's loop until the exporter closes the connection.
 
-    It receives (path, limit in s, further arguments) and sends (contents, None) or (None, the error's text).
+    It receives (limit in s, arguments) and sends (contents, None) or (None, the error's text).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exporter handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -150,14 +142,14 @@ def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
     connection.send("ready")
     while True:
         try:
-            path, limit_s, arguments = connection.recv()
+            limit_s, arguments = connection.recv()
         except EOFError:
             return
         # an alarm without a handler ends the process even inside a library
         signal.alarm(limit_s)
         result, reason = None, None
         try:
-            result = contents(Path(path), *arguments)
+            result = contents(*arguments)
         except Exception as error:  # noqa: BLE001 - libraries raise many kinds for a damaged file
             reason = first_line(error) or type(error).__name__
         signal.alarm(0)

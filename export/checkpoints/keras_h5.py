@@ -27,13 +27,13 @@ def read(path: Path, strict: bool = False) -> Layers:
     `strict`: refuse a variable that belongs neither to a layer nor to training.
     """
     file = _contents(path)
-    parts_of, order = _keras3(path, file) if file.layers is None else _keras2(path, file)
+    parts_of, order = _keras3(file) if file.layers is None else _keras2(file)
     used = {name for parts in parts_of.values() for name, _ in parts.values()}
     unread = tuple(sorted(set(file.arrays) - used))
     if strict:
         stored = [StoredVariable(name, file.arrays[name].shape, file.arrays[name].dtype.name) for name in unread]
-        refuse_unknown_variables(path, stored, "", output_sizes(parts_of, order))
-    layers = build_layers(path, parts_of, order, unread)
+        refuse_unknown_variables(stored, "", output_sizes(parts_of, order))
+    layers = build_layers(parts_of, order, unread)
     if file.layers is not None or all(_NUMBERED.match(layer) for layer in order):
         return layers
     # a subclassed model: its attributes are listed alphabetically, not in the order of calls
@@ -42,7 +42,7 @@ def read(path: Path, strict: bool = False) -> Layers:
         groups.setdefault(layer.split("/")[0], []).append(layer)
     return replace(
         layers,
-        groups=tuple(replace(build_layers(path, parts_of, names, ()), name=group) for group, names in groups.items()),
+        groups=tuple(replace(build_layers(parts_of, names, ()), name=group) for group, names in groups.items()),
     )
 
 
@@ -52,18 +52,18 @@ def open_checkpoint(path: Path) -> Checkpoint:
     listed = {
         name: StoredVariable(name, arrays[name].shape, arrays[name].dtype.name) for name in sorted(arrays, key=natural)
     }
-    return Checkpoint(path, listed, lambda name: arrays[name], ordered=False)
+    return Checkpoint(listed, lambda name: arrays[name], ordered=False)
 
 
 _HELPER = Helper("export.checkpoints.hdf5_reader", "HDF5 weights", libraries=["h5py"])
 
 
 def _contents(path: Path) -> Contents:
-    contents: Contents = _HELPER.read_once(path)
+    contents: Contents = _HELPER.read(path)
     return contents
 
 
-def _keras2(path: Path, file: Contents) -> tuple[LayerParts, list[str]]:
+def _keras2(file: Contents) -> tuple[LayerParts, list[str]]:
     """Read the layers in the order of `layer_names`, which is the model's; the numbers in the names have no meaning."""
     parts_of: LayerParts = {}
     for name, weights in file.layers or ():
@@ -75,12 +75,12 @@ def _keras2(path: Path, file: Contents) -> tuple[LayerParts, list[str]]:
                 # one entry of layer_names may be a block of several layers; the weights' names distinguish them
                 stored = f"{name}/{weight}"
                 if stored not in file.arrays:
-                    raise InputError(f"{path}: variable {stored} is missing")
-                parts_of.setdefault(f"{name}/{layer}", {})[PARTS[part]] = stored, _weights(path, stored, file)
+                    raise InputError(f"variable {stored} is missing")
+                parts_of.setdefault(f"{name}/{layer}", {})[PARTS[part]] = stored, _weights(stored, file)
     return parts_of, list(parts_of)
 
 
-def _keras3(path: Path, file: Contents) -> tuple[LayerParts, list[str]]:
+def _keras3(file: Contents) -> tuple[LayerParts, list[str]]:
     """Read the layers in the order of their numbers, which is the model's.
 
     Datasets are layers/<name>/vars/<0 kernel, 1 bias | 0 gamma, 1 beta, 2 mean, 3 variance>.
@@ -89,21 +89,21 @@ def _keras3(path: Path, file: Contents) -> tuple[LayerParts, list[str]]:
     for name in file.arrays:
         layer, _, part = name.rpartition("/vars/")
         if layer and part.isdigit() and not any(map(is_training, layer.split("/"))):
-            parts_of.setdefault(layer, {})[part] = name, _weights(path, name, file)
+            parts_of.setdefault(layer, {})[part] = name, _weights(name, file)
     for layer, numbered in parts_of.items():
         names = _KERAS3_NORM if len(numbered) == 4 else _KERAS3_DENSE
         parts_of[layer] = {names[part]: values for part, values in numbered.items() if part in names}
     order = sorted(parts_of, key=natural)
     if all(map(_NUMBERED.match, order)):
         # a subclassed model keeps its attributes outside the numbered layers, which may then begin at any number
-        check_numbers(path, [layer for layer in order if "kernel" in parts_of[layer]])
+        check_numbers([layer for layer in order if "kernel" in parts_of[layer]])
     return parts_of, order
 
 
-def _weights(path: Path, name: str, file: Contents) -> NDArray[np.float32]:
+def _weights(name: str, file: Contents) -> NDArray[np.float32]:
     values = file.arrays[name]
     if values.dtype.kind != "f":
-        raise InputError(f"{path}: {name} holds {values.dtype}, not weights")
+        raise InputError(f"{name} holds {values.dtype}, not weights")
     return np.asarray(values, np.float32)
 
 

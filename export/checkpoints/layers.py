@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -17,8 +16,6 @@ TRANSPOSED = "weight"
 """PyTorch's name of a kernel, stored as [units, inputs]."""
 LayerParts = dict[str, dict[str, tuple[str, Float32Array]]]
 """Layer -> part -> (the variable's name in the checkpoint, its values)."""
-BATCH_NORM_EPSILON = 1e-5
-"""Default of the sappo dialect's trainer; weights files do not contain it."""
 
 
 def read_layers(checkpoint: Checkpoint, scope: str, strict: bool = False) -> Layers:
@@ -29,15 +26,15 @@ def read_layers(checkpoint: Checkpoint, scope: str, strict: bool = False) -> Lay
     parts_of = _read_parts(checkpoint, scope)
     if not parts_of:
         raise InputError(
-            f"{checkpoint.where}: {scope or 'the checkpoint'} holds no dense layer of an actor; "
+            f"{scope or 'the checkpoint'} holds no dense layer of an actor; "
             "greenserve inspect lists its variables; pass --scope or --actor MODULE:FUNCTION"
         )
     order = list(parts_of) if checkpoint.ordered else sorted(parts_of, key=natural)
-    check_numbers(checkpoint.where, [name for name in order if "kernel" in parts_of[name]], checkpoint.first_number)
+    check_numbers([name for name in order if "kernel" in parts_of[name]], checkpoint.first_number)
     unread = unread_variables(checkpoint, [stored for parts in parts_of.values() for stored, _ in parts.values()])
     if strict:
         _refuse_unread(checkpoint, unread, scope, parts_of, order)
-    layers = build_layers(checkpoint.where, parts_of, order, unread)
+    layers = build_layers(parts_of, order, unread)
     return _grouped(checkpoint, layers, order, f"{scope}/" if scope else "")
 
 
@@ -55,7 +52,7 @@ def _read_parts(checkpoint: Checkpoint, scope: str) -> LayerParts:
         keys.add(key)
         values = checkpoint.value(name)
         if values.dtype.kind != "f":
-            raise InputError(f"{checkpoint.where}: {name} holds {values.dtype}, not weights")
+            raise InputError(f"{name} holds {values.dtype}, not weights")
         with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused later
             narrow = np.asarray(values.T if part == TRANSPOSED else values, np.float32)
         parts_of.setdefault(layer, {})[PARTS[part]] = name, narrow
@@ -68,9 +65,9 @@ def _refuse_unread(
     """Raise InputError if a variable outside the layers may belong to the actor."""
     variables = [checkpoint.stored[name] for name in unread]
     inputs, outputs = input_sizes(parts_of, order), output_sizes(parts_of, order)
-    refuse_unknown_variables(checkpoint.where, variables, scope, outputs)
+    refuse_unknown_variables(variables, scope, outputs)
     hidden = {parts["kernel"][1].shape[-1] for parts in parts_of.values() if "kernel" in parts} - outputs
-    _refuse_by_size(checkpoint.where, variables, scope, _ActorSizes(inputs, hidden, outputs))
+    _refuse_by_size(variables, scope, _ActorSizes(inputs, hidden, outputs))
 
 
 def _grouped(checkpoint: Checkpoint, layers: Layers, order: Sequence[str], prefix: str) -> Layers:
@@ -125,14 +122,13 @@ def input_sizes(parts_of: LayerParts, order: Sequence[str]) -> set[int]:
     return {inputs for inputs, _ in shapes if inputs not in all_units} | {inputs for inputs, _ in shapes[:1]}
 
 
-def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scope: str, output_sizes: set[int]) -> None:
+def refuse_unknown_variables(unread: Iterable[StoredVariable], scope: str, output_sizes: set[int]) -> None:
     """Raise InputError if a variable of unknown use may be part of the actor, such as statistics that normalise
     observations.
 
     Without that variable the exported actor might give other actions than the trained one.
 
     Args:
-        where: the checkpoint.
         unread: the variables that are not part of a layer.
         scope: the actor's scope.
         output_sizes: sizes that a log_std may have.
@@ -146,7 +142,7 @@ def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scop
         )
         if "float" in variable.dtype and (may_act or scopes.is_normaliser(variable.name)):
             raise InputError(
-                f"{where}: {variable.name} {list(variable.shape)} is not part of a layer, but may be part of the "
+                f"{variable.name} {list(variable.shape)} is not part of a layer, but may be part of the "
                 "actor, and no known architecture uses it; pass --actor MODULE:FUNCTION, or --actor NAME to leave it "
                 "out"
             )
@@ -162,11 +158,10 @@ class _ActorSizes:
     outputs: set[int]
 
 
-def _refuse_by_size(where: Path, unread: Sequence[StoredVariable], scope: str, actor: _ActorSizes) -> None:
+def _refuse_by_size(unread: Sequence[StoredVariable], scope: str, actor: _ActorSizes) -> None:
     """Raise InputError if an unread variable may be part of the actor by its size.
 
     Args:
-        where: the checkpoint.
         unread: the variables that are not part of the actor's layers.
         scope: the actor's scope.
         actor: its sizes.
@@ -180,7 +175,7 @@ def _refuse_by_size(where: Path, unread: Sequence[StoredVariable], scope: str, a
         use = _use_inside(variable, kernels, actor) if is_inside else _use_outside(variable, kernels, actor)
         if use:
             raise InputError(
-                f"{where}: {variable.name} {list(variable.shape)} is not part of {scope or 'the actor'}, but may be "
+                f"{variable.name} {list(variable.shape)} is not part of {scope or 'the actor'}, but may be "
                 f"{use}; pass every layer in the order of calls (--scope . --layers A,B,...), --actor MODULE:FUNCTION, "
                 "or --actor NAME to leave it out"
             )
@@ -230,7 +225,7 @@ def _is_log_std(variable: StoredVariable, output_sizes: set[int]) -> bool:
     return variable.dtype == "float64" and variable.shape in {(size,) for size in output_sizes}
 
 
-def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:
+def check_numbers(order: list[str], first: int | None = 0) -> None:
     """Raise InputError if there is a gap in the numbers of layers: TF1 and Keras call them dense, dense_1, ...
 
     `first`: number of the first layer. `None` if counters continue from another model's.
@@ -244,10 +239,10 @@ def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:
     for stem, stem_numbers in numbers.items():
         for k, number in enumerate(stem_numbers, stem_numbers[0] if first is None else first):
             if number != k:
-                raise InputError(f"{where}: variable {f'{stem}_{k}' if k else stem}/kernel is missing")
+                raise InputError(f"variable {f'{stem}_{k}' if k else stem}/kernel is missing")
 
 
-def build_layers(where: Path, parts_of: LayerParts, order: list[str], unread: tuple[str, ...]) -> Layers:
+def build_layers(parts_of: LayerParts, order: list[str], unread: tuple[str, ...]) -> Layers:
     """Build the layers in this order, with `unread` as the names of the other variables.
 
     Raises InputError with the name of a variable that is missing or damaged.
@@ -258,38 +253,36 @@ def build_layers(where: Path, parts_of: LayerParts, order: list[str], unread: tu
         stored_as = {part: stored for part, (stored, _) in parts_of[name].items()}
         for part, values in parts.items():
             if not np.isfinite(values).all():
-                raise InputError(f"{where}: {name}/{part} has non-finite values; the training has diverged")
+                raise InputError(f"{name}/{part} has non-finite values; the training has diverged")
         if "mean" in parts or "variance" in parts:
-            norms.append(_batch_norm(where, name, parts, stored_as))
+            norms.append(_batch_norm(name, parts, stored_as))
         else:
-            dense.append(_dense(where, name, parts, stored_as))
+            dense.append(_dense(name, parts, stored_as))
     # the output layer may lack a bias; so may all hidden layers, or all but the first if batch norms shift them
     without_bias = [layer.name for layer in dense[:-1] if layer.bias is None]
     all_but_first = norms and len(without_bias) == len(dense) - 2 and dense[0].bias is not None
     if without_bias and len(without_bias) != len(dense) - 1 and not all_but_first:
-        raise InputError(f"{where}: variable {without_bias[0]}/bias is missing")
+        raise InputError(f"variable {without_bias[0]}/bias is missing")
     return Layers(tuple(dense), tuple(norms), unread)
 
 
-def _dense(where: Path, name: str, parts: dict[str, Float32Array], stored_as: dict[str, str]) -> Dense:
+def _dense(name: str, parts: dict[str, Float32Array], stored_as: dict[str, str]) -> Dense:
     if "kernel" not in parts:
-        raise InputError(f"{where}: variable {name}/kernel is missing")
+        raise InputError(f"variable {name}/kernel is missing")
     kernel, bias = parts["kernel"], parts.get("bias")
     if kernel.ndim != 2 or 0 in kernel.shape or (bias is not None and bias.shape != kernel.shape[1:]):
         bias_shape = "none" if bias is None else list(bias.shape)
-        raise InputError(f"{where}: {name} is not a dense layer: kernel {list(kernel.shape)}, bias {bias_shape}")
+        raise InputError(f"{name} is not a dense layer: kernel {list(kernel.shape)}, bias {bias_shape}")
     return Dense(name, kernel, bias, stored_as)
 
 
-def _batch_norm(where: Path, name: str, parts: dict[str, Float32Array], stored_as: dict[str, str]) -> BatchNorm:
+def _batch_norm(name: str, parts: dict[str, Float32Array], stored_as: dict[str, str]) -> BatchNorm:
     for part, stored_part in (("mean", "moving_mean"), ("variance", "moving_variance")):
         if part not in parts:
-            raise InputError(f"{where}: variable {name}/{stored_part} is missing")
+            raise InputError(f"variable {name}/{stored_part} is missing")
     shapes = {values.shape for values in parts.values()}
     if len(shapes) > 1 or len(parts["mean"].shape) != 1:
-        raise InputError(f"{where}: {name} is not a batch norm: its variables have shapes {sorted(map(list, shapes))}")
+        raise InputError(f"{name} is not a batch norm: its variables have shapes {sorted(map(list, shapes))}")
     if (parts["variance"] < 0).any():
-        raise InputError(f"{where}: {name}/moving_variance is negative")
-    return BatchNorm(
-        name, parts.get("gamma"), parts.get("beta"), parts["mean"], parts["variance"], BATCH_NORM_EPSILON, stored_as
-    )
+        raise InputError(f"{name}/moving_variance is negative")
+    return BatchNorm(name, parts.get("gamma"), parts.get("beta"), parts["mean"], parts["variance"], stored_as)

@@ -1,7 +1,6 @@
 """Linear layers as PyTorch names them: `<name>/weight` [units, inputs] and `<name>/bias` [units]."""
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,46 +19,49 @@ LIBRARY_ACTIVATIONS = {
 """PyTorch's class or RLlib's name -> our name. LeakyReLU is left out: PyTorch's slope is 0.01, ours 0.2."""
 
 
-def activation(where: Path, name: Any) -> str:
+def activation(name: Any) -> str:
     """Our name of an activation. Raises InputError if we do not have it."""
     if str(name) not in LIBRARY_ACTIVATIONS:
-        raise InputError(
-            f"{where}: its activation {name} is not one of {', '.join(LIBRARY_ACTIVATIONS)}; it cannot be exported"
-        )
+        raise InputError(f"its activation {name} is not one of {', '.join(LIBRARY_ACTIVATIONS)}; it cannot be exported")
     return LIBRARY_ACTIVATIONS[str(name)]
 
 
-def checkpoint_of(where: Path, arrays: Mapping[str, NDArray[Any]], ordered: bool) -> Checkpoint:
+def checkpoint_of(arrays: Mapping[str, NDArray[Any]], ordered: bool, first_number: int | None = 0) -> Checkpoint:
     """Wrap arrays as the variables of a checkpoint. `ordered`: whether they are in the model's order."""
     stored = {name: StoredVariable(name, values.shape, values.dtype.name) for name, values in arrays.items()}
-    return Checkpoint(where, stored, lambda name: arrays[name], ordered)
+    return Checkpoint(stored, lambda name: arrays[name], ordered, first_number=first_number)
 
 
 class StateDict:
     """The tensors of a network with a library's names of layers. It records which of them were read."""
 
-    def __init__(self, where: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-        self._where, self._arrays = where, arrays
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._arrays = arrays
         self._read_names: set[str] = set()
 
     @property
     def unread(self) -> tuple[str, ...]:
         return tuple(sorted(set(self._arrays) - self._read_names))
 
+    def unread_beside(self, modules: Sequence[str]) -> list[str]:
+        """The unread tensors outside these modules."""
+        prefixes = tuple(f"{module}/" for module in modules)
+        return [name for name in self.unread if not name.startswith(prefixes)]
+
     def holds(self, prefix: str) -> bool:
-        """Whether the module of this name has weights."""
+        """Tell whether the module of this name has weights."""
         return any(name.startswith(f"{prefix}/") for name in self._arrays)
 
     def linear(self, name: str) -> Dense:
         """Read the layer of this name. Raises InputError if it is missing or not a linear layer."""
         stored_as = {"kernel": f"{name}/weight", "bias": f"{name}/bias"}
         if stored_as["kernel"] not in self._arrays:
-            raise InputError(f"{self._where}: tensor {stored_as['kernel']} is missing; save the whole policy again")
+            raise InputError(f"tensor {stored_as['kernel']} is missing; save the whole policy again")
         parts = {part: self._read(stored) for part, stored in stored_as.items() if stored in self._arrays}
         kernel, bias = parts["kernel"].T, parts.get("bias")
         if kernel.ndim != 2 or 0 in kernel.shape or (bias is not None and bias.shape != kernel.shape[1:]):
             shapes = f"weight {list(kernel.T.shape)}, bias {'none' if bias is None else list(bias.shape)}"
-            raise InputError(f"{self._where}: {name} is not a linear layer: {shapes}")
+            raise InputError(f"{name} is not a linear layer: {shapes}")
         return Dense(name, kernel, bias, {part: stored_as[part] for part in parts})
 
     def sequential(self, prefix: str) -> list[Dense]:
@@ -71,11 +73,11 @@ class StateDict:
             name.removeprefix(f"{prefix}/").split("/")[0] for name in self._arrays if name.startswith(f"{prefix}/")
         }
         if not all(module.isdigit() for module in modules):
-            raise InputError(f"{self._where}: {prefix} holds {', '.join(sorted(modules))}, not numbered linear layers")
+            raise InputError(f"{prefix} holds {', '.join(sorted(modules))}, not numbered linear layers")
         numbers = sorted(map(int, modules))
         if numbers != list(range(0, 2 * len(numbers), 2)):
             raise InputError(
-                f"{self._where}: {prefix} has weights in modules {', '.join(map(str, numbers))}; "
+                f"{prefix} has weights in modules {', '.join(map(str, numbers))}; "
                 "linear layers with one activation after each are modules 0, 2, 4, ..."
             )
         return [self.linear(f"{prefix}/{number}") for number in numbers]
@@ -83,11 +85,11 @@ class StateDict:
     def _read(self, name: str) -> NDArray[np.float32]:
         values = self._arrays[name]
         if values.dtype.kind != "f":
-            raise InputError(f"{self._where}: {name} holds {values.dtype}, not weights")
+            raise InputError(f"{name} holds {values.dtype}, not weights")
         with np.errstate(over="ignore"):
             narrow = np.asarray(values, np.float32)
         if not np.isfinite(narrow).all():
-            raise InputError(f"{self._where}: {name} has non-finite values; the training has diverged")
+            raise InputError(f"{name} has non-finite values; the training has diverged")
         self._read_names.add(name)
         return narrow
 
@@ -97,9 +99,21 @@ def activated(layers: list[Dense], kind: str) -> list[Step]:
     return [step for layer in layers for step in (layer, Activation(kind))]
 
 
-def check_chain(where: Path, steps: list[Step]) -> None:
+def check_chain(steps: list[Step]) -> None:
     """Raise InputError unless the size of every step's input is that of the output before it."""
     try:
         check_sizes(steps)
     except SizeMismatch as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(str(error)) from None
+
+
+def check_network(steps: list[Step], inputs: int, outputs: int) -> None:
+    """Raise InputError unless the steps fit each other, and the sizes of the policy's spaces."""
+    check_chain(steps)
+    layers = [step for step in steps if isinstance(step, Dense)]
+    sizes = int(layers[0].kernel.shape[0]), int(layers[-1].kernel.shape[1])
+    if sizes != (inputs, outputs):
+        raise InputError(
+            f"its spaces have {inputs} observations and {outputs} actions, but its network has {sizes[0]} inputs and "
+            f"{sizes[1]} outputs; the checkpoint is damaged"
+        )

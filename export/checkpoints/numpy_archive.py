@@ -28,9 +28,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             for entry in archive.infolist():
                 size += entry.file_size
                 if size > MAX_BYTES:
-                    raise InputError(
-                        f"{path}: its arrays have more than {MAX_BYTES} bytes; save the actor's weights alone"
-                    )
+                    raise InputError(f"its arrays have more than {MAX_BYTES} bytes; save the actor's weights alone")
                 key = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as file:
                     shape, dtype = _header(file)
@@ -44,11 +42,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise
     except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise several exceptions for a corrupt file
         raise InputError(
-            f"{path}: cannot be read as an .npz archive: {first_line(error)}; copy the file again, or pass another one"
+            f"cannot be read as an .npz archive: {first_line(error)}; copy the file again, or pass another one"
         ) from None
     if any(re.fullmatch(r"arr_\d+", name) for name in stored):
         raise InputError(
-            f"{path}: its arrays have no names ({', '.join(list(stored)[:3])}, ...); "
+            f"its arrays have no names ({', '.join(list(stored)[:3])}, ...); "
             "write them with their variables' names: numpy.savez(path, **{variable.path: variable.numpy(), ...})"
         )
 
@@ -57,11 +55,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
             with zipfile.ZipFile(path) as archive, archive.open(keys[name]) as file:
                 return np.asarray(npy.read_array(file, allow_pickle=False))
         except Exception as error:  # noqa: BLE001 - as above
-            raise InputError(f"{path}: {name} cannot be read: {first_line(error)}") from None
+            raise InputError(f"{name} cannot be read: {first_line(error)}") from None
 
     # layers of one name are ordered by their numbers, others by their position in the archive
     stems = {re.sub(r"_?\d+$", "", name.rpartition("/")[0]) for name in stored}
-    return Checkpoint(path, stored, load, ordered=len(stems) > 1, first_number=None)
+    return Checkpoint(stored, load, ordered=len(stems) > 1, first_number=None)
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

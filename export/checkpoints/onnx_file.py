@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from city.errors import InputError
 from export.actors import Actor
 from export.actors.activations import Floats
-from export.actors.steps import Activation, BatchNorm, Clip, Dense, Step
+from export.actors.steps import Activation, Affine, Clip, Dense, Step
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import check_chain, checkpoint_of
@@ -35,24 +35,22 @@ class Onnx(Source):
     has_scopes = False
 
     def open(self, path: Path) -> Checkpoint:
-        return checkpoint_of(path, _graph(path).arrays, ordered=True)
+        return checkpoint_of(_graph(path).arrays, ordered=True)
 
-    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
-        self.refuse_scope(label, request)
+    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+        self.refuse_scope(request)
         graph = _graph(path)
-        output = _output(path, graph, request.output_tensor)
+        output = _output(graph, request.output_tensor)
         steps, ends_with_choices = _Chain(path, graph, output).steps()
         layers = [step for step in steps if isinstance(step, Dense)]
         if not layers:
-            raise InputError(
-                f"{path}: its output {output} depends on no linear layer; name the actor's with --output-tensor"
-            )
-        check_chain(path, steps)
+            raise InputError(f"its output {output} depends on no linear layer; name the actor's with --output-tensor")
+        check_chain(steps)
         used = {name for layer in layers for name in layer.stored_as.values()}
         unread = tuple(sorted(name for name in graph.arrays if name not in used and graph.arrays[name].ndim > 1))
         if request.categorical and isinstance(steps[-1], Activation | Clip):
             raise InputError(
-                f"{path}: its output {output} ends with {steps[-1].note or steps[-1].key}, not with logits; pass "
+                f"its output {output} ends with {steps[-1].note or steps[-1].key}, not with logits; pass "
                 "--action, or --output-tensor"
             )
         kind = "categorical" if ends_with_choices else None
@@ -63,20 +61,18 @@ def _graph(path: Path) -> OnnxGraph:
     graph = _HELPER.read(path)
     assert isinstance(graph, OnnxGraph)
     if len(graph.inputs) != 1:
-        raise InputError(
-            f"{path}: has the inputs {', '.join(graph.inputs) or 'none'}; an actor has one, its observation"
-        )
+        raise InputError(f"has the inputs {', '.join(graph.inputs) or 'none'}; an actor has one, its observation")
     return graph
 
 
-def _output(path: Path, graph: OnnxGraph, requested: str | None) -> str:
+def _output(graph: OnnxGraph, requested: str | None) -> str:
     """The requested tensor, or the only output. Raises InputError."""
     if requested is not None:
         if not any(requested in node.outputs for node in graph.nodes):
-            raise InputError(f"{path}: has no tensor {requested}; its outputs are {', '.join(graph.outputs)}")
+            raise InputError(f"has no tensor {requested}; its outputs are {', '.join(graph.outputs)}")
         return requested
     if len(graph.outputs) != 1:
-        raise InputError(f"{path}: has the outputs {', '.join(graph.outputs)}; pass --output-tensor with the actor's")
+        raise InputError(f"has the outputs {', '.join(graph.outputs)}; pass --output-tensor with the actor's")
     return graph.outputs[0]
 
 
@@ -85,7 +81,7 @@ class _Chain:
 
     def __init__(self, path: Path, graph: OnnxGraph, output: str) -> None:
         """Find and check the operations. Raises InputError."""
-        self._path, self._observation = path, graph.inputs[0]
+        self._observation = graph.inputs[0]
         self._dependent = {self._observation}
         """Tensors that depend on the observation."""
         self._nodes: list[Node] = []
@@ -104,14 +100,13 @@ class _Chain:
             last = node.outputs[0]
         if last != output or output == self._observation:
             raise InputError(
-                f"{path}: tensor {output} does not depend on the observation {self._observation}; name another "
-                "--output-tensor"
+                f"tensor {output} does not depend on the observation {self._observation}; name another --output-tensor"
             )
         size = graph.input_size or self._first_size(graph.arrays)
         rng = np.random.default_rng(3)
         rows = [scale * rng.standard_normal((PROBES_OF_A_SCALE, size)) for scale in PROBE_SCALES]
         self._probes = np.concatenate(rows).astype(np.float32)
-        values: Values = _HELPER.read(path, output, self._probes)
+        values: Values = _HELPER.call(path, output, self._probes)
         self._values, self._failure = values.by_name, values.reason
         computed = {name: rows[0] for name, rows in values.by_name.items() if name not in self._dependent}
         self._constants = {**graph.arrays, **computed}
@@ -178,8 +173,8 @@ class _Chain:
         stored_as = {"kernel": kernel_name, **({"bias": bias} if bias else {})}
         return Dense(node.name, np.ascontiguousarray(kernel), shift, stored_as)
 
-    def _scale(self, node: Node) -> BatchNorm:
-        """x + c, x - c, x * c or x / c as a batch norm with fixed statistics."""
+    def _scale(self, node: Node) -> Affine:
+        """x + c, x - c, x * c or x / c as an affine step."""
         size = self._values[node.outputs[0]][0].size
         try:
             c = np.broadcast_to(self._constant(self._constant_of(node)).reshape(-1), (size,)).astype(np.float32)
@@ -188,14 +183,13 @@ class _Chain:
         zeros, ones = np.zeros(size, np.float32), np.ones(size, np.float32)
         match node.operation:
             case "Add":
-                return BatchNorm(node.name, None, c, zeros, ones, 0.0)
+                return Affine(node.name, ones, c)
             case "Sub":
-                return BatchNorm(node.name, None, None, c, ones, 0.0)
+                return Affine(node.name, ones, -c)
             case "Mul":
-                return BatchNorm(node.name, c, None, zeros, ones, 0.0)
+                return Affine(node.name, c, zeros)
         with np.errstate(divide="ignore"):
-            factor = (1.0 / c.astype(np.float64)).astype(np.float32)
-        return BatchNorm(node.name, factor, None, zeros, ones, 0.0)
+            return Affine(node.name, (1.0 / c.astype(np.float64)).astype(np.float32), zeros)
 
     def _bound(self, node: Node, k: int) -> float:
         """Lower (k = 1) or upper (k = 2) bound of a Clip: an input, or an attribute before opset 11."""
@@ -214,17 +208,15 @@ class _Chain:
         with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused
             narrow = np.asarray(values, np.float32) if values.dtype.kind == "f" else None
         if narrow is None or not np.isfinite(narrow).all():
-            raise InputError(
-                f"{self._path}: its constant {name} holds {values.dtype} values that are not finite in float32"
-            )
+            raise InputError(f"its constant {name} holds {values.dtype} values that are not finite in float32")
         return narrow
 
     def _kernel(self, name: str) -> NDArray[np.float32]:
         if name not in self._constants:
-            raise InputError(f"{self._path}: weights {name} depend on the observation; an actor's are constant")
+            raise InputError(f"weights {name} depend on the observation; an actor's are constant")
         values = self._constant(name)
         if values.ndim != 2:
-            raise InputError(f"{self._path}: weights {name} have shape {list(values.shape)}, not 2 dimensions")
+            raise InputError(f"weights {name} have shape {list(values.shape)}, not 2 dimensions")
         return values
 
     def _first_size(self, arrays: Mapping[str, NDArray[Any]]) -> int:
@@ -233,11 +225,11 @@ class _Chain:
             kernel = next((arrays[name] for name in node.inputs if name in arrays and arrays[name].ndim == 2), None)
             if kernel is not None and node.operation in ("Gemm", "MatMul"):
                 return int(kernel.shape[1 if node.attributes.get("transB") else 0])
-        raise InputError(f"{self._path}: does not define the size of an observation; export it with fixed sizes")
+        raise InputError("does not define the size of an observation; export it with fixed sizes")
 
     def _refused(self, node: Node, reason: str) -> InputError:
         hint = "pass --output-tensor if the actor's output comes before it"
-        return InputError(f"{self._path}: operation {node.operation} ({node.name}) {reason}; {hint}")
+        return InputError(f"operation {node.operation} ({node.name}) {reason}; {hint}")
 
 
 def _text(value: Any) -> str:

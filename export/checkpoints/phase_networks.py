@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city import whole_files
-from city.errors import InputError, first_line
+from city.errors import InputError, errors_about, first_line
 from export.actors import Actor
 from export.actors.phase_competition import SHAPES, Junction, PhaseCompetition
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
@@ -49,13 +49,15 @@ def save(path: Path, actors: Arrays, critics: Arrays, description: Mapping[str, 
 
 def description_of(path: Path) -> dict[str, Any]:
     """The description of a file of `save`. Raises InputError."""
-    return _description(path, open_checkpoint(path))
+    with errors_about(path):
+        return _description(open_checkpoint(path))
 
 
 def trainings(path: Path) -> list[dict[str, Any]]:
     """How each of the networks of a file was trained; empty if the file does not say it. Raises InputError."""
-    checkpoint = open_checkpoint(path)
-    description, count = _description(path, checkpoint), _count(path, checkpoint)
+    with errors_about(path):
+        checkpoint = open_checkpoint(path)
+        description, count = _description(checkpoint), _count(checkpoint)
     found = description.get("training")
     if isinstance(found, list) and len(found) == count and all(isinstance(training, dict) for training in found):
         return found
@@ -69,54 +71,55 @@ def load(
 
     `critic_shapes`: shapes of one critic's arrays; without them, the critics are not read.
     """
-    checkpoint = open_checkpoint(path)
-    _description(path, checkpoint)
-    count = _count(path, checkpoint)
-    actors = {name: _array(path, checkpoint, name, (count, *shape)) for name, shape in SHAPES.items()}
-    critics = {
-        name: _array(path, checkpoint, f"{CRITIC}{name}", (count, *shape))
-        for name, shape in (critic_shapes or {}).items()
-    }
+    with errors_about(path):
+        checkpoint = open_checkpoint(path)
+        _description(checkpoint)
+        count = _count(checkpoint)
+        actors = {name: _array(checkpoint, name, (count, *shape)) for name, shape in SHAPES.items()}
+        critics = {
+            name: _array(checkpoint, f"{CRITIC}{name}", (count, *shape))
+            for name, shape in (critic_shapes or {}).items()
+        }
     return actors, critics
 
 
-def _description(path: Path, checkpoint: Checkpoint) -> dict[str, Any]:
+def _description(checkpoint: Checkpoint) -> dict[str, Any]:
     if DESCRIPTION not in checkpoint.stored:
         raise InputError(
-            f"{path}: has no description, so it is not a policy of phase competition; pass a file of greenserve train"
+            "has no description, so it is not a policy of phase competition; pass a file of greenserve train"
         )
     try:
         found = json.loads(str(checkpoint.value(DESCRIPTION)))
         features = found["features"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: its description cannot be read ({first_line(error)}); train it again") from None
+        raise InputError(f"its description cannot be read ({first_line(error)}); train it again") from None
     if features != list(FEATURES):
         raise InputError(
-            f"{path}: its weights are for other lane features than those of this version of greenserve; "
+            "its weights are for other lane features than those of this version of greenserve; "
             "use the version that it was trained with, or train it again"
         )
     description: dict[str, Any] = found
     return description
 
 
-def _count(path: Path, checkpoint: Checkpoint) -> int:
+def _count(checkpoint: Checkpoint) -> int:
     """Number of networks. Raises InputError."""
     first = next(iter(SHAPES))
     if first not in checkpoint.stored or not checkpoint.stored[first].shape:
         raise InputError(
-            f"{path}: {first} is missing, so it is not a policy of phase competition; pass a file of greenserve train"
+            f"{first} is missing, so it is not a policy of phase competition; pass a file of greenserve train"
         )
     return checkpoint.stored[first].shape[0]
 
 
-def _array(path: Path, checkpoint: Checkpoint, name: str, shape: Sequence[int]) -> NDArray[np.float32]:
+def _array(checkpoint: Checkpoint, name: str, shape: Sequence[int]) -> NDArray[np.float32]:
     stored = checkpoint.stored.get(name)
     if stored is None or stored.shape != tuple(shape) or not shape[0]:
         has = "is missing" if stored is None else f"has shape {list(stored.shape)}"
-        raise InputError(f"{path}: {name} {has}, but must have shape {list(shape)}; train it again")
+        raise InputError(f"{name} {has}, but must have shape {list(shape)}; train it again")
     array = checkpoint.value(name)
     if array.dtype != np.float32 or not np.isfinite(array).all():
-        raise InputError(f"{path}: {name} has a value that is not a finite float32; train it again")
+        raise InputError(f"{name} has a value that is not a finite float32; train it again")
     return array
 
 
@@ -129,15 +132,14 @@ class PhaseNetworks(Source):
     def open(self, path: Path) -> Checkpoint:
         return open_checkpoint(path)
 
-    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
-        self.refuse_tensor(label, request)
-        self.refuse_scope(label, request)
+    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+        self.refuse_tensor(request)
+        self.refuse_scope(request)
         contract = request.contract
         if contract is None or contract.observation.dialect != DIALECT.name:
             dialect = "no dialect" if contract is None else f"dialect {contract.observation.dialect}"
             raise InputError(
-                f"{request.tl}: {label} is a policy for the dialect {DIALECT.name}, and city.toml has {dialect} for "
-                "it; write "
+                f"is a policy for the dialect {DIALECT.name}, and city.toml has {dialect} for {request.tl}; write "
                 f'dialect = "{DIALECT.name}" in [tl.{request.tl}] (greenserve city init --dialect {DIALECT.name})'
             )
         actors, _ = load(path)

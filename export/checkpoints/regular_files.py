@@ -5,7 +5,7 @@ import os
 import stat
 from pathlib import Path
 
-from city.errors import InputError
+from city.errors import InputError, errors_about
 
 MAX_BYTES = 2 << 30
 """Limit for a file that is read whole."""
@@ -22,10 +22,11 @@ def check_model(folder: Path) -> None:
     """Raise InputError if a file of a version's folder is missing, not a regular file or too large."""
     for path in sorted(folder.rglob("*")):
         if not path.is_dir():
-            try:
-                check(path)
-            except OSError as error:
-                raise InputError(f"{path}: cannot be read: {error.strerror}; export the model again") from None
+            with errors_about(path):
+                try:
+                    check(path)
+                except OSError as error:
+                    raise InputError(f"cannot be read: {error.strerror}; export the model again") from None
 
 
 def check(path: Path, max_bytes: int = MAX_BYTES) -> os.stat_result:
@@ -34,14 +35,15 @@ def check(path: Path, max_bytes: int = MAX_BYTES) -> os.stat_result:
     Raises InputError if it is not a regular file or larger than `max_bytes`, OSError if it is missing.
     """
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
-        raise InputError(
-            f"{path}: cannot be read as a checkpoint: it is {kind}, not a regular file; put the file itself there"
-        )
-    if status.st_size > max_bytes:
-        raise InputError(
-            f"{path}: cannot be read as a checkpoint: it has {status.st_size} bytes, and the limit is {max_bytes}; "
-            "save the actor without the rest of the training"
-        )
+    with errors_about(path):
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
+            raise InputError(
+                f"cannot be read as a checkpoint: it is {kind}, not a regular file; put the file itself there"
+            )
+        if status.st_size > max_bytes:
+            raise InputError(
+                f"cannot be read as a checkpoint: it has {status.st_size} bytes, and the limit is {max_bytes}; "
+                "save the actor without the rest of the training"
+            )
     return status

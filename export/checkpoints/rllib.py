@@ -23,13 +23,13 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from city.errors import InputError
+from city.errors import InputError, errors_about
 from export.actors import Actor
-from export.actors.steps import BatchNorm, Clip, Dense, Step
+from export.actors.steps import BatchNorm, Clip, Step
 from export.checkpoints import pickled_arrays, regular_files
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
-from export.checkpoints.linear_layers import StateDict, activated, activation, check_chain, checkpoint_of
+from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
 from export.checkpoints.pickled_values import MAX_PICKLE_BYTES, Opaque, load
 from export.checkpoints.source import ActorRequest, Source, StoredActor
 
@@ -97,7 +97,11 @@ def _module(path: Path) -> Module:
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
             raise ValueError(f"its entry {name!r} is not an array")
         arrays[name.replace(".", "/")] = array
-    constructor = _plain(_bytes(path.with_name(CONFIG_FILE)))
+    return _module_of_constructor(_plain(_bytes(path.with_name(CONFIG_FILE))), arrays)
+
+
+def _module_of_constructor(constructor: Any, arrays: Mapping[str, NDArray[Any]]) -> Module:
+    """The policy with these arrays. `constructor`: the module's class and arguments. Raises ValueError."""
     try:
         module_class, (_, arguments) = constructor["class"], constructor["ctor_args_and_kwargs"]
         observation, action = arguments["observation_space"], arguments["action_space"]
@@ -106,29 +110,29 @@ def _module(path: Path) -> Module:
         raise ValueError(f"{CONFIG_FILE} beside it does not describe a module") from None
     if not isinstance(config, dict):
         raise ValueError(f"{CONFIG_FILE} beside it holds no model config")
-    if not isinstance(action, Opaque) or not action.global_name.endswith(".Discrete"):
-        raise ValueError(f"its action space is {_class_of(action)}; only Discrete can be exported")
-    shape = (
-        observation.state.get("_shape")
-        if isinstance(observation, Opaque) and isinstance(observation.state, dict)
-        else None
-    )
-    if not isinstance(shape, tuple) or len(shape) != 1 or not _class_of(observation).endswith("Box"):
+    settings = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | None)}
+    class_name = getattr(module_class, "global_name", "unknown")
+    return Module(arrays, class_name, settings, _observation_size(observation), _choices(action))
+
+
+def _observation_size(space: Any) -> int:
+    """Size of an observation space. Raises ValueError unless it is a Box of one dimension."""
+    state = space.state if isinstance(space, Opaque) else None
+    shape = state.get("_shape") if isinstance(state, dict) else None
+    if not isinstance(shape, tuple) or len(shape) != 1 or not _class_of(space).endswith("Box"):
         raise ValueError(
-            f"its observation space is {_class_of(observation)} {shape or ''}; only a Box of one dimension can be "
-            "exported"
+            f"its observation space is {_class_of(space)} {shape or ''}; only a Box of one dimension can be exported"
         )
-    if not isinstance(action.state, dict) or int(action.state.get("start", 0)) != 0:
+    return int(shape[0])
+
+
+def _choices(space: Any) -> int:
+    """Number of choices of an action space. Raises ValueError unless it is Discrete and they begin at 0."""
+    if not isinstance(space, Opaque) or not space.global_name.endswith(".Discrete"):
+        raise ValueError(f"its action space is {_class_of(space)}; only Discrete can be exported")
+    if not isinstance(space.state, dict) or int(space.state.get("start", 0)) != 0:
         raise ValueError("its choices do not begin at 0, which is not supported")
-    settings: dict[str, Any] = {
-        key: value for key, value in config.items() if isinstance(value, str | int | float | bool | None)
-    }
-    settings |= {
-        key: [int(size) for size in config[key]] for key in ("fcnet_hiddens", "head_fcnet_hiddens") if config.get(key)
-    }
-    return Module(
-        arrays, getattr(module_class, "global_name", "unknown"), settings, int(shape[0]), int(action.state["n"])
-    )
+    return int(space.state["n"])
 
 
 def _class_of(value: Any) -> str:
@@ -201,21 +205,14 @@ class RLlib(Source):
         return [path, path.with_name(CONFIG_FILE), *([statistics] if statistics else [])]
 
     def open(self, path: Path) -> Checkpoint:
-        return checkpoint_of(path, _module_of(path).arrays, ordered=True)
+        return checkpoint_of(_module_of(path).arrays, ordered=True)
 
-    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
-        self.refuse_scope(label, request)
-        self.refuse_tensor(label, request)
+    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+        self.refuse_scope(request)
+        self.refuse_tensor(request)
         module = _module_of(path)
-        steps, unread = _steps(path, module)
-        check_chain(path, steps)
-        layers = [step for step in steps if isinstance(step, Dense)]
-        sizes = int(layers[0].kernel.shape[0]), int(layers[-1].kernel.shape[1])
-        if sizes != (module.inputs, module.choices):
-            raise InputError(
-                f"{path}: its spaces have {module.inputs} observations and {module.choices} actions, but its network "
-                f"has {sizes[0]} inputs and {sizes[1]} outputs; the checkpoint is damaged"
-            )
+        steps, unread = _steps(module)
+        check_network(steps, module.inputs, module.choices)
         normalising_steps, note = _normalising_steps(path, module.inputs)
         return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread), "", note, "categorical")
 
@@ -226,46 +223,39 @@ def _module_of(path: Path) -> Module:
     return module
 
 
-def _steps(path: Path, module: Module) -> tuple[list[Step], tuple[str, ...]]:
+def _steps(module: Module) -> tuple[list[Step], tuple[str, ...]]:
     """(the actor's steps, the unread tensors). Raises InputError."""
-    config, state = module.config, StateDict(path, module.arrays)
+    config, state = module.config, StateDict(module.arrays)
     for key, name in (
         ("use_lstm", "an LSTM"),
         ("fcnet_use_layernorm", "layer norms"),
         ("head_fcnet_use_layernorm", "layer norms"),
     ):
         if config.get(key):
-            raise InputError(f"{path}: its model has {name} ({key}); only MLPs can be exported")
+            raise InputError(f"its model has {name} ({key}); only MLPs can be exported")
     if not module.class_name.startswith("ray.rllib.algorithms.") or not module.class_name.endswith("TorchRLModule"):
-        raise InputError(f"{path}: its module is {module.class_name}; only RLlib's default PPO modules can be exported")
+        raise InputError(f"its module is {module.class_name}; only RLlib's default PPO modules can be exported")
     encoder = next(
         (name for name in ("encoder/actor_encoder", "encoder/encoder") if state.holds(f"{name}/net/mlp")), None
     )
     if not state.holds("pi/net/mlp") or (encoder is None and state.holds("encoder")):
         raise InputError(
-            f"{path}: has no MLP encoder and policy head (encoder.*.net.mlp, pi.net.mlp); only PPO's MLPs can be "
-            "exported"
+            "has no MLP encoder and policy head (encoder.*.net.mlp, pi.net.mlp); only PPO's MLPs can be exported"
         )
     steps: list[Step] = []
     if encoder is not None:
         # an activation follows the encoder's last layer too
-        steps = activated(
-            state.sequential(f"{encoder}/net/mlp"), activation(path, config.get("fcnet_activation", "tanh"))
-        )
+        steps = activated(state.sequential(f"{encoder}/net/mlp"), activation(config.get("fcnet_activation", "tanh")))
     *hidden, last = state.sequential("pi/net/mlp")
     if hidden:
-        steps += activated(hidden, activation(path, config.get("head_fcnet_activation", "relu")))
-    unread = state.unread
-    training = tuple(f"{module_name}/" for module_name in TRAINING)
-    unknown = [
-        name for name in unread if not name.endswith("log_std_clip_param_const") and not name.startswith(training)
-    ]
+        steps += activated(hidden, activation(config.get("head_fcnet_activation", "relu")))
+    unknown = [name for name in state.unread_beside(TRAINING) if not name.endswith("log_std_clip_param_const")]
     if unknown:
         raise InputError(
-            f"{path}: {unknown[0]} may be part of the policy, but RLlib's default PPO module does not have it; "
+            f"{unknown[0]} may be part of the policy, but RLlib's default PPO module does not have it; "
             "train with the default module"
         )
-    return [*steps, last], unread
+    return [*steps, last], state.unread
 
 
 def _connectors(path: Path) -> Path:
@@ -286,23 +276,24 @@ def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
     connectors = {entry.name for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else set()
     if unknown := sorted(connectors - CONNECTORS - {FILTER}):
         raise InputError(
-            f"{path}: its env runner has the connector {unknown[0]}, which may change observations; train without it"
+            f"its env runner has the connector {unknown[0]}, which may change observations; train without it"
         )
     if FILTER not in connectors:
         return [], ""
     file = folder / FILTER / "state.pkl"
     if not file.is_file():
-        raise InputError(f"{path}: its observations are filtered, and {file} is missing; copy the whole checkpoint")
-    statistics = _HELPER.read(file)
-    assert isinstance(statistics, RunningStatistics)
-    if statistics.mean.shape != (inputs,):
-        raise InputError(
-            f"{file}: has statistics of {len(statistics.mean)} features, but the policy's observation has {inputs}; "
-            "use the checkpoint's own connector state"
-        )
-    variance = np.square(statistics.deviation + FILTER_EPSILON).astype(np.float32)
+        raise InputError(f"its observations are filtered, and {file} is missing; copy the whole checkpoint")
+    with errors_about(file):
+        statistics = _HELPER.read(file)
+        assert isinstance(statistics, RunningStatistics)
+        if statistics.mean.shape != (inputs,):
+            raise InputError(
+                f"has statistics of {len(statistics.mean)} features, but the policy's observation has {inputs}; "
+                "use the checkpoint's own connector state"
+            )
+    variance = np.square(statistics.deviation + FILTER_EPSILON)
     stored_as = {"mean": f"{FILTER}: mean", "variance": f"{FILTER}: (std + {FILTER_EPSILON:g}) squared"}
-    norm = BatchNorm("mean_std_filter", None, None, statistics.mean.astype(np.float32), variance, 0.0, stored_as)
+    norm = BatchNorm("mean_std_filter", None, None, statistics.mean, variance, stored_as).step()
     clip: list[Step] = [] if statistics.clip is None else [Clip((-statistics.clip,), (statistics.clip,))]
     return [norm, *clip], "observations are normalised by its MeanStdFilter"
 

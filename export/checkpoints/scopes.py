@@ -3,7 +3,6 @@
 import functools
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from city.errors import InputError
 from city.names import TL_PATTERN, contains_tl
@@ -31,7 +30,7 @@ def name_parts(component: str) -> frozenset[str]:
 
 
 def is_training(component: str) -> bool:
-    """Whether a scope only serves training: a critic's, an optimizer's, a target network's."""
+    """Tell whether a scope only serves training: a critic's, an optimizer's, a target network's."""
     return bool(name_parts(component) & _TRAINING)
 
 
@@ -44,14 +43,13 @@ def actor_scopes(names: Iterable[str]) -> list[str]:
     return sorted((scope or "." for scope in _layer_scopes(names)), key=natural)
 
 
-def choose_scope(where: Path, names: Sequence[str], tl: str, scope: str | None, target_tls: Sequence[str] = ()) -> str:
+def choose_scope(names: Sequence[str], tl: str, scope: str | None, target_tls: Sequence[str] = ()) -> str:
     """Choose the scope of a TL's actor; "" is the whole checkpoint.
 
     It is the requested scope; else the scope with the TL's name; else, of numbered actors,
     the one at the TL's position among training's target TLs; else the only actor.
 
     Args:
-        where: the checkpoint.
         names: its variables.
         tl: the TL, or "".
         scope: the requested scope.
@@ -63,15 +61,15 @@ def choose_scope(where: Path, names: Sequence[str], tl: str, scope: str | None, 
     if scope is not None:
         chosen = scope.strip("/") if scope != "." else ""
         if chosen and not any(name.startswith(chosen + "/") for name in names):
-            raise InputError(f"{where}: has no scope {scope}; its scopes are {_list(actor_scopes(names))}")
+            raise InputError(f"has no scope {scope}; its scopes are {_list(actor_scopes(names))}")
         return chosen
     layer_scopes = _layer_scopes(names)
     if tl and (named := {_up_to_tl(candidate, tl) for candidate in layer_scopes} - {""}):
         inside = {candidate for candidate in layer_scopes if any(_is_within(candidate, prefix) for prefix in named)}
-        return _only(where, tl, _actors(inside) or named)
+        return _only(tl, _actors(inside) or named)
     actors = _actors(layer_scopes)
     if len(actors) > 1:
-        return _numbered(where, tl, sorted(actors, key=natural), target_tls)
+        return _numbered(tl, sorted(actors, key=natural), target_tls)
     if actors:
         return actors.pop()
     if "" in layer_scopes:
@@ -81,11 +79,11 @@ def choose_scope(where: Path, names: Sequence[str], tl: str, scope: str | None, 
         return tops.pop()
     if not tops:
         raise InputError(
-            f"{where}: holds no layers of an actor; name them like actor/dense/kernel [inputs, units] and "
+            "holds no layers of an actor; name them like actor/dense/kernel [inputs, units] and "
             "actor/dense/bias, actor/dense_1/kernel, ..., or like PyTorch 0.weight [units, inputs] and 0.bias, "
             "2.weight, ...; greenserve inspect lists its variables"
         )
-    raise InputError(f"{where}: no scope has the name of an actor; pass --scope. Its top scopes are {_list(tops)}")
+    raise InputError(f"no scope has the name of an actor; pass --scope. Its top scopes are {_list(tops)}")
 
 
 def unread_reason(name: str, scope: str) -> str:
@@ -98,14 +96,14 @@ def unread_reason(name: str, scope: str) -> str:
 
 
 def is_hyperparameter(name: str) -> bool:
-    """Whether a scalar is a hyperparameter of training, by its name."""
+    """Tell whether a scalar is a hyperparameter of training, by its name."""
     return bool(
         re.search(r"learning_rate|\blr\b|log_alpha|entropy|\bkl|beta|gamma|epsilon|clip_?(range|param)", name.lower())
     )
 
 
 def serves_training(name: str) -> bool:
-    """Whether a variable belongs to a critic, an optimizer or a copy of a network, by its name.
+    """Tell whether a variable belongs to a critic, an optimizer or a copy of a network, by its name.
 
     A module with the names of both, such as actor_critic, may serve the actor too.
     """
@@ -117,8 +115,14 @@ def serves_training(name: str) -> bool:
     return is_slot(last) or _training_use(last) in ("counter", "training only")
 
 
+def unknown_variables(names: Iterable[str], scope: str) -> list[str]:
+    """Variables in a scope that may be part of the actor: they do not only serve training."""
+    prefix = f"{scope}/" if scope else ""
+    return [name for name in names if name.startswith(prefix) and unread_reason(name, scope) == UNKNOWN_USE]
+
+
 def is_another_agents(name: str, scope: str, layers: Iterable[str]) -> bool:
-    """Whether a variable belongs to another agent than the actor in `scope`. `layers`: names of the unread layers."""
+    """Tell whether a variable is another agent's than that in `scope`. `layers`: names of the unread layers."""
     scope_tls, variable_tls = set(TL_PATTERN.findall(scope)), set(TL_PATTERN.findall(name))
     if variable_tls:
         return bool(scope_tls) and not variable_tls <= scope_tls
@@ -130,14 +134,14 @@ def is_another_agents(name: str, scope: str, layers: Iterable[str]) -> bool:
 
 
 def is_observations(name: str) -> bool:
-    """Whether a variable scales, shifts or clips observations or actions, by its name."""
+    """Tell whether a variable scales, shifts or clips observations or actions, by its name."""
     return bool(
         re.search(r"(obs|observation|state|input|action|logit)s?_?(mean|var|std|scale|shift|clip|norm)", name.lower())
     )
 
 
 def is_normaliser(name: str) -> bool:
-    """Whether a variable normalises observations, by the names of its modules. A critic's does not count."""
+    """Tell whether a variable normalises observations, by the names of its modules. A critic's does not count."""
     *modules, _ = name.lower().split("/")
     if any(map(is_training, modules)):
         return False
@@ -148,12 +152,12 @@ def is_normaliser(name: str) -> bool:
 
 
 def is_unnamed_log_std(name: str) -> bool:
-    """Whether a variable has the name that the sappo dialect's trainer gives to the log_std of off-policy actors."""
+    """Tell whether a variable has the sappo trainer's name of the log_std of off-policy actors."""
     return bool(_UNNAMED_LOG_STD.search(name))
 
 
 def is_slot(last: str) -> bool:
-    """Whether the last part of a name is that of an optimizer's slot."""
+    """Tell whether the last part of a name is that of an optimizer's slot."""
     slot = r"(adam|adagrad|rmsprop|momentum|ftrl|adadelta|exponentialmovingaverage)(_\d+)?|beta[12]_power"
     return bool(re.fullmatch(slot, last.lower()))
 
@@ -211,24 +215,24 @@ def _actors(layer_scopes: Iterable[str]) -> set[str]:
     return actors
 
 
-def _numbered(where: Path, tl: str, actors: list[str], target_tls: Sequence[str]) -> str:
+def _numbered(tl: str, actors: list[str], target_tls: Sequence[str]) -> str:
     if tl not in target_tls:
         raise InputError(
-            f"{where}: holds the actors {_list(actors)}; pass --scope{f' to choose that of {tl}' if tl else ''}, "
+            f"holds the actors {_list(actors)}; pass --scope{f' to choose that of {tl}' if tl else ''}, "
             "or set [training] target_tls to training's TLs in order"
         )
     if len(actors) != len(target_tls):
         raise InputError(
-            f"{where}: holds {len(actors)} actors ({_list(actors)}), but training has "
+            f"holds {len(actors)} actors ({_list(actors)}), but training has "
             f"{len(target_tls)} target TLs ({', '.join(target_tls)}); pass --scope, or fix [training] target_tls"
         )
     return actors[list(target_tls).index(tl)]
 
 
-def _only(where: Path, tl: str, scopes: set[str]) -> str:
+def _only(tl: str, scopes: set[str]) -> str:
     """The only scope with the TL's name. Raises InputError if there are several."""
     if len(scopes) > 1:
-        raise InputError(f"{where}: the scopes {_list(scopes)} contain {tl}'s name; pass --scope to choose the actor's")
+        raise InputError(f"the scopes {_list(scopes)} contain {tl}'s name; pass --scope to choose the actor's")
     return next(iter(scopes))
 
 

@@ -37,6 +37,10 @@ class ActorRequest:
     observations: NDArray[np.float32] | None = None
     """[n, O] of recorded traffic, for the parity check."""
 
+    def scope_in(self, checkpoint: Checkpoint) -> str:
+        """The actor's scope in a checkpoint of several agents. Raises InputError if it is not clear."""
+        return scopes.choose_scope(list(checkpoint.stored), self.tl, self.scope, self.target_tls)
+
 
 @dataclass(frozen=True)
 class StoredActor:
@@ -71,7 +75,7 @@ class KerasModel:
 
 
 Graph = MetaGraph | SavedFunction | KerasModel
-"""What a checkpoint may hold beside its weights. `export.rebuild` decides how it is used."""
+"""A graph that a checkpoint may hold beside its weights. `export.rebuild` decides how it is used."""
 
 
 class Source(ABC):
@@ -82,9 +86,9 @@ class Source(ABC):
     suffixes: tuple[str, ...] = ()
     """Suffixes of files that are one checkpoint each."""
     has_scopes = True
-    """Whether one checkpoint may hold several agents, in scopes."""
+    """True if one checkpoint may hold several agents, in scopes."""
     serves_any_tl = False
-    """Whether the actor of one checkpoint is for any TL."""
+    """True if the actor of one checkpoint is for any TL."""
 
     def checkpoint_of(self, file: Path) -> Path | None:
         """The checkpoint that a file belongs to, or `None` if this source cannot read it."""
@@ -120,16 +124,16 @@ class Source(ABC):
         """The graph beside the weights, if there is one that the request needs. Raises InputError."""
         return None
 
-    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
-        """Build the actor from the weights alone. Raises InputError. `label`: the checkpoint's name in messages."""
-        self.refuse_tensor(label, request)
+    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+        """Build the actor from the weights alone. Raises InputError."""
+        self.refuse_tensor(request)
         checkpoint, scope = self.open(path), ""
         if self.has_scopes:
-            scope = scopes.choose_scope(path, list(checkpoint.stored), request.tl, request.scope, request.target_tls)
+            scope = request.scope_in(checkpoint)
         else:
-            self.refuse_scope(label, request)
+            self.refuse_scope(request)
         layers = self.layers(path, checkpoint, scope, strict=request.hints.architecture is None)
-        actor = build(path, layers, request.hints, request.categorical)
+        actor = build(layers, request.hints, request.categorical)
         hidden = actor.dense[:-1]
         note = "its hidden layers have no bias" if hidden and all(layer.bias is None for layer in hidden) else ""
         return StoredActor(actor, scope, note)
@@ -142,17 +146,14 @@ class Source(ABC):
         """
         return None
 
-    def refuse_scope(self, label: str, request: ActorRequest) -> None:
+    def refuse_scope(self, request: ActorRequest) -> None:
         """Raise InputError if the request names a scope, for checkpoints of one actor."""
         if request.scope is not None:
             raise InputError(
-                f"{request.tl}: scope {request.scope} is for checkpoints of several agents; {label} holds one actor; "
-                "leave the scope out"
+                f"holds one actor, and scope {request.scope} is for checkpoints of several agents; leave the scope out"
             )
 
-    def refuse_tensor(self, label: str, request: ActorRequest) -> None:
+    def refuse_tensor(self, request: ActorRequest) -> None:
         """Raise InputError if the request names a tensor, for checkpoints without a graph."""
         if request.output_tensor is not None:
-            raise InputError(
-                f"{request.tl}: --output-tensor needs a graph, and {label} holds only weights; leave it out"
-            )
+            raise InputError("holds only weights, and --output-tensor needs a graph; leave it out")

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from city.errors import InputError
 from export.actors import Actor
-from export.actors.steps import Activation, BatchNorm, Clip, Dense, Step
+from export.actors.steps import Activation, Affine, Clip, Step
 from export.checkpoints import pickled_arrays, torch_tensors, vec_normalize
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
-from export.checkpoints.linear_layers import StateDict, activated, activation, check_chain, checkpoint_of
+from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
 from export.checkpoints.pickled_values import Opaque, load
 from export.checkpoints.source import ActorRequest, Source, StoredActor
 from serving.contract import PROBABILITIES, Q_VALUES
@@ -149,22 +149,15 @@ class StableBaselines3(Source):
         return [path] if statistics is None else [path, statistics]
 
     def open(self, path: Path) -> Checkpoint:
-        return checkpoint_of(path, _saved(path).arrays, ordered=True)
+        return checkpoint_of(_saved(path).arrays, ordered=True)
 
-    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
-        self.refuse_scope(label, request)
-        self.refuse_tensor(label, request)
+    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
+        self.refuse_scope(request)
+        self.refuse_tensor(request)
         saved = _saved(path)
-        inputs, action = _observation_size(path, saved), _action_space(path, saved)
-        steps, unread, scores = _steps(path, saved, action)
-        check_chain(path, steps)
-        layers = [step for step in steps if isinstance(step, Dense)]
-        sizes = int(layers[0].kernel.shape[0]), int(layers[-1].kernel.shape[1])
-        if sizes != (inputs, action.size):
-            raise InputError(
-                f"{path}: its spaces have {inputs} observations and {action.size} actions, but its network has "
-                f"{sizes[0]} inputs and {sizes[1]} outputs; the file is damaged"
-            )
+        inputs, action = _observation_size(saved), _action_space(saved)
+        steps, unread, scores = _steps(saved, action)
+        check_network(steps, inputs, action.size)
         normalising_steps, note = _normalising_steps(path, saved, inputs)
         actor = Actor("mlp", (*normalising_steps, *steps), unread, scores)
         return StoredActor(actor, "", note, action.kind)
@@ -180,135 +173,131 @@ class SavedActionSpace:
 
 
 def _saved(path: Path) -> SavedPolicy:
-    saved: SavedPolicy = _HELPER.read_once(path)
+    saved: SavedPolicy = _HELPER.read(path)
     return saved
 
 
-def _observation_size(path: Path, saved: SavedPolicy) -> int:
+def _observation_size(saved: SavedPolicy) -> int:
     space: Any = saved.settings.get("observation_space")
     kind = str(space.get(":type:")) if isinstance(space, dict) else str(space)
     shape = space.get("_shape") if isinstance(space, dict) else None
     if not kind.endswith("box.Box'>"):
         raise InputError(
-            f"{path}: its observation space is {_class_name(kind)}; "
+            f"its observation space is {_class_name(kind)}; "
             "only a Box of one dimension, such as sumo-rl's, can be exported"
         )
     if not isinstance(shape, list) or len(shape) != 1 or type(shape[0]) is not int:
         raise InputError(
-            f"{path}: its observation has shape {shape}; only a Box of one dimension, such as sumo-rl's, can be "
-            "exported"
+            f"its observation has shape {shape}; only a Box of one dimension, such as sumo-rl's, can be exported"
         )
     return shape[0]
 
 
-def _action_space(path: Path, saved: SavedPolicy) -> SavedActionSpace:
+def _action_space(saved: SavedPolicy) -> SavedActionSpace:
     space: Any = saved.settings.get("action_space")
     kind = str(space.get(":type:")) if isinstance(space, dict) else str(space)
     if kind.endswith("discrete.Discrete'>"):
         start, size = str(space.get("start", "0")), str(space.get("n"))
         if not (size.isascii() and size.isdigit()) or int(size) < 1 or start != "0":
             raise InputError(
-                f"{path}: its action space has {size} choices from {start} on; only choices from 0 on can be exported"
+                f"its action space has {size} choices from {start} on; only choices from 0 on can be exported"
             )
         return SavedActionSpace("categorical", int(size))
     if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list) and len(space["_shape"]) == 1:
         # the printed bounds are the second choice: NumPy rounds them as the user's print options say
         low, high = saved.action_bounds or (
-            _parse_printed(path, space.get("low")),
-            _parse_printed(path, space.get("high")),
+            _parse_printed(space.get("low")),
+            _parse_printed(space.get("high")),
         )
         if not np.isfinite((*low, *high)).all():
             raise InputError(
-                f"{path}: its action space is not bounded ({space.get('low')} to {space.get('high')}); "
+                f"its action space is not bounded ({space.get('low')} to {space.get('high')}); "
                 "only bounded actions can be exported"
             )
         if len(low) == len(high) == space["_shape"][0] and all(a < b for a, b in zip(low, high, strict=True)):
             return SavedActionSpace("continuous", len(low), low, high)
-        raise InputError(
-            f"{path}: the bounds of its action space cannot be read ({space.get('low')} to {space.get('high')})"
-        )
+        raise InputError(f"the bounds of its action space cannot be read ({space.get('low')} to {space.get('high')})")
     advice = "; train one policy for each signal" if "MultiDiscrete" in kind else ""
-    raise InputError(f"{path}: its action space is {_class_name(kind)}; only Discrete and Box can be exported{advice}")
+    raise InputError(f"its action space is {_class_name(kind)}; only Discrete and Box can be exported{advice}")
 
 
-def _parse_printed(path: Path, printed: Any) -> tuple[float, ...]:
+def _parse_printed(printed: Any) -> tuple[float, ...]:
     """Parse an array as NumPy prints it. Raises InputError."""
     try:
         return tuple(float(word) for word in str(printed).strip("[]").replace("\n", " ").split())
     except ValueError:
-        raise InputError(f"{path}: the bounds of its action space cannot be read ({printed})") from None
+        raise InputError(f"the bounds of its action space cannot be read ({printed})") from None
 
 
-def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[list[Step], tuple[str, ...], str]:
+def _steps(saved: SavedPolicy, action: SavedActionSpace) -> tuple[list[Step], tuple[str, ...], str]:
     """(the actor's steps, the unread tensors, the kind of its scores). Raises InputError."""
-    state = StateDict(path, saved.arrays)
-    kwargs = _policy_kwargs(path, saved)
-    squashes = bool(kwargs.get("squash_output"))
-    scores = PROBABILITIES
+    kwargs = _policy_kwargs(saved)
+    _check_extractor(saved, kwargs)
+    _check_policy_class(saved)
+    state = StateDict(saved.arrays)
+    steps, is_squashed, scores = _network(saved, state, kwargs)
+    if action.kind == "continuous":
+        steps += _bounded(action) if is_squashed else [Clip(action.low, action.high)]
+    unknown = [name for name in state.unread_beside(TRAINING) if name not in TRAINING_TENSORS]
+    if unknown:
+        raise InputError(
+            f"{unknown[0]} is not a tensor of a supported policy, but may be part of the actor; train with MlpPolicy"
+        )
+    return steps, state.unread, scores
+
+
+def _check_extractor(saved: SavedPolicy, kwargs: Mapping[str, Any]) -> None:
+    """Raise InputError if a policy has an LSTM, or features extracted from its observation."""
     for name in saved.arrays:
         if "lstm" in name:
             raise InputError(
-                f"{path}: {name} is part of an LSTM: its actions depend on earlier observations; train a policy "
-                "without an LSTM"
+                f"{name} is part of an LSTM: its actions depend on earlier observations; train a policy without an LSTM"
             )
         if "features_extractor" in name:
-            raise InputError(
-                f"{path}: {name} is part of a features extractor (a CNN or a user's class); train with MlpPolicy"
-            )
+            raise InputError(f"{name} is part of a features extractor (a CNN or a user's class); train with MlpPolicy")
     extractor = kwargs.get("features_extractor_class")
     if extractor is not None and not FLATTEN_EXTRACTOR.fullmatch(str(extractor)):
         raise InputError(
-            f"{path}: its features extractor {_class_name(str(extractor))} is not MlpPolicy's; train with MlpPolicy"
+            f"its features extractor {_class_name(str(extractor))} is not MlpPolicy's; train with MlpPolicy"
         )
-    _check_policy_class(path, saved)
-    uses_sde = saved.settings.get("use_sde") is True and "actor/mu/0/weight" in saved.arrays
-    steps: list[Step]
+
+
+def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) -> tuple[list[Step], bool, str]:
+    """(the steps of a policy's network, whether a tanh bounds its actions, the kind of its scores).
+
+    Raises InputError if the policy is not supported.
+    """
+    relu = _hidden_activation(kwargs, "relu")
     if "action_net/weight" in saved.arrays:
-        kind = _hidden_activation(path, kwargs, "tanh")
         networks = ("mlp_extractor/shared_net", "mlp_extractor/policy_net")
         hidden = [layer for prefix in networks if state.holds(prefix) for layer in state.sequential(prefix)]
-        steps = [*activated(hidden, kind), state.linear("action_net")]
-    elif state.holds("q_net/q_net"):
+        steps = activated(hidden, _hidden_activation(kwargs, "tanh"))
+        return [*steps, state.linear("action_net")], bool(kwargs.get("squash_output")), PROBABILITIES
+    if state.holds("q_net/q_net"):
         *hidden, last = state.sequential("q_net/q_net")
-        steps, scores = [*activated(hidden, _hidden_activation(path, kwargs, "relu")), last], Q_VALUES
-    elif state.holds("actor/latent_pi") or "actor/mu/weight" in saved.arrays or uses_sde:
-        hidden = state.sequential("actor/latent_pi")
-        steps, squashes = activated(hidden, _hidden_activation(path, kwargs, "relu")), True
-        if uses_sde:
-            # mu is Sequential(Linear, Hardtanh)
-            bound = _clip_mean(path, kwargs.get("clip_mean", CLIP_MEAN))
-            steps += [state.linear("actor/mu/0"), Clip((-bound,), (bound,))]
-        else:
-            steps.append(state.linear("actor/mu"))
-    elif state.holds("actor/mu/0"):
+        return [*activated(hidden, relu), last], False, Q_VALUES
+    if saved.settings.get("use_sde") is True and "actor/mu/0/weight" in saved.arrays:
+        # mu is Sequential(Linear, Hardtanh)
+        bound = _clip_mean(kwargs.get("clip_mean", CLIP_MEAN))
+        steps = activated(state.sequential("actor/latent_pi"), relu)
+        return [*steps, state.linear("actor/mu/0"), Clip((-bound,), (bound,))], True, PROBABILITIES
+    if state.holds("actor/latent_pi") or "actor/mu/weight" in saved.arrays:
+        steps = activated(state.sequential("actor/latent_pi"), relu)
+        return [*steps, state.linear("actor/mu")], True, PROBABILITIES
+    if state.holds("actor/mu/0"):
         *hidden, last = state.sequential("actor/mu")
-        steps, squashes = [*activated(hidden, _hidden_activation(path, kwargs, "relu")), last], True
-    else:
-        raise InputError(
-            f"{path}: its policy ({_policy_name(saved)}) is not supported; "
-            "supported is MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TQC, TD3 and DDPG"
-        )
-    if action.kind == "continuous":
-        steps += _bounded(action) if squashes else [Clip(action.low, action.high)]
-    unread = state.unread
-    unknown = [
-        n for n in unread if n not in TRAINING_TENSORS and not any(n.startswith(f"{module}/") for module in TRAINING)
-    ]
-    if unknown:
-        raise InputError(
-            f"{path}: {unknown[0]} is not a tensor of a supported policy, but may be part of the actor; train with "
-            "MlpPolicy"
-        )
-    return steps, unread, scores
+        return [*activated(hidden, relu), last], True, PROBABILITIES
+    raise InputError(
+        f"its policy ({_policy_name(saved)}) is not supported; "
+        "supported is MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TQC, TD3 and DDPG"
+    )
 
 
-def _policy_kwargs(path: Path, saved: SavedPolicy) -> Mapping[str, Any]:
+def _policy_kwargs(saved: SavedPolicy) -> Mapping[str, Any]:
     """The keyword arguments of the policy. Raises InputError if they were not saved."""
     kwargs = saved.settings.get("policy_kwargs")
     if not isinstance(kwargs, dict):
-        raise InputError(
-            f"{path}: its policy_kwargs, which contain the activations, were not saved; save it without exclude"
-        )
+        raise InputError("its policy_kwargs, which contain the activations, were not saved; save it without exclude")
     return kwargs
 
 
@@ -318,37 +307,37 @@ def _policy_name(saved: SavedPolicy) -> str:
     return match[1] if match else "of unknown class"
 
 
-def _check_policy_class(path: Path, saved: SavedPolicy) -> None:
+def _check_policy_class(saved: SavedPolicy) -> None:
     """Raise InputError unless the policy is one of the libraries': a subclass has the same tensors and may act
     differently."""
     policy = saved.settings.get("policy_class")
     module = str(policy.get("__module__")) if isinstance(policy, dict) else "unknown"
     if not module.startswith(POLICY_MODULES):
         raise InputError(
-            f"{path}: its policy ({_policy_name(saved)}, of module {module}) is not one of stable-baselines3's or "
+            f"its policy ({_policy_name(saved)}, of module {module}) is not one of stable-baselines3's or "
             "sb3-contrib's: it may act differently; train with MlpPolicy"
         )
 
 
-def _clip_mean(path: Path, value: Any) -> float:
+def _clip_mean(value: Any) -> float:
     """The clip_mean of policy_kwargs. Raises InputError if it is not a positive number."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = np.nan
     if not 0 < number < np.inf:
-        raise InputError(f"{path}: its policy_kwargs have clip_mean {value}, not a positive number")
+        raise InputError(f"its policy_kwargs have clip_mean {value}, not a positive number")
     return number
 
 
-def _hidden_activation(path: Path, kwargs: Mapping[str, Any], default: str) -> str:
+def _hidden_activation(kwargs: Mapping[str, Any], default: str) -> str:
     """The activation of hidden layers. policy_kwargs have its class if it is not the algorithm's default. Raises
     InputError."""
     activation_class = kwargs.get("activation_fn")
     if activation_class is None:
         return default
     match = re.fullmatch(r"<class '(torch\.nn\.modules\.(?:activation|linear)\.)?([\w.]+)'>", str(activation_class))
-    return activation(path, match[2] if match and match[1] else activation_class)
+    return activation(match[2] if match and match[1] else activation_class)
 
 
 def _bounded(action: SavedActionSpace) -> list[Step]:
@@ -357,7 +346,7 @@ def _bounded(action: SavedActionSpace) -> list[Step]:
     if (low == -1).all() and (high == 1).all():
         return [Activation("tanh")]
     half, middle = (high - low) / np.float32(2), (high + low) / np.float32(2)
-    return [Activation("tanh"), BatchNorm("action_space", half, middle, np.zeros_like(low), np.ones_like(low), 0.0)]
+    return [Activation("tanh"), Affine("action_space", half, middle)]
 
 
 def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[list[Step], str]:
@@ -370,11 +359,11 @@ def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[lis
         was_normalised = has_original if _is_on_policy(saved) else _last_observation_is_outside_space(saved)
         if was_normalised:
             raise InputError(
-                f"{path}: was trained in a VecNormalize environment, and its statistics are not beside it; "
+                f"was trained in a VecNormalize environment, and its statistics are not beside it; "
                 f"save them there: env.save({str(path.with_name(path.stem + '_vecnormalize.pkl'))!r})"
             )
         return [], ""
-    return vec_normalize.steps(file, path.name, inputs)
+    return vec_normalize.steps(file, inputs)
 
 
 def _is_on_policy(saved: SavedPolicy) -> bool:
@@ -382,7 +371,7 @@ def _is_on_policy(saved: SavedPolicy) -> bool:
 
 
 def _last_observation_is_outside_space(saved: SavedPolicy) -> bool:
-    """Whether the last observation of training is outside the observation space, and so was normalised."""
+    """Tell whether the last observation of training is outside the observation space, and so was normalised."""
     space: Any = saved.settings.get("observation_space") or {}
     last = saved.last_observation
     try:
@@ -404,7 +393,7 @@ def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
     is_unnormalised = _is_on_policy(saved) and saved.settings.get("_last_original_obs", "") is None
     if is_unnormalised and matching:
         raise InputError(
-            f"{path}: was not trained in a VecNormalize environment, but {matching[0].name} is beside it; "
+            f"was not trained in a VecNormalize environment, but {matching[0].name} is beside it; "
             "move that file elsewhere"
         )
     if is_unnormalised or (not matching and not unassigned):
@@ -413,7 +402,7 @@ def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
         return matching[0]
     candidates = ", ".join(file.name for file in matching or unassigned)
     raise InputError(
-        f"{path}: it is not clear which statistics of VecNormalize belong to it ({candidates} beside it); "
+        f"it is not clear which statistics of VecNormalize belong to it ({candidates} beside it); "
         f"name them {path.stem}_vecnormalize.pkl, and move the others elsewhere"
     )
 

@@ -34,7 +34,7 @@ def open_checkpoint(prefix: Path) -> Checkpoint:
     try:
         statuses = {path.name: regular_files.check(path, MAX_BYTES) for path in files(prefix)}
     except OSError as error:
-        raise InputError(f"{prefix}: cannot be read as a TensorFlow checkpoint: {error.strerror}") from None
+        raise InputError(f"cannot be read as a TensorFlow checkpoint: {error.strerror}") from None
     return _opened(prefix, tuple((name, status.st_mtime_ns, status.st_size) for name, status in statuses.items()))
 
 
@@ -47,7 +47,7 @@ def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint
         reader = tf.train.load_checkpoint(str(prefix))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for a corrupt file
-        raise InputError(f"{prefix}: cannot be read as a TensorFlow checkpoint: {first_line(error)}") from None
+        raise InputError(f"cannot be read as a TensorFlow checkpoint: {first_line(error)}") from None
     data_size = sum(size for name, _, size in stamp if not name.endswith(".index"))
     by_object = bool(reader.has_tensor(_OBJECT_GRAPH))
 
@@ -56,24 +56,24 @@ def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint
         shape, dtype = shapes.get(key, ()), dtypes.get(key)
         if dtype is not None and dtype != tf.string and elements(tuple(shape)) * dtype.size > data_size:
             reason = f"shape {list(shape)}, more than the {data_size} bytes of the data files"
-            raise InputError(f"{prefix}: {key.removesuffix(_VALUE)} cannot be read: {reason}")
+            raise InputError(f"{key.removesuffix(_VALUE)} cannot be read: {reason}")
         try:
             return reader.get_tensor(key)
         except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for a corrupt file
-            raise InputError(f"{prefix}: {key.removesuffix(_VALUE)} cannot be read: {first_line(error)}") from None
+            raise InputError(f"{key.removesuffix(_VALUE)} cannot be read: {first_line(error)}") from None
 
     if by_object:
         try:
             names = _object_names(load(_OBJECT_GRAPH))
         except (DecodeError, IndexError, TypeError) as error:
-            raise InputError(f"{prefix}: its object graph cannot be read: {first_line(error)}") from None
+            raise InputError(f"its object graph cannot be read: {first_line(error)}") from None
         missing = sorted(set(names.values()) - set(shapes))
         if missing:
-            raise InputError(f"{prefix}: variable {missing[0].removesuffix(_VALUE)} is missing from its index")
+            raise InputError(f"variable {missing[0].removesuffix(_VALUE)} is missing from its index")
     else:
         names = {key: key for key in sorted(shapes, key=natural)}
     listed = {name: StoredVariable(name, tuple(shapes[key]), dtypes[key].name) for name, key in names.items()}
-    return Checkpoint(prefix, listed, lambda name: np.asarray(load(names[name])), by_object, names)
+    return Checkpoint(listed, lambda name: np.asarray(load(names[name])), by_object, names)
 
 
 def _object_names(graph: bytes) -> dict[str, str]:

@@ -39,7 +39,7 @@ _HELPER = Helper("export.checkpoints.torch_state", "PyTorch weights", libraries=
 
 def saved_tensors(path: Path) -> SavedTensors:
     """Read the tensors of a file. Raises InputError."""
-    tensors: SavedTensors = _HELPER.read_once(path)
+    tensors: SavedTensors = _HELPER.read(path)
     return tensors
 
 
@@ -49,29 +49,29 @@ class TorchState(Source):
 
     def open(self, path: Path) -> Checkpoint:
         # a state dict lists modules as they were defined; safetensors sorts them
-        return checkpoint_of(path, saved_tensors(path).arrays, ordered=path.suffix != SAFETENSORS)
+        return checkpoint_of(saved_tensors(path).arrays, ordered=path.suffix != SAFETENSORS)
 
     def layers(self, path: Path, checkpoint: Checkpoint, scope: str, strict: bool = False) -> Layers:
         layers = super().layers(path, checkpoint, scope, strict)
         if strict:
-            _check_modules(path, layers, saved_tensors(path).modules)
+            _check_modules(layers, saved_tensors(path).modules)
         return layers
 
-    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
+    def actor(self, path: Path, request: ActorRequest) -> StoredActor:
         request = _with_stable_baselines3_layers(path, request)
-        stored = super().actor(path, label, request)
+        stored = super().actor(path, request)
         names = [layer.name for layer in stored.actor.dense]
         if request.scope is None and request.hints.layer_order is None and request.hints.architecture is None:
-            _check_names(path, names)
+            _check_names(names)
         has_hidden_layers = stored.actor.architecture != "mlp" or len(stored.actor.widths) > 2
         if has_hidden_layers and request.hints.hidden_activation is None:
             raise InputError(
-                f"{path}: holds weights without their activation; pass --hidden-activation (tanh for CleanRL's PPO, "
+                "holds weights without their activation; pass --hidden-activation (tanh for CleanRL's PPO, "
                 "relu for its DQN), or set hidden_activation in [tl.NAME]"
             )
         if not request.categorical and request.hints.output_activation is None:
             raise InputError(
-                f"{path}: holds weights without the activation of their output; set output_activation in [tl.NAME]: "
+                "holds weights without the activation of their output; set output_activation in [tl.NAME]: "
                 "tanh, or clip if the environment clips actions to [-1, 1], or pass --action categorical"
             )
         if request.categorical and all(name.startswith(Q_NETWORKS) for name in names):
@@ -106,26 +106,24 @@ def _refuse_value_stream(path: Path, layers: Sequence[str]) -> None:
         parts = name.split("/")
         if parts[0] == top and any(map(scopes.is_training, parts[1:-1])):
             raise InputError(
-                f"{path}: {name} is the value stream of a dueling Q-network, which is not supported; train without "
-                "dueling"
+                f"{name} is the value stream of a dueling Q-network, which is not supported; train without dueling"
             )
 
 
-def _check_names(path: Path, layers: Sequence[str]) -> None:
-    """Raise InputError unless every layer is in a module with the name of an actor or network, or in a sequence without
-    one."""
+def _check_names(layers: Sequence[str]) -> None:
+    """Raise InputError unless every layer is in a module called actor or network, or in an unnamed sequence."""
     for layer in layers:
         parts = layer.split("/")
         if not any(scopes.is_actor(part) or part in NETWORKS for part in parts) and not all(
             part.isdigit() for part in parts
         ):
             raise InputError(
-                f"{path}: the name of its layer {layer} does not show whether it is the actor's; pass the actor's "
+                f"the name of its layer {layer} does not show whether it is the actor's; pass the actor's "
                 f"layers in the order of calls (--layers {','.join(layers)}), or their module (--scope {parts[0]})"
             )
 
 
-def _check_modules(path: Path, layers: Layers, modules: tuple[str, ...]) -> None:
+def _check_modules(layers: Layers, modules: tuple[str, ...]) -> None:
     """Raise InputError if a sequence has other modules than linear layers with one activation between two of them."""
     parents = {layer.name.rpartition("/")[0] for layer in layers.dense}
     numbers = [layer.name.rpartition("/")[2] for layer in layers.dense]
@@ -138,7 +136,7 @@ def _check_modules(path: Path, layers: Layers, modules: tuple[str, ...]) -> None
     last = int(numbers[-1])
     if list(map(int, numbers)) != list(range(0, last + 1, 2)) or module_numbers[-1] != last:
         raise InputError(
-            f"{path}: {parent or 'its sequence'} has modules 0 to {module_numbers[-1]}, with weights in "
+            f"{parent or 'its sequence'} has modules 0 to {module_numbers[-1]}, with weights in "
             f"{', '.join(numbers)}; the others are unknown; pass --actor mlp if one activation follows every layer but "
             "the last"
         )

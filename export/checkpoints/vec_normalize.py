@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from city.errors import InputError
+from city.errors import InputError, errors_about
 from export.actors.steps import BatchNorm, Clip, Step
 from export.checkpoints import pickled_arrays, torch_tensors
 from export.checkpoints.helper_process import Helper
@@ -70,25 +70,23 @@ def _array(value: Any) -> NDArray[Any]:
     return value.values()
 
 
-def steps(file: Path, policy: str, inputs: int) -> tuple[list[Step], str]:
+def steps(file: Path, inputs: int) -> tuple[list[Step], str]:
     """(the normalisation as steps before a policy's network, a note for the user). Raises InputError.
 
-    Args:
-        file: the statistics.
-        policy: name of the policy's file, for messages.
-        inputs: size of an observation.
+    `inputs`: size of an observation.
     """
-    statistics: Normalisation | None = _HELPER.read_once(file)
+    with errors_about(file):
+        statistics: Normalisation | None = _HELPER.read(file)
+        if statistics is not None and statistics.mean.shape != (inputs,):
+            raise InputError(
+                f"has statistics of {len(statistics.mean)} features, but the policy's observation has {inputs}; "
+                "use the statistics saved with it"
+            )
     if statistics is None:
         return [], f"{file.name} normalises rewards only"
-    if statistics.mean.shape != (inputs,):
-        raise InputError(
-            f"{file}: has statistics of {len(statistics.mean)} features, but the observation of {policy} has {inputs}; "
-            "use the statistics saved with it"
-        )
-    variance = (statistics.variance + statistics.epsilon).astype(np.float32)
+    variance = statistics.variance + statistics.epsilon
     stored_as = {"mean": f"{file.name}: obs_rms.mean", "variance": f"{file.name}: obs_rms.var + epsilon"}
-    norm = BatchNorm("vecnormalize", None, None, statistics.mean.astype(np.float32), variance, 0.0, stored_as)
+    norm = BatchNorm("vecnormalize", None, None, statistics.mean, variance, stored_as).step()
     return [norm, Clip((-statistics.clip,), (statistics.clip,))], f"observations are normalised as in {file.name}"
 
 

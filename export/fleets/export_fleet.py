@@ -17,7 +17,7 @@ from tqdm import tqdm
 from city import config as city_config
 from city import model_folders, names, program
 from city.arguments import Parser
-from city.errors import InputError, ProgramFailed
+from city.errors import InputError, ProgramFailed, errors_about
 from export import config, quiet, single_model
 from export.checkpoints import regular_files
 from export.fleets import fleet_graph
@@ -165,7 +165,7 @@ def _exported_tls(models_dir: Path) -> list[str]:
 
 
 def _is_fleet(version: Path) -> bool:
-    """Whether a version is a fleet, by its manifest; by its contract if the manifest is missing or damaged."""
+    """Tell whether a version is a fleet, by its manifest; by its contract if the manifest is missing or damaged."""
     try:
         regular_files.check_model(version)
     except InputError:
@@ -219,7 +219,7 @@ def export(job: FleetJob) -> str:
 
 
 def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
-    """Whether a fleet was built from exactly these models."""
+    """Tell whether a fleet was built from exactly these models."""
     try:
         regular_files.check_model(version)
         members = {member.tl: member for member in from_saved_model(version).members}
@@ -240,11 +240,12 @@ def _read_members(single_models: Mapping[str, Path]) -> tuple[dict[str, pb.Polic
     """Contract and actor of every TL. Raises InputError."""
     contracts, members = {}, []
     for tl, folder in _bar(single_models.items(), "read"):
-        contract, actor = read.read(folder)
-        if contract.members:
-            raise InputError(f"{folder}: is a fleet; a fleet contains single TLs' models only; pass these with --tl")
-        if contract.tl != tl:
-            raise InputError(f"{folder}: its contract names {contract.tl}, not {tl}; export {tl} again")
+        with errors_about(folder):
+            contract, actor = read.read(folder)
+            if contract.members:
+                raise InputError("is a fleet; a fleet contains single TLs' models only; pass these with --tl")
+            if contract.tl != tl:
+                raise InputError(f"its contract names {contract.tl}, not {tl}; export {tl} again")
         contracts[tl] = contract
         members.append(FleetActor(tl, actor, contract.action.kind == CATEGORICAL))
     return contracts, members

@@ -136,7 +136,7 @@ def weights(groups: Sequence[Group]) -> list[Weight]:
         if group.stacked:
             for j, part, is_matrix, arrays in _parts(group.members):
                 name = f"group_{k:04d}/{weight_name(j, part)}"
-                variables.append(Weight(name, f"{len(group.members)} TLs", _stack(part, is_matrix, arrays)))
+                variables.append(Weight(name, f"{len(group.members)} TLs", _stack(is_matrix, arrays)))
         else:
             variables += [
                 Weight(f"group_{k:04d}/{w.name}", w.stored_as, w.values) for w in group.members[0].actor.weights
@@ -157,9 +157,9 @@ def _parts(members: Sequence[FleetActor]) -> Iterator[tuple[int, str, bool, list
             yield j, part, part in step.matrices, arrays[:1] if is_shared else arrays
 
 
-def _stack(part: str, is_matrix: bool, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Kernels as [n, in, out], vectors as [n, 1, units]; padding with 0 (variances: 1) does not change an action."""
-    stacked = np.full(_stacked_shape(is_matrix, arrays), part == "variance", np.float32)
+def _stack(is_matrix: bool, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Kernels as [n, in, out], vectors as [n, 1, units]; padding with 0 does not change an action."""
+    stacked = np.zeros(_stacked_shape(is_matrix, arrays), np.float32)
     for row, array in zip(stacked, arrays, strict=True):
         row[(..., *(slice(size) for size in array.shape))] = array
     return stacked

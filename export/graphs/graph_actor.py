@@ -6,9 +6,9 @@ other than the observation are replaced by their value at inference, constants
 are folded, and each variable becomes an input that the exporter fills in.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
 from tensorflow.python.grappler import tf_optimizer
 
-from city.errors import InputError, first_line
+from city.errors import InputError, errors_about, first_line
 from export import quiet
 from export.actors import Weight
+from export.checkpoints.checkpoint import Checkpoint, unread_variables
 
 Arrays = NDArray[Any]
 VALUES, LOGITS, PROBABILITIES_OUTPUT, ACTION_OUTPUT = "values", "logits", "probabilities", "action"
@@ -67,7 +68,6 @@ class GraphActor:
 class TrainedGraph:
     """A trainer's graph with the observation and the output of its actor."""
 
-    where: Path
     graph: graph_pb2.GraphDef
     observation: str
     """Name of the observation's placeholder."""
@@ -86,6 +86,7 @@ class TrainedGraph:
 
 
 PARITY_OBSERVATIONS = 256
+"""Random observations that each actor's actions are compared on."""
 
 
 def random_observations(size: int) -> NDArray[np.float32]:
@@ -103,22 +104,18 @@ def parity_observations(size: int, of_traffic: NDArray[np.float32] | None) -> ND
     if of_traffic is None:
         return x
     if of_traffic.shape[1] != size:
-        raise InputError(
-            f"--observations: they have {of_traffic.shape[1]} values each, and the actor takes {size}; "
-            "take those of a record with this contract"
-        )
+        with errors_about("--observations"):
+            raise InputError(
+                f"they have {of_traffic.shape[1]} values each, and the actor takes {size}; "
+                "take those of a record with this contract"
+            )
     return np.concatenate([x, of_traffic])
 
 
-@dataclass(frozen=True)
-class RecordedOutputs:
+def _recorded(outputs: Arrays, observations: Arrays) -> Arrays:
     """The outputs of a model for `parity_observations`: plain values that outlive the process of the model."""
-
-    outputs: Arrays
-
-    def __call__(self, observations: Arrays) -> Arrays:
-        assert len(observations) == len(self.outputs), "outputs were recorded for other observations"
-        return self.outputs
+    assert len(observations) == len(outputs), "outputs were recorded for other observations"
+    return outputs
 
 
 @dataclass(frozen=True)
@@ -138,8 +135,18 @@ class ReferenceModel:
         return softmax(x) if categorical and self.output_kind == LOGITS else x
 
     def recorded(self, of_traffic: NDArray[np.float32] | None) -> "ReferenceModel":
-        """The same model with only its outputs for `parity_observations`, as plain values."""
-        return replace(self, run=RecordedOutputs(np.asarray(self.run(parity_observations(self.inputs, of_traffic)))))
+        """This model with only its outputs for `parity_observations`, as plain values."""
+        outputs = np.asarray(self.run(parity_observations(self.inputs, of_traffic)))
+        return replace(self, run=functools.partial(_recorded, outputs))
+
+
+@dataclass(frozen=True)
+class TrainedActor:
+    """An actor's graph, its reference model and the checkpoint with its variables."""
+
+    graph: TrainedGraph
+    reference_model: ReferenceModel
+    checkpoint: Checkpoint
 
 
 def softmax(x: Arrays) -> Arrays:
@@ -148,8 +155,21 @@ def softmax(x: Arrays) -> Arrays:
     return probabilities
 
 
-def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind: str) -> GraphActor:
-    """Extract the inference-only actor of a trained graph. Raises InputError."""
+def extract_actor(trained: TrainedActor) -> GraphActor:
+    """Extract the inference-only actor of a trainer's model, with the variables that it does not use.
+
+    Raises InputError.
+    """
+    reference = trained.reference_model
+    actor = extract_from_graph(trained.graph, reference.inputs, reference.outputs, reference.output_kind)
+    used = {weight.stored_as for weight in actor.weights}
+    # a model that Keras loaded may have other names than its file
+    has_stored_names = used <= set(trained.checkpoint.stored)
+    return replace(actor, unread=unread_variables(trained.checkpoint, used)) if has_stored_names else actor
+
+
+def extract_from_graph(trained: TrainedGraph, inputs: int, outputs: int, output_kind: str) -> GraphActor:
+    """Extract the inference-only actor of a graph. Raises InputError."""
     graph = extract(trained.graph, trained.outputs)
     for node in graph.node:
         if node.name == trained.observation:
@@ -161,7 +181,7 @@ def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind:
             node.attr["T"].type = node.attr["dtype"].type
             for name in ("dtype", "shape"):
                 node.attr.pop(name, None)
-    graph = _optimised(trained.where, graph, trained.outputs)
+    graph = _optimised(graph, trained.outputs)
     _without_randomness(graph)
     if not any(node.op == "Merge" for node in graph.node):
         # control inputs only order side effects (assertions, updates), which inference does not have
@@ -170,13 +190,11 @@ def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind:
             del node.input[:]
             node.input.extend(data_inputs)
     weights = _weights_as_inputs(trained, graph)
-    graph = _optimised(trained.where, graph, trained.outputs)
+    graph = _optimised(graph, trained.outputs)
     remaining = {node.name for node in graph.node}
     weights = {node: weight for node, weight in weights.items() if node in remaining}
     if not weights:
-        raise InputError(
-            f"{trained.where}: its output does not depend on the checkpoint's variables; it is not an actor"
-        )
+        raise InputError("its output does not depend on the checkpoint's variables; it is not an actor")
     _rename(graph, trained.observation, list(weights))
     graph.versions.CopyFrom(trained.graph.versions)
     named_weights = tuple(replace(weight, name=f"actor/{k:03d}") for k, weight in enumerate(weights.values()))
@@ -226,7 +244,7 @@ def _replace_by_constant(node: Any, value: Any) -> None:
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype, np.shape(value)))
 
 
-def _optimised(where: Path, graph: graph_pb2.GraphDef, outputs: list[str]) -> graph_pb2.GraphDef:
+def _optimised(graph: graph_pb2.GraphDef, outputs: list[str]) -> graph_pb2.GraphDef:
     """The graph with functions inlined, constants folded and the rest pruned."""
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph)
     meta.collection_def["train_op"].node_list.value.extend(outputs)
@@ -240,7 +258,7 @@ def _optimised(where: Path, graph: graph_pb2.GraphDef, outputs: list[str]) -> gr
         with quiet.suppress_startup_log():
             optimised = tf_optimizer.OptimizeGraph(options, meta, verbose=False)
     except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for an invalid graph
-        raise InputError(f"{where}: its graph cannot be reduced to inference: {first_line(error)}") from None
+        raise InputError(f"its graph cannot be reduced to inference: {first_line(error)}") from None
     return extract(optimised, outputs)
 
 
@@ -284,7 +302,7 @@ def _weights_as_inputs(trained: TrainedGraph, graph: graph_pb2.GraphDef) -> dict
         else:
             continue
         if variable not in trained.variables:
-            raise InputError(f"{trained.where}: variable {variable} is missing")
+            raise InputError(f"variable {variable} is missing")
         stored_as, values = trained.variables[variable]
         dtype = node.attr["dtype"].type
         _replace(node, "Placeholder", dtype)

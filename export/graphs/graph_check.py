@@ -1,7 +1,6 @@
 """Checks of untrusted graphs: every operation that loading or running one reaches is on the list
 (`serving.graph_operations`)."""
 
-from pathlib import Path
 from typing import Any
 
 from tensorflow.core.framework import variable_pb2
@@ -18,14 +17,14 @@ LOADER_METHODS = (
 """Methods that TensorFlow's loader calls itself."""
 
 
-def check_graph(where: Path, graph: Any) -> None:
-    """Raise InputError if a run could do more than arithmetic. `where`: the file, for the message; `graph`: a
+def check_graph(graph: Any) -> None:
+    """Raise InputError if a run could do more than arithmetic. `graph`: a
     GraphDef."""
     closure = Closure(graph)
-    _refuse(where, closure.refused(closure.of_nodes(node.name for node in graph.node)))
+    _refuse(closure.refused(closure.of_nodes(node.name for node in graph.node)))
 
 
-def check_loading(where: Path, meta_graph: Any) -> None:
+def check_loading(meta_graph: Any) -> None:
     """Raise InputError if loading a SavedModel could do more than restore its variables. `meta_graph`: a
     MetaGraphDef."""
     closure = Closure(meta_graph.graph_def)
@@ -39,7 +38,7 @@ def check_loading(where: Path, meta_graph: Any) -> None:
         # tables and their files, which loading creates and fills, and classes that TensorFlow finds by their names
         if node.HasField("asset") or node.HasField("resource") or node.registered_name:
             refused.setdefault(f"a table, a file or a class ({node.registered_name or 'unnamed'})", "its object graph")
-    _refuse(where, refused)
+    _refuse(refused)
 
 
 def _called_by_loader(objects: Any) -> list[str]:
@@ -55,11 +54,11 @@ def _called_by_loader(objects: Any) -> list[str]:
     return functions
 
 
-def _refuse(where: Path, refused: dict[str, str]) -> None:
+def _refuse(refused: dict[str, str]) -> None:
     if refused:
         operation, node = next(iter(refused.items()))
         more = f" (and {', '.join(list(refused)[1:6])})" if len(refused) > 1 else ""
         raise InputError(
-            f"{where}: its graph would run {operation}, at {node}{more}, which an actor does not need; nothing of it "
+            f"its graph would run {operation}, at {node}{more}, which an actor does not need; nothing of it "
             "was run. Save the actor alone, as a function of the observation"
         )

@@ -6,7 +6,6 @@ TensorFlow takes seconds. The helper is killed at the time limit, and the next c
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from city.errors import InputError, ProgramFailed
@@ -25,26 +24,21 @@ _HELPER = Helper(
 )
 
 
-def run(path: Path, function: Callable[..., T], *arguments: Any) -> T:
-    """Call a module's function in the helper.
-
-    Args:
-        path: the checkpoint, for messages.
-        function: a function of a module, whose arguments and result can be pickled.
-        *arguments: its arguments.
+def run(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a module's function in the helper; its arguments and its result are pickled.
 
     Raises:
         InputError: the function raised it, or the helper crashed or reached a limit.
         ProgramFailed, OSError: the function raised it.
     """
-    result, error = _HELPER.call(path, function, arguments, limit_s=TIMEOUT_S)
+    result, error = _HELPER.call(function, arguments, limit_s=TIMEOUT_S)
     if error is not None:
         raise error
     value: T = result
     return value
 
 
-def contents(_path: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+def contents(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
     """(the function's result, None) or (None, its error); called in the helper process."""
     try:
         return function(*arguments), None

@@ -7,49 +7,40 @@ from pathlib import Path
 from typing import Any
 
 from city.errors import first_line
-from export.checkpoints.source import ActorRequest
-from export.graphs import trained_function
-from export.graphs.trained_function import TrainedActor
+from export.checkpoints.source import ActorRequest, KerasModel
+from export.graphs import trained_function, user_builder
+from export.graphs.graph_actor import TrainedActor
 
 
-def load_actor(path: Path, request: ActorRequest, config: str, version: str) -> tuple[TrainedActor | None, str]:
+def load_actor(path: Path, request: ActorRequest, stored: KerasModel) -> tuple[TrainedActor | None, str]:
     """(the actor, ""), or (None, the reason) if Keras cannot load the model. Its weights may still be readable.
 
-    Args:
-        path: the model's file.
-        request: the requested actor.
-        config: the model's architecture as JSON.
-        version: version of the Keras that wrote it.
-
-    Raises:
-        InputError: the loaded model is not an actor.
+    Raises InputError if the loaded model is not an actor.
     """
-    model, reason = load(path, config, version)
+    model, reason = _load(path, stored)
     if model is None:
-        return None, reason
-    variables = variable_names(model)
-    return trained_function.from_model(
-        path, model, request.inputs, variables, request.output_tensor, request.categorical
-    ), ""
+        return None, f"Keras cannot load it{reason}"
+    names = {user_builder.id_of(weight): user_builder.path_of(weight) for weight in model.weights}
+    return trained_function.from_model(model, request.inputs, names, request), ""
 
 
-def load(path: Path, config: str = "", version: str = "") -> tuple[Any, str]:
-    """(the model, ""), or (None, the reason) if Keras cannot load it. `config`, `version`: as in `load_actor`.
+def _load(path: Path, stored: KerasModel) -> tuple[Any, str]:
+    """(the model, ""), or (None, the reason).
 
     No code in the file is run: a Lambda is refused, because Keras 2 runs its pickled code by default.
     """
     try:
-        has_lambda = _has_lambda(json.loads(config)) if config else False
+        has_lambda = _has_lambda(json.loads(stored.config)) if stored.config else False
     except (ValueError, RecursionError) as error:
-        return None, f"Keras cannot load it: its architecture cannot be read: {first_line(error)}"
+        return None, f": its architecture cannot be read: {first_line(error)}"
     if has_lambda:
-        return None, "Keras cannot load it: it has a Lambda layer, whose code would be run"
+        return None, ": it has a Lambda layer, whose code would be run"
     reason = ""
+    is_keras_2 = stored.version.startswith("2.")
     # tf_keras is Keras 2; it may not be installed
-    libraries = ["tf_keras", "keras"] if version.startswith("2.") else ["keras", "tf_keras"]
-    for name in libraries:
-        if name == "keras" and version.startswith("2.") and "hard_sigmoid" in config:
-            reason = reason or "Keras cannot load it: Keras 3 has another hard_sigmoid than Keras 2; install tf_keras"
+    for name in ["tf_keras", "keras"] if is_keras_2 else ["keras", "tf_keras"]:
+        if name == "keras" and is_keras_2 and "hard_sigmoid" in stored.config:
+            reason = reason or ": Keras 3 has another hard_sigmoid than Keras 2; install tf_keras"
             continue
         try:
             keras = importlib.import_module(name)
@@ -59,12 +50,12 @@ def load(path: Path, config: str = "", version: str = "") -> tuple[Any, str]:
             with _safe_mode(name):
                 return keras.models.load_model(str(path), compile=False, safe_mode=True), ""
         except Exception as error:  # noqa: BLE001 - Keras raises many kinds, mostly for unknown classes
-            reason = reason or f"Keras cannot load it, so its wiring is unknown: {first_line(error)}"
+            reason = reason or f", so its wiring is unknown: {first_line(error)}"
     return None, reason
 
 
 def _has_lambda(config: Any) -> bool:
-    """Whether an architecture has a Lambda layer anywhere."""
+    """Tell whether an architecture has a Lambda layer anywhere."""
     if isinstance(config, dict):
         return str(config.get("class_name")).rpartition(">")[2] == "Lambda" or any(map(_has_lambda, config.values()))
     return isinstance(config, list) and any(map(_has_lambda, config))
@@ -78,11 +69,3 @@ def _safe_mode(library: str) -> contextlib.AbstractContextManager[Any]:
         "tf_keras.src.saving.serialization_lib"
     ).SafeModeScope(safe_mode=True)
     return scope
-
-
-def variable_names(model: Any) -> dict[int, str]:
-    """id of each variable -> its path in the model."""
-    return {
-        id(getattr(weight, "_value", weight)): getattr(weight, "path", weight.name).split(":")[0]
-        for weight in model.weights
-    }

@@ -1,53 +1,40 @@
 """Find an actor's observation and its deterministic output in a training graph.
 
-The output is the mean (or the logits), not the sampled action or a loss. The search
-starts at the product of the actor's last layer and follows element-wise operations
-(a bias, tanh, a scale, a clip) to a tensor that training uses, for example by adding
-noise to it or comparing it with an action. An unclear output is refused, never guessed.
+The output is the mean (or the logits), not the sampled action or a loss: the only tensor computed from the actor's
+last layer that training uses, for example by adding noise to it or comparing it with an action. If there are several,
+the user names one.
 """
 
 import collections
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 from city.errors import InputError
+from export.checkpoints.scopes import name_parts
 from export.graphs.graph_actor import RANDOM_MEAN, VARIABLES, node_of
 
 RANDOM = {*RANDOM_MEAN, "Multinomial", "RandomGamma", "RandomUniformInt", "StatelessMultinomial", "RandomPoissonV2"}
 MATMUL_OPS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "SparseMatMul", "_FusedMatMul")
-BOUNDING_OPS = ("Tanh", "Sigmoid", "Softsign", "ClipByValue", "Sin", "Cos")
-# fmt: off
-ELEMENTWISE_OPS = {
-    *BOUNDING_OPS, "Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "DivNoNan", "Maximum", "Minimum",
-    "Identity",
-    "Reshape", "Squeeze", "ExpandDims", "Softmax", "Select", "SelectV2", "Cast", "CheckNumerics", "StopGradient",
+UNCHANGED_OPS = ("Identity", "StopGradient", "CheckNumerics", "ReadVariableOp", "Enter", "Cast")
+BEYOND_OUTPUT_OPS = {
+    *("Mean", "Sum", "Max", "Min", "Prod", "All", "Any", "L2Loss", "Square", "Pow", "SquaredDifference"),
+    *("Switch", "Merge", "If", "StatelessIf", "While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"),
 }
-# fmt: on
-"""Operations between the last layer and the mean: bounds, scales and clips, but none that only a loss has (a
-square)."""
-HARMLESS_OPS = ("ArgMax", "Softmax", "LogSoftmax", "TopKV2")
+"""Operations of losses and of control flow, which an output never depends on."""
+BOUNDING_OPS = ("Tanh", "Sigmoid", "Softsign", "ClipByValue", "Sin", "Cos")
+CHOICE_OPS = ("ArgMax", "Softmax", "LogSoftmax", "TopKV2")
 """Operations on logits that keep the best action."""
-SLICES = ("Split", "SplitV", "StridedSlice", "Slice", "Unpack", "GatherV2")
-MEAN_WORDS = {"mean", "means", "mu", "loc", "logit", "logits"}
-"""Words in the name of the layer that returns the mean or the logits."""
+_NO_CONSUMER = re.compile(r"Assign|Save|Apply|Resource|Shape|Rank|Size|ZerosLike|OnesLike|.*Summary")
+"""Operations that use a tensor without computing from its values."""
 PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
 _FLOATS = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE, types_pb2.DT_HALF)
 _TRAINING_WORDS = {"train", "training", "phase", "learning", "dropout", "explore", "stochastic"}
 _INFERENCE_WORDS = {
-    "eval",
-    "evaluate",
-    "evaluation",
-    "inference",
-    "infer",
-    "test",
-    "testing",
-    "deterministic",
-    "greedy",
+    *("eval", "evaluate", "evaluation", "inference", "infer", "test", "testing", "deterministic", "greedy"),
 }
 """Words in the names of switches that are on at inference; those with _TRAINING_WORDS are off."""
 _FRACTIONS = {"keep": 1.0, "dropout": 0.0, "drop": 0.0, "rate": 0.0}
@@ -59,19 +46,37 @@ class GraphIndex:
     """A GraphDef with its nodes by name, and the consumers of each node."""
 
     nodes: Mapping[str, Any]
-    consumers: Mapping[str, list[str]]
+    consumers: Mapping[str, list[tuple[str, str]]]
+    """(tensor, consumer) of each node, without gradients, updates and shapes."""
     variables: Mapping[str, str]
     """Name of a variable in the checkpoint -> its node."""
 
     @classmethod
     def of(cls, graph: graph_pb2.GraphDef) -> "GraphIndex":
-        consumers: dict[str, list[str]] = collections.defaultdict(list)
+        consumers: dict[str, list[tuple[str, str]]] = collections.defaultdict(list)
         for node in graph.node:
+            if "gradients" in node.name or _NO_CONSUMER.match(node.op):
+                continue
             for source in node.input:
                 if not source.startswith("^"):
-                    consumers[node_of(source)].append(node.name)
+                    consumers[node_of(source)].append((tensor_of(source), node.name))
         variables = {stored_as(node): node.name for node in graph.node if node.op in VARIABLES}
         return cls({node.name: node for node in graph.node}, consumers, variables)
+
+    def users(self, tensor: str) -> list[str]:
+        """The nodes that use a tensor, directly or through operations that do not change it."""
+        users: list[str] = []
+        for used, name in self.consumers.get(node_of(tensor), ()):
+            if used == tensor:
+                users += self.users(f"{name}:0") if self.nodes[name].op in UNCHANGED_OPS else [name]
+        return list(dict.fromkeys(users))
+
+    def source(self, name: str) -> str:
+        """The tensor that an input names, before operations that do not change it."""
+        tensor = tensor_of(name)
+        while (node := self.nodes.get(node_of(tensor))) is not None and node.op in UNCHANGED_OPS:
+            tensor = tensor_of(node.input[0])
+        return tensor
 
     def ancestors(self, name: str) -> dict[str, Any]:
         """The nodes that a node depends on, with itself."""
@@ -85,7 +90,7 @@ class GraphIndex:
         return needed
 
 
-def constants(where: Path, ancestors: Mapping[str, Any], observation: str) -> dict[str, Any]:
+def constants(ancestors: Mapping[str, Any], observation: str) -> dict[str, Any]:
     """The values at inference of the placeholders other than the observation.
 
     Raises InputError with the name of a placeholder whose value is unknown.
@@ -97,7 +102,7 @@ def constants(where: Path, ancestors: Mapping[str, Any], observation: str) -> di
         value = training_switch_value(node)
         if value is None and node.op != "PlaceholderWithDefault":
             raise InputError(
-                f"{where}: the output depends on placeholder {node.name}, and its value at inference is unknown; "
+                f"the output depends on placeholder {node.name}, and its value at inference is unknown; "
                 "name another tensor with --output-tensor"
             )
         if value is not None:
@@ -113,20 +118,15 @@ def training_switch_value(node: Any) -> Any:
         return switch_value(name)
     if dtype not in _FLOATS or shape.dim or node.op == "PlaceholderWithDefault":
         return None  # a switch is a scalar; a placeholder with a default keeps it
-    return next((value for word, value in _FRACTIONS.items() if word in _words(name)), None)
+    return next((value for word, value in _FRACTIONS.items() if word in name_parts(name)), None)
 
 
 def switch_value(name: str) -> bool | None:
     """The value of a boolean with this name at inference. `None` if the name does not determine it."""
-    words = _words(name)
+    words = name_parts(name)
     if bool(words & _TRAINING_WORDS) == bool(words & _INFERENCE_WORDS):
         return None
     return bool(words & _INFERENCE_WORDS)
-
-
-def _words(name: str) -> set[str]:
-    """The words of a name in lower case: `isTraining_1` -> is, training."""
-    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
 def required_placeholders(ancestors: Mapping[str, Any]) -> list[str]:
@@ -141,20 +141,18 @@ def required_placeholders(ancestors: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def observation(where: Path, ancestors: Mapping[str, Any], output: str) -> str:
+def observation(ancestors: Mapping[str, Any], output: str) -> str:
     """The observation: the only placeholder that an output depends on, float [-1, O]. Raises InputError."""
     inputs = required_placeholders(ancestors)
     if len(inputs) != 1:
         required = f"the placeholders {', '.join(sorted(inputs))}" if inputs else "no placeholder of an observation"
-        raise InputError(
-            f"{where}: tensor {output} depends on {required}; name the actor's own output with --output-tensor"
-        )
+        raise InputError(f"tensor {output} depends on {required}; name the actor's own output with --output-tensor")
     node = ancestors[inputs[0]]
     dims = node.attr["shape"].shape.dim
     if node.attr["dtype"].type not in _FLOATS or (dims and len(dims) != 2):
         dtype = types_pb2.DataType.Name(node.attr["dtype"].type).removeprefix("DT_").lower()
         raise InputError(
-            f"{where}: its observation {node.name} is {dtype} {[dim.size for dim in dims]}, not float [-1, O]; "
+            f"its observation {node.name} is {dtype} {[dim.size for dim in dims]}, not float [-1, O]; "
             "such an actor cannot be exported"
         )
     return inputs[0]
@@ -164,191 +162,93 @@ class NotInGraph(InputError):
     """The graph does not run the actor."""
 
 
-def find_output(
-    where: Path, graph: GraphIndex, layers: Iterable[str], is_actor_variable: Callable[[str], bool], categorical: bool
-) -> str:
-    """Find the output tensor of an actor.
+def find_output(graph: GraphIndex, layers: set[str], own: set[str], categorical: bool) -> str:
+    """Find the output tensor of an actor: the only candidate.
 
     Args:
-        where: the graph's file.
         graph: the graph.
         layers: nodes of the variables of the actor's layers.
-        is_actor_variable: whether a variable node belongs to the actor, such as statistics that normalise its
-            observation.
+        own: nodes of the actor's variables, such as statistics that normalise its observation.
         categorical: whether the output is logits or probabilities.
 
     Raises:
-        InputError: the output is not clear.
+        InputError: there are several candidates, or none.
         NotInGraph: the graph does not run the actor.
     """
-    layer_variables = {name for name in layers if name in graph.nodes and graph.nodes[name].op in VARIABLES}
-    head, other_heads = _head(where, graph, layer_variables)
-    ancestors = graph.ancestors(head)
-    outside_variables = sorted(
-        n
-        for n, node in ancestors.items()
-        if node.op in VARIABLES and n not in layer_variables and not is_actor_variable(n)
-    )
-    if outside_variables:
-        raise InputError(
-            f"{where}: the output of its actor depends on variables outside its scope "
-            f"({', '.join(outside_variables[:5])}); name its mean with --output-tensor"
-        )
-    if random := [name for name, node in ancestors.items() if node.op in RANDOM and not _is_dropout(name)]:
-        raise InputError(f"{where}: its actor is random ({random[0]}); name its mean with --output-tensor")
-    observation_name = observation(where, ancestors, head)
-
-    def is_training(name: str) -> bool:
-        """Whether a tensor depends on more than the observation and the actor's variables."""
-        inputs = graph.ancestors(name)
-        return (
-            set(required_placeholders(inputs)) != {observation_name}
-            or any(node.op in RANDOM and not _is_dropout(n) for n, node in inputs.items())
-            or any(
-                node.op in VARIABLES and n not in layer_variables and not is_actor_variable(n)
-                for n, node in inputs.items()
-            )
-            or any(other in inputs for other in other_heads)
-        )
-
-    chain = _elementwise_chain(where, graph, head, is_training, categorical)
-    used_by_training = [k for k, name in enumerate(chain) if any(map(is_training, _consumers(graph, name)))]
-    if not used_by_training:
-        unknown = _path_to_training(graph, chain[-1], is_training, HARMLESS_OPS if categorical else ())
-        if unknown:
-            raise InputError(
-                f"{where}: its actor continues with {unknown} after {chain[-1]}; "
-                "name its mean (or its logits) with --output-tensor"
-            )
-        return f"{chain[-1]}:0"
-    last_used = used_by_training[-1]
-    if not categorical and any(graph.nodes[name].op in BOUNDING_OPS for name in chain[last_used + 1 :]):
-        raise InputError(
-            f"{where}: its actor's mean is {chain[last_used]} or {chain[-1]}; choose one with --output-tensor"
-        )
-    return f"{chain[last_used]}:0"
-
-
-def _head(where: Path, graph: GraphIndex, layer_variables: set[str]) -> tuple[str, list[str]]:
-    """(the product of the actor's last layer, those of other last layers such as a deviation's). Raises InputError."""
-    products = [
-        name
-        for name in _reachable(graph, layer_variables)
-        if graph.nodes[name].op in MATMUL_OPS and _kernel(graph, name, layer_variables)
-    ]
+    users = (user for layer in sorted(layers) for user in graph.users(f"{layer}:0"))
+    products = {user: graph.ancestors(user) for user in users if graph.nodes[user].op in MATMUL_OPS}
     if not products:
-        raise NotInGraph(f"{where}: its graph does not run the actor")
-    if not any(node.op in PLACEHOLDERS for name in products for node in graph.ancestors(name).values()):
-        # not NotInGraph: the graph has the activations, and an export of the weights alone would assume the defaults
+        raise NotInGraph("its graph does not run the actor")
+    last = [name for name in products if not any(name in products[other] for other in products if other != name)]
+    actors = [_ActorGraph(graph, name, layers | own, CHOICE_OPS if categorical else ()) for name in last]
+    candidates = [tensor for actor in actors for tensor in actor.candidates]
+    if len(candidates) != 1:
+        names = candidates or [tensor for actor in actors for tensor in actor.computed]
         raise InputError(
-            f"{where}: its graph runs the actor on something other than a placeholder, such as an iterator"
+            f"its actor's output may be {' or '.join(names)}; choose its mean (or its logits) with --output-tensor, or "
+            "output_tensor in city.toml"
         )
-    inner = {name for product in products for name in graph.ancestors(product) if name != product}
-    heads = [name for name in products if name not in inner]
-    if len(heads) > 1:
-        kernels = {name: _kernel(graph, name, layer_variables) for name in heads}
-        means = [name for name, kernel in kernels.items() if _words(kernel) & MEAN_WORDS]
-        not_deviations = [
-            name for name, kernel in kernels.items() if not re.search(r"std|sigma|var\b|scale|dev", kernel.lower())
-        ]
-        chosen = means if len(means) == 1 else not_deviations
-        if len(chosen) != 1:
-            names = ", ".join(sorted(kernels.values()))
+    return candidates[0]
+
+
+class _ActorGraph:
+    """The tensors computed from an actor's last product alone.
+
+    Raises InputError if that product depends on more than one observation and the actor's variables.
+    """
+
+    def __init__(self, graph: GraphIndex, product: str, variables: set[str], beyond: Iterable[str]) -> None:
+        """`variables`: nodes of the actor's variables. `beyond`: operations that an output comes before."""
+        self._graph, self._variables = graph, variables
+        ancestors = graph.ancestors(product)
+        if foreign := self._foreign(ancestors):
             raise InputError(
-                f"{where}: its actor ends with several layers ({names}); name its mean with --output-tensor"
+                f"the output of its actor depends on {', '.join(foreign)}; name its mean with --output-tensor"
             )
-        return chosen[0], [name for name in heads if name != chosen[0]]
-    return heads[0], []
+        self._observation = observation(ancestors, product)
+        self.computed = [f"{product}:0"]
+        used, unused = [], []
+        for tensor in self.computed:  # grows meanwhile
+            users = graph.users(tensor)
+            uses = [user for user in users if graph.nodes[user].op in beyond or self._is_training(user)]
+            if uses:
+                used.append(tensor)
+            elif not users:
+                unused.append(tensor)
+            for user in users:
+                if user not in uses and self._is_function(user):
+                    outputs = {output for output, _ in graph.consumers.get(user, ())} or {f"{user}:0"}
+                    self.computed += sorted(outputs - set(self.computed))
+        # training samples around a mean, but the action may be the bounded mean, which training does not use
+        bounded = [tensor for tensor in unused if graph.nodes[node_of(tensor)].op in BOUNDING_OPS]
+        self.candidates = used + bounded if used else unused
 
+    def _is_training(self, name: str) -> bool:
+        """Tell whether a node depends on more than the observation and the actor's variables."""
+        ancestors = self._graph.ancestors(name)
+        return bool(set(required_placeholders(ancestors)) - {self._observation} or self._foreign(ancestors))
 
-def _kernel(graph: GraphIndex, product: str, layer_variables: set[str]) -> str:
-    """The variable of a layer that a product multiplies by, or ""."""
-    for source in graph.nodes[product].input[1:]:
-        name = node_of(source)
-        while graph.nodes[name].op in ("Identity", "ReadVariableOp", "Cast", "Enter", "Reshape", "StopGradient"):
-            name = node_of(graph.nodes[name].input[0])
-        if name in layer_variables:
-            return name
-    return ""
+    def _foreign(self, ancestors: Mapping[str, Any]) -> list[str]:
+        """Random operations, and variables outside the actor, that a tensor depends on."""
+        random = [f"{n} (random)" for n, node in ancestors.items() if node.op in RANDOM and "dropout" not in n.lower()]
+        variables = sorted(n for n, node in ancestors.items() if node.op in VARIABLES and n not in self._variables)
+        return [*random[:1], *([f"variables outside its scope ({', '.join(variables[:5])})"] if variables else [])]
 
-
-def _elementwise_chain(
-    where: Path, graph: GraphIndex, head: str, is_training: Callable[[str], bool], categorical: bool
-) -> list[str]:
-    """Tensors from the last layer's product on, each a function of only the previous one. Raises InputError."""
-    chain = [head]
-    while True:
-        consumers = [name for name in _consumers(graph, chain[-1]) if not is_training(name)]
-        if any(graph.nodes[name].op in SLICES for name in consumers):
-            raise InputError(
-                f"{where}: the output of its last layer is split after {chain[-1]}; name its mean with --output-tensor"
-            )
-        following = [
-            name
-            for name in consumers
-            if graph.nodes[name].op in ELEMENTWISE_OPS and not _uses_twice(graph, name, chain[-1])
-        ]
-        if categorical and any(graph.nodes[name].op == "Softmax" for name in following):
-            return chain
-        if len(following) > 1:
-            following = [name for name in following if graph.nodes[name].op in BOUNDING_OPS] or following
-        if not following or graph.nodes[chain[-1]].op == "Softmax":
-            return chain
-        if len(following) > 1:
-            names = ", ".join(sorted(following))
-            raise InputError(f"{where}: its actor continues with {names}; name its mean with --output-tensor")
-        chain.append(following[0])
-
-
-def _path_to_training(
-    graph: GraphIndex, tensor: str, is_training: Callable[[str], bool], ignored: Sequence[str]
-) -> str:
-    """The consumer of a tensor on a path to training, or "". `ignored`: operations of consumers that do not count."""
-    for first in _consumers(graph, tensor):
-        if is_training(first) or graph.nodes[first].op in ignored:
-            continue
-        seen, stack = {first}, [first]
-        while stack:
-            for name in _consumers(graph, stack.pop()):
-                if is_training(name):
-                    return first
-                if name not in seen:
-                    seen.add(name)
-                    stack.append(name)
-    return ""
-
-
-def _uses_twice(graph: GraphIndex, name: str, source: str) -> bool:
-    """Whether an operation takes a tensor twice, such as a loss that squares it."""
-    return [node_of(name) for name in graph.nodes[name].input].count(source) > 1
-
-
-def _consumers(graph: GraphIndex, name: str) -> list[str]:
-    """Consumers of a tensor, without gradients, updates and shapes."""
-    return [
-        consumer
-        for consumer in dict.fromkeys(graph.consumers.get(name, ()))
-        if "gradients" not in consumer
-        and not re.match(
-            r"(Assign|Save|Apply|Resource|Shape|Rank|Size|ZerosLike|OnesLike|.*Summary)", graph.nodes[consumer].op
+    def _is_function(self, name: str) -> bool:
+        """Tell whether a node is a function of one computed tensor and of constants, and not part of a loss."""
+        node = self._graph.nodes[name]
+        sources = [self._graph.source(source) for source in node.input if not source.startswith("^")]
+        others = [source for source in sources if source not in self.computed]
+        return (
+            node.op not in BEYOND_OUTPUT_OPS
+            and len(sources) - len(others) == 1  # otherwise a square
+            and not any(self._observation in self._graph.ancestors(node_of(source)) for source in others)
         )
-    ]
 
 
-def _reachable(graph: GraphIndex, variables: Iterable[str]) -> list[str]:
-    """Nodes that depend on the variables."""
-    reached: dict[str, None] = {}  # an ordered set
-    stack = sorted(variables)
-    while stack:
-        for name in _consumers(graph, stack.pop()):
-            if name not in reached:
-                reached[name] = None
-                stack.append(name)
-    return list(reached)
-
-
-def _is_dropout(name: str) -> bool:
-    return "dropout" in name.lower()
+def tensor_of(name: str) -> str:
+    """The tensor that an input names: a:0 for `a`."""
+    return name if ":" in name else f"{name}:0"
 
 
 def stored_as(node: Any) -> str:

@@ -6,8 +6,8 @@ as from a MetaGraph.
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import saved_model_pb2
 
 from city.errors import InputError, first_line
-from export.checkpoints.checkpoint import Checkpoint, StoredVariable
+from export.checkpoints.linear_layers import checkpoint_of
+from export.checkpoints.source import ActorRequest
 from export.graphs import graph_check, output_tensor, training_graph
-from export.graphs.graph_actor import ReferenceModel, TrainedGraph
+from export.graphs.graph_actor import TrainedActor, TrainedGraph
 from serving.contract import DEFAULT_SIGNATURE
 
 _NOT_THE_MEAN = re.compile(r"value|critic|log_?prob|std|sigma|scale|entropy|sample|hidden|state", re.I)
@@ -29,58 +30,46 @@ _THE_MEAN = re.compile(
 """For the full name of an output: a part of it is not enough, as in queue_prob."""
 
 
-@dataclass(frozen=True)
-class TrainedActor:
-    """An actor's graph, its reference model and its variables."""
-
-    graph: TrainedGraph
-    reference_model: ReferenceModel
-    checkpoint: Checkpoint
-
-
-def from_saved_model(path: Path, output: str | None, categorical: bool) -> TrainedActor:
-    """Read the actor of a SavedModel that training wrote. `output`: KEY or SIGNATURE:KEY. Raises InputError."""
+def from_saved_model(path: Path, request: ActorRequest) -> TrainedActor:
+    """Read the actor of a SavedModel that training wrote; its output is KEY or SIGNATURE:KEY. Raises InputError."""
     try:
         model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
         if not model.meta_graphs:
             raise ValueError("it holds no graph")
         for meta_graph in model.meta_graphs:
-            graph_check.check_loading(path, meta_graph)
+            graph_check.check_loading(meta_graph)
         loaded = tf.saved_model.load(os.fspath(path))
         functions = _functions(loaded)
     except InputError:
         raise
     except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for corrupt files
-        raise InputError(f"{path}: cannot be read as a SavedModel: {first_line(error)}") from None
-    signature, _, key = (output or "").rpartition(":")
-    if not functions:
-        raise InputError(
-            f"{path}: has neither a signature nor a traced function; save it with one that takes an observation"
-        )
-    if signature and signature not in functions:
-        raise InputError(f"{path}: has no signature {signature}; there are {', '.join(functions)}")
-    chosen = signature or next((name for name in (DEFAULT_SIGNATURE, "serve", "__call__") if name in functions), None)
-    if chosen is None and len(functions) > 1:
-        raise InputError(
-            f"{path}: has the functions {', '.join(functions)}; choose one with --output-tensor FUNCTION:OUTPUT"
-        )
-    concrete = functions[chosen or next(iter(functions))]
+        raise InputError(f"cannot be read as a SavedModel: {first_line(error)}") from None
+    signature, _, key = (request.output_tensor or "").rpartition(":")
+    concrete = functions[_chosen(functions, signature)]
     names = {variable.ref(): variable.name.split(":")[0] for variable in concrete.variables}
-    return from_function(path, concrete, names, key or None, categorical, owner=loaded)
+    return from_function(concrete, names, replace(request, output_tensor=key or None), owner=loaded)
 
 
-def from_model(
-    where: Path, model: Any, size: int | None, names: Mapping[int, str], output: str | None, categorical: bool
-) -> TrainedActor:
+def _chosen(functions: Mapping[str, Any], signature: str) -> str:
+    """The requested function, else the usual one, else the only one. Raises InputError."""
+    if not functions:
+        raise InputError("has neither a signature nor a traced function; save it with one that takes an observation")
+    if signature and signature not in functions:
+        raise InputError(f"has no signature {signature}; there are {', '.join(functions)}")
+    usual = [name for name in (signature, DEFAULT_SIGNATURE, "serve", "__call__") if name in functions]
+    if not usual and len(functions) > 1:
+        raise InputError(f"has the functions {', '.join(functions)}; choose one with --output-tensor FUNCTION:OUTPUT")
+    return next(iter(usual or functions))
+
+
+def from_model(model: Any, size: int | None, names: Mapping[int, str], request: ActorRequest) -> TrainedActor:
     """Trace a Keras model, or another callable on an observation, as an actor.
 
     Args:
-        where: the file, for messages.
         model: the callable.
         size: size of an observation, if the model does not define it.
         names: id of each variable -> its name in the checkpoint.
-        output: name of the output. Without it, the output is searched for.
-        categorical: whether the output is logits or probabilities.
+        request: the requested actor.
 
     Raises:
         InputError: the model is not an actor.
@@ -88,11 +77,11 @@ def from_model(
     inputs = getattr(model, "inputs", None)
     if inputs is not None and len(inputs) > 1:
         raise InputError(
-            f"{where}: the model takes {len(inputs)} inputs, but an actor takes one observation; export its actor alone"
+            f"the model takes {len(inputs)} inputs, but an actor takes one observation; export its actor alone"
         )
     size = inputs[0].shape[-1] if inputs else size
     if size is None:
-        raise InputError(f"{where}: the model does not define the size of an observation; pass --city, which does")
+        raise InputError("the model does not define the size of an observation; pass --city, which does")
 
     def call_model(observation: Any) -> Any:
         return model(observation, training=False)
@@ -104,81 +93,84 @@ def from_model(
     except InputError:
         raise
     except Exception as error:  # noqa: BLE001 - a user's model may raise anything
-        raise InputError(f"{where}: the model cannot be called on an observation: {first_line(error)}") from None
+        raise InputError(f"the model cannot be called on an observation: {first_line(error)}") from None
     stored_as = {v.ref(): names.get(id(v), v.name.split(":")[0]) for v in concrete.variables}
-    return from_function(where, concrete, stored_as, output, categorical, owner=(model, function))
+    return from_function(concrete, stored_as, request, owner=(model, function))
 
 
-def from_function(
-    where: Path, concrete: Any, names: Mapping[Any, str], output: str | None, categorical: bool, owner: Any
-) -> TrainedActor:
+def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest, owner: Any) -> TrainedActor:
     """Read the actor that a concrete function computes.
 
     Args:
-        where: the file, for messages.
         concrete: the function.
         names: reference of each variable -> its name in the checkpoint.
-        output: name of the output. Without it, the output is searched for.
-        categorical: whether the output is logits or probabilities.
+        request: the requested actor.
         owner: the owner of the variables, which the function itself does not keep alive.
 
     Raises:
         InputError: the function is not an actor, or does more than an actor. Nothing of it is run then.
     """
-    graph_check.check_graph(where, concrete.graph.as_graph_def())
+    graph_check.check_graph(concrete.graph.as_graph_def())
     parameters = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
-    floats = [tensor for tensor in parameters if tensor.dtype.is_floating]
-    if len(floats) > 1:
-        floats = [tensor for tensor in floats if re.search(r"obs|state", tensor.name)] or floats
-    if len(floats) != 1:
-        arguments = ", ".join(tensor.op.name for tensor in parameters) or "nothing"
-        raise InputError(
-            f"{where}: its function takes {arguments}, but an actor takes one observation; "
-            "choose another signature with --output-tensor SIGNATURE:OUTPUT"
-        )
-    constants, variables = _captured(where, concrete, names)
-    for tensor in parameters:
-        if tensor is not floats[0]:
-            value = output_tensor.switch_value(tensor.op.name) if tensor.dtype == tf.bool else None
-            if value is None:
-                raise InputError(
-                    f"{where}: its function takes {tensor.op.name} beside the observation, and the value at inference "
-                    "is unknown; choose another signature with --output-tensor SIGNATURE:OUTPUT"
-                )
-            constants[tensor.op.name] = value
-    observation = floats[0].op.name
+    observation = _observation(parameters)
+    constants, variables = _captured(concrete, names)
+    constants |= _switches(parameters, observation)
+    observation_name = observation.op.name
 
     def call(x: NDArray[Any]) -> list[Any]:
         arguments = {tensor.op.name: tf.constant(constants.get(tensor.op.name, False)) for tensor in parameters}
-        arguments[observation] = tf.constant(x, floats[0].dtype)
+        arguments[observation_name] = tf.constant(x, observation.dtype)
         positional, keywords = concrete.structured_input_signature
         assert owner is not None  # the reference keeps the variables alive
-        if positional:
-            outputs = concrete(*(arguments[tensor.op.name] for tensor in parameters))
-        else:
-            outputs = concrete(
-                **{key: arguments[tensor.op.name] for key, tensor in zip(sorted(keywords), parameters, strict=True)}
-            )
+        values = [arguments[tensor.op.name] for tensor in parameters]
+        outputs = concrete(*values) if positional else concrete(**dict(zip(sorted(keywords), values, strict=True)))
         return list(tf.nest.flatten(outputs))
 
-    size = _size(floats[0], variables)
+    size = _size(observation, variables)
     if size is None:
-        raise InputError(
-            f"{where}: does not define the size of an observation; export a model whose input has a fixed size"
-        )
-    index = _output(where, concrete, output, call, size)
+        raise InputError("does not define the size of an observation; export a model whose input has a fixed size")
+    index = _output(concrete, request.output_tensor, call, size)
     graph = TrainedGraph(
-        where, concrete.graph.as_graph_def(), observation, concrete.outputs[index].name, constants, variables
+        concrete.graph.as_graph_def(), observation_name, concrete.outputs[index].name, constants, variables
     )
 
     def run(x: NDArray[Any]) -> NDArray[Any]:
         try:
             return np.asarray(call(x)[index])
         except (tf.errors.OpError, ValueError, TypeError) as error:
-            raise InputError(f"{where}: cannot be run: {first_line(error)}") from None
+            raise InputError(f"cannot be run: {first_line(error)}") from None
 
-    reference_model = training_graph.validated_reference_model(graph, run, size, categorical, output is not None)
-    return TrainedActor(graph, reference_model, _checkpoint(where, variables))
+    reference_model = training_graph.validated_reference_model(graph, run, size, request)
+    return TrainedActor(graph, reference_model, checkpoint_of(dict(variables.values()), True, first_number=None))
+
+
+def _observation(parameters: Sequence[Any]) -> Any:
+    """The one parameter of a function that is an observation. Raises InputError."""
+    floats = [tensor for tensor in parameters if tensor.dtype.is_floating]
+    if len(floats) > 1:
+        floats = [tensor for tensor in floats if re.search(r"obs|state", tensor.name)] or floats
+    if len(floats) != 1:
+        arguments = ", ".join(tensor.op.name for tensor in parameters) or "nothing"
+        raise InputError(
+            f"its function takes {arguments}, but an actor takes one observation; "
+            "choose another signature with --output-tensor SIGNATURE:OUTPUT"
+        )
+    return floats[0]
+
+
+def _switches(parameters: Sequence[Any], observation: Any) -> dict[str, bool]:
+    """The values at inference of a function's other parameters, by name. Raises InputError if one is unknown."""
+    values = {}
+    for tensor in parameters:
+        if tensor is not observation:
+            value = output_tensor.switch_value(tensor.op.name) if tensor.dtype == tf.bool else None
+            if value is None:
+                raise InputError(
+                    f"its function takes {tensor.op.name} beside the observation, and the value at inference "
+                    "is unknown; choose another signature with --output-tensor SIGNATURE:OUTPUT"
+                )
+            values[tensor.op.name] = value
+    return values
 
 
 def _functions(loaded: Any) -> dict[str, Any]:
@@ -198,7 +190,7 @@ def _functions(loaded: Any) -> dict[str, Any]:
     return functions
 
 
-def _captured(where: Path, concrete: Any, names: Mapping[Any, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _captured(concrete: Any, names: Mapping[Any, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(constants, (name, values) of variables) that a function captures, each by placeholder. Raises InputError."""
     handles = {id(variable.handle): variable for variable in concrete.variables}
     constants: dict[str, Any] = {}
@@ -216,8 +208,7 @@ def _captured(where: Path, concrete: Any, names: Mapping[Any, str]) -> tuple[dic
             variables[placeholder.op.name] = unique, variable.numpy()
         else:
             raise InputError(
-                f"{where}: its function uses {placeholder.op.name}, a resource that is not a variable; it cannot be "
-                "exported"
+                f"its function uses {placeholder.op.name}, a resource that is not a variable; it cannot be exported"
             )
     return constants, variables
 
@@ -233,7 +224,7 @@ def _size(observation: Any, variables: Mapping[str, Any]) -> int | None:
     return int(input_sizes.pop()) if len(input_sizes) == 1 else None
 
 
-def _output(where: Path, concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
+def _output(concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
     """Index of the output that is the mean (or the logits). Raises InputError if it is not clear."""
     structure = concrete.structured_outputs
     # a nested structure has the names of its outer level only, which may hold several tensors each
@@ -241,28 +232,19 @@ def _output(where: Path, concrete: Any, output: str | None, call: Callable[[Any]
     keys = sorted(structure) if has_names else [f"output_{k}" for k in range(len(concrete.outputs))]
     if output is not None:
         if output not in keys:
-            raise InputError(f"{where}: has no output {output}; there are {', '.join(keys)}")
+            raise InputError(f"has no output {output}; there are {', '.join(keys)}")
         return keys.index(output)
     if len(keys) == 1 and not _NOT_THE_MEAN.search(keys[0]):
         return 0
     probe = np.random.default_rng(1).random((4, size)).astype(np.float32)
-    first, second = call(probe), call(probe)
+    is_random = [not np.array_equal(*values) for values in zip(call(probe), call(probe), strict=True)]
     # one of several outputs is chosen by its name, never by elimination
     candidates = [
         k
-        for k, (value, again) in enumerate(zip(first, second, strict=True))
-        if value.dtype.is_floating
-        and value.shape.rank in (1, 2)
-        and value.shape[0] == 4
-        and np.array_equal(value, again)
-        if has_names and _THE_MEAN.fullmatch(keys[k]) and not _NOT_THE_MEAN.search(keys[k])
+        for k, (key, tensor) in enumerate(zip(keys, concrete.outputs, strict=True))
+        if has_names and tensor.dtype.is_floating and not is_random[k]
+        if _THE_MEAN.fullmatch(key) and not _NOT_THE_MEAN.search(key)
     ]
     if len(candidates) != 1:
-        raise InputError(f"{where}: has the outputs {', '.join(keys)}; choose the mean with --output-tensor")
+        raise InputError(f"has the outputs {', '.join(keys)}; choose the mean with --output-tensor")
     return candidates[0]
-
-
-def _checkpoint(where: Path, variables: Mapping[str, tuple[str, Any]]) -> Checkpoint:
-    values = dict(variables.values())
-    stored = {name: StoredVariable(name, array.shape, array.dtype.name) for name, array in values.items()}
-    return Checkpoint(where, stored, lambda name: values[name], ordered=True, first_number=None)

@@ -14,6 +14,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from city.errors import InputError, first_line
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
+from export.checkpoints.source import ActorRequest
 from export.checkpoints.tensorflow_files import meta_graph_path
 from export.graphs import graph_check, output_tensor
 from export.graphs.graph_actor import (
@@ -22,11 +23,15 @@ from export.graphs.graph_actor import (
     VALUES,
     VARIABLES,
     ReferenceModel,
+    TrainedActor,
     TrainedGraph,
     extract,
     node_of,
 )
 from export.graphs.output_tensor import GraphIndex
+
+PROBES = 8
+"""Observations on which an output is checked."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -35,73 +40,82 @@ def _read(meta: Path, stamp: tuple[int, int]) -> tuple[Any, GraphIndex]:
     try:
         graph = meta_graph_pb2.MetaGraphDef.FromString(meta.read_bytes()).graph_def
     except (OSError, DecodeError) as error:
-        raise InputError(f"{meta}: cannot be read as a MetaGraph: {first_line(error)}") from None
+        raise InputError(f"cannot be read as a MetaGraph: {first_line(error)}") from None
     if not graph.node:
-        raise InputError(f"{meta}: cannot be read as a MetaGraph: it holds no graph")
+        raise InputError("cannot be read as a MetaGraph: it holds no graph")
     return graph, GraphIndex.of(graph)
 
 
 def read(
-    prefix: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], output: str | None, categorical: bool
-) -> TrainedGraph:
-    """Read the actor's part of the graph beside a checkpoint.
+    prefix: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], request: ActorRequest, hint: str = ""
+) -> TrainedActor:
+    """Read the actor's part of the graph beside a checkpoint, and run it.
 
     Args:
         prefix: the checkpoint's prefix.
         checkpoint: its variables.
         scope: the actor's scope.
         layers: names of the variables of the actor's layers.
-        output: name of the output tensor. Without it, the output is searched for.
-        categorical: whether the output is logits or probabilities.
+        request: the requested actor.
+        hint: another remedy, for the end of messages.
 
     Raises:
-        InputError: the output is missing, unclear, or not an actor's.
-        NotInGraph: the graph does not run the actor.
+        InputError: the graph is damaged, does more than an actor, or its output is not clear.
     """
-    meta = meta_graph_path(prefix)
+    try:
+        trained = _trained_graph(meta_graph_path(prefix), checkpoint, scope, layers, request)
+        return TrainedActor(trained, _reference_model(trained, request), checkpoint)
+    except output_tensor.NotInGraph:
+        raise
+    except InputError as error:
+        raise InputError(f"{error}{hint}") from None
+
+
+def _trained_graph(
+    meta: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], request: ActorRequest
+) -> TrainedGraph:
     try:
         stat = meta.stat()
     except OSError as error:
-        raise InputError(f"{meta}: cannot be read as a MetaGraph: {error.strerror}") from None
+        raise InputError(f"cannot be read as a MetaGraph: {error.strerror}") from None
     graph_def, graph = _read(meta, (stat.st_mtime_ns, stat.st_size))
-    if output is None:
+    if request.output_tensor is not None:
+        output = _named(graph, request.output_tensor, scope)
+    else:
         nodes = graph.variables
-        actor_nodes = {node for name, node in nodes.items() if scopes.unread_reason(name, scope) == scopes.UNKNOWN_USE}
-        output = output_tensor.find_output(
-            meta, graph, [nodes[name] for name in layers if name in nodes], actor_nodes.__contains__, categorical
-        )
-    elif node_of(output) not in graph.nodes:
-        similar = [name for name in graph.nodes if name.rsplit("/", 1)[-1] == node_of(output).rsplit("/", 1)[-1]][:5]
-        raise InputError(
-            f"{meta}: has no tensor {output}; "
-            f"{'similar: ' + ', '.join(similar) if similar else 'none has a similar name'}"
-        )
-    output = output if ":" in output else f"{output}:0"
+        own = {node for name, node in nodes.items() if scopes.unread_reason(name, scope) == scopes.UNKNOWN_USE}
+        layer_nodes = {nodes[name] for name in layers if name in nodes}
+        output = output_tensor.find_output(graph, layer_nodes, own, request.categorical)
     ancestors = graph.ancestors(node_of(output))
-    if categorical and ancestors[node_of(output)].op == "Softmax":
+    if request.categorical and ancestors[node_of(output)].op == "Softmax":
         # the exported model computes the probabilities from logits
-        output = ancestors[node_of(output)].input[0]
-        output = output if ":" in output else f"{output}:0"
-    observation = output_tensor.observation(meta, ancestors, output)
+        output = output_tensor.tensor_of(ancestors[node_of(output)].input[0])
+    observation = output_tensor.observation(ancestors, output)
     variables: dict[str, tuple[str, NDArray[Any]]] = {}
     for node in ancestors.values():
         if node.op in VARIABLES:
             if (stored := output_tensor.stored_as(node)) not in checkpoint.stored:
-                raise InputError(
-                    f"{prefix}: variable {stored} is missing, and tensor {output} of its graph depends on it"
-                )
+                raise InputError(f"tensor {output} depends on variable {stored}, which the checkpoint lacks")
             variables[node.name] = stored, checkpoint.value(stored)
     if not variables:
-        raise InputError(
-            f"{meta}: tensor {output} depends on no variable; name the actor's output with --output-tensor"
-        )
-    constants = output_tensor.constants(meta, ancestors, observation)
+        raise InputError(f"tensor {output} depends on no variable; name the actor's output with --output-tensor")
+    constants = output_tensor.constants(ancestors, observation)
     part = extract(graph_def, [output], graph.nodes)
-    graph_check.check_graph(meta, part)
-    return TrainedGraph(meta, part, observation, output, constants, variables)
+    graph_check.check_graph(part)
+    return TrainedGraph(part, observation, output, constants, variables)
 
 
-def reference_model(trained: TrainedGraph, categorical: bool, output_is_named: bool) -> ReferenceModel:
+def _named(graph: GraphIndex, name: str, scope: str) -> str:
+    """The tensor that a user named, in full or within the actor's scope. Raises InputError."""
+    for full_name in (name, f"{scope}/{name}"):
+        if node_of(full_name) in graph.nodes:
+            return output_tensor.tensor_of(full_name)
+    last = node_of(name).rsplit("/", 1)[-1]
+    similar = [node for node in graph.nodes if node.rsplit("/", 1)[-1] == last][:5]
+    raise InputError(f"has no tensor {name}; similar names: {', '.join(similar) or 'none'}")
+
+
+def _reference_model(trained: TrainedGraph, request: ActorRequest) -> ReferenceModel:
     """Run the actor in the trainer's own graph. Raises InputError."""
     graph = tf.Graph()
     session = tf.compat.v1.Session(graph=graph)
@@ -115,19 +129,19 @@ def reference_model(trained: TrainedGraph, categorical: bool, output_is_named: b
                 values[value] = array
             session.run(assignments, values)
     except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for an invalid graph
-        raise InputError(f"{trained.where}: its graph cannot be run: {first_line(error)}") from None
+        raise InputError(f"its graph cannot be run: {first_line(error)}") from None
 
     def run(observations: NDArray[Any]) -> NDArray[Any]:
         feed = {f"{name}:0": value for name, value in trained.constants.items()}
         try:
             return np.asarray(session.run(trained.output, {**feed, f"{trained.observation}:0": observations}))
         except (tf.errors.OpError, ValueError, TypeError) as error:
-            raise InputError(f"{trained.where}: tensor {trained.output} cannot be run: {first_line(error)}") from None
+            raise InputError(f"tensor {trained.output} cannot be run: {first_line(error)}") from None
 
-    return validated_reference_model(trained, run, inputs_of(trained), categorical, output_is_named)
+    return validated_reference_model(trained, run, _inputs_of(trained), request)
 
 
-def inputs_of(trained: TrainedGraph) -> int:
+def _inputs_of(trained: TrainedGraph) -> int:
     """Size of the observation, from its placeholder or the first layer. Raises InputError."""
     nodes = {node.name: node for node in trained.graph.node}
     shape = nodes[trained.observation].attr["shape"].shape
@@ -140,59 +154,52 @@ def inputs_of(trained: TrainedGraph) -> int:
             if len(kernels) == 1:
                 return int(kernels[0].shape[0])
     raise InputError(
-        f"{trained.where}: placeholder {trained.observation} does not define the size of an observation; "
+        f"placeholder {trained.observation} does not define the size of an observation; "
         "save the graph with a placeholder [None, O]"
     )
 
 
-def validated_reference_model(
-    trained: TrainedGraph, run: Any, inputs: int, categorical: bool, output_is_named: bool
-) -> ReferenceModel:
+def validated_reference_model(trained: TrainedGraph, run: Any, inputs: int, request: ActorRequest) -> ReferenceModel:
     """The reference model, checked on some observations.
 
     Args:
         trained: the actor's graph.
         run: [n, O] observations -> the output tensor.
         inputs: size of an observation.
-        categorical: whether the output is logits or probabilities.
-        output_is_named: whether the user named the output.
+        request: the requested actor.
 
     Raises:
         InputError: the output is not one finite, deterministic row for each observation.
     """
-    probe = np.random.default_rng(1).random((8, inputs)).astype(np.float32)
-    first, second = run(probe), run(probe)
-    if first.ndim == 1 and len(first) == 8:
-        first, second = first[:, None], second[:, None]
-    if first.ndim != 2 or len(first) != 8 or first.dtype.kind != "f":
-        raise InputError(
-            f"{trained.where}: tensor {trained.output} returns {first.dtype} {list(first.shape)} for 8 observations, "
-            "but an actor returns [8, A]; name the actor's mean with --output-tensor"
-        )
-    if not np.isfinite(first).all():
-        raise InputError(f"{trained.where}: tensor {trained.output} has non-finite values; the training has diverged")
-    if not np.array_equal(first, second):
-        raise InputError(
-            f"{trained.where}: tensor {trained.output} is random (two runs on the same observation differ); "
-            "name the mean, not the sampled action, with --output-tensor"
-        )
-    if not output_is_named and (first == first[0]).all():
-        raise InputError(
-            f"{trained.where}: tensor {trained.output} is constant for all observations; "
-            "name the actor's mean with --output-tensor"
-        )
-    output_kind = VALUES
-    if categorical:
-        sums_to_one = (first >= 0).all() and np.allclose(first.sum(axis=1), 1, atol=1e-4)
-        output_kind = PROBABILITIES_OUTPUT if sums_to_one else LOGITS
 
     def rows(observations: NDArray[Any]) -> NDArray[Any]:
         output: NDArray[Any] = run(observations)
-        return output if output.ndim == 2 else output[:, None]
+        return output[:, None] if output.ndim == 1 else output
 
-    return ReferenceModel(
-        f"the trainer's own graph, tensor {trained.output}", rows, output_kind, int(first.shape[1]), inputs
-    )
+    probe = np.random.default_rng(1).random((PROBES, inputs)).astype(np.float32)
+    first, second = rows(probe), rows(probe)
+    if first.ndim != 2 or len(first) != PROBES or first.dtype.kind != "f":
+        raise InputError(
+            f"tensor {trained.output} returns {first.dtype} {list(first.shape)} for {PROBES} observations, "
+            f"but an actor returns [{PROBES}, A]; name the actor's mean with --output-tensor"
+        )
+    if not np.isfinite(first).all():
+        raise InputError(f"tensor {trained.output} has non-finite values; the training has diverged")
+    if not np.array_equal(first, second):
+        raise InputError(
+            f"tensor {trained.output} is random (two runs on the same observation differ); "
+            "name the mean, not the sampled action, with --output-tensor"
+        )
+    if request.output_tensor is None and (first == first[0]).all():
+        raise InputError(
+            f"tensor {trained.output} is constant for all observations; name the actor's mean with --output-tensor"
+        )
+    output_kind = VALUES
+    if request.categorical:
+        sums_to_one = (first >= 0).all() and np.allclose(first.sum(axis=1), 1, atol=1e-4)
+        output_kind = PROBABILITIES_OUTPUT if sums_to_one else LOGITS
+    description = f"the trainer's own graph, tensor {trained.output}"
+    return ReferenceModel(description, rows, output_kind, int(first.shape[1]), inputs)
 
 
 def _assign(operation: Any, stored: str, values: NDArray[Any]) -> tuple[Any, Any]:

@@ -28,7 +28,7 @@ _UNSUPPORTED_ERRNOS, _RENAME_EXCHANGE, _AT_FDCWD = (errno.ENOSYS, errno.EINVAL, 
 
 @path_errors_as_input_errors()
 def exists(models_dir: Path, tl: str, number: int) -> bool:
-    """Whether a TL has a version of this number."""
+    """Tell whether a TL has a version of this number."""
     return (models_dir / tl / str(number)).is_dir()
 
 

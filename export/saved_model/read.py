@@ -7,11 +7,11 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from city.errors import InputError
+from city.errors import InputError, errors_about
 from export.actors import Actor
 from export.checkpoints import tensorflow_files
 from export.checkpoints.checkpoint import Checkpoint
-from export.graphs.graph_actor import ACTION_OUTPUT, GraphActor, TrainedGraph, extract_actor, node_of
+from export.graphs.graph_actor import ACTION_OUTPUT, GraphActor, TrainedGraph, extract_from_graph, node_of
 from export.saved_model import actor_file
 from export.saved_model.meta_graph import CONTRACT
 from protos import policy_pb2 as pb
@@ -21,38 +21,39 @@ from serving.contract import ACTION, CATEGORICAL, DEFAULT_SIGNATURE, INPUT, Cont
 def meta_graph(folder: Path) -> meta_graph_pb2.MetaGraphDef:
     """The MetaGraph of a version's folder. Raises InputError if the folder is not a model's."""
     if not (folder / "saved_model.pb").is_file():
-        raise InputError(f"{folder}: has no saved_model.pb; pass the folder of a version, such as models/SA101/1")
+        raise InputError("has no saved_model.pb; pass the folder of a version, such as models/SA101/1")
     try:
         model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
         return model.meta_graphs[0]
     except (OSError, IndexError, ValueError, DecodeError) as error:
-        raise InputError(f"{folder}: its SavedModel cannot be read: {error}; export it again") from None
+        raise InputError(f"its SavedModel cannot be read: {error}; export it again") from None
 
 
-def contract_of(folder: Path, meta: meta_graph_pb2.MetaGraphDef) -> pb.PolicyContract:
+def contract_of(meta: meta_graph_pb2.MetaGraphDef) -> pb.PolicyContract:
     """The contract in a model's graph. Raises InputError if it is missing or damaged."""
     for node in meta.graph_def.node:
         if node.name == CONTRACT:
             try:
                 return parse(node.attr["value"].tensor.string_val[0])
             except (ContractError, IndexError) as error:
-                raise InputError(f"{folder}: {error}") from None
-    raise InputError(f"{folder}: is a SavedModel without a policy contract; export it with greenserve export")
+                raise InputError(str(error)) from None
+    raise InputError("is a SavedModel without a policy contract; export it with greenserve export")
 
 
 def read(folder: Path) -> tuple[pb.PolicyContract, Actor | GraphActor]:
     """Contract and actor of an exported version. Raises InputError."""
-    meta = meta_graph(folder)
-    contract = contract_of(folder, meta)
-    variables = tensorflow_files.open_checkpoint(folder / "variables" / "variables")
-    actor = actor_file.read(folder, variables)
-    if actor is not None and _fits(actor, contract):
-        return contract, actor
-    return contract, _graph(folder, meta, variables, contract)
+    with errors_about(folder):
+        meta = meta_graph(folder)
+        contract = contract_of(meta)
+        variables = tensorflow_files.open_checkpoint(folder / "variables" / "variables")
+        actor = actor_file.read(folder, variables)
+        if actor is not None and _fits(actor, contract):
+            return contract, actor
+        return contract, _graph(meta, variables, contract)
 
 
 def _fits(actor: Actor, contract: pb.PolicyContract) -> bool:
-    """Whether the steps can be evaluated and their sizes match the contract."""
+    """Tell whether the steps can be evaluated and their sizes match the contract."""
     observation = np.zeros((1, contract.observation.size), np.float32)
     try:
         actions = actor.evaluate(observation, contract.action.kind == CATEGORICAL)
@@ -61,12 +62,10 @@ def _fits(actor: Actor, contract: pb.PolicyContract) -> bool:
     return actions.shape == (1, contract.action.size)
 
 
-def _graph(
-    folder: Path, meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoint, contract: pb.PolicyContract
-) -> GraphActor:
+def _graph(meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoint, contract: pb.PolicyContract) -> GraphActor:
     """The model's own graph, from observation to action and scores. Raises InputError."""
     if DEFAULT_SIGNATURE not in meta.signature_def:
-        raise InputError(f"{folder}: has no signature {DEFAULT_SIGNATURE}; export it again")
+        raise InputError(f"has no signature {DEFAULT_SIGNATURE}; export it again")
     signature = meta.signature_def[DEFAULT_SIGNATURE]
     try:
         graph = graph_pb2.GraphDef.FromString(meta.graph_def.SerializeToString())
@@ -79,6 +78,6 @@ def _graph(
             if node.op == "VarHandleOp" and (name := node.attr["shared_name"].s.decode()) in checkpoint.stored
         }
     except (KeyError, ValueError) as error:
-        raise InputError(f"{folder}: is not a model of an actor: {error}; export it again") from None
-    trained = TrainedGraph(folder, graph, observation, output, {}, variables, scores)
-    return extract_actor(trained, contract.observation.size, contract.action.size, ACTION_OUTPUT)
+        raise InputError(f"is not a model of an actor: {error}; export it again") from None
+    trained = TrainedGraph(graph, observation, output, {}, variables, scores)
+    return extract_from_graph(trained, contract.observation.size, contract.action.size, ACTION_OUTPUT)

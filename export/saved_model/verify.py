@@ -38,9 +38,9 @@ from serving.contract import (
 from serving.graph_operations import INFERENCE
 
 TOLERANCE = 1e-5
-"""Largest difference between a model's actions and its checkpoint's, relative to the scale of the actions or of the
-logits before a softmax or tanh (`permitted_difference`): float32 rounds logits of 100 by 100 times as much as those of
-1."""
+"""Largest difference between a model's actions and its checkpoint's. It is relative to the scale of the actions, or of
+the logits before a softmax or tanh (`permitted_difference`): float32 rounds logits of 100 by 100 times as much as those
+of 1."""
 MIN_PROBABILITY = 1e-30
 """Probabilities below this count as equal: float32 rounds them to few digits, or to 0."""
 FLEET_TOLERANCE = 1e-6
@@ -221,7 +221,7 @@ def compare_with_single_models(
 
 
 def _choices_differ(actual: NDArray[Any], expected: NDArray[Any], scores: NDArray[Any], tolerance: float) -> bool:
-    """Whether a choice differs from the expected one, except where the two highest scores are within twice the
+    """Tell whether a choice differs from the expected one, except where the two highest scores are within twice the
     tolerance.
 
     Args:

@@ -11,6 +11,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from city import program
 from city.arguments import Parser
+from city.errors import errors_about
 from city.printable import printable
 from export.actors.phase_competition import PhaseCompetition
 from export.saved_model import manifest, read
@@ -35,8 +36,9 @@ def main(argv: list[str], prog: str = "python -m export describe") -> int:
 
 def lines(folder: Path) -> Iterable[str]:
     """The description, line by line. Raises InputError if the folder is not an exported model."""
-    meta = read.meta_graph(folder)
-    contract = read.contract_of(folder, meta)
+    with errors_about(folder):
+        meta = read.meta_graph(folder)
+        contract = read.contract_of(meta)
     origin = contract.origin
     yield f"{contract.tl} {origin.model_number}   {origin.source_format}: {origin.file_name}"
     yield f"  exported   {origin.exported_at} by {origin.exporter_version}, TensorFlow {origin.tensorflow_version}"

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from city import names, program
 from city.arguments import Parser
-from city.errors import InputError
+from city.errors import InputError, errors_about
 from city.printable import printable
 from export import quiet
 from export.actors import Actor
@@ -79,8 +79,10 @@ def _inspect(argv: list[str], prog: str) -> int:
     )
     rebuilt, error = None, None
     source = source_of(candidate.format)
-    checkpoint = source.open(candidate.path)
-    if for_any_tl := source.uses_for_any_tl(candidate.path):
+    with errors_about(candidate.path):
+        checkpoint = source.open(candidate.path)
+        for_any_tl = source.uses_for_any_tl(candidate.path)
+    if for_any_tl is not None:
         uses, summary = for_any_tl
         print("\n".join(map(printable, [*_variable_lines(checkpoint, uses, ""), *summary])))
         return 0
@@ -151,11 +153,12 @@ def _uses(rebuilt: RebuiltActor, checkpoint: Checkpoint) -> dict[str, str]:
             values = {weight.values.tobytes() for weight in rebuilt.actor.weights}
             exported = {name for name in checkpoint.stored if checkpoint.value(name).tobytes() in values}
         return dict.fromkeys(exported, "weight of the graph")
-    uses = {}
+    uses: dict[str, str] = {}
     count: Counter[str] = Counter()
     for step in rebuilt.actor.steps:
         for part in step.weights:
-            uses[step.stored_name(part)] = f"{step.key.replace('_', ' ')} {count[step.key]} {part}"
+            for name in step.stored_names(part):
+                uses.setdefault(name, f"{step.key.replace('_', ' ')} {count[step.key]} {part}")
         count[step.key] += 1
     return uses
 

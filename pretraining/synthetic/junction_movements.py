@@ -2,7 +2,6 @@
 right."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,8 +87,3 @@ def _heading(shape: str) -> float:
     """Direction of the last part of a lane."""
     (x0, y0), (x1, y1) = ([float(value) for value in point.split(",")[:2]] for point in shape.split()[-2:])
     return math.atan2(y1 - y0, x1 - x0)
-
-
-def left_links(approaches: Iterable[Approach]) -> list[int]:
-    """Links that turn left, of some approaches."""
-    return [link for approach in approaches for link in approach.left]

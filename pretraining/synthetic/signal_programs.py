@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from city.network import Phase, Program, SignalNetwork, green_states
+from city.network import Program, ProgramPhase, SignalNetwork, green_states
 from pretraining.synthetic.junction_movements import Approach, Movements
 from signals.green_phases import yellow_between
 from signals.policy_signals import distinct_greens
@@ -64,7 +64,7 @@ def draw_kind(rng: np.random.Generator) -> ProgramKind:
 
 
 @dataclass(frozen=True)
-class Junction:
+class SignalSite:
     """A signal, its movements, and the greens that netconvert gives it."""
 
     signal: SignalNetwork
@@ -74,23 +74,23 @@ class Junction:
     """netconvert's greens: of the network's layout, and of the other one."""
 
     @classmethod
-    def of_layouts(cls, signal: SignalNetwork, other: SignalNetwork, movements: Movements) -> "Junction":
+    def of_layouts(cls, signal: SignalNetwork, other: SignalNetwork, movements: Movements) -> "SignalSite":
         """A signal as netconvert builds it with two layouts, which differ in nothing but their programs."""
         both = replace(signal, yields=signal.yields | other.yields, permissive=signal.permissive | other.permissive)
         greens = [green_states(phase.state for phase in each.first_program.phases) for each in (signal, other)]
         return cls(both, movements, (tuple(greens[0]), tuple(greens[1])))
 
 
-def draw_greens(kind: ProgramKind, junction: Junction, rng: np.random.Generator) -> list[str]:
+def draw_greens(kind: ProgramKind, site: SignalSite, rng: np.random.Generator) -> list[str]:
     """Draw the greens of a program: safe, distinct, with a green for every link, and at most MAX_GREENS if that many
     suffice."""
-    builder = _GreenBuilder(junction, has_overlaps=rng.random() < OVERLAP_SHARE)
-    axes = junction.movements.axes()
+    builder = _GreenBuilder(site, has_overlaps=rng.random() < OVERLAP_SHARE)
+    axes = site.movements.axes()
     axes = [axes[k] for k in rng.permutation(len(axes))]
     # either direction may lead
     axes = [axis if rng.random() < 0.5 else axis[::-1] for axis in axes]
-    states = [green for green in _MAKERS[kind](builder, junction, axes, rng) if builder.is_safe(green)]
-    greens = _distinct(_with_all_links(states, builder, junction), junction.signal)
+    states = [green for green in _MAKERS[kind](builder, site, axes, rng) if builder.is_safe(green)]
+    greens = _distinct(_with_all_links(states, builder, site), site.signal)
     most = int(rng.integers(MIN_MANY_GREENS, MAX_GREENS + 1)) if kind is ProgramKind.MANY else MAX_GREENS
     return _some(greens, most, rng)
 
@@ -98,12 +98,12 @@ def draw_greens(kind: ProgramKind, junction: Junction, rng: np.random.Generator)
 class _GreenBuilder:
     """Makes green states of links, by the right of way."""
 
-    def __init__(self, junction: Junction, has_overlaps: bool) -> None:
-        self._signal = junction.signal
-        self._rules = ConflictRules(junction.signal)
-        self._crossings = junction.movements.crossings
+    def __init__(self, site: SignalSite, has_overlaps: bool) -> None:
+        self._signal = site.signal
+        self._rules = ConflictRules(site.signal)
+        self._crossings = site.movements.crossings
         self._overlaps = (
-            [link for approach in junction.movements.approaches for link in approach.right] if has_overlaps else []
+            [link for approach in site.movements.approaches for link in approach.right] if has_overlaps else []
         )
 
     def is_safe(self, state: str) -> bool:
@@ -176,11 +176,11 @@ def _lefts(builder: _GreenBuilder, axis: Sequence[Approach]) -> str:
     return builder.state([link for approach in axis for link in approach.left])
 
 
-def _split(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.random.Generator) -> list[str]:
+def _split(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
     return [_alone(builder, approach) for axis in axes for approach in axis]
 
 
-def _dual_ring(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.random.Generator) -> list[str]:
+def _dual_ring(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
     has_all = rng.random() < 0.5
     has_permissive = rng.random() < 0.5
     greens = []
@@ -196,7 +196,7 @@ def _dual_ring(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.r
     return greens
 
 
-def _late_start(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.random.Generator) -> list[str]:
+def _late_start(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
     greens = []
     for number, axis in enumerate(axes):
         if len(axis) == 2 and (number == 0 or rng.random() < 0.5):
@@ -205,29 +205,27 @@ def _late_start(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.
     return greens
 
 
-def _protected_permissive(
-    builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.random.Generator
-) -> list[str]:
+def _protected_permissive(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
     return [green for axis in axes for green in (_pair(builder, axis), _lefts(builder, axis))]
 
 
-def _union(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.random.Generator) -> list[str]:
-    return [green for layout in junction.layouts for green in layout]
+def _union(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
+    return [green for layout in site.layouts for green in layout]
 
 
-def _left_only(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.random.Generator) -> list[str]:
+def _left_only(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
     greens = []
-    for green in junction.layouts[0]:
+    for green in site.layouts[0]:
         greens += [green, builder.state(link for link, c in enumerate(green) if c == "g")]
     return greens
 
 
-def _many(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.random.Generator) -> list[str]:
+def _many(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
     makers = (_union, _left_only, _protected_permissive, _dual_ring, _split)
-    return [green for make in makers for green in make(builder, junction, axes, rng)]
+    return [green for make in makers for green in make(builder, site, axes, rng)]
 
 
-_MAKERS: dict[ProgramKind, Callable[[_GreenBuilder, Junction, Axes, np.random.Generator], list[str]]] = {
+_MAKERS: dict[ProgramKind, Callable[[_GreenBuilder, SignalSite, Axes, np.random.Generator], list[str]]] = {
     ProgramKind.UNION: _union,
     ProgramKind.LEFT_ONLY: _left_only,
     ProgramKind.DUAL_RING: _dual_ring,
@@ -240,21 +238,21 @@ _MAKERS: dict[ProgramKind, Callable[[_GreenBuilder, Junction, Axes, np.random.Ge
 
 def _distinct(states: Iterable[str], signal: SignalNetwork) -> list[str]:
     """The greens that differ for vehicles, in order."""
-    phases = tuple(Phase(state, 0.0, 0.0, 0.0) for state in states)
+    phases = tuple(ProgramPhase(state, 0.0, 0.0, 0.0) for state in states)
     return distinct_greens(signal, Program(PROGRAM_ID, "static", 0, phases))
 
 
-def _with_all_links(greens: list[str], builder: _GreenBuilder, junction: Junction) -> list[str]:
+def _with_all_links(greens: list[str], builder: _GreenBuilder, site: SignalSite) -> list[str]:
     """The greens, and one more for each approach with a link that has none."""
 
     def is_missing(link: int) -> bool:
         return all(green[link] not in GREEN for green in greens)
 
-    for approach in junction.movements.approaches:
+    for approach in site.movements.approaches:
         while missing := [link for link in approach.links if is_missing(link)]:
             greens = [*greens, builder.state(missing, approach.links)]
-    while missing := [link for link in junction.movements.crossings if is_missing(link)]:
-        straight = [link for approach in junction.movements.approaches for link in approach.straight]
+    while missing := [link for link in site.movements.crossings if is_missing(link)]:
+        straight = [link for approach in site.movements.approaches for link in approach.straight]
         greens = [*greens, builder.state(missing, straight)]
     return greens
 

@@ -190,7 +190,7 @@ def _programs_xml(
             continue
         if name not in other.signals or other.signals[name].links != signal.links:
             raise NotUsable(f"the layouts give signal {name} different links")
-        junction = signal_programs.Junction.of_layouts(signal, other.signals[name], movements[name])
+        junction = signal_programs.SignalSite.of_layouts(signal, other.signals[name], movements[name])
         greens = signal_programs.draw_greens(signal_programs.draw_kind(rng), junction, rng)
         if len(greens) > 1:
             texts.append(signal_programs.program_xml(signal, greens, rng))

@@ -1,132 +1,90 @@
 """The alarms of a run as they were at any second, made by the code that makes them in a running controller."""
 
+import contextlib
 from bisect import bisect_right
-from dataclasses import replace
 
-import numpy as np
-
-from controller.alarms import CRITICAL, MAX_ENDED, Alarms, ListedAlarm
-from controller.events import DecisionEvent, OperatorCommand, Sent, TlDecision
+from controller.alarms import MAX_ENDED, Alarms, UnknownAlarm
+from controller.recording.messages import MODE_OF, REASONS
 from controller.recording.record_writer import NS
-from protos import record_pb2 as record
-from records.playback.moments import MODES
+from protos import control_pb2 as pb
 from records.record_reader import RecordedStep
 from signals.fallback.control_mode import ControlMode, OperatorMode
-from signals.observation import PhaseState, Readings
-from signals.policy import Answer
-from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule
 from signals.safety.signal_safety import Override
 
 COUNT_INTERVAL_S = 10.0
-"""Simulated time after which a further occurrence is a version of its own."""
-_REASONS = {record.TlStep.OverrideReason.Value(reason.name): reason for reason in OverrideReason}
+"""Simulated time after which a further occurrence counts as a change."""
+_REASON_OF = {value: reason for reason, value in REASONS.items()}
 _RULES = {rule.value: rule for rule in MonitorRule}
 _WANTED = frozenset(mode.value for mode in OperatorMode)
-_NO_READINGS = Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0))
-_NO_OBSERVATION = np.zeros(0, np.float32)
-_NO_PHASES = PhaseState((), False)
-_NO_ANSWER = Answer(np.zeros(0))
 
 
 class AlarmHistory:
-    """The versions of each alarm, from its begin to its end."""
+    """The list of alarms at each step that changed it."""
 
     def __init__(self, tl_of_signal: dict[str, str], tls: int) -> None:
         """`tl_of_signal`: of the controlled signals. `tls`: number of controlled TLs."""
         self._wall_s = 0.0
         self._alarms = Alarms(tl_of_signal, tls, wall_clock=lambda: self._wall_s)
-        self._versions: dict[tuple[str, float], list[tuple[float, ListedAlarm]]] = {}
-        """By id and begin, (second, alarm), in their order."""
-        self._ended_s: dict[tuple[str, float], float] = {}
-        self._active: set[tuple[str, float]] = set()
+        self._active: list[tuple[float, list[pb.Alarm]]] = []
+        """(second, active alarms) of each change, in their order."""
+        self._ended: list[pb.Alarm] = []
+        """In the order of their ends."""
 
-    def add(self, recorded: RecordedStep) -> list[ListedAlarm]:
+    def add(self, recorded: RecordedStep) -> list[pb.Alarm]:
         """Take a step, in the run's order; return the alarms that begin with it."""
         at_s = recorded.step.at_s
         self._wall_s = recorded.publish_ns / NS
-        self._alarms.add(alarm_event(recorded))
+        self._take(recorded)
         for action in recorded.step.actions:
-            if action.action == "acknowledge" and any(a.id == action.target for a in self._alarms.current()):
-                self._alarms.acknowledge(action.target, action.author)
-        current = {(alarm.id, alarm.since_s): alarm for alarm in self._alarms.current()}
-        began = [alarm for key, alarm in current.items() if key not in self._versions]
-        for key, alarm in current.items():
-            versions = self._versions.setdefault(key, [])
-            if not versions or _is_version(*versions[-1], alarm, at_s):
-                versions.append((at_s, alarm))
-        for key in self._active - current.keys():
-            self._ended_s[key] = at_s
-        self._active = set(current)
-        return began
+            if action.action == "acknowledge":
+                with contextlib.suppress(UnknownAlarm):  # of a record that lacks steps
+                    self._alarms.acknowledge(action.target, action.author)
+        before_s, listed = self._active[-1] if self._active else (at_s, [])
+        before = {_key(alarm): alarm for alarm in listed}
+        current = {_key(alarm): alarm for alarm in self._alarms.current()}
+        if before.keys() - current.keys():
+            newest_ended = [alarm for alarm in self._alarms.current(with_ended=True) if not alarm.is_active]
+            self._ended += [alarm for alarm in reversed(newest_ended) if _key(alarm) in before]
+        is_later = at_s >= before_s + COUNT_INTERVAL_S
+        if before.keys() != current.keys() or any(_differs(before[key], current[key], is_later) for key in current):
+            self._active.append((at_s, list(current.values())))
+        return [alarm for key, alarm in current.items() if key not in before]
 
-    def at(self, at_s: float) -> list[ListedAlarm]:
+    def at(self, at_s: float) -> list[pb.Alarm]:
         """The alarms that a controller listed at a second: active ones, then those that had ended, the newest first."""
-        active: list[ListedAlarm] = []
-        ended: list[ListedAlarm] = []
-        for key, versions in self._versions.items():
-            k = bisect_right(versions, at_s, key=lambda version: version[0]) - 1
-            if k < 0:
-                continue
-            ended_s = self._ended_s.get(key)
-            if ended_s is not None and ended_s <= at_s:
-                ended.append(replace(versions[-1][1], ended_s=ended_s))
-            else:
-                active.append(versions[k][1])
-        active.sort(key=lambda alarm: (alarm.severity != CRITICAL, alarm.since_s))
-        ended.sort(key=lambda alarm: -(alarm.ended_s or 0.0))
-        return [*active, *ended[:MAX_ENDED]]
+        changes = bisect_right(self._active, at_s, key=lambda change: change[0])
+        active = self._active[changes - 1][1] if changes else []
+        ended = self._ended[: bisect_right(self._ended, at_s, key=lambda alarm: alarm.ended_s)]
+        return [*active, *reversed(ended[-MAX_ENDED:])]
+
+    def _take(self, recorded: RecordedStep) -> None:
+        step = recorded.step
+        decisions, overrides = [], []
+        for tl, tl_step in recorded.tls.items():
+            if tl_step.HasField("decision"):
+                decisions.append((tl, tl_step.decision.failure, MODE_OF.get(tl_step.mode, ControlMode.POLICY)))
+            overrides += [(states.at_s, override) for states in tl_step.states for override in states.overrides]
+        overrides.sort(key=lambda timed: timed[0])
+        self._alarms.take(
+            step.at_s,
+            [Alarm(a.signal, _RULES[a.rule], a.at_s, a.message) for a in step.alarms if a.rule in _RULES],
+            {rejection.signal: rejection.reason for rejection in step.rejections},
+            [command.tl for command in step.commands if command.wanted in _WANTED],
+            decisions,
+            [
+                Override(o.signal, _REASON_OF[o.reason], o.requested, o.permitted)
+                for _, o in overrides
+                if o.reason in _REASON_OF  # another version's reason has no text
+            ],
+        )
 
 
-def _is_version(before_s: float, before: ListedAlarm, alarm: ListedAlarm, at_s: float) -> bool:
-    """Whether an alarm has changed by more than its count, or some time has gone by."""
+def _key(alarm: pb.Alarm) -> tuple[str, float]:
+    return alarm.id, alarm.since_s
+
+
+def _differs(before: pb.Alarm, alarm: pb.Alarm, is_later: bool) -> bool:
+    """True if an alarm has changed by more than its count, or by that if some time has gone by."""
     same = (before.text, before.subjects, before.acknowledged_by) == (alarm.text, alarm.subjects, alarm.acknowledged_by)
-    return not same or (before.count != alarm.count and at_s >= before_s + COUNT_INTERVAL_S)
-
-
-def alarm_event(recorded: RecordedStep) -> DecisionEvent:
-    """What alarms need of a step: its modes, failures, overrides, and the alarms of its monitors."""
-    step = recorded.step
-    decisions, sent = [], []
-    for tl, tl_step in recorded.tls.items():
-        if tl_step.HasField("decision"):
-            decision = tl_step.decision
-            before, after = MODES.get(decision.mode_before), MODES.get(tl_step.mode)
-            decisions.append(
-                TlDecision(
-                    tl, _NO_OBSERVATION, _NO_PHASES, _NO_ANSWER, decision.failure,
-                    before or ControlMode.POLICY, after or ControlMode.POLICY,
-                )
-            )  # fmt: skip
-        for states in tl_step.states:
-            overrides = tuple(
-                Override(o.signal, _REASONS[o.reason], o.requested, o.permitted)
-                for o in states.overrides
-                if o.reason in _REASONS  # another version's reason has no text
-            )
-            if overrides:
-                sent.append(Sent(states.at_s, (), (), overrides))
-    return DecisionEvent(
-        number=step.number,
-        at_s=step.at_s,
-        monotonic_s=recorded.publish_ns / NS,
-        readings=_NO_READINGS,
-        decisions=tuple(decisions),
-        sent=tuple(sorted(sent, key=lambda each: each.at_s)),
-        shown=(),
-        alarms=tuple(Alarm(a.signal, _RULES[a.rule], a.at_s, a.message) for a in step.alarms if a.rule in _RULES),
-        rejected={rejection.signal: rejection.reason for rejection in step.rejections},
-        frozen=(),
-        times=None,
-        commands=tuple(
-            OperatorCommand(
-                c.tl,
-                OperatorMode(c.wanted),
-                c.author,
-                MODES.get(c.mode_before, ControlMode.POLICY),
-                MODES.get(c.mode, ControlMode.POLICY),
-            )
-            for c in step.commands
-            if c.wanted in _WANTED
-        ),
-    )  # fmt: skip
+    return not same or (is_later and before.count != alarm.count)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from city.street_shapes import StreetShapes
-from controller.operator.page.frames import Vehicles
-from signals.observation import Floats, VehicleReadings
+from controller.operator.page.frames import NO_VEHICLES, Vehicles
+from signals.observation import Floats, Rows
 
 MIN_POINTS = 2
 """A lane of fewer points has no direction."""
@@ -35,17 +35,19 @@ class LanePositions:
             for lane in lanes
         ]
 
-    def at(self, vehicles: VehicleReadings) -> Vehicles:
-        """The vehicles on the map; those on lanes without a shape are left out."""
+    def at(self, row: Rows, position_m: Floats, speed_mps: Floats) -> Vehicles:
+        """Vehicles on the map, by the row of their lane; those on lanes without a shape are left out."""
         parts = []
-        for row in np.unique(vehicles.row):
-            line = self._lines[row]
+        for lane in np.unique(row):
+            line = self._lines[lane]
             if line is None:
                 continue
-            on_lane = vehicles.row == row
-            position_m = vehicles.position_m[on_lane]
-            x, y = (np.interp(position_m, line.distance_m, line.at[:, axis]) for axis in (0, 1))
-            segment = (np.searchsorted(line.distance_m, position_m, "right") - 1).clip(0, len(line.angle_deg) - 1)
-            parts.append((x, y, line.angle_deg[segment], vehicles.speed_mps[on_lane]))
-        columns = zip(*parts, strict=True) if parts else ([np.zeros(0)],) * len(Vehicles._fields)
-        return Vehicles(*(np.concatenate(column).astype(np.float32) for column in columns))
+            on_lane = row == lane
+            at_m = position_m[on_lane]
+            x = np.interp(at_m, line.distance_m, line.at[:, 0])
+            y = np.interp(at_m, line.distance_m, line.at[:, 1])
+            segment = (np.searchsorted(line.distance_m, at_m, "right") - 1).clip(0, len(line.angle_deg) - 1)
+            parts.append((x, y, line.angle_deg[segment], speed_mps[on_lane]))
+        if not parts:
+            return NO_VEHICLES
+        return Vehicles(*(np.concatenate(column).astype(np.float32) for column in zip(*parts, strict=True)))

@@ -1,27 +1,26 @@
-"""What the street was like at one second of a record: states, control modes, queues, vehicles."""
+"""The street at one second of a record: states, control modes, queues, vehicles."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
 from city.sumo_files import time_text
 from controller.operator.page.frames import NO_VEHICLES, Vehicles
+from controller.recording.messages import MODE_OF
 from controller.recording.run_start import RunStart
 from protos import record_pb2 as record
 from records.playback.lane_positions import LanePositions
 from records.playback.timeline import Timeline
 from records.record_reader import missing_steps
 from signals.fallback.control_mode import ControlMode
-from signals.observation import MAX_CACHED_BATCHES, Floats, Rows, VehicleReadings
+from signals.observation import MAX_CACHED_BATCHES, Floats
 
 LOOK_BACK_S = 120.0
 """Simulated time in which a TL's newest decision is looked for."""
 MAX_REPORTS = 3
 """Steps in which the states of a second are looked for: a step may only report what was shown before it."""
-MODES: Mapping[int, ControlMode] = {record.TlStep.ControlMode.Value(mode.name): mode for mode in ControlMode}
-"""By the record's value."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,11 @@ class Moment:
 
     at_s: float
     number: int
-    """Of the newest step; -1 without one."""
+    """Number of the newest step; -1 without one."""
     wall_ns: int
     """Wall clock of the newest step, ns since 1970; 0 without one."""
     hole: str
-    """What the record lacks at this second; "" if nothing."""
+    """The steps that the record lacks at this second, as a text; "" if none."""
     shown: tuple[str, ...]
     """By signal; empty if the record does not have what it shows."""
     modes: bytes
@@ -57,8 +56,7 @@ class MomentReader:
         self._begin_s = city.begin_s
         self._lanes = run.tracked_lanes()
         self._has_vehicles = any(self._lanes.vehicle_lanes_of.values())
-        self._rows: dict[tuple[str, ...], slice | Rows] = {}
-        """By TLs, the rows of their lanes."""
+        self._rows_of = lru_cache(MAX_CACHED_BATCHES)(self._lanes.rows_of)
 
     def moment(self, at_s: float) -> Moment:
         """The street at a second of the record."""
@@ -69,7 +67,6 @@ class MomentReader:
         hole = _hole(step, following)
         # what was read before a hole says nothing of it
         read = [] if hole else recent
-        vehicles = self._positions.at(self._vehicles(read)) if self._has_vehicles else NO_VEHICLES
         return Moment(
             at_s,
             step.number if step is not None else -1,
@@ -78,7 +75,7 @@ class MomentReader:
             self._shown(at_s, following),
             self._modes(at_s, recent),
             self._halting(read),
-            vehicles,
+            self._vehicles(read) if self._has_vehicles else NO_VEHICLES,
         )
 
     def _recent(self, at_s: float) -> list[record.Step]:
@@ -125,16 +122,14 @@ class MomentReader:
         """The newest of each TL: after its decision, or after an operator's command."""
         tl_steps = self.timeline.newest_tl_steps(self.tls, at_s, LOOK_BACK_S)
         # a TL's decision is not older than these steps
-        commanded: dict[str, tuple[int, Any]] = {
-            command.tl: (step.number, command.mode) for step in recent for command in step.commands
-        }
+        commanded = {command.tl: (step.number, command.mode) for step in recent for command in step.commands}
         modes = bytearray()
         for tl in self.tls:
             number, value = (tl_steps[tl].number, tl_steps[tl].mode) if tl in tl_steps else (-1, record.TlStep.POLICY)
             # a TL's part of a step has the mode after the commands of the same step
             if tl in commanded and commanded[tl][0] > number:
                 value = commanded[tl][1]
-            modes.append(MODES.get(value, ControlMode.POLICY).value)
+            modes.append(MODE_OF.get(value, ControlMode.POLICY).value)
         return bytes(modes)
 
     def _halting(self, recent: Sequence[record.Step]) -> Floats:
@@ -148,7 +143,7 @@ class MomentReader:
         tls = self.tls_of(step)
         if not tls:
             return True
-        rows = self._rows_of(tls)
+        _, rows = self._rows_of(tls)
         size = len(range(*rows.indices(len(values)))) if isinstance(rows, slice) else len(rows)
         if len(step.readings.halting) != size:
             self.timeline.chunks.lose(f"step {step.number} has readings of other lanes")
@@ -156,38 +151,31 @@ class MomentReader:
         values[rows] = step.readings.halting
         return True
 
-    def _rows_of(self, tls: tuple[str, ...]) -> slice | Rows:
-        if tls not in self._rows:
-            if len(self._rows) > MAX_CACHED_BATCHES:
-                self._rows.clear()
-            _, self._rows[tls] = self._lanes.rows_of(tls)
-        return self._rows[tls]
-
-    def _vehicles(self, recent: Sequence[record.Step]) -> VehicleReadings:
-        """By lane, the vehicles that were read last."""
+    def _vehicles(self, recent: Sequence[record.Step]) -> Vehicles:
+        """By lane, the vehicles that were read last, on the map."""
         count = len(self._lanes.lanes)
         is_read = np.zeros(count, bool)
-        parts: list[tuple[Any, ...]] = []
+        parts = []
         for step in reversed(recent):
             _, rows = self._lanes.vehicle_rows_of(self.tls_of(step))
             if not rows.size:
                 continue
-            values = step.readings
-            columns = [np.array(each, float) for each in (values.position_m, values.speed_mps, values.waiting_s)]
-            lane = np.array(values.vehicle_lane, np.intp)
-            if any(column.size != lane.size for column in columns) or (lane.size and lane.max() >= count):
+            lane = np.array(step.readings.vehicle_lane, np.intp)
+            position_m = np.array(step.readings.position_m)
+            speed_mps = np.array(step.readings.speed_mps)
+            if not lane.size == position_m.size == speed_mps.size or (lane >= count).any():
                 self.timeline.chunks.lose(f"step {step.number} has malformed vehicles")
                 continue
-            new = ~is_read[lane]
-            parts.append((lane[new], *(column[new] for column in columns)))
+            is_new = ~is_read[lane]
+            parts.append((lane[is_new], position_m[is_new], speed_mps[is_new]))
             is_read[rows] = True
         if not parts:
-            return VehicleReadings(np.zeros(0, np.intp), np.zeros(0), np.zeros(0), np.zeros(0))
-        return VehicleReadings(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            return NO_VEHICLES
+        return self._positions.at(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _hole(step: record.Step | None, following: record.Step | None) -> str:
-    """What is missing between two steps."""
+    """The steps that are missing between two, as a text."""
     if step is None or following is None or following.number <= step.number + 1:
         return ""
     missing = missing_steps(step.number + 1, following.number)

@@ -1,4 +1,4 @@
-"""What only a whole record says: alarms, commands, when control modes changed, counts, and what is missing.
+"""Alarms, commands, changes of control modes, counts, and gaps, for which a whole record must be read.
 
 A thread of its own reads the record once, while the page already shows any second of it. What lies after `read_to_s` is
 not known yet.
@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from city.errors import InputError
-from controller.alarms import ListedAlarm
+from controller.operator.page.panels import RATE_S, STAGES, RunFigures
+from controller.operator.run_state import MAX_COMMANDS, MAX_TIMES
 from controller.recording.record_writer import NS
+from protos import control_pb2
 from protos import record_pb2 as record
 from records.playback.alarm_history import AlarmHistory
 from records.record_reader import RecordedStep
@@ -23,16 +25,9 @@ from records.run_files import RunReader
 
 log = logging.getLogger("greenserve.playback")
 
-RATE_S = 30.0
-"""Wall time over which decisions a second are counted."""
-MAX_TIMES = 256
-"""Steps of which latencies are shown."""
-MAX_COMMANDS = 100
-"""Commands that a moment shows."""
 MAX_MARKS = 5000
 SLICE_S, PAUSE_S = 0.02, 0.002
 """The thread pauses after each slice, so that frames do not wait for Python's interpreter lock."""
-_STAGES = ("sumo", "observe", "inference", "apply")
 
 
 class Mark(NamedTuple):
@@ -42,16 +37,6 @@ class Mark(NamedTuple):
     kind: str
     """critical | warning | command | missing"""
     text: str
-
-
-class TlHistory(NamedTuple):
-    """What is known of a TL's control mode at a second."""
-
-    since_s: float | None
-    """Since when it has the mode; None: not known yet."""
-    set_by: str
-    """Author, if an operator set the mode."""
-    pinned_version: int
 
 
 class Overview:
@@ -67,9 +52,9 @@ class Overview:
         self._decisions, self._missing = array("q", [0]), array("q", [0])
         """Up to a step; one more than steps."""
         self._timed_at_s = array("d")
-        self._times: dict[str, array[float]] = {stage: array("d") for stage in _STAGES}
+        self._times: dict[str, array[float]] = {stage: array("d") for stage in STAGES}
         """Wall times in s, of the steps in `_timed_at_s`."""
-        self._commands: list[dict[str, Any]] = []
+        self._commands: list[control_pb2.Command] = []
         self._modes: dict[str, list[tuple[float, int]]] = {c.tl: [] for c in contracts}
         """By TL, (second, mode) of each change."""
         self._set_by: dict[str, list[tuple[float, str]]] = {c.tl: [] for c in contracts}
@@ -93,13 +78,12 @@ class Overview:
                 if time.monotonic() > pause_at_s:
                     time.sleep(PAUSE_S)
                     pause_at_s = time.monotonic() + SLICE_S
-        except (InputError, OSError) as error:
-            self._reader.missing.append(f"the overview ends at second {self.read_to_s:g}: {error}")
         except Exception as error:
-            log.exception("the overview of the record")
-            self._reader.missing.append(
-                f"the overview ends at second {self.read_to_s:g}: {type(error).__name__}: {error}"
-            )
+            reason = str(error)
+            if not isinstance(error, InputError | OSError):
+                log.exception("the overview of the record")
+                reason = f"{type(error).__name__}: {error}"
+            self._reader.missing.append(f"the overview ends at second {self.read_to_s:g}: {reason}")
         with self._lock:
             self._losses, self.is_complete = list(self._reader.missing), True
 
@@ -118,41 +102,52 @@ class Overview:
                 "unshown_marks": self._unshown_marks,
             }
 
-    def tl(self, tl: str, at_s: float) -> TlHistory:
+    def tl(self, tl: str, at_s: float) -> dict[str, Any]:
+        """Since when a TL has its control mode (None: not known yet), which operator set it, and its pinned version."""
         with self._lock:
             if at_s > self.read_to_s and not self.is_complete:
-                return TlHistory(None, "", 0)
-            since_s = _newest(self._modes[tl], at_s, (self._reader.city.begin_s, 0))[0]
-            author = _newest(self._set_by[tl], at_s, (0.0, ""))[1]
-            return TlHistory(since_s, author, _newest(self._pinned[tl], at_s, (0.0, 0))[1])
+                return {"since_s": None, "set_by": "", "pinned_version": 0}
+            since_s, _ = _newest(self._modes[tl], at_s, (self._reader.city.begin_s, 0))
+            _, author = _newest(self._set_by[tl], at_s, (0.0, ""))
+            _, version = _newest(self._pinned[tl], at_s, (0.0, 0))
+            return {"since_s": since_s, "set_by": author, "pinned_version": version}
 
-    def alarms(self, at_s: float) -> list[ListedAlarm]:
+    def alarms(self, at_s: float) -> list[control_pb2.Alarm]:
         with self._lock:
             return self._alarms.at(at_s)
 
-    def city(self, at_s: float) -> dict[str, Any]:
-        """The run as a whole at a second; what was not recorded, or is not read yet, is None."""
+    def commands(self, at_s: float) -> list[control_pb2.Command]:
+        """The newest commands up to a second, the newest last."""
         with self._lock:
-            k = bisect_right(self._at_s, at_s)
-            commands = self._commands[: bisect_right(self._commands, at_s, key=lambda command: command["at_s"])]
-            wall_s = self._wall_s[k - 1] if k else 0.0
-            first = bisect_right(self._wall_s, wall_s - RATE_S, 0, k)
+            end = bisect_right(self._commands, at_s, key=lambda command: command.at_s)
+            return self._commands[max(end - MAX_COMMANDS, 0) : end]
+
+    def figures(self, at_s: float) -> RunFigures:
+        """Counts up to a second, and times of the steps before it."""
+        with self._lock:
+            first, end = self._recent(at_s)
+            recent = self._decisions[end] - self._decisions[first]
             timed = bisect_right(self._timed_at_s, at_s)
-            begin = max(timed - MAX_TIMES, 0)
-            decisions = self._decisions[k] - self._decisions[first]
-            simulated_s, passed_s = (
-                (self._at_s[k - 1] - self._at_s[first], wall_s - self._wall_s[first]) if k else (0.0, 0.0)
-            )
+            times_s = {stage: values[max(timed - MAX_TIMES, 0) : timed] for stage, values in self._times.items()}
+            return RunFigures(self._decisions[end], self._missing[end], recent, times_s)
+
+    def progress(self, at_s: float) -> dict[str, Any]:
+        """How far the record is read, and how fast the run was at a second; None if that is not known."""
+        with self._lock:
+            first, end = self._recent(at_s)
+            simulated_s = self._at_s[end - 1] - self._at_s[first] if end else 0.0
+            passed_s = self._wall_s[end - 1] - self._wall_s[first] if end else 0.0
             return {
                 "read_to_s": self.read_to_s if self._at_s else None,
                 "is_read": self.is_complete or at_s <= self.read_to_s,
-                "decisions": self._decisions[k],
-                "missing": self._missing[k],
-                "decisions_per_s": round(decisions / RATE_S, 2),
                 "recorded_speed": round(simulated_s / passed_s, 3) if passed_s > 0 else None,
-                "latency_ms": {stage: _percentiles(values[begin:timed]) for stage, values in self._times.items()},
-                "commands": commands[-MAX_COMMANDS:],
             }
+
+    def _recent(self, at_s: float) -> tuple[int, int]:
+        """The first step of the RATE_S of wall time up to a second, and the number of steps up to it."""
+        end = bisect_right(self._at_s, at_s)
+        wall_s = self._wall_s[end - 1] if end else 0.0
+        return bisect_right(self._wall_s, wall_s - RATE_S, 0, end), end
 
     def _add(self, recorded: RecordedStep) -> None:
         step, at_s = recorded.step, recorded.step.at_s
@@ -190,8 +185,10 @@ class Overview:
             changes.append((at_s, mode))
 
     def _add_command(self, at_s: float, action: str, target: str, value: str, author: str) -> None:
-        command = {"number": len(self._commands) + 1, "at_s": at_s, "action": action}
-        self._commands.append({**command, "target": target, "value": value, "author": author})
+        number = len(self._commands) + 1
+        self._commands.append(
+            control_pb2.Command(number=number, at_s=at_s, action=action, target=target, value=value, author=author)
+        )
         what = f"{target} set to {value}" if action == "set-mode" else " ".join(filter(None, (action, target, value)))
         self._mark(Mark(at_s, "command", f"{what}, by {author}"))
 
@@ -206,8 +203,3 @@ def _newest(changes: list[tuple[float, Any]], at_s: float, first: tuple[float, A
     """The newest change up to a second, or the first value."""
     k = bisect_right(changes, at_s, key=lambda change: change[0])
     return changes[k - 1] if k else first
-
-
-def _percentiles(values_s: "array[float]") -> list[float]:
-    """p50 and p95 in ms; empty without values."""
-    return [round(1000 * float(value), 3) for value in np.percentile(values_s, (50, 95))] if values_s else []

@@ -9,17 +9,18 @@ from typing import Any
 
 from city import street_shapes
 from city.errors import InputError
-from controller.operator.page.feed import Feed
-from controller.operator.page.site import listen
+from controller.operator.page import security
+from controller.operator.page.site import Site, listen
 from controller.operator.page.street_data import StreetData
+from controller.operator.tl_layout import TlLayout
 from controller.recording.run_start import RunStart
 from records import recorded_run
 from records.playback.chunks import Chunks
 from records.playback.lane_positions import LanePositions
-from records.playback.moment_panels import MomentPanels
 from records.playback.moments import MomentReader
 from records.playback.overview import Overview
 from records.playback.playback_server import PlaybackServer
+from records.playback.record_panels import RecordPanels
 from records.playback.timeline import Timeline
 from records.record_reader import RecordReader
 from records.run_files import RunReader, open_files
@@ -41,17 +42,17 @@ class RecordPage:
         reader = open_files(paths, run)
         start, shapes = _start(reader)
         timeline = Timeline(Chunks([file.path for file in reader.files]))
-        feed = Feed(start.contracts)
         lanes = start.tracked_lanes()
-        feed.track(lanes.lanes)
+        layout = TlLayout(start.contracts, lanes.lanes)
         driver = start.driver or ""
         positions = LanePositions(shapes, lanes.lanes, start.street.lane_length_m)
         about = _about(reader, timeline, has_vehicles=any(lanes.vehicle_lanes_of.values()))
-        street = StreetData(feed, start.street, shapes, _name(reader), driver, about)
+        street = StreetData(layout, start.street, shapes, _name(reader), driver, about)
         self.moments = MomentReader(timeline, start, reader.city, positions)
         self.overview = Overview(reader)
-        self.panels = MomentPanels(self.moments, self.overview, feed, driver)
-        self.server = PlaybackServer(listen(*address), street, self.moments, self.panels, self.overview)
+        self.panels = RecordPanels(self.moments, self.overview, layout, driver)
+        site = Site(listen(*address), street, security.new_token())  # no command needs the token
+        self.server = PlaybackServer(site, self.moments, self.panels, self.overview)
 
     def serve(self, on_ready: Callable[[str], None]) -> None:
         """Answer browsers until SIGINT or SIGTERM. `on_ready`: gets the address."""
@@ -68,12 +69,12 @@ class RecordPage:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
-        on_ready(self.server.url)
+        on_ready(self.server.site.url)
         await self.server.serve(ended)
 
 
 def _start(reader: RunReader) -> tuple[RunStart, street_shapes.StreetShapes]:
-    """What the run began with, and the shapes of its network, by the first file that has both. Raises InputError."""
+    """The start of the run, and the shapes of its network, by the first file that has both. Raises InputError."""
     first_error: InputError | None = None
     for file in reader.files:
         try:
@@ -88,7 +89,7 @@ def _start(reader: RunReader) -> tuple[RunStart, street_shapes.StreetShapes]:
 
 
 def _about(reader: RunReader, timeline: Timeline, has_vehicles: bool) -> dict[str, Any]:
-    """What the page says of the record."""
+    """The record as the page describes it."""
     city = reader.city
     return {
         "run": city.run,

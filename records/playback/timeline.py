@@ -97,7 +97,7 @@ def _newest(entries: Sequence[Entry], from_ns: int, at_ns: int) -> Entry | None:
 
 
 def _is_before(chunk: Chunk, at_ns: int) -> bool:
-    """Whether a chunk begins before a time, so that the chunks before it end before it."""
+    """True if a chunk begins before a time, so that the chunks before it end before it."""
     return any(entries[0].log_ns < at_ns for entries in chunk.values())
 
 

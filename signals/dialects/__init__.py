@@ -9,11 +9,12 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from city.config import TL, City, Safety
 from city.errors import InputError
 from protos import policy_pb2 as pb
+from serving.contract import ContractError
 from signals import user_dialects
 from signals.observation import Floats, Observer, PhaseState
 from signals.policy_signals import PolicySignal
@@ -52,20 +53,7 @@ class PhaseSequencer(Protocol):
         """The first decision moment after `now`."""
 
     def decides_at(self, now: float) -> bool:
-        """Whether a decision may be taken at `now`; if not, an answer only shows that the policy is available."""
-
-
-class SavesState(Protocol):
-    """A sequencer or observer whose state is in the record, so that a run can be replayed from the middle on.
-
-    Those of the included dialects do. A TL with a dialect of the user's own is not replayed.
-    """
-
-    def save_state(self, state: Any) -> None:
-        """Write the state that later requests or observations depend on into a message of protos/loop_state.proto."""
-
-    def restore_state(self, state: Any) -> None:
-        """Go on from a saved state. Raises ValueError if it is not one of this TL."""
+        """True if a decision may be taken at `now`; if not, an answer only shows that the policy is available."""
 
 
 class Dialect(Protocol):
@@ -81,7 +69,7 @@ class Dialect(Protocol):
         """The contract's kind of action: `categorical`, or a kind of this dialect alone."""
 
     takes_first_program: bool
-    """Whether the family's own trainer takes each signal's first program and all its green phases, whichever runs."""
+    """True if the family's own trainer takes each signal's first program and all its green phases, whichever runs."""
 
     def build_contract(self, tl: TL, signals: Sequence[PolicySignal], safety: Safety) -> pb.PolicyContract:
         """The contract of a TL without its origin. Raises InputError."""
@@ -90,10 +78,10 @@ class Dialect(Protocol):
         """Raise ContractError if a contract contradicts itself; `serving.contract.check` has passed."""
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
-        """Whether actions modify the plan of the program, so that its durations must be those of training."""
+        """True if actions modify the plan of the program, so that its durations must be those of training."""
 
     def counts_outflow(self, contract: pb.PolicyContract) -> bool:
-        """Whether the observation counts vehicles that left a lane, which must be sampled every second."""
+        """True if the observation counts vehicles that left a lane, which must be sampled every second."""
 
     def vehicle_lanes(self, contract: pb.PolicyContract) -> Sequence[str]:
         """The lanes whose single vehicles the observation needs (`Readings.by_vehicle`); mostly none."""
@@ -153,6 +141,13 @@ def _by_name(name: str, where: str) -> Dialect:
     raise InputError(
         f"{where} dialect {name!r} is not one of {', '.join(names())}; for one of your own write module:Class in "
         "city.toml (docs/reference/dialects.md)"
+    )
+
+
+def contradiction(contract: pb.PolicyContract, reason: str) -> ContractError:
+    """The error for a contract that contradicts itself. `reason`: continues "the contract of SA101 "."""
+    return ContractError(
+        f"the contract of {contract.tl} {reason}; export it again (greenserve export --tl {contract.tl})"
     )
 
 

@@ -25,27 +25,31 @@ Source: the training system of this dialect; tests compare with vectors that it 
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from city.config import TL, Safety
 from city.errors import InputError
-from city.network import SEQUENTIAL_TYPES, Phase, is_green
-from protos import loop_state_pb2 as loop_state
+from city.network import SEQUENTIAL_TYPES, ProgramPhase, is_green
 from protos import policy_pb2 as pb
-from serving.contract import ContractError
 from signals.cycle_plans import PlanSequencer, cycle_plan
-from signals.dialects import ActionValues, PhaseSequencer
+from signals.dialects import ActionValues, PhaseSequencer, contradiction
 from signals.observation import Floats, Observation, PhaseState, Readings, Rows, Shares
 from signals.policy_signals import PolicySignal, signal_messages
+from signals.saved_state import SavedState
 from signals.simulation_time import next_multiple_s, round_to_ms
 
 STATES = ("d", "v", "vd", "vdd")
 PLAN_ACTIONS = ("offset", "gr", "gro")
 ACTIONS = (*PLAN_ACTIONS, "kc")
 # the trainer's defaults
-CONTROL_CYCLE, ADD_TIME_S, OFFSET_RANGE = 5, 2, 2
-KC_YELLOW_S, ACTION_T_S, ACTIONP = 3.0, 12, 0.2
+CONTROL_CYCLE = 5
+ADD_TIME_S = 2
+OFFSET_RANGE = 2
+KC_YELLOW_S = 3.0
+ACTION_T_S = 12
+ACTIONP = 0.2
 _EPSILON = float(np.finfo(float).eps)
 _BLOCKS = {"d": ("density",), "v": ("volume",), "vd": ("density", "volume"), "vdd": ("volume_per_density",)}
 
@@ -111,25 +115,22 @@ class Sappo:
         )
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
-        where, kind, state = f"the contract of {contract.tl}", contract.action.kind, contract.observation.state
-        remedy = f"export it again (greenserve export --tl {contract.tl})"
+        kind, state = contract.action.kind, contract.observation.state
         if kind not in ACTIONS:
-            raise ContractError(f"{where} has action {kind!r}, not one of {', '.join(ACTIONS)}; {remedy}")
+            raise contradiction(contract, f"has action {kind!r}, not one of {', '.join(ACTIONS)}")
         if state not in STATES:
-            raise ContractError(f"{where} has state {state!r}, not one of {', '.join(STATES)}; {remedy}")
+            raise contradiction(contract, f"has state {state!r}, not one of {', '.join(STATES)}")
         if list(contract.observation.features) != _features(state, contract.signals):
-            raise ContractError(f"{where} lists features that its signals do not have; {remedy}")
+            raise contradiction(contract, "lists features that its signals do not have")
         size = _action_size(kind, len(contract.signals))
         if contract.action.size != size:
-            raise ContractError(
-                f"{where} has action size {contract.action.size}, but its signals take {size}; {remedy}"
-            )
+            raise contradiction(contract, f"has action size {contract.action.size}, but its signals take {size}")
         intervals: dict[str, float] = {"decision_interval_s": contract.timing.decision_interval_s}
         if kind in PLAN_ACTIONS:
             intervals = {"control_cycle": contract.timing.control_cycle, "offset_range": contract.action.offset_range}
         for name, value in intervals.items():
             if not value >= 1:
-                raise ContractError(f"{where} has {name} {value:g}, but it must be at least 1; {remedy}")
+                raise contradiction(contract, f"has {name} {value:g}, but it must be at least 1")
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
         return contract.action.kind in PLAN_ACTIONS
@@ -147,7 +148,8 @@ class Sappo:
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         programs = [
-            [Phase(p.state, p.duration_s, p.min_s, p.max_s) for p in signal.phases] for signal in contract.signals
+            [ProgramPhase(p.state, p.duration_s, p.min_s, p.max_s) for p in signal.phases]
+            for signal in contract.signals
         ]
         action, timing = contract.action, contract.timing
         if action.kind == "kc":
@@ -191,6 +193,14 @@ def _check_plans(tl: TL, signals: Sequence[pb.Signal]) -> None:
         )
 
 
+@dataclass
+class ObserverState(SavedState):
+    """The counts from which the next volumes count."""
+
+    outflow_before: tuple[float, ...] = ()
+    """By lane, at the last decision; empty before the first one."""
+
+
 class SappoObserver:
     """[lane blocks of `d`, `v`, `vd` or `vdd` | phase per signal], float32."""
 
@@ -199,14 +209,14 @@ class SappoObserver:
         self._rows = rows
         self._length_m = length_m[rows]
         self._phase_scale = max(max(phase_counts) - 1, 1)
-        self._outflow_before: Floats | None = None
-        self._outflow_now: Floats | None = None
+        self.state = ObserverState()
+        self._outflow_now: Floats = np.zeros(0)
         self.size = len(_BLOCKS[state]) * len(rows) + len(phase_counts)
 
     def observe(self, readings: Readings, shares: Shares, phase_state: PhaseState) -> Observation:
         density = readings.vehicles[self._rows] / self._length_m
         outflow = readings.outflow[self._rows]
-        volume = outflow - (outflow if self._outflow_before is None else self._outflow_before)
+        volume = outflow - (self.state.outflow_before or outflow)
         self._outflow_now = outflow
         blocks = {
             "d": (density,),
@@ -218,18 +228,7 @@ class SappoObserver:
         return np.concatenate([*map(_normalise, blocks), phase]).astype(np.float32)
 
     def decided(self) -> None:
-        self._outflow_before = self._outflow_now
-
-    def save_state(self, state: loop_state.ObserverState) -> None:
-        """Write the counts from which the next volumes count."""
-        if self._outflow_before is not None:
-            state.outflow_before.extend(self._outflow_before.tolist())
-
-    def restore_state(self, state: loop_state.ObserverState) -> None:
-        """Go on from saved counts. Raises ValueError if they are not those of these lanes."""
-        if state.outflow_before and len(state.outflow_before) != len(self._rows):
-            raise ValueError(f"its state has counts of {len(state.outflow_before)} lanes, not {len(self._rows)}")
-        self._outflow_before = np.array(state.outflow_before) if state.outflow_before else None
+        self.state.outflow_before = tuple(self._outflow_now.tolist())
 
 
 def _normalise(block: Floats) -> Floats:
@@ -238,38 +237,45 @@ def _normalise(block: Floats) -> Floats:
     return normalised
 
 
+@dataclass
+class KeepChangeState(SavedState):
+    """The phase of each signal, and since when it may be green."""
+
+    phases: list[int]
+    green_from_s: list[float]
+    begin_s: float = 0.0
+
+
 class KeepChangeSequencer:
     """`kc`: each signal keeps its green or steps through yellow to the following green."""
 
-    def __init__(self, programs: Sequence[Sequence[Phase]], interval_s: float, actionp: float) -> None:
+    def __init__(self, programs: Sequence[Sequence[ProgramPhase]], interval_s: float, actionp: float) -> None:
         self._programs = [tuple(phases) for phases in programs]
         self._interval_s, self._actionp = interval_s, actionp
-        self._begin_s = 0.0
-        self._phase = [0] * len(self._programs)
-        self._green_from_s = [-math.inf] * len(self._programs)
+        self.state = KeepChangeState([0] * len(self._programs), [-math.inf] * len(self._programs))
 
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
         if start:
-            self._begin_s = now
+            self.state.begin_s = now
         for k, (phases, state) in enumerate(zip(self._programs, shown, strict=True)):
             greens = [i for i, phase in enumerate(phases) if is_green(phase.state)]
-            self._phase[k] = next((i for i in greens if phases[i].state == state), greens[0] if greens else 0)
-            self._green_from_s[k] = -math.inf
+            self.state.phases[k] = next((i for i in greens if phases[i].state == state), greens[0] if greens else 0)
+            self.state.green_from_s[k] = -math.inf
 
     def apply_action(self, now: float, action: ActionValues) -> None:
         for k, a in enumerate(action):
             if a >= self._actionp:
                 phases = self._programs[k]
-                self._phase[k] = (self._current(k, now) + 1) % len(phases)
+                self.state.phases[k] = (self._current(k, now) + 1) % len(phases)
                 # a program without a yellow in between steps to the next green at once
-                at_once = is_green(phases[self._phase[k]].state)
-                self._green_from_s[k] = -math.inf if at_once else round_to_ms(now + KC_YELLOW_S)
+                at_once = is_green(phases[self.state.phases[k]].state)
+                self.state.green_from_s[k] = -math.inf if at_once else round_to_ms(now + KC_YELLOW_S)
 
     def _current(self, k: int, now: float) -> int:
         """Phase index of signal k at second `now`: after its yellow, that of the following green."""
         phases = self._programs[k]
-        index = self._phase[k]
-        if now >= self._green_from_s[k]:
+        index = self.state.phases[k]
+        if now >= self.state.green_from_s[k]:
             for _ in phases:
                 if is_green(phases[index].state):
                     break
@@ -286,26 +292,10 @@ class KeepChangeSequencer:
         return PhaseState(tuple(self._current(k, now) for k in range(len(self._programs))), True)
 
     def next_change_s(self, now: float) -> float:
-        return min((t for t in self._green_from_s if t > now), default=math.inf)
+        return min((t for t in self.state.green_from_s if t > now), default=math.inf)
 
     def next_decision_s(self, now: float) -> float:
-        return next_multiple_s(now, self._begin_s, self._interval_s)
+        return next_multiple_s(now, self.state.begin_s, self._interval_s)
 
     def decides_at(self, now: float) -> bool:
         return True
-
-    def save_state(self, state: loop_state.SequencerState) -> None:
-        """Write the state that later requests depend on."""
-        saved = state.keep_change
-        saved.begin_s = self._begin_s
-        saved.phases.extend(self._phase)
-        saved.green_from_s.extend(self._green_from_s)
-
-    def restore_state(self, state: loop_state.SequencerState) -> None:
-        """Go on from a saved state. Raises ValueError if it is not one of these programs."""
-        saved = state.keep_change
-        if not len(saved.phases) == len(saved.green_from_s) == len(self._programs):
-            raise ValueError(f"its state has {len(saved.phases)} signals, not {len(self._programs)}")
-        if any(index >= len(phases) for index, phases in zip(saved.phases, self._programs, strict=True)):
-            raise ValueError("its state has a phase that its program does not have")
-        self._begin_s, self._phase, self._green_from_s = saved.begin_s, list(saved.phases), list(saved.green_from_s)

@@ -19,11 +19,9 @@ import numpy as np
 from city.config import TL, Safety
 from city.lanes import is_internal
 from city.network import SignalNetwork
-from protos import loop_state_pb2 as loop_state
 from protos import policy_pb2 as pb
-from serving.contract import ContractError
 from signals.approach_features import FEATURES, MAX_RED_S, REACH_M, ApproachFeatures
-from signals.dialects import PhaseSequencer
+from signals.dialects import PhaseSequencer, contradiction
 from signals.dialects.sumo_rl import SumoRl
 from signals.green_phases import GreenPhaseSequencer
 from signals.observation import Floats, Observation, ObserverGroup, PhaseState, Readings, Shares
@@ -37,7 +35,7 @@ HEAD = ("min_green", "green_time")
 """Features of the signal after the one-hot of its greens."""
 
 
-class Street(SumoRl):
+class StreetDialect(SumoRl):
     """Settings, action and times of sumo-rl; an observation of its own."""
 
     name = "street"
@@ -63,19 +61,17 @@ class Street(SumoRl):
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
         super().check_contract(contract)
-        where = f"the contract of {contract.tl}"
-        remedy = f"export it again (greenserve export --tl {contract.tl})"
         signal = contract.signals[0]
         greens = greens_of(signal)
         if len(signal.change_s) != len(greens) ** 2:
-            raise ContractError(f"{where} has change times of another number of greens than its signal; {remedy}")
+            raise contradiction(contract, "has change times of another number of greens than its signal")
         links = min((len(green) for green in greens), default=0)
         if any(not 0 <= link < links for approach in signal.approaches for link in approach.links):
-            raise ContractError(f"{where} has a lane with a link that its signal does not have; {remedy}")
+            raise contradiction(contract, "has a lane with a link that its signal does not have")
         lanes = [lane for approach in signal.approaches for lane in (*approach.upstream, *approach.exits)]
         numbers = [x for lane in lanes for x in (lane.distance_m, lane.share, lane.length_m, lane.limit_mps)]
         if not all(math.isfinite(x) and x >= 0 for x in (*numbers, *signal.change_s)):
-            raise ContractError(f"{where} has a length, speed or time that is negative or not finite; {remedy}")
+            raise contradiction(contract, "has a length, speed or time that is negative or not finite")
 
     def vehicle_lanes(self, contract: pb.PolicyContract) -> list[str]:
         approaches = contract.signals[0].approaches
@@ -92,44 +88,29 @@ class Street(SumoRl):
         )
 
 
-DIALECT = Street()
+DIALECT = StreetDialect()
 
 
 def approaches(network: SignalNetwork) -> list[pb.Approach]:
     """The incoming lanes of a signal that vehicles use."""
+    return [_approach(network, lane) for lane in network.lanes if not is_internal(lane)]
+
+
+def _approach(network: SignalNetwork, lane: str) -> pb.Approach:
     graph = network.lane_graph
-    approaches = []
-    for lane in network.lanes:
-        if is_internal(lane):
-            continue
-        links = [k for k, link in enumerate(network.links) for incoming, _ in link if incoming == lane]
-        exits = [out for link in network.links for incoming, out in link if incoming == lane and not is_internal(out)]
-        approaches.append(
-            pb.Approach(
-                lane_id=lane,
-                links=list(dict.fromkeys(links)),
-                upstream=[
-                    pb.ReadLane(
-                        lane_id=upstream.lane,
-                        distance_m=upstream.distance_m,
-                        share=upstream.share,
-                        length_m=graph.length_m[upstream.lane],
-                        limit_mps=graph.limit_mps[upstream.lane],
-                    )
-                    for upstream in graph.upstream(lane, REACH_M)
-                ],
-                exits=[
-                    pb.ReadLane(
-                        lane_id=out,
-                        share=exits.count(out) / len(exits),
-                        length_m=graph.length_m[out],
-                        limit_mps=graph.limit_mps[out],
-                    )
-                    for out in dict.fromkeys(exits)
-                ],
-            )
-        )
-    return approaches
+
+    def read_lane(lane: str, share: float, distance_m: float = 0.0) -> pb.ReadLane:
+        length_m, limit_mps = graph.length_m[lane], graph.limit_mps[lane]
+        return pb.ReadLane(lane_id=lane, distance_m=distance_m, share=share, length_m=length_m, limit_mps=limit_mps)
+
+    pairs = [(k, outgoing) for k, link in enumerate(network.links) for incoming, outgoing in link if incoming == lane]
+    exits = [outgoing for _, outgoing in pairs if not is_internal(outgoing)]
+    return pb.Approach(
+        lane_id=lane,
+        links=list(dict.fromkeys(k for k, _ in pairs)),
+        upstream=[read_lane(each.lane, each.share, each.distance_m) for each in graph.upstream(lane, REACH_M)],
+        exits=[read_lane(outgoing, exits.count(outgoing) / len(exits)) for outgoing in dict.fromkeys(exits)],
+    )
 
 
 class StreetSequencer(GreenPhaseSequencer):
@@ -139,48 +120,34 @@ class StreetSequencer(GreenPhaseSequencer):
         self, greens: Sequence[str], delta_time_s: float, yellow_s: float, min_green_s: float, all_red_s: float = 0.0
     ) -> None:
         super().__init__(greens, delta_time_s, yellow_s, min_green_s, all_red_s)
-        self._left_s = [0.0] * len(greens)
-        """By green, when it was last left."""
-        self._shown_s = 0.0
-        """When the current green is, or was first, shown."""
+        self.state.left_s = [0.0] * len(greens)
 
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
         super().enter(now, shown, start)
-        self._left_s = [now] * len(self._left_s)
-        self._shown_s = now
+        self.state.left_s = [now] * len(self.state.left_s)
+        self.state.shown_s = now
 
     def apply_action(self, now: float, action: Sequence[float]) -> None:
-        before = self._green
+        state, before = self.state, self.state.green
         super().apply_action(now, action)
-        if self._green != before:
-            self._left_s[before] = now
-            self._shown_s = self._green_from_s
+        if state.green != before:
+            state.left_s[before] = now
+            state.shown_s = state.green_from_s
 
     def note_shown(self, now: float, signal: int = 0) -> None:
-        if now < self._awaits_green_until_s:
-            self._shown_s = max(self._shown_s, now)
+        if now < self.state.awaits_green_until_s:
+            self.state.shown_s = max(self.state.shown_s, now)
         super().note_shown(now, signal)
 
     def decides_at(self, now: float) -> bool:
         return self._may_change(now)
 
     def phase_state(self, now: float) -> PhaseState:
-        state = super().phase_state(now)
-        since_s = [now - left_s for left_s in self._left_s]
-        since_s[self._green] = 0.0
-        return PhaseState(state.phases, state.min_green_passed, max(now - self._shown_s, 0.0), tuple(since_s))
-
-    def save_state(self, state: loop_state.SequencerState) -> None:
-        super().save_state(state)
-        state.green_phases.left_s.extend(self._left_s)
-        state.green_phases.shown_s = self._shown_s
-
-    def restore_state(self, state: loop_state.SequencerState) -> None:
-        super().restore_state(state)
-        saved = state.green_phases
-        if len(saved.left_s) != len(self._left_s):
-            raise ValueError(f"its state has times of {len(saved.left_s)} greens, not {len(self._left_s)}")
-        self._left_s, self._shown_s = list(saved.left_s), saved.shown_s
+        green_phase, state = super().phase_state(now), self.state
+        since_s = [now - left_s for left_s in state.left_s]
+        since_s[state.green] = 0.0
+        green_s = max(now - state.shown_s, 0.0)
+        return PhaseState(green_phase.phases, green_phase.min_green_passed, green_s, tuple(since_s))
 
 
 class StreetObserver:
@@ -206,12 +173,6 @@ class StreetObserver:
 
     def decided(self) -> None:
         """Do nothing: no feature counts from the last decision."""
-
-    def save_state(self, state: loop_state.ObserverState) -> None:
-        """Do nothing: an observation depends on the readings alone."""
-
-    def restore_state(self, state: loop_state.ObserverState) -> None:
-        """Do nothing, as `save_state`."""
 
     def longest_red_s(self, since_green_s: Sequence[float]) -> Floats:
         """[lanes], the longest time of a link of each lane without green. `since_green_s`: s since each green was

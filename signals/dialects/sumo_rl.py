@@ -27,16 +27,17 @@ import numpy as np
 
 from city.config import TL, Safety
 from city.errors import InputError
-from protos import loop_state_pb2 as loop_state
 from protos import policy_pb2 as pb
-from serving.contract import CATEGORICAL, ContractError
-from signals.dialects import PhaseSequencer
+from serving.contract import CATEGORICAL
+from signals.dialects import PhaseSequencer, contradiction
 from signals.green_phases import GreenPhaseSequencer
 from signals.observation import Floats, GatheringObserver, Observation, PhaseState, Readings, Rows, Shares
 from signals.policy_signals import PolicySignal, greens_of, signal_messages
 
 # sumo-rl's defaults
-DELTA_TIME_S, YELLOW_S, MIN_GREEN_S = 5, 2.0, 5.0
+DELTA_TIME_S = 5
+YELLOW_S = 2.0
+MIN_GREEN_S = 5.0
 
 
 class SumoRl:
@@ -81,20 +82,17 @@ class SumoRl:
         )
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
-        where = f"the contract of {contract.tl}"
-        remedy = f"export it again (greenserve export --tl {contract.tl})"
         if contract.action.kind != CATEGORICAL:
-            raise ContractError(f"{where} has action {contract.action.kind!r}, not {CATEGORICAL}; {remedy}")
+            raise contradiction(contract, f"has action {contract.action.kind!r}, not {CATEGORICAL}")
         greens = len(greens_of(contract.signals[0]))
         if list(contract.observation.features) != self.features(contract.signals[0], greens):
-            raise ContractError(f"{where} lists features that its signal does not have; {remedy}")
-        if contract.action.size != greens:
-            raise ContractError(
-                f"{where} has action size {contract.action.size}, but its signal has {greens} green phases; {remedy}"
-            )
-        if not contract.timing.decision_interval_s >= 1:
-            interval_s = contract.timing.decision_interval_s
-            raise ContractError(f"{where} has decision_interval_s {interval_s:g}, but it must be at least 1; {remedy}")
+            raise contradiction(contract, "lists features that its signal does not have")
+        size = contract.action.size
+        if size != greens:
+            raise contradiction(contract, f"has action size {size}, but its signal has {greens} green phases")
+        interval_s = contract.timing.decision_interval_s
+        if not interval_s >= 1:
+            raise contradiction(contract, f"has decision_interval_s {interval_s:g}, but it must be at least 1")
 
     def features(self, signal: pb.Signal, greens: int) -> list[pb.Feature]:
         """The features of a signal with a number of greens, in the order of the observation."""
@@ -150,9 +148,3 @@ class SumoRlObserver(GatheringObserver):
 
     def decided(self) -> None:
         """Do nothing: no feature counts from the last decision."""
-
-    def save_state(self, state: loop_state.ObserverState) -> None:
-        """Do nothing: an observation depends on the readings alone."""
-
-    def restore_state(self, state: loop_state.ObserverState) -> None:
-        """Do nothing, as `save_state`."""

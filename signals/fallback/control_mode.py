@@ -27,7 +27,7 @@ class ControlMode(Enum):
 
 
 class OperatorMode(StrEnum):
-    """What an operator can set a TL to."""
+    """A mode that an operator can set."""
 
     POLICY = "policy"
     HOLD = "hold"
@@ -36,16 +36,18 @@ class OperatorMode(StrEnum):
 
 @dataclass(frozen=True)
 class ModeState:
+    """A TL's control mode, and how it came to it."""
+
     mode: ControlMode = ControlMode.POLICY
-    since_s: float = 0.0
+    mode_since_s: float = 0.0
     good_answers: int = 0
     """Valid answers in a row while recovering."""
     by_operator: bool = False
-    """Whether an operator set the mode, so that answers do not change it."""
+    """True if an operator set the mode, so that answers do not change it."""
 
     @property
     def is_fallback(self) -> bool:
-        """Whether the fallback plan runs."""
+        """True if the fallback plan runs."""
         return self.mode in (ControlMode.FALLBACK, ControlMode.RECOVERING, ControlMode.FIXED)
 
 
@@ -58,13 +60,13 @@ def next_mode(state: ModeState, answered: bool, now: float, hold_s: float, recov
             return state
         if state.mode is ControlMode.HOLD or state.good_answers + 1 >= recovery_answers:
             return ModeState(ControlMode.POLICY, now)
-        since_s = state.since_s if state.mode is ControlMode.RECOVERING else now
+        since_s = state.mode_since_s if state.mode is ControlMode.RECOVERING else now
         return ModeState(ControlMode.RECOVERING, since_s, state.good_answers + 1)
     if state.mode is ControlMode.POLICY:
         return ModeState(ControlMode.FALLBACK if hold_s <= 0 else ControlMode.HOLD, now)
     if state.mode is ControlMode.HOLD:
-        return ModeState(ControlMode.FALLBACK, now) if round_to_ms(now - state.since_s) >= hold_s else state
-    return ModeState(ControlMode.FALLBACK, now if state.mode is ControlMode.RECOVERING else state.since_s)
+        return ModeState(ControlMode.FALLBACK, now) if round_to_ms(now - state.mode_since_s) >= hold_s else state
+    return ModeState(ControlMode.FALLBACK, now if state.mode is ControlMode.RECOVERING else state.mode_since_s)
 
 
 def operator_mode(state: ModeState, wanted: OperatorMode, now: float) -> ModeState:

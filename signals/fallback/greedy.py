@@ -15,56 +15,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from city.network import SignalNetwork
-from signals.fallback.scored_greens import ScoredGreens
 from signals.observation import Floats, Readings, Rows
 from signals.safety.conflicts import GREEN
 
 DETECTION_M = 50.0
 """Distance to the stop line within which vehicles count; at most MIN_APPROACH_M, up to which the lanes behind are
 known."""
-
-
-class Greedy(ScoredGreens):
-    """The greens of one TL's signals, chosen by the number of vehicles near the stop lines."""
-
-    name = "greedy"
-
-    def __init__(
-        self,
-        signals: Sequence[SignalNetwork],
-        greens: Sequence[Sequence[str]],
-        lane_row: Mapping[str, int],
-        length_m: Floats,
-        yellow_s: float,
-        min_green_s: float,
-        all_red_s: float = 0.0,
-        lanes_behind: Mapping[str, Mapping[str, float]] | None = None,
-    ) -> None:
-        """Prepare the score of every green.
-
-        Args:
-            signals: the TL's signals.
-            greens: green phases by signal.
-            lane_row: row of a lane in the readings and in `length_m`.
-            length_m: float64 [lanes], lane lengths.
-            yellow_s: yellow between two greens, s.
-            min_green_s: minimum duration of a green, s.
-            all_red_s: red between the yellow and the next green, s.
-            lanes_behind: lanes that lead to a short incoming lane, with the distance from their end to the stop line in
-                m.
-        """
-        super().__init__(greens, yellow_s, min_green_s, all_red_s)
-        self._approaches = [
-            _Approaches(signal, states, lane_row, length_m, lanes_behind or {})
-            for signal, states in zip(signals, greens, strict=True)
-        ]
-
-    def scores(self, signal: int, readings: Readings) -> Floats:
-        """float64 [greens], the vehicles near the stop lines that each green of a signal serves."""
-        approaches, vehicles = self._approaches[signal], readings.by_vehicle
-        is_near = (vehicles.row == approaches.rows[:, None]) & (vehicles.position_m >= approaches.seen_from_m[:, None])
-        counts: Floats = approaches.served @ is_near.sum(1)
-        return counts
 
 
 def approach_lanes(signal: SignalNetwork, lanes_behind: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -76,8 +32,10 @@ def approach_lanes(signal: SignalNetwork, lanes_behind: Mapping[str, Mapping[str
     return distance_m
 
 
-class _Approaches:
-    """The rows of a signal's approaches in the readings, and which of them each green serves."""
+class Greedy:
+    """The vehicles near the stop lines that each green of a signal serves."""
+
+    name = "greedy"
 
     def __init__(
         self,
@@ -89,12 +47,19 @@ class _Approaches:
     ) -> None:
         # crossings and walking areas carry no vehicles and are not read
         distance_m = {lane: m for lane, m in approach_lanes(signal, lanes_behind).items() if lane in lane_row}
-        self.rows: Rows = np.array([lane_row[lane] for lane in distance_m], np.intp)
-        self.seen_from_m: Floats = length_m[self.rows] - DETECTION_M + np.array(list(distance_m.values()))
+        self._rows: Rows = np.array([lane_row[lane] for lane in distance_m], np.intp)
+        self._seen_from_m: Floats = length_m[self._rows] - DETECTION_M + np.array(list(distance_m.values()))
         """float64 [lanes], the position on the lane from which on a vehicle counts."""
-        self.served = np.zeros((len(greens), len(distance_m)))
+        self._served = np.zeros((len(greens), len(distance_m)))
         """[greens, lanes], 1 if the green serves the lane, else 0."""
-        for row, state in zip(self.served, greens, strict=True):
+        for row, state in zip(self._served, greens, strict=True):
             incoming = {lane for c, link in zip(state, signal.links, strict=False) if c in GREEN for lane, _ in link}
             served = {*incoming, *(lane for short in incoming for lane in lanes_behind.get(short, ()))}
             row[:] = [lane in served for lane in distance_m]
+
+    def scores(self, readings: Readings) -> Floats:
+        """float64 [greens], the vehicles."""
+        vehicles = readings.by_vehicle
+        is_near = (vehicles.row == self._rows[:, None]) & (vehicles.position_m >= self._seen_from_m[:, None])
+        counts: Floats = self._served @ is_near.sum(1)
+        return counts

@@ -13,49 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from city.network import SignalNetwork
-from signals.fallback.scored_greens import ScoredGreens
 from signals.observation import Floats, Readings, Rows
-
-
-class MaxPressure(ScoredGreens):
-    """The greens of one TL's signals, chosen by pressure."""
-
-    name = "max-pressure"
-
-    def __init__(
-        self,
-        signals: Sequence[SignalNetwork],
-        greens: Sequence[Sequence[str]],
-        lane_row: Mapping[str, int],
-        length_m: Floats,
-        yellow_s: float,
-        min_green_s: float,
-        all_red_s: float = 0.0,
-        lanes_behind: Mapping[str, Iterable[str]] | None = None,
-    ) -> None:
-        """Prepare the pressure of every green.
-
-        Args:
-            signals: the TL's signals.
-            greens: green phases by signal.
-            lane_row: row of a lane in the readings and in `length_m`.
-            length_m: float64 [lanes], lane lengths.
-            yellow_s: yellow between two greens, s.
-            min_green_s: minimum duration of a green, s.
-            all_red_s: red between the yellow and the next green, s.
-            lanes_behind: lanes that lead to a short incoming lane and count together with it.
-        """
-        super().__init__(greens, yellow_s, min_green_s, all_red_s)
-        self._lanes = [
-            _PressureLanes(signal, states, lane_row, length_m, lanes_behind or {})
-            for signal, states in zip(signals, greens, strict=True)
-        ]
-
-    def scores(self, signal: int, readings: Readings) -> Floats:
-        """float64 [greens], the pressures of a signal in 1/m."""
-        lanes = self._lanes[signal]
-        pressures: Floats = lanes.weights @ readings.vehicles[lanes.rows]
-        return pressures
 
 
 def lanes_of(signal: SignalNetwork, lanes_behind: Mapping[str, Iterable[str]]) -> list[str]:
@@ -66,8 +24,10 @@ def lanes_of(signal: SignalNetwork, lanes_behind: Mapping[str, Iterable[str]]) -
     return list(dict.fromkeys([*incoming, *behind, *outgoing]))
 
 
-class _PressureLanes:
-    """The rows of a signal's lanes in the readings, and the weight of their vehicles in the pressure of each green."""
+class MaxPressure:
+    """The pressure of each green of a signal."""
+
+    name = "max-pressure"
 
     def __init__(
         self,
@@ -80,10 +40,10 @@ class _PressureLanes:
         # crossings and walking areas carry no vehicles and are not read
         lanes = [lane for lane in lanes_of(signal, lanes_behind) if lane in lane_row]
         column = {lane: k for k, lane in enumerate(lanes)}
-        self.rows: Rows = np.array([lane_row[lane] for lane in lanes], np.intp)
-        self.weights = np.zeros((len(greens), len(lanes)))
+        self._rows: Rows = np.array([lane_row[lane] for lane in lanes], np.intp)
+        self._weights = np.zeros((len(greens), len(lanes)))
         """[greens, lanes], in 1/m."""
-        for row, state in zip(self.weights, greens, strict=True):
+        for row, state in zip(self._weights, greens, strict=True):
             served = {pair for c, link in zip(state, signal.links, strict=False) if c in "Gg" for pair in link}
             for incoming, outgoing in served:
                 approach = [lane for lane in (incoming, *lanes_behind.get(incoming, ())) if lane in column]
@@ -92,3 +52,8 @@ class _PressureLanes:
                     total_m = sum(length_m[lane_row[lane]] for lane in group)
                     for lane in group:
                         row[column[lane]] += sign / total_m
+
+    def scores(self, readings: Readings) -> Floats:
+        """float64 [greens], the pressures in 1/m."""
+        pressures: Floats = self._weights @ readings.vehicles[self._rows]
+        return pressures

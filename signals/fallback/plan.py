@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from city.network import Program, ProgramSwitch, newest_program
-from protos import loop_state_pb2 as loop_state
 from signals.safety.signal_safety import Override, PermittedRelease, PermittedState, SignalSafety
 
 
@@ -18,7 +17,7 @@ class FallbackPlan:
 
     program: Program
     is_synchronised: bool
-    """Whether the program is in step with simulated time: it is static and its offset is known."""
+    """True if the program is in step with simulated time: it is static and its offset is known."""
 
     def entry_phase(self, now: float, min_green_s: float) -> tuple[int | None, float | None]:
         """(green phase to begin with at second `now`, its remaining time in s); without a time, its full duration.
@@ -69,17 +68,18 @@ class PlanTransition:
     def __init__(self, safety: SignalSafety, plans: FallbackSchedule) -> None:
         self._safety = safety
         self._plans = plans
-        self.is_sent = False
-        """Whether the release has been sent to SUMO."""
-        self.is_confirmed = False
-        """Whether SUMO has accepted the release, so that the program runs."""
+
+    @property
+    def is_confirmed(self) -> bool:
+        """True if SUMO has accepted the release, so that the program runs."""
+        return self._safety.state.is_release_confirmed
 
     def next(self, now: float) -> tuple[PermittedState | PermittedRelease | None, list[Override]]:
         """The command to send at second `now`, and overrides; no command once the release has been sent."""
-        if self.is_sent:
+        if self._safety.state.is_release_sent:
             return None, []
         if self._safety.is_cleared(now):
-            self.is_sent = True
+            self._safety.state.is_release_sent = True
             plan = self._plans.at(now)
             phase, remaining_s = plan.entry_phase(now, self._safety.times.min_green_s)
             return self._safety.permit_release(plan.program.id, phase, now, remaining_s), []
@@ -87,19 +87,12 @@ class PlanTransition:
         # all-red is requested here: the yellow and min green before it are not overrides of a policy
         return state, [override for override in overrides if override.reason.value not in ("yellow", "min_green")]
 
-    def save_state(self, state: loop_state.SignalState) -> None:
-        """Write how far the release is."""
-        state.is_release_sent, state.is_release_confirmed = self.is_sent, self.is_confirmed
-
-    def restore_state(self, state: loop_state.SignalState) -> None:
-        """Go on from a saved state."""
-        self.is_sent, self.is_confirmed = state.is_release_sent, state.is_release_confirmed
-
     def restart(self) -> None:
-        """Begin again, because the signal no longer runs its program."""
-        self.is_sent = self.is_confirmed = False
+        """Begin anew: the signal does not run its program, or no longer."""
+        self._safety.state.is_release_sent = self._safety.state.is_release_confirmed = False
 
     def set_result(self, accepted: bool) -> None:
         """Record whether SUMO accepted the release; a rejected one is sent again."""
-        if self.is_sent and not self.is_confirmed:
-            self.is_sent = self.is_confirmed = accepted
+        state = self._safety.state
+        if state.is_release_sent and not state.is_release_confirmed:
+            state.is_release_sent = state.is_release_confirmed = accepted

@@ -5,15 +5,18 @@ behind it, or its detector may have failed.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from protos import loop_state_pb2 as loop_state
-from signals.green_phases import GreenPhaseSequencer
+from city.network import SignalNetwork
+from signals.green_phases import GreenPhaseSequencer, GreenPhasesState
 from signals.observation import Floats, Readings
 from signals.safety.conflicts import GREEN
+from signals.safety.safety_times import SafetyTimes
+from signals.saved_state import SavedState
 from signals.simulation_time import round_to_ms
 
 DECISION_INTERVAL_S = 5.0
@@ -22,47 +25,102 @@ MAX_WAIT_S = 120.0
 """Simulated seconds without green after which a link is served next."""
 
 
-class ScoredGreens(ABC):
-    """The greens of one TL's signals, chosen by a score."""
+@dataclass
+class ScoredSignalState(SavedState):
+    """A signal of `ScoredGreens`."""
+
+    sequencer: GreenPhasesState
+    served_s: list[float]
+    """When each link was last served. Links that no green serves never wait."""
+
+
+@dataclass
+class ScoredGreensState(SavedState):
+    """The state on which the later choices of greens depend."""
+
+    signals: list[ScoredSignalState]
+    next_decision_s: float = -math.inf
+
+
+class GreenScore(Protocol):
+    """Scores the greens of one signal."""
 
     name: str
-    """As in arms and log lines."""
+    """The kind of control, as in arms and log lines."""
 
-    def __init__(self, greens: Sequence[Sequence[str]], yellow_s: float, min_green_s: float, all_red_s: float) -> None:
-        """Take the green phases by signal, and the times in s of their sequencers."""
+    def __init__(
+        self,
+        signal: SignalNetwork,
+        greens: Sequence[str],
+        lane_row: Mapping[str, int],
+        length_m: Floats,
+        lanes_behind: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        """Prepare the score of every green.
+
+        Args:
+            signal: the signal.
+            greens: its green phases.
+            lane_row: row of a lane in the readings and in `length_m`; lanes that are not read are left out.
+            length_m: float64 [lanes], lane lengths.
+            lanes_behind: by short incoming lane, lane that leads to it -> distance from its end to the stop line, m.
+        """
+
+    def scores(self, readings: Readings) -> Floats:
+        """float64 [greens]."""
+
+
+class ScoredGreens:
+    """The greens of one TL's signals, chosen by a score."""
+
+    def __init__(
+        self,
+        kind: type[GreenScore],
+        signals: Sequence[SignalNetwork],
+        greens: Sequence[Sequence[str]],
+        lane_row: Mapping[str, int],
+        length_m: Floats,
+        times: SafetyTimes,
+        lanes_behind: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        """`signals`, `greens`: by signal, as those of `GreenScore`. `times`: yellow, all-red and min green."""
+        self.name = kind.name
+        pairs = list(zip(signals, greens, strict=True))
+        self._scores = [kind(signal, states, lane_row, length_m, lanes_behind) for signal, states in pairs]
         self._sequencers = [
-            GreenPhaseSequencer(states, DECISION_INTERVAL_S, yellow_s, min_green_s, all_red_s) for states in greens
+            GreenPhaseSequencer(states, DECISION_INTERVAL_S, times.yellow_s, times.min_green_s, times.all_red_s)
+            for states in greens
         ]
         self._served = [np.array([[c in GREEN for c in state] for state in states]) for states in greens]
         """By signal, bool [greens, links]: whether a green serves a link."""
-        self._served_s = [np.zeros(served.shape[1]) for served in self._served]
-        """By signal, when each link was last served. Links that no green serves never wait."""
-        self.next_decision_s = -math.inf
-
-    @abstractmethod
-    def scores(self, signal: int, readings: Readings) -> Floats:
-        """float64 [greens] of a signal, which is given by its index."""
+        signal_states = [
+            ScoredSignalState(sequencer.state, [0.0] * served.shape[1])
+            for sequencer, served in zip(self._sequencers, self._served, strict=True)
+        ]
+        self.state = ScoredGreensState(signal_states)
 
     def enter(self, now: float, shown: Sequence[str]) -> None:
         """Take over from the states that are shown; the first decision is due now."""
-        self.next_decision_s = now
-        for sequencer, state in zip(self._sequencers, shown, strict=True):
-            sequencer.enter(now, [state])
-        for served_s in self._served_s:
-            served_s[:] = now
+        self.state.next_decision_s = now
+        for sequencer, shown_state in zip(self._sequencers, shown, strict=True):
+            sequencer.enter(now, [shown_state])
+        for signal in self.state.signals:
+            signal.served_s = [now] * len(signal.served_s)
 
     def decide(self, now: float, readings: Readings) -> None:
         """Decide by the newest readings, if a decision is due."""
-        if now < self.next_decision_s:
+        if now < self.state.next_decision_s:
             return
-        self.next_decision_s = round_to_ms(now + DECISION_INTERVAL_S)
+        self.state.next_decision_s = round_to_ms(now + DECISION_INTERVAL_S)
         for k, sequencer in enumerate(self._sequencers):
-            scores = self.scores(k, readings)
+            scores = self._scores[k].scores(readings)
             # of equal greens the current one stays: a change costs a yellow
             current = sequencer.phase_state(now).phases[0]
             best = current if scores[current] >= scores.max() - 1e-12 else int(scores.argmax())
-            served, served_s = self._served[k], self._served_s[k]
+            served, signal = self._served[k], self.state.signals[k]
+            served_s = np.array(signal.served_s)
             served_s[served[current] | ~served.any(0)] = now
+            signal.served_s = served_s.tolist()
             waiting = int(served_s.argmin())
             if now - served_s[waiting] >= MAX_WAIT_S:
                 best = int(np.where(served[:, waiting], scores, -math.inf).argmax())
@@ -77,20 +135,3 @@ class ScoredGreens(ABC):
 
     def next_change_s(self, now: float) -> float:
         return min(sequencer.next_change_s(now) for sequencer in self._sequencers)
-
-    def save_state(self, state: loop_state.ScoredGreensState) -> None:
-        """Write the state that later decisions depend on."""
-        state.next_decision_s = self.next_decision_s
-        for sequencer, served_s in zip(self._sequencers, self._served_s, strict=True):
-            signal = state.signals.add()
-            sequencer.save_state(signal.sequencer)
-            signal.served_s.extend(served_s.tolist())
-
-    def restore_state(self, state: loop_state.ScoredGreensState) -> None:
-        """Go on from a saved state. Raises ValueError if it is not one of these signals."""
-        self.next_decision_s = state.next_decision_s
-        for sequencer, served_s, signal in zip(self._sequencers, self._served_s, state.signals, strict=True):
-            sequencer.restore_state(signal.sequencer)
-            if len(signal.served_s) != len(served_s):
-                raise ValueError(f"its state has {len(signal.served_s)} links, not {len(served_s)}")
-            served_s[:] = signal.served_s

@@ -1,18 +1,19 @@
 """The monitor: checks the states that SUMO shows, and raises alarms.
 
-It shares no code with the safety rules, so that an error there cannot hide itself
-here, and it never changes a signal. Its input is every state that a signal showed, with
+It shares the times and no code with the safety rules, so that an error there cannot hide
+itself here, and it never changes a signal. Its input is every state that a signal showed, with
 its begin and end; it keeps the colour of each link and since when the link shows it.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from city.network import SignalNetwork
-from protos import loop_state_pb2 as loop_state
+from signals.safety.safety_times import SafetyTimes
+from signals.saved_state import SavedState
 
 _ROUNDING_S = 1e-3
 """SUMO counts milliseconds: sums of seconds differ by less."""
@@ -26,9 +27,9 @@ class MonitorRule(StrEnum):
     CONFLICT = "conflict"
     """Two foes had green that the right of way does not permit together."""
     YELLOW = "yellow"
-    """A vehicle link went from green to red without yellow, its yellow was too short, or it went from yellow to
-    green."""
+    """A vehicle link went from green to red, had a yellow that was too short, or went from yellow to green."""
     MIN_GREEN = "min_green"
+    """A link lost its green before min green."""
     CLEARANCE = "clearance"
     """A link turned green while a foe was not clear yet."""
     MAX_RED_EXCEEDED = "max_red_exceeded"
@@ -41,25 +42,12 @@ class MonitorRule(StrEnum):
 
 @dataclass(frozen=True)
 class Alarm:
+    """A rule that a signal broke, and when."""
+
     signal: str
     rule: MonitorRule
     at_s: float
     message: str
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits that every signal must keep, in s (walking speed in m/s)."""
-
-    yellow_s: float
-    min_green_s: float
-    all_red_s: float
-    max_red_s: float = math.inf
-    walking_speed_mps: float = 1.2
-    yellow_by_speed: bool = True
-    """Whether a yellow must also be as long as the approach speed requires."""
-    red_by_path: bool = False
-    """Whether a link must also be red for as long as its last vehicle needs to clear the junction."""
 
 
 class _Change(NamedTuple):
@@ -75,10 +63,26 @@ class _Change(NamedTuple):
     faults: tuple[tuple[MonitorRule, str], ...]
 
 
+@dataclass
+class MonitorState(SavedState):
+    """A signal as the monitor follows it."""
+
+    since_s: list[float]
+    """By link, since when it shows its colour; NaN if it has since before it was monitored."""
+    waited_s: list[float]
+    """By link, its red under control before the signal ran its own program, if it has stayed red since."""
+    shown: str = ""
+    monitored_from_s: float = math.inf
+    max_waited_s: float = 0.0
+    reported: set[int] = field(default_factory=set)
+    """Links whose max red is reported."""
+    is_controlled: bool = True
+
+
 class SignalMonitor:
     """The monitor of one signal."""
 
-    def __init__(self, network: SignalNetwork, limits: Limits, greens: Sequence[str] = ()) -> None:
+    def __init__(self, network: SignalNetwork, limits: SafetyTimes, greens: Sequence[str] = ()) -> None:
         """`greens`: the green phases; max red applies to links that some of them serve and some do not."""
         self.signal = network.id
         self._links = len(network.links)
@@ -107,140 +111,121 @@ class SignalMonitor:
         self._bounded = [i for i in links if served[i] == {True, False}]
         change_s = limits.min_green_s + max(self._yellow_s, default=0.0) + max(self._clear_s, default=0.0)
         self._max_red_s = limits.max_red_s + (1 + len(greens)) * change_s
-        self._state = ""
-        self._since: list[float | None] = []
-        """By link, since when it shows its colour; None if it has since before it was monitored."""
-        self._monitored_from_s = math.inf
-        self._waited_s = [0.0] * len(network.links)
-        """By link, how long it was red under control before the signal ran its own program, if it has stayed red
-        since."""
-        self._max_waited_s = 0.0
-        self._reported: set[int] = set()
-        self._is_controlled = True
+        self.state = MonitorState([math.nan] * self._links, [0.0] * self._links)
         self._changes: dict[tuple[str, str], _Change] = {}
         self._faults: dict[str, list[tuple[MonitorRule, str]]] = {}
         """Results that depend only on states."""
 
-    def follow_program(self, state: str, begin_s: float) -> list[Alarm]:
-        """Record that the signal runs its own program from begin_s on, and that it shows `state` then.
+    def follow_program(self, shown: str, begin_s: float) -> list[Alarm]:
+        """Record that the signal runs its own program from begin_s on, and that it shows `shown` then.
 
         Returns the alarms of the release; later states of the program are not checked.
         """
         alarms: list[Alarm] = []
-        if len(state) != self._links:
-            state = ""
-        if self._is_controlled and self._state and state:
-            self._waited_s = [self._red_s(i, begin_s) for i in range(len(state))]
-            self._change(state, begin_s, alarms)
-        self._is_controlled = False
+        if len(shown) != self._links:
+            shown = ""
+        state = self.state
+        if state.is_controlled and state.shown and shown:
+            state.waited_s = [self._red_s(i, begin_s) for i in range(self._links)]
+            self._change(shown, begin_s, alarms)
+        state.is_controlled = False
         # a state of another length does not show which links are still red
-        colours = [_colour(c) for c in state or "o" * self._links]
-        self._waited_s = [s if colour == "red" else 0.0 for s, colour in zip(self._waited_s, colours, strict=True)]
-        self._reported = {i for i in self._reported if colours[i] == "red"}
-        self._state, self._since, self._monitored_from_s = state, [None] * self._links, math.inf
+        colours = [_colour(c) for c in shown or "o" * self._links]
+        state.waited_s = [s if colour == "red" else 0.0 for s, colour in zip(state.waited_s, colours, strict=True)]
+        state.reported = {i for i in state.reported if colours[i] == "red"}
+        state.shown = shown
+        state.since_s = [math.nan] * self._links
         return alarms
 
-    def check_shown(self, state: str, begin_s: float, end_s: float) -> list[Alarm]:
-        """Check that the signal showed `state` from begin_s to end_s. Returns the alarms."""
+    def check_shown(self, shown: str, begin_s: float, end_s: float) -> list[Alarm]:
+        """Check that the signal showed `shown` from begin_s to end_s. Returns the alarms."""
         alarms: list[Alarm] = []
-        if len(state) != self._links:
+        state = self.state
+        if len(shown) != self._links:
             # only another client sets such a state; the next one is checked as at the start
-            self._state = ""
-            return [
-                self._alarm(
-                    MonitorRule.INVALID_STATE, begin_s, f"{state} is a state of {len(state)} links, not {self._links}"
-                )
-            ]
-        is_taken_over = not self._is_controlled
+            state.shown = ""
+            message = f"{shown} is a state of {len(shown)} links, not {self._links}"
+            return [self._alarm(MonitorRule.INVALID_STATE, begin_s, message)]
+        is_taken_over = not state.is_controlled
         if is_taken_over:
-            self._is_controlled, self._monitored_from_s, self._max_waited_s = (
-                True,
-                begin_s,
-                max(self._waited_s, default=0.0),
-            )
-        if state != self._state or is_taken_over:
-            if not self._state:
-                self._since, self._monitored_from_s, self._reported = [None] * self._links, begin_s, set()
-                self._waited_s = [0.0] * self._links
+            state.is_controlled = True
+            state.monitored_from_s = begin_s
+            state.max_waited_s = max(state.waited_s, default=0.0)
+        if shown != state.shown or is_taken_over:
+            if state.shown:
+                self._change(shown, begin_s, alarms)
             else:
-                self._change(state, begin_s, alarms)
-            self._check_state(state, begin_s, alarms)
-            self._state = state
-        if end_s - self._monitored_from_s + self._max_waited_s > self._max_red_s:
+                state.since_s = [math.nan] * self._links
+                state.waited_s = [0.0] * self._links
+                state.monitored_from_s = begin_s
+                state.reported = set()
+            self._check_state(shown, begin_s, alarms)
+            state.shown = shown
+        if end_s - state.monitored_from_s + state.max_waited_s > self._max_red_s:
             self._check_max_red(end_s, alarms)
         return alarms
 
-    def save_state(self, state: loop_state.MonitorState) -> None:
-        """Write the state that later alarms depend on."""
-        state.shown, state.is_controlled = self._state, self._is_controlled
-        state.since_s.extend(math.nan if begin_s is None else begin_s for begin_s in self._since)
-        state.monitored_from_s, state.max_waited_s = self._monitored_from_s, self._max_waited_s
-        state.waited_s.extend(self._waited_s)
-        state.reported.extend(sorted(self._reported))
-
-    def restore_state(self, state: loop_state.MonitorState) -> None:
-        """Go on from a saved state."""
-        self._state, self._is_controlled = state.shown, state.is_controlled
-        self._since = [None if math.isnan(begin_s) else begin_s for begin_s in state.since_s]
-        self._monitored_from_s, self._max_waited_s = state.monitored_from_s, state.max_waited_s
-        self._waited_s, self._reported = list(state.waited_s), set(state.reported)
-
-    def _change(self, state: str, now: float, alarms: list[Alarm]) -> None:
+    def _change(self, shown: str, now: float, alarms: list[Alarm]) -> None:
         """Check the changes of colour, and how long the colours before them lasted."""
-        change, since = self._between(self._state, state), self._since
+        change = self._between(self.state.shown, shown)
+        since_s = self.state.since_s
         for rule, message in change.faults:
             alarms.append(self._alarm(rule, now, message))
+        # no comparison with NaN is true: a colour of unknown age was long enough
         for i in change.was_green:
-            begin_s = since[i]
-            if begin_s is not None and now - begin_s + _ROUNDING_S < self._min_green_s:
-                alarms.append(self._alarm(MonitorRule.MIN_GREEN, now, f"link {i} was green for {now - begin_s:.3g} s"))
+            lasted_s = now - since_s[i]
+            if lasted_s + _ROUNDING_S < self._min_green_s:
+                alarms.append(self._alarm(MonitorRule.MIN_GREEN, now, f"link {i} was green for {lasted_s:.3g} s"))
         for i in change.was_yellow:
-            begin_s = since[i]
-            if begin_s is not None and now - begin_s + _ROUNDING_S < self._yellow_s[i]:
-                message = f"link {i} was yellow for {now - begin_s:.3g} of {self._yellow_s[i]:g} s"
+            lasted_s = now - since_s[i]
+            if lasted_s + _ROUNDING_S < self._yellow_s[i]:
+                message = f"link {i} was yellow for {lasted_s:.3g} of {self._yellow_s[i]:g} s"
                 alarms.append(self._alarm(MonitorRule.YELLOW, now, message))
         for i in change.turned:
-            since[i] = now
-        self._reported.difference_update(change.turned)
+            since_s[i] = now
+        self.state.reported.difference_update(change.turned)
         for i, j in change.awaits:
-            red_since = since[j]
-            if red_since is not None and now - red_since + _ROUNDING_S < self._clear_s[j]:
+            red_s = now - since_s[j]
+            if red_s + _ROUNDING_S < self._clear_s[j]:
                 message = (
-                    f"link {i} turned green {now - red_since:.3g} s after its foe {j} turned red, not "
-                    f"{self._clear_s[j]:.3g} s"
+                    f"link {i} turned green {red_s:.3g} s after its foe {j} turned red, not {self._clear_s[j]:.3g} s"
                 )
                 alarms.append(self._alarm(MonitorRule.CLEARANCE, now, message))
 
-    def _between(self, before: str, state: str) -> _Change:
-        change = self._changes.get((before, state))
+    def _between(self, before: str, after: str) -> _Change:
+        change = self._changes.get((before, after))
         if change is None:
             if len(self._changes) > MAX_CACHED_STATES:
                 self._changes.clear()
-            change = self._changes[before, state] = self._compare(before, state)
+            change = self._changes[before, after] = self._compare(before, after)
         return change
 
-    def _compare(self, before: str, state: str) -> _Change:
-        old, new = [_colour(c) for c in before], [_colour(c) for c in state]
-        turned = tuple(i for i in range(len(new)) if old[i] != new[i])
+    def _compare(self, before: str, after: str) -> _Change:
+        old = [_colour(c) for c in before]
+        new = [_colour(c) for c in after]
+        turned = tuple(i for i in range(self._links) if old[i] != new[i])
+        was_green = tuple(i for i in turned if old[i] == "green")
+        was_yellow = tuple(i for i in turned if old[i] == "yellow")
         awaits, faults = [], []
         for i in turned:
             if old[i] == "green" and new[i] == "red" and not self._is_crossing[i]:
                 faults.append((MonitorRule.YELLOW, f"link {i} went from green to red"))
             if old[i] == "yellow" and new[i] == "green":
                 faults.append((MonitorRule.YELLOW, f"link {i} went from yellow to green"))
-        for i, c in enumerate(state):
-            # a change from g to G needs clear foes as well: G does not yield
-            if new[i] != "green" or (old[i] == "green" and not (before[i] == "g" and c == "G")):
-                continue
-            for j in self._foes[i]:
-                if c == "g" and j in self._yields_to[i]:
-                    continue
-                if new[j] == "yellow":
-                    faults.append((MonitorRule.CLEARANCE, f"link {i} turned green while its foe {j} was yellow"))
-                elif new[j] == "red" and self._clear_s[j] > 0:
-                    awaits.append((i, j))
-        was_green, was_yellow = (tuple(i for i in turned if old[i] == c) for c in ("green", "yellow"))
+        for i, j in self._turning_green(before, after):
+            if new[j] == "yellow":
+                faults.append((MonitorRule.CLEARANCE, f"link {i} turned green while its foe {j} was yellow"))
+            elif new[j] == "red" and self._clear_s[j] > 0:
+                awaits.append((i, j))
         return _Change(turned, was_green, was_yellow, tuple(awaits), tuple(faults))
+
+    def _turning_green(self, before: str, after: str) -> Iterator[tuple[int, int]]:
+        """(link that turns green, foe that must be clear because the link does not yield to it)."""
+        for i, c in enumerate(after):
+            # a change from g to G needs clear foes as well: G does not yield
+            if c in "gG" and before[i] not in ("G", c):
+                yields_to = self._yields_to[i] if c == "g" else ()
+                yield from ((i, j) for j in self._foes[i] if j not in yields_to)
 
     def _check_state(self, state: str, now: float, alarms: list[Alarm]) -> None:
         """Check the state on its own."""
@@ -270,18 +255,18 @@ class SignalMonitor:
         """Report each link beyond max red once, until it is served."""
         for i in self._bounded:
             red_s = self._red_s(i, now)
-            if i not in self._reported and red_s > self._max_red_s:
-                self._reported.add(i)
-                alarms.append(
-                    self._alarm(MonitorRule.MAX_RED_EXCEEDED, now, f"link {i} has been red for {red_s:.0f} s")
-                )
+            if i not in self.state.reported and red_s > self._max_red_s:
+                self.state.reported.add(i)
+                message = f"link {i} has been red for {red_s:.0f} s"
+                alarms.append(self._alarm(MonitorRule.MAX_RED_EXCEEDED, now, message))
 
     def _red_s(self, i: int, now: float) -> float:
         """How long a link has been red under this controller."""
-        if _colour(self._state[i]) != "red":
+        state = self.state
+        if _colour(state.shown[i]) != "red":
             return 0.0
-        begin_s = self._since[i]
-        return now - begin_s if begin_s is not None else self._waited_s[i] + now - self._monitored_from_s
+        begin_s = state.since_s[i]
+        return state.waited_s[i] + now - state.monitored_from_s if math.isnan(begin_s) else now - begin_s
 
     def _alarm(self, rule: MonitorRule, now: float, message: str) -> Alarm:
         return Alarm(self.signal, rule, now, message)
@@ -293,7 +278,7 @@ def _colour(c: str) -> str:
 
 
 def _required_red_s(path_m: float, mps: float) -> float:
-    """Red in s in which a vehicle of 6.1 m clears its path, less 1 s until its foes have started (ITE RP-040B)."""
+    """Red in s in which a vehicle of 6.1 m clears its path, less 1 s until foes start (ITE RP-040B)."""
     return (path_m + 6.1) / mps - 1.0 if path_m > 0 < mps else 0.0
 
 

@@ -21,9 +21,9 @@ class SafetyTimes:
     max_red_s: float = math.inf
     walking_speed_mps: float = 1.2
     yellow_by_speed: bool = True
-    """Whether a yellow is also at least that of the approach speed (`yellow_s_at`)."""
+    """True if a yellow is also at least that of the approach speed (`yellow_s_at`)."""
     red_by_path: bool = False
-    """Whether a red is also at least as long as the last vehicle needs to clear the junction (`red_clearance_s`)."""
+    """True if a red is also at least as long as the last vehicle needs to clear the junction (`red_clearance_s`)."""
 
 
 def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> SafetyTimes:

@@ -14,9 +14,8 @@ class ServiceBounds:
     def __init__(self, rules: ConflictRules, times: SafetyTimes, greens: Sequence[str]) -> None:
         self._rules, self._times = rules, times
         self._greens = [state for state in greens if rules.violation(state) is None]
-        always_green = [all(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
-        sometimes_green = [any(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
-        self.links = [i for i in range(rules.links) if sometimes_green[i] and not always_green[i]]
+        served = [{state[i] in GREEN for state in self._greens} for i in range(rules.links)]
+        self.links = [i for i in range(rules.links) if served[i] == {True, False}]
         """Links that some green phase serves and another does not: the bounds apply to them."""
         self._has_bounds = min(times.max_green_s, times.max_red_s) < math.inf
 
@@ -32,18 +31,23 @@ class ServiceBounds:
     ) -> tuple[OverrideReason, str] | None:
         """(reason, green phase to show) if a bound is exceeded; the requested state itself if it serves the waiting
         link."""
-        ages = {i: round_to_ms(now - since[i]) for i in self.links}
-        waiting = sorted((i for i in ages if colour(state[i]) == "r"), key=lambda i: -ages[i])
-        expired = {
-            i for i in ages if state[i] in GREEN and requested[i] in GREEN and ages[i] >= self._times.max_green_s
-        }
-        for i in waiting:
-            blocked_by = {j for j in expired if self._rules.foes[i] >> j & 1}
-            serving = [green for green in self._greens if green[i] in GREEN]
-            relieving = [green for green in serving if not any(green[j] in GREEN for j in blocked_by)]
-            if ages[i] >= self._times.max_red_s:
-                # the caller keeps this green until it is shown: otherwise each new request could restart the transition
-                return OverrideReason.MAX_RED, requested if requested in serving else (relieving or serving)[0]
-            if blocked_by and requested[i] not in GREEN and relieving:
-                return OverrideReason.MAX_GREEN, relieving[0]
+        ages_s = {i: round_to_ms(now - since[i]) for i in self.links}
+        waiting = sorted((i for i in self.links if colour(state[i]) == "r"), key=lambda i: -ages_s[i])
+        kept = [i for i in self.links if state[i] in GREEN and requested[i] in GREEN]
+        expired = [i for i in kept if ages_s[i] >= self._times.max_green_s]
+        services = (self._service(i, ages_s[i], expired, requested) for i in waiting)
+        return next((service for service in services if service is not None), None)
+
+    def _service(
+        self, i: int, age_s: float, expired: Sequence[int], requested: str
+    ) -> tuple[OverrideReason, str] | None:
+        """(reason, green phase that serves a link which has waited for age_s), or None while it may wait."""
+        blocked_by = [j for j in expired if self._rules.foes[i] >> j & 1]
+        serving = [green for green in self._greens if green[i] in GREEN]
+        relieving = [green for green in serving if all(green[j] not in GREEN for j in blocked_by)]
+        if age_s >= self._times.max_red_s:
+            # the caller keeps this green until it is shown: otherwise each new request could restart the transition
+            return OverrideReason.MAX_RED, requested if requested in serving else (relieving or serving)[0]
+        if blocked_by and requested[i] not in GREEN and relieving:
+            return OverrideReason.MAX_GREEN, relieving[0]
         return None

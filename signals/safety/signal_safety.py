@@ -21,12 +21,10 @@ nearest permitted state:
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from dataclasses import KW_ONLY, InitVar, dataclass
+from typing import NamedTuple, final
 
 from city.network import SignalNetwork
-from protos import loop_state_pb2 as loop_state
-from protos import record_pb2 as record
 from signals.safety.conflicts import (
     GREEN,
     PERMISSIVE,
@@ -40,73 +38,50 @@ from signals.safety.conflicts import (
 )
 from signals.safety.safety_times import SafetyTimes, red_clearance_s, yellow_s_at
 from signals.safety.service_bounds import ServiceBounds
+from signals.saved_state import SavedState
 from signals.simulation_time import ceil_to_ms, round_to_ms
 
 _OFF = str.maketrans("oOY", "yyy")
 _NONE: frozenset[OverrideReason] = frozenset()
-_NOTHING_REPORTED = ("", _NONE)
 _SEAL = object()
 RECHECK_INTERVAL_S = 1.0
-"""Simulated seconds after which a requested state that is not shown yet is permitted again, if no later moment is
-known."""
+"""Simulated seconds after which a requested state that is not shown yet is permitted again."""
 MAX_CACHED_TRANSITIONS = 64
-"""Of a signal, some 0.5 kB each. If there are more, as under random requests, it begins again."""
-_REASONS: Mapping[OverrideReason, Any] = {
-    reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason
-}
+"""Transitions of a signal, some 0.5 kB each; beyond, as under random requests, the cache begins anew."""
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
 class PermittedState:
     """A signal state that passed the safety rules; only this module creates one."""
 
-    __slots__ = ("signal", "state")
     signal: str
     state: str
+    _: KW_ONLY
+    seal: InitVar[object]
 
-    def __init__(self, signal: str, state: str, *, seal: object) -> None:
+    def __post_init__(self, seal: object) -> None:
         if seal is not _SEAL:
             raise TypeError("only signals.safety creates a PermittedState")
-        object.__setattr__(self, "signal", signal)
-        object.__setattr__(self, "state", state)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a PermittedState is immutable")
-
-    def __deepcopy__(self, memo: object) -> "PermittedState":
-        return self  # immutable
-
-    def __repr__(self) -> str:
-        return f"PermittedState({self.signal}, {self.state})"
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
 class PermittedRelease:
     """Permission to hand a signal to its program."""
 
-    __slots__ = ("phase", "program", "remaining_s", "signal")
     signal: str
     program: str
     phase: int | None
     """The green phase that the program begins with; None if it has no green because the signal is off or blinks."""
     remaining_s: float | None
     """Remaining duration of the phase; without it, its duration in the program."""
+    _: KW_ONLY
+    seal: InitVar[object]
 
-    def __init__(
-        self, signal: str, program: str, phase: int | None, remaining_s: float | None, *, seal: object
-    ) -> None:
+    def __post_init__(self, seal: object) -> None:
         if seal is not _SEAL:
             raise TypeError("only signals.safety creates a PermittedRelease")
-        object.__setattr__(self, "signal", signal)
-        object.__setattr__(self, "program", program)
-        object.__setattr__(self, "phase", phase)
-        object.__setattr__(self, "remaining_s", remaining_s)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a PermittedRelease is immutable")
-
-    def __deepcopy__(self, memo: object) -> "PermittedRelease":
-        return self  # immutable
 
 
 SignalCommand = PermittedState | PermittedRelease
@@ -130,6 +105,30 @@ class _Transition(NamedTuple):
     """Why it differs from the target."""
     turned: tuple[tuple[int, float], ...]
     """(link that changes colour, its new colour's age beyond which it has no further effect, in s)."""
+
+
+@dataclass
+class SignalState(SavedState):
+    """A signal as the safety rules follow it."""
+
+    shown: str
+    since_s: list[float]
+    """By link, since when it shows its colour."""
+    waiting_since_s: list[float]
+    """Like `since_s`, but includes waiting while the signal ran its own program."""
+    bound_exceeded_at_s: float = math.inf
+    """When max green or max red is next exceeded; inf if neither applies."""
+    forced: str | None = None
+    """The green that serves a link beyond a bound."""
+    forced_reason: OverrideReason = OverrideReason.MAX_RED
+    reported_request: str = ""
+    """The requested state whose overrides are reported."""
+    reported: frozenset[OverrideReason] = _NONE
+    is_sent: bool = False
+    """True if the shown state is the one that was sent to SUMO last."""
+    is_release_sent: bool = False
+    is_release_confirmed: bool = False
+    """True if SUMO has accepted the release, so that the signal runs its own program."""
 
 
 class SignalSafety:
@@ -161,33 +160,25 @@ class SignalSafety:
         self._bounds_s = {
             c: [(i, ceil_to_ms(bound_s)) for i, bound_s in enumerate(by_link)] for c, by_link in bounds_s.items()
         }
-        """By colour and link, (link, age in s beyond which the colour has no further effect, in whole ms as SUMO's
-        time)."""
+        """By colour and link, (link, age in s beyond which the colour has no further effect, in whole ms)."""
         self._transitions: dict[tuple[str, str, int], _Transition] = {}
-        """By (state, target, young links): all that a transition depends on, except for pedestrians."""
-        self._state = "r" * self.rules.links
-        self._since = [-math.inf] * self.rules.links
-        self._waiting_since = [math.inf] * self.rules.links
-        """Like `_since`, but includes waiting while the signal ran its own program."""
+        """By (shown state, target, young links): all that a transition depends on, except for pedestrians."""
+        links = self.rules.links
+        self.state = SignalState("r" * links, [-math.inf] * links, [math.inf] * links)
+        self.permitted: PermittedState
+        """The shown state, as it was permitted."""
+        self._settled_s: list[float]
+        """By link, when the age of its colour has no further effect."""
         self._ages_matter_until_s: float
-        self._settle()
-        self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
-        self._target_state = self._state
-        """What the newest call of `permit` led to, or to the first step of."""
-        self._forced: tuple[OverrideReason, str] | None = None
-        self.bound_exceeded_at_s = math.inf
-        """When max green or max red is next exceeded; inf if neither applies."""
+        """When no age has a further effect."""
+        self.resume()
+        self._target_state = self.state.shown
+        """The state to which the newest call of `permit` led, or took the first step."""
         self._bounds = ServiceBounds(self.rules, times, greens)
-        self._reported = _NOTHING_REPORTED
 
     @property
     def shown(self) -> str:
-        return self._state
-
-    @property
-    def permitted(self) -> PermittedState:
-        """The shown state, as it was permitted."""
-        return self._permitted
+        return self.state.shown
 
     def start_from(self, shown: str, now: float) -> None:
         """Take over the state that the signal shows; its ages are unknown and count from now.
@@ -197,20 +188,17 @@ class SignalSafety:
         yellow: drivers follow the right of way there, and a yellow clears them.
         """
         self.follow_program(shown, now)
-        shown = self._colours(shown)
-        self._state = shown
-        self._since = [now] * self.rules.links
-        self._settle()
-        self._permitted = PermittedState(self.signal, shown, seal=_SEAL)
-        self._forced = None
-        self.bound_exceeded_at_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
+        state = self.state
+        state.shown = self._colours(shown)
+        state.since_s = [now] * self.rules.links
+        state.forced = None
+        state.bound_exceeded_at_s = self._bounds.first_exceeded_s(state.shown, state.waiting_since_s)
+        self.resume()
 
     def follow_program(self, shown: str, now: float) -> None:
         """Record the state that the signal's own program shows: links that it serves are no longer waiting."""
-        shown = self._colours(shown)
-        self._waiting_since = [
-            min(waits, now) if colour(c) == "r" else now for c, waits in zip(shown, self._waiting_since, strict=True)
-        ]
+        waiting_since = zip(self._colours(shown), self.state.waiting_since_s, strict=True)
+        self.state.waiting_since_s = [min(since_s, now) if colour(c) == "r" else now for c, since_s in waiting_since]
 
     def _colours(self, shown: str) -> str:
         """A shown state with a colour for every link: yellow for links that are off or missing from the state."""
@@ -222,24 +210,24 @@ class SignalSafety:
         `clearing`: the junction is cleared for its own program, so max red is not
         served. An override is reported once, when a requested state first meets it.
         """
+        state = self.state
         if clearing:
-            self._forced = None
+            state.forced = None
             target, reasons = requested, _NONE
         else:
             target, reasons = self._target(requested, now)
         self._target_state = target
-        if target != self._state:
+        if target != state.shown:
             transition = self._transition(target, now)
             reasons |= transition.reasons
             self._show(transition, now)
         if not reasons:
-            self._reported = _NOTHING_REPORTED
-            return self._permitted, []
-        reported = self._reported[1] if self._reported[0] == requested else _NONE
-        self._reported = requested, reported | reasons
-        return self._permitted, [
-            Override(self.signal, reason, requested, self._state) for reason in sorted(reasons - reported)
-        ]
+            state.reported_request, state.reported = "", _NONE
+            return self.permitted, []
+        reported = state.reported if state.reported_request == requested else _NONE
+        state.reported_request, state.reported = requested, reported | reasons
+        new = sorted(reasons - reported)
+        return self.permitted, [Override(self.signal, reason, requested, state.shown) for reason in new]
 
     def next_change_s(self, now: float) -> float:
         """When to call `permit` again with what it was called with at second `now`: before that, its result is the
@@ -249,24 +237,26 @@ class SignalSafety:
         or a bound of waiting times that is exceeded, other moments count too, and the result is `now` +
         RECHECK_INTERVAL_S.
         """
+        state = self.state
         recheck_s = round_to_ms(now + RECHECK_INTERVAL_S)
-        if self._crossings or self._forced is not None or now >= self.bound_exceeded_at_s:
+        if self._crossings or state.forced is not None or now >= state.bound_exceeded_at_s:
             return recheck_s
-        if self._target_state != self._state:
+        if self._target_state != state.shown:
             transition = self._transition(self._target_state, now)
-            if transition.following.state != self._state or not transition.reasons <= self._reported[1]:
+            if transition.following.state != state.shown or not transition.reasons <= state.reported:
                 return recheck_s  # states change once per step
-        ends_s = (*self._settled_s, self.bound_exceeded_at_s)
+        ends_s = (*self._settled_s, state.bound_exceeded_at_s)
         return min((end_s for end_s in ends_s if now < end_s < math.inf), default=recheck_s)
 
     def shows(self, requested: str) -> bool:
-        """Whether the requested state is shown, so that nothing changes before the next request."""
-        return self._state == requested and self._forced is None
+        """True if the requested state is shown, so that nothing changes before the next request."""
+        state = self.state
+        return state.shown == requested and state.forced is None
 
     @property
     def is_serving(self) -> bool:
-        """Whether a green that serves a link beyond max red is due, or shown for less than min green."""
-        return self._forced is not None
+        """True if a green that serves a link beyond max red is due, or shown for less than min green."""
+        return self.state.forced is not None
 
     @property
     def clearing_s(self) -> float:
@@ -306,8 +296,8 @@ class SignalSafety:
         return change_s
 
     def is_cleared(self, now: float) -> bool:
-        """Whether every link has been red for long enough that any green may follow."""
-        return all(c in "rsu" and now >= settled_s for c, settled_s in zip(self._state, self._settled_s, strict=True))
+        """True if every link has been red for long enough that any green may follow."""
+        return all(c in "rsu" and now >= settled_s for c, settled_s in zip(self.shown, self._settled_s, strict=True))
 
     def permit_release(
         self, program: str, phase: int | None, now: float, remaining_s: float | None = None
@@ -318,34 +308,36 @@ class SignalSafety:
         """
         if not self.is_cleared(now):
             raise ValueError(
-                f"signal {self.signal} shows {self._state}; it must be all red before its program continues"
+                f"signal {self.signal} shows {self.shown}; it must be all red before its program continues"
             )
         return PermittedRelease(self.signal, program, phase, remaining_s, seal=_SEAL)
 
     def _target(self, requested: str, now: float) -> tuple[str, frozenset[OverrideReason]]:
         """(target state, reasons): the requested state, or the state that replaces it, and why."""
+        state = self.state
         violation = self.rules.violation(requested)
-        if violation is None and self._forced is None and now < self.bound_exceeded_at_s:
+        if violation is None and state.forced is None and now < state.bound_exceeded_at_s:
             return requested, _NONE
         reasons = _NONE
         if violation is not None:
             reasons = frozenset((violation,))
-            requested = self._state.replace("y", "r")
+            requested = state.shown.replace("y", "r")
             if self.rules.violation(requested) is not None:
                 requested = "r" * self.rules.links
-        if self._forced is not None and self._has_served(self._forced[1], now):
-            self._forced = None
-        if self._forced is None and now >= self.bound_exceeded_at_s:
-            self._forced = self._bounds.forced(self._state, self._waiting_since, requested, now)
-        if self._forced is not None:
-            reason, target = self._forced
-            return target, reasons | {reason} if target != requested else reasons
-        return requested, reasons
+        if state.forced is not None and self._has_served(state.forced, now):
+            state.forced = None
+        if state.forced is None and now >= state.bound_exceeded_at_s:
+            service = self._bounds.forced(state.shown, state.waiting_since_s, requested, now)
+            if service is not None:
+                state.forced_reason, state.forced = service
+        if state.forced is None or state.forced == requested:
+            return requested, reasons
+        return state.forced, reasons | {state.forced_reason}
 
     def _has_served(self, forced: str, now: float) -> bool:
-        return self._state == forced and all(
-            round_to_ms(now - since) >= self.times.min_green_s
-            for c, since in zip(forced, self._since, strict=True)
+        return self.shown == forced and all(
+            round_to_ms(now - since_s) >= self.times.min_green_s
+            for c, since_s in zip(forced, self.state.since_s, strict=True)
             if c in GREEN
         )
 
@@ -358,12 +350,13 @@ class SignalSafety:
         young = self._young(now)
         if young and self._crossings:
             return self._compute_transition(target, young, now)
-        transition = self._transitions.get((self._state, target, young))
+        shown = self.state.shown
+        transition = self._transitions.get((shown, target, young))
         if transition is None:
             if len(self._transitions) > MAX_CACHED_TRANSITIONS:
                 self._transitions.clear()
             transition = self._compute_transition(target, young, math.inf)  # no crossing is being cleared
-            self._transitions[self._state, target, young] = transition
+            self._transitions[shown, target, young] = transition
         return transition
 
     def _young(self, now: float) -> int:
@@ -374,11 +367,11 @@ class SignalSafety:
 
     def _compute_transition(self, target: str, young: int, now: float) -> _Transition:
         """Compute a transition. `now` counts for crossings that are being cleared alone; inf: none is."""
-        state, reasons = self._state, set()
-        following = list(state)
+        shown, reasons = self.state.shown, set()
+        following = list(shown)
         turning_green: list[tuple[int, str]] = []
         walking_s = self._walking_s(target, now)
-        for i, (c, wanted) in enumerate(zip(state, target, strict=True)):
+        for i, (c, wanted) in enumerate(zip(shown, target, strict=True)):
             if c == wanted:
                 continue
             if c in GREEN:
@@ -409,33 +402,29 @@ class SignalSafety:
         if turning_green and not self._start_greens(turning_green, following, young):
             reasons.add(OverrideReason.CLEARANCE)
         permitted = PermittedState(self.signal, "".join(following), seal=_SEAL)
-        changes = enumerate(zip(colours(state), colours(permitted.state), strict=True))
+        changes = enumerate(zip(colours(shown), colours(permitted.state), strict=True))
         turned = tuple([self._bounds_s[new][i] for i, (c, new) in changes if c != new])
         return _Transition(permitted, frozenset(reasons), turned)
 
     def _walking_s(self, target: str, now: float) -> dict[int, float]:
-        """Time in s until pedestrians are clear, by crossing that the target does not serve and that is not clear
-        yet."""
+        """Time in s until pedestrians are clear, by crossing that the target does not serve."""
         walking_s = {}
         for j in self._crossings:
             if target[j] in GREEN:
                 continue
-            age = round_to_ms(now - self._since[j])
-            until_red_s = max(self.times.min_green_s - age, 0.0) if self._state[j] in GREEN else -age
+            age = round_to_ms(now - self.state.since_s[j])
+            until_red_s = max(self.times.min_green_s - age, 0.0) if self.shown[j] in GREEN else -age
             if until_red_s + self.clearance_s[j] > 0:
                 walking_s[j] = until_red_s + self.clearance_s[j]
         return walking_s
 
     def _would_only_wait(self, i: int, target: str, walking_s: Mapping[int, float]) -> bool:
-        """Whether link i may keep its green for now: the vehicles that follow it wait for pedestrians until it is
+        """True if link i may keep its green for now: the vehicles that follow it wait for pedestrians until it is
         clear."""
         clearing_s = self.yellow_s[i] + self.clearance_s[i]
         waits_for = sum(1 << j for j, seconds in walking_s.items() if seconds > clearing_s)
-        followers = [
-            k
-            for k, c in enumerate(target)
-            if c in GREEN and self._state[k] not in GREEN and self.rules.foes[i] >> k & 1
-        ]
+        starting = [k for k, c in enumerate(target) if c in GREEN and self.shown[k] not in GREEN]
+        followers = [k for k in starting if self.rules.foes[i] >> k & 1]
         vehicles = [k for k in followers if not self.is_crossing[k]]
         if followers and not vehicles:
             return False  # pedestrians do not wait for other pedestrians
@@ -454,16 +443,17 @@ class SignalSafety:
                 all_started = False
                 continue
             following[i] = wanted
-            protected, permissive = (
-                (protected | 1 << i, permissive) if wanted == "G" else (protected, permissive | 1 << i)
-            )
+            if wanted == "G":
+                protected |= 1 << i
+            else:
+                permissive |= 1 << i
         return all_started
 
     def _uncleared(self, following: Sequence[str], young: int) -> int:
         """Links that will be red but may still have vehicles or pedestrians on the junction, as a mask."""
         if not self._has_clearance:
             return 0
-        shown, later = colours(self._state), colours("".join(following))
+        shown, later = colours(self.shown), colours("".join(following))
         return sum(
             [
                 1 << j
@@ -473,45 +463,20 @@ class SignalSafety:
         )
 
     def _show(self, transition: _Transition, now: float) -> None:
-        if transition.following.state != self._state:
-            self._permitted, self._state = transition.following, transition.following.state
+        state = self.state
+        if transition.following.state != state.shown:
+            self.permitted, state.shown = transition.following, transition.following.state
         if transition.turned:
             for i, bound_s in transition.turned:
-                self._since[i] = self._waiting_since[i] = now
+                state.since_s[i] = state.waiting_since_s[i] = now
                 self._settled_s[i] = settled_s = round_to_ms(now + bound_s)
                 if settled_s > self._ages_matter_until_s:
                     self._ages_matter_until_s = settled_s
-            self.bound_exceeded_at_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
+            state.bound_exceeded_at_s = self._bounds.first_exceeded_s(state.shown, state.waiting_since_s)
 
-    def _settle(self) -> None:
-        """Find when the colours will have been shown for long enough, from since when they are.
-
-        `_settled_s`: by link, when the age of its colour has no further effect; `_ages_matter_until_s`: when that holds
-        for all.
-        """
-        since = zip(colours(self._state), self._since, strict=True)
+    def resume(self) -> None:
+        """Go on from the values of `state`. Raises ValueError if they are not those of a signal with as many links."""
+        since = zip(colours(self.shown), self.state.since_s, strict=True)
         self._settled_s = [round_to_ms(since_s + self._bounds_s[c][i][1]) for i, (c, since_s) in enumerate(since)]
         self._ages_matter_until_s = max(self._settled_s, default=-math.inf)
-
-    def save_state(self, state: loop_state.SignalState) -> None:
-        """Write the state that later permissions depend on."""
-        state.shown = self._state
-        state.since_s.extend(self._since)
-        state.waiting_since_s.extend(self._waiting_since)
-        state.bound_exceeded_at_s = self.bound_exceeded_at_s
-        if self._forced is not None:
-            state.forced_reason, state.forced = _REASONS[self._forced[0]], self._forced[1]
-        state.reported_request = self._reported[0]
-        state.reported.extend(_REASONS[reason] for reason in sorted(self._reported[1]))
-
-    def restore_state(self, state: loop_state.SignalState) -> None:
-        """Go on from a saved state. Raises ValueError if it is not one of this signal."""
-        if len(state.shown) != self.rules.links:
-            raise ValueError(f"the state of signal {self.signal} has {len(state.shown)} links, not {self.rules.links}")
-        self._state, self._permitted = state.shown, PermittedState(self.signal, state.shown, seal=_SEAL)
-        self._since, self._waiting_since = list(state.since_s), list(state.waiting_since_s)
-        self.bound_exceeded_at_s = state.bound_exceeded_at_s
-        self._settle()
-        reasons = {value: reason for reason, value in _REASONS.items()}
-        self._forced = (reasons[state.forced_reason], state.forced) if state.HasField("forced") else None
-        self._reported = state.reported_request, frozenset(reasons[value] for value in state.reported)
+        self.permitted = PermittedState(self.signal, self.shown, seal=_SEAL)

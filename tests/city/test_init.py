@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from city import config, init, network
 from city.names import canonical, contains_tl
-from city.network import Phase, Program, SignalNetwork, StreetNetwork
+from city.network import Program, ProgramPhase, SignalNetwork, StreetNetwork
 from controller.sumo.programs import sumo_program
 from greenserve.__main__ import main
 from signals import dialects
@@ -19,8 +19,13 @@ from tests.conftest import GRID
 NET, ROUTES = GRID / "grid.net.xml", GRID / "demand.rou.xml"
 
 
-def choices_of(signals):
-    return dict.fromkeys(signals, init.Choice("0", ("Gr",)))
+def written_city(folder, tls):
+    """Write a city.toml of signals with one program."""
+    green = (Program("0", "static", 0, (ProgramPhase("Gr", 30, 30, 30), ProgramPhase("yr", 3, 3, 3))),)
+    signals = {i: SignalNetwork(i, ((), ()), ("a_0",), green, "0", None, None, None) for i in tls.values()}
+    choices = dict.fromkeys(signals, init.Choice("0", ("Gr",)))
+    text = init.city_toml(NET, None, StreetNetwork(NET, signals, {}), tls, choices, {}, "sumo-rl", folder)
+    (folder / "city.toml").write_text(text, encoding="utf-8")
 
 
 def run(*flags):
@@ -92,31 +97,21 @@ def test_ids_that_cannot_be_names_are_changed_and_shown(signal, tl):
 
 def test_long_ids_get_short_names_with_the_id_beside_them(tmp_path):
     ids = ["A0", "cluster_1098574052_1098574061_247379905", "TL001", "joinedS_cluster_1\n#2_357187_359543", "B1"]
-    green = (Program("0", "static", 0, (Phase("Gr", 30, 30, 30), Phase("yr", 3, 3, 3))),)
-    signals = {i: SignalNetwork(i, ((), ()), ("a_0",), green, "0", None, None, None) for i in ids}
-    street = StreetNetwork(NET, signals, {})
     names = init.tl_names(ids)
     assert list(names) == ["A0", "TL001", "TL001-2", "TL002", "B1"]
-    (tmp_path / "city.toml").write_text(
-        init.city_toml(NET, None, street, names, choices_of(ids), {}, "sumo-rl", tmp_path)
-    )
+    written_city(tmp_path, names)
     assert f"[tl.TL001]  # {ids[1]}\n" in (tmp_path / "city.toml").read_text()
     assert [tl.signals[0] for tl in config.load(tmp_path / "city.toml").tls.values()] == ids
 
 
 @given(st.lists(st.text(min_size=1, max_size=12), unique=True, min_size=1, max_size=8))
 def test_any_ids_give_different_valid_names(tmp_path_factory, ids):
-    green = (Program("0", "static", 0, (Phase("Gr", 30, 30, 30), Phase("yr", 3, 3, 3))),)
-    signals = {i: SignalNetwork(i, ((), ()), ("a_0",), green, "0", None, None, None) for i in ids}
-    street = StreetNetwork(NET, signals, {})
     names = init.tl_names(ids)
     assert list(names.values()) == ids
     assert all(canonical(name) == name for name in names) and not {"all", "city"} & set(names)
     assert len({name.lower() for name in names}) == len(ids)
     folder = tmp_path_factory.mktemp("city")
-    (folder / "city.toml").write_text(
-        init.city_toml(NET, None, street, names, choices_of(ids), {}, "sumo-rl", folder), encoding="utf-8"
-    )
+    written_city(folder, names)
     assert {name: tl.signals[0] for name, tl in config.load(folder / "city.toml").tls.items()} == names
 
 
@@ -199,22 +194,17 @@ def test_wrong_input_gets_one_line_and_no_file(tmp_path, monkeypatch, capsys, fl
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("dialect", ["street", "sumo-rl"])
-def test_at_signals_with_crossings_no_red_lasts_for_ever(dialect, crossroads_net, tmp_path):
+@pytest.mark.parametrize(
+    ("has_crossings", "dialect", "max_red_s", "line"),
+    [
+        (True, "street", config.CROSSINGS_MAX_RED_S, "^max_red_s = 120 .*no policy observes pedestrians"),
+        (True, "sumo-rl", None, "^# max_red_s = 120 .*no policy observes pedestrians"),
+        (False, "street", config.STREET_MAX_RED_S, "^max_red_s = 300 .*also if its detector fails"),
+        (False, "sumo-rl", None, ""),
+    ],
+)
+def test_max_red_of_a_new_city(has_crossings, dialect, max_red_s, line, crossroads_net, tmp_path):
     out = tmp_path / "city.toml"
-    assert run("--net", crossroads_net, "--dialect", dialect, "--out", out) == 0
-    assert config.load(out).safety.max_red_s == (config.CROSSINGS_MAX_RED_S if dialect == "street" else None)
-    assert re.search(r"^(# )?max_red_s = 120 .*no policy observes pedestrians", out.read_text(), re.M)
-
-
-def test_street_dialect_without_crossings_gets_a_max_red_of_300_s(tmp_path):
-    out = tmp_path / "city.toml"
-    assert run("--net", NET, "--dialect", "street", "--out", out) == 0
-    assert config.load(out).safety.max_red_s == config.STREET_MAX_RED_S
-    assert re.search(r"^max_red_s = 300 .*also if its detector fails", out.read_text(), re.M)
-
-
-def test_another_dialect_without_crossings_gets_no_max_red(tmp_path):
-    out = tmp_path / "city.toml"
-    assert run("--net", NET, "--dialect", "sumo-rl", "--out", out) == 0
-    assert "max_red_s" not in out.read_text()
+    assert run("--net", crossroads_net if has_crossings else NET, "--dialect", dialect, "--out", out) == 0
+    assert config.load(out).safety.max_red_s == max_red_s
+    assert re.search(line, out.read_text(), re.M) and ("max_red_s" in out.read_text()) == bool(line)

@@ -11,14 +11,14 @@ import weakref
 import grpc
 import pytest
 
-from city.interrupts import SIGNALS, Interrupts
+from city.interrupts import SIGNALS, InterruptContext
 from tests.serving.fake_server import Fake
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_both_signals_interrupt_and_handlers_are_restored(number):
     before = [signal.getsignal(each) for each in SIGNALS]
-    interrupts = Interrupts()
+    interrupts = InterruptContext()
     with pytest.raises(KeyboardInterrupt), interrupts:
         os.kill(os.getpid(), number)
     assert interrupts.received
@@ -35,7 +35,7 @@ def test_interrupt_waits_for_the_end_of_a_grpc_call(tmp_path):
     answers = []
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     try:
-        with pytest.raises(KeyboardInterrupt), Interrupts():
+        with pytest.raises(KeyboardInterrupt), InterruptContext():
             timer.start()
             answers.append(call(b""))
             time.sleep(5)
@@ -58,7 +58,7 @@ def interrupt(reference=None):
 def test_interrupt_while_an_object_is_deleted_is_not_lost(is_callback):
     """The garbage collector deletes at any moment, and Python ignores exceptions then."""
     hook = sys.unraisablehook
-    with pytest.raises(KeyboardInterrupt), Interrupts():
+    with pytest.raises(KeyboardInterrupt), InterruptContext():
         kept = set() if is_callback else Interrupted()
         reference = weakref.ref(kept, interrupt) if is_callback else None  # noqa: F841 - a reference that is deleted calls nothing
         del kept
@@ -67,13 +67,13 @@ def test_interrupt_while_an_object_is_deleted_is_not_lost(is_callback):
 
 
 def test_interrupt_that_is_sent_again_after_an_inner_block_reaches_the_outer_one():
-    with pytest.raises(KeyboardInterrupt), Interrupts():
-        with Interrupts():
+    with pytest.raises(KeyboardInterrupt), InterruptContext():
+        with InterruptContext():
             del [Interrupted()][0]
         time.sleep(5)
 
 
 def test_interrupt_that_a_library_hides_is_still_known():
-    with Interrupts() as interrupts, contextlib.suppress(KeyboardInterrupt):
+    with InterruptContext() as interrupts, contextlib.suppress(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGTERM)
     assert interrupts.received

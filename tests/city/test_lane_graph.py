@@ -24,71 +24,64 @@ def upstream(made, lane, reach_m=REACH_M):
     return {found.lane: (found.distance_m, pytest.approx(found.share)) for found in made.upstream(lane, reach_m)}
 
 
-def test_lanes_before_junctions_without_signals_are_upstream():
-    made = graph({"a": 80, "b": 50, "c": 100, "out": 10}, "a>b", "b>c", "c|out")
-    assert upstream(made, "c") == {"c": (0, 1), "b": (100, 1), "a": (150, 1)}
+ABC = {"a": 80, "b": 50, "c": 100}
+DETOUR = {"a": 80, "short": 20, "long": 70, "c": 100}
+MANY = [f"x{k}" for k in range(9)]
+SHORT = [f"s{k}" for k in range(20)]
+SHORT_CHAIN = ["a>s0", *map(">".join, itertools.pairwise([*SHORT, "c"]))]
 
 
-def test_the_lane_itself_comes_first():
-    made = graph({"a": 80, "b": 50, "c": 100}, "a>c", "b>c")
+@pytest.mark.parametrize(
+    ("length_m", "connections", "expected"),
+    [
+        pytest.param({**ABC, "out": 10}, ["a>b", "b>c", "c|out"], {"b": (100, 1), "a": (150, 1)}, id="no signal"),
+        pytest.param(ABC, ["a|b", "b>c"], {"b": (100, 1)}, id="lanes behind a signal"),
+        pytest.param(
+            {**ABC, "d": 10, "e": 10},
+            ["a>b", "a>d", "b>c", "b>e"],
+            {"b": (100, 1 / 2), "a": (150, 1 / 4)},
+            id="vehicles of a fork are shared",
+        ),
+        pytest.param({"a": 80, "c": 100, "d": 10}, ["a>c", "a|d"], {"a": (100, 1 / 2)}, id="share over a signal"),
+        pytest.param(
+            DETOUR,
+            ["a>short", "a>long", "short>c", "long>c"],
+            {"short": (100, 1), "long": (100, 1), "a": (120, 1)},
+            id="paths that meet add their shares and keep the shorter way",
+        ),
+        pytest.param(
+            DETOUR,
+            ["a>long", "a>short", "long>c", "short>c"],
+            {"short": (100, 1), "long": (100, 1), "a": (120, 1)},
+            id="also in the other order",
+        ),
+        pytest.param(
+            {"a": 80, "c": 100, **dict.fromkeys(MANY, 10)},
+            ["a>c", *(f"a>{lane}" for lane in MANY)],
+            {},
+            id="a share of 1/10 is not more than MIN_SHARE",
+        ),
+        pytest.param(ABC, ["a>b", "b>a", "b>c"], {"b": (100, 1 / 2), "a": (150, 1 / 2)}, id="a circle is passed once"),
+        pytest.param({"a": 80, "c": 100}, ["c>a", "a>c"], {"a": (100, 1)}, id="the stop line itself"),
+        pytest.param(
+            {"a": 80, "c": 100, **dict.fromkeys(SHORT, 0.9)},
+            SHORT_CHAIN,
+            {"a": (pytest.approx(100 + 20 * 0.9), 1)}
+            | {lane: (pytest.approx(100 + 0.9 * (19 - k)), 1) for k, lane in enumerate(SHORT)},
+            id="short lanes are passed",
+        ),
+        pytest.param({"a": 80, "c": 100}, ["a>c", "a>c"], {"a": (100, 1)}, id="listed twice"),
+    ],
+)
+def test_lanes_upstream_of_a_stop_line(length_m, connections, expected):
+    made = graph(length_m, *connections)
+    assert upstream(made, "c") == {"c": (0, 1), **expected}
     assert made.upstream("c", REACH_M)[0] == UpstreamLane("c", 0, 1)
 
 
-def test_lanes_behind_a_signal_are_not_upstream():
-    made = graph({"a": 80, "b": 50, "c": 100}, "a|b", "b>c")
-    assert upstream(made, "c") == {"c": (0, 1), "b": (100, 1)}
-
-
 def test_search_ends_at_the_reach():
-    made = graph({"a": 80, "b": 50, "c": 100}, "a>b", "b>c")
+    made = graph(ABC, "a>b", "b>c")
     assert list(upstream(made, "c", 150)) == ["c", "b"] and list(upstream(made, "c", 150.1)) == ["c", "b", "a"]
-
-
-def test_vehicles_of_a_fork_are_shared_among_the_lanes_that_follow():
-    made = graph({"a": 80, "b": 50, "c": 100, "d": 10, "e": 10}, "a>b", "a>d", "b>c", "b>e")
-    assert upstream(made, "c") == {"c": (0, 1), "b": (100, 1 / 2), "a": (150, 1 / 4)}
-
-
-def test_lanes_that_a_signal_releases_count_in_a_share():
-    made = graph({"a": 80, "c": 100, "d": 10}, "a>c", "a|d")
-    assert upstream(made, "c")["a"] == (100, 1 / 2)
-
-
-def test_two_paths_that_meet_again_add_their_shares_and_keep_the_shorter_way():
-    made = graph({"a": 80, "short": 20, "long": 70, "c": 100}, "a>short", "a>long", "short>c", "long>c")
-    assert upstream(made, "c")["a"] == (120, 1)
-    turned = graph({"a": 80, "short": 20, "long": 70, "c": 100}, "a>long", "a>short", "long>c", "short>c")
-    assert upstream(turned, "c") == upstream(made, "c")
-
-
-def test_rare_turns_are_left_out():
-    many = [f"x{k}" for k in range(9)]
-    made = graph({"a": 80, "c": 100, **dict.fromkeys(many, 10)}, "a>c", *(f"a>{lane}" for lane in many))
-    assert list(upstream(made, "c")) == ["c"], f"a share of 1/10 is not more than {MIN_SHARE}"
-
-
-def test_a_loop_is_passed_once():
-    made = graph({"a": 80, "b": 50, "c": 100}, "a>b", "b>a", "b>c")
-    assert upstream(made, "c") == {"c": (0, 1), "b": (100, 1 / 2), "a": (150, 1 / 2)}
-
-
-def test_the_stop_line_is_not_upstream_of_itself():
-    made = graph({"a": 80, "c": 100}, "c>a", "a>c")
-    assert upstream(made, "c") == {"c": (0, 1), "a": (100, 1)}
-
-
-def test_short_lanes_are_passed():
-    short = [f"s{k}" for k in range(20)]
-    chain = [*short, "c"]
-    made = graph(
-        {"a": 80, "c": 100, **dict.fromkeys(short, 0.9)}, f"a>{short[0]}", *map(">".join, itertools.pairwise(chain))
-    )
-    assert upstream(made, "c")["a"] == (pytest.approx(100 + 20 * 0.9), 1)
-
-
-def test_a_connection_that_is_listed_twice_counts_once():
-    made = graph({"a": 80, "c": 100}, "a>c", "a>c")
-    assert upstream(made, "c")["a"] == (100, 1)
 
 
 def shares_by_sumolib(net, lane):

@@ -10,7 +10,6 @@ import sumolib
 from city import config, network, sumo_files
 from city.errors import InputError
 from city.movements import APPROACH_M, heading_deg
-from signals.safety.conflicts import ConflictRules
 from tests.city.scenarios import SCENARIOS, street
 from tests.conftest import GRID
 from tests.end_to_end.handmade_streets import netconvert_plain
@@ -28,22 +27,6 @@ def test_lanes_and_links_equal_sumolibs(name, request):
         assert sorted((i, a, b) for i, pairs in enumerate(signal.links) for a, b in pairs) == expected
         for lane in signal.lanes:
             assert ours.lane_length_m[lane] == theirs.getLane(lane).getLength()
-
-
-@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
-def test_every_phase_of_every_program_is_free_of_conflicts(name, request):
-    for signal in street(name, request).signals.values():
-        rules = ConflictRules(signal)
-        for program in signal.programs:
-            for phase in program.phases:
-                assert rules.conflicts(phase.state) == [], (signal.id, program.id, phase.state)
-
-
-@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
-def test_all_green_is_a_conflict_if_there_are_foes(name, request):
-    for signal in street(name, request).signals.values():
-        if signal.foes.any():
-            assert ConflictRules(signal).conflicts("G" * len(signal.links))
 
 
 @pytest.mark.parametrize("name", ["grid", *SCENARIOS])
@@ -121,10 +104,13 @@ def test_right_of_way_holds_only_for_links_green_in_one_phase(name, request):
     assert pairs
 
 
-def test_offset_begin_is_the_begin_time(tmp_path):
+@pytest.mark.parametrize(("offset", "offset_s"), [("begin", 30), ("12.00", 12)])
+def test_program_with_only_an_offset_keeps_its_phases(tmp_path, offset, offset_s):
     additional = tmp_path / "offsets.add.xml"
-    additional.write_text('<additional><tlLogic id="B1" programID="0" offset="begin"/></additional>')
-    assert network.read(GRID / "grid.net.xml", [additional], begin_s=30.0).signals["B1"].plan.offset_s == 30
+    additional.write_text(f'<additional><tlLogic id="B1" programID="0" offset="{offset}"/></additional>')
+    plain = network.read(GRID / "grid.net.xml").signals["B1"].plan
+    shifted = network.read(GRID / "grid.net.xml", [additional], begin_s=30.0).signals["B1"].plan
+    assert shifted.phases == plain.phases and shifted.offset_s == offset_s
 
 
 def test_program_of_an_additional_file_is_active():
@@ -153,15 +139,9 @@ def test_schedule_says_which_program_runs(tmp_path, begin_s, active, later):
     assert {now: signal.scheduled_program(now) for now in later} == later
 
 
-def test_switch_at_the_second_of_the_take_over_counts():
+def test_switch_counts_at_its_second_and_after_each_period():
     switches = (network.ProgramSwitch(30, "night"),)
-    assert (
-        network.newest_program(switches, 40, from_s=30) == "night"
-        and network.newest_program(switches, 40, from_s=31) is None
-    )
-
-
-def test_schedule_repeats_after_its_period():
+    assert [network.newest_program(switches, 40, from_s) for from_s in (30, 31)] == ["night", None]
     switch = network.ProgramSwitch(30, "night", 100)
     assert [switch.newest_s(now) for now in (0, 30, 129, 130, 299)] == [-math.inf, 30, 30, 130, 230]
 
@@ -175,22 +155,16 @@ def test_schedule_repeats_after_its_period():
             "waut.add.xml: <WAUT id=.* is malformed .attribute 'time' is missing",
         ),
         (SCHEDULE.format('<wautSwitch time="noon" to="0"/>'), "waut.add.xml: <WAUT id=.* is malformed"),
+        (
+            SCHEDULE.replace('startProg="0"', 'startProg="rush"').format(""),
+            r"signal B1 has no program 'rush', which its schedule \(WAUT\) names; add the additional",
+        ),
     ],
 )
 def test_malformed_schedule_is_refused(tmp_path, content, message):
     additional = tmp_path / "waut.add.xml"
     additional.write_text(f"<additional>{content}</additional>")
     with pytest.raises(InputError, match=message):
-        network.read(GRID / "grid.net.xml", [additional])
-
-
-def test_plan_that_no_file_defines_is_refused(tmp_path):
-    additional = tmp_path / "waut.add.xml"
-    schedule = SCHEDULE.replace('startProg="0"', 'startProg="rush"').format("")
-    additional.write_text(f"<additional>{schedule}</additional>")
-    with pytest.raises(
-        InputError, match=r"signal B1 has no program 'rush', which its schedule \(WAUT\) names; add the additional"
-    ):
         _ = network.read(GRID / "grid.net.xml", [additional]).signals["B1"].plan
 
 
@@ -230,14 +204,6 @@ def test_malformed_network_is_refused_with_the_element(tmp_path, broken):
         network.read(path)
 
 
-def test_program_with_only_an_offset_keeps_its_phases(tmp_path):
-    additional = tmp_path / "offsets.add.xml"
-    additional.write_text('<additional><tlLogic id="B1" programID="0" offset="12.00"/></additional>')
-    plain = network.read(GRID / "grid.net.xml").signals["B1"].plan
-    shifted = network.read(GRID / "grid.net.xml", [additional]).signals["B1"].plan
-    assert shifted.phases == plain.phases and shifted.offset_s == 12
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -274,29 +240,27 @@ def test_times_that_sumo_refuses_are_refused(text):
     ],
 )
 def test_time_of_a_sumocfg_that_sumo_refuses_is_refused(tmp_path, time, message):
-    (tmp_path / "a.sumocfg").write_text(
-        f'<configuration><net-file value="{GRID / "grid.net.xml"}"/><{time}/></configuration>'
-    )
     with pytest.raises(InputError, match=message):
-        network.of_sumocfg(tmp_path / "a.sumocfg")
+        network.of_sumocfg(sumocfg(tmp_path, f"<{time}/>"))
+
+
+def sumocfg(folder, options):
+    path = folder / "a.sumocfg"
+    path.write_text(f'<configuration><net-file value="{GRID / "grid.net.xml"}"/>{options}</configuration>')
+    return path
 
 
 def test_sumocfg_with_times_of_day_begins_and_ends_there(tmp_path):
-    times = '<begin value="7:30:00"/><end value="08:15:00"/>'
-    (tmp_path / "a.sumocfg").write_text(
-        f'<configuration><net-file value="{GRID / "grid.net.xml"}"/>{times}</configuration>'
-    )
-    street = network.of_sumocfg(tmp_path / "a.sumocfg")
+    street = network.of_sumocfg(sumocfg(tmp_path, '<begin value="7:30:00"/><end value="08:15:00"/>'))
     assert (street.begin_s, street.end_s) == (27000, 29700)
 
 
 def test_missing_files_are_refused_by_name(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         network.read(tmp_path / "none.net.xml")
-    sumocfg = tmp_path / "a.sumocfg"
-    sumocfg.write_text("<configuration><input/></configuration>")
+    (tmp_path / "a.sumocfg").write_text("<configuration><input/></configuration>")
     with pytest.raises(InputError, match="net-file is missing"):
-        network.of_sumocfg(sumocfg)
+        network.of_sumocfg(tmp_path / "a.sumocfg")
 
 
 @pytest.mark.parametrize("key", ["sumocfg", "net"])
@@ -332,30 +296,12 @@ def test_sumocfg_options_have_several_names(tmp_path, monkeypatch):
 def test_lanes_behind_a_short_lane_reach_back_50_m_and_to_the_next_signal(tmp_path):
     """A - B - C - D: roads of 200, 30 and 5 m to the signal D; E - D has 20 m behind the signal E."""
     nodes = {
-        "A": (-235, 0),
-        "B": (-35, 0),
-        "C": (-5, 0),
-        "D": (0, 0),
-        "E": (20, 0),
-        "F": (220, 0),
-        "G": (0, 200),
-        "H": (20, 200),
-    }
+        "A": (-235, 0), "B": (-35, 0), "C": (-5, 0), "D": (0, 0),
+        "E": (20, 0), "F": (220, 0), "G": (0, 200), "H": (20, 200),
+    }  # fmt: skip
     kinds = {name: "traffic_light" if name in "DE" else "priority" for name in nodes}
     text = "".join(f'<node id="{name}" x="{x}" y="{y}" type="{kinds[name]}"/>' for name, (x, y) in nodes.items())
-    lengths = {
-        "AB": 200,
-        "BC": 30,
-        "CD": 5,
-        "DE": 20,
-        "ED": 20,
-        "EF": 200,
-        "FE": 200,
-        "DG": 200,
-        "GD": 200,
-        "HE": 200,
-        "EH": 200,
-    }
+    lengths = dict.fromkeys(("AB", "EF", "FE", "DG", "GD", "HE", "EH"), 200) | {"BC": 30, "CD": 5, "DE": 20, "ED": 20}
     edges = "".join(f'<edge id="{e}" from="{e[0]}" to="{e[1]}" length="{length}"/>' for e, length in lengths.items())
     street = network.read(netconvert_plain(tmp_path, text, edges))
     assert street.lanes_behind == {"CD_0": {"BC_0": 5, "AB_0": 35}, "ED_0": {}, "DE_0": {}}

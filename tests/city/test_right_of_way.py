@@ -134,13 +134,16 @@ def test_grouped_links_that_yield_to_parts_of_each_other_show_only_g_together(tm
     assert all(rules.violation(phase.state) is None for phase in signal.plan.phases)
 
 
-def test_real_networks_have_the_same_foes_without_internal_links(request, tmp_path):
-    for name in ("grid", *SCENARIOS):
-        original = street(name, request).net_file
-        without = netconvert(original, tmp_path / "x.net.xml", "--no-internal-links")
-        signals, others = network.read(original).signals, network.read(without).signals
-        for signal in signals.values():
-            assert (signal.foes == others[signal.id].foes).all() and (signal.yields == others[signal.id].yields).all()
+@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
+def test_real_networks_have_the_same_foes_and_about_the_same_paths_without_internal_links(name, request, tmp_path):
+    original = street(name, request).net_file
+    without = netconvert(original, tmp_path / "x.net.xml", "--no-internal-links")
+    signals, others = network.read(original).signals, network.read(without).signals
+    for signal in signals.values():
+        other = others[signal.id]
+        assert (signal.foes == other.foes).all() and (signal.yields == other.yields).all()
+        for path_m, straight_m in zip(signal.path_m, other.path_m, strict=True):
+            assert straight_m <= path_m + 0.5 and straight_m >= 0.6 * path_m, (signal.id, path_m, straight_m)
 
 
 def test_every_phase_is_free_of_conflicts_and_all_green_is_not(variant):
@@ -150,16 +153,6 @@ def test_every_phase_is_free_of_conflicts_and_all_green_is_not(variant):
             for phase in program.phases:
                 assert rules.conflicts(phase.state) == [], (signal.id, program.id, phase.state)
         assert bool(rules.conflicts("G" * len(signal.links))) == signal.foes.any()
-
-
-def test_real_networks_have_about_the_same_paths_without_internal_links(request, tmp_path):
-    for name in ("grid", *SCENARIOS):
-        original = street(name, request).net_file
-        without = netconvert(original, tmp_path / "x.net.xml", "--no-internal-links")
-        signals, others = network.read(original).signals, network.read(without).signals
-        for signal in signals.values():
-            for path_m, straight_m in zip(signal.path_m, others[signal.id].path_m, strict=True):
-                assert straight_m <= path_m + 0.5 and straight_m >= 0.6 * path_m, (signal.id, path_m, straight_m)
 
 
 @pytest.mark.parametrize("options", [(), ("--no-internal-links",)], ids=["internal links", "no internal links"])

@@ -88,11 +88,16 @@ def with_city(arguments):
 
 def test_programs_accept_their_arguments(services):
     parsed = controller_config.parse(with_city(services["controller"]["command"]))
-    guard_args, _ = guard.parse(with_city(services["guard"]["command"]))
-    assert parsed.attach == ("127.0.0.1", guard_args.port) and not parsed.guard and parsed.version == "stable"
-    assert parsed.server == f"tf-serving:{GRPC_PORT}" and services["controller"]["network_mode"] == "service:guard"
+    guard_args = guard.parse(with_city(services["guard"]["command"]))
+    assert (
+        parsed.sumo.attach == ("127.0.0.1", guard_args.port) and not parsed.guard and parsed.models.version == "stable"
+    )
+    assert (
+        parsed.models.server == f"tf-serving:{GRPC_PORT}" and services["controller"]["network_mode"] == "service:guard"
+    )
     sumo = dict(argument.removeprefix("--").partition("=")[::2] for argument in services["sumo"]["command"])
-    assert guard_args.sumo == f"sumo:{sumo['remote-port']}" and guard_args.only_client and sumo["num-clients"] == "1"
+    assert guard_args.sumo.attach == ("sumo", int(sumo["remote-port"])) and guard_args.is_only_client
+    assert sumo["num-clients"] == "1"
     assert sumo["configuration-file"] == "/city/${SUMOCFG:-grid.sumocfg}"
     script = services["export"]["command"][0].strip()
     first = r"greenserve export (.*) && greenserve fleet (.*) && "

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from controller.events import DecisionEvent, Sent, Shown, StepTimes, TlDecision
+from controller.events import DecisionEvent, Sent, Shown, StepTimes, TlDecision, TlStates
 from signals.fallback.control_mode import ControlMode
 from signals.observation import PhaseState, Readings
 from signals.policy import Answer
@@ -19,11 +19,21 @@ def decision(tl, failure="", mode_before=ControlMode.POLICY, mode=ControlMode.PO
 def event(at_s, decisions=(), overrides=(), states=(), alarms=(), rejected=None, readings=None, times=None):
     """`states`: those that SUMO showed, as (begin_s, end_s, states)."""
     readings = readings or Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0))
-    sent = (Sent(at_s, (), (), tuple(overrides)),) if overrides else ()
+    sent = (Sent(at_s, tuple(TlStates(each.tl, (), ()) for each in decisions), (), tuple(overrides)),)
     times = times or (TIMES if decisions else None)
     shown = tuple(Shown(*each) for each in states)
     return DecisionEvent(
-        0, at_s, 0.0, readings, tuple(decisions), sent, shown, tuple(alarms), rejected or {}, (), times
+        0,
+        at_s,
+        0.0,
+        readings,
+        tuple(decisions),
+        sent if overrides else (),
+        shown,
+        tuple(alarms),
+        rejected or {},
+        (),
+        times,
     )
 
 

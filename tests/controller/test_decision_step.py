@@ -22,7 +22,7 @@ from signals.intersection import Intersection
 from signals.observation import Readings
 from signals.policy import Answer
 from signals.safety.conflicts import OverrideReason
-from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import Override, SignalSafety
 from tests.controller.decision_events import Alarms, Events
@@ -108,7 +108,7 @@ def test_readings_are_of_the_moment_and_the_tls_that_decide(crossing, further_s)
     connection.advance, connection.read = advance_further, noted_read
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     other = one_signal(crossing)
-    other.tl, other.next_decision_s = "SA102", 2.0
+    other.tl, other.state.next_decision_s = "SA102", 2.0
     loop = DecisionLoop(connection, [one_signal(crossing), other], SimpleNamespace(ask=ask), street, (), 0.0, 1.0)
     while loop.now < 100:
         loop.step(loop.now + 2)
@@ -121,7 +121,7 @@ def test_monitor_checks_what_sumo_shows(crossing):
     connection = SteppedConnection(1.0)
     alarms = Alarms()
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    monitor = SignalMonitor(crossing, Limits(3, 4, 0))
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 4, 0))
     constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations})
     loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, [alarms], 0.0, 1.0, [monitor])
     for state, rules in (("GgGr", set()), ("GgGG", {"conflict"}), ("rrrr", {"yellow"})):
@@ -181,7 +181,7 @@ def test_state_of_another_client_is_left_although_its_tl_is_not_due(crossing):
 def test_monitor_does_not_check_a_signal_on_its_own_program(crossing):
     connection = SteppedConnection(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    monitor = SignalMonitor(crossing, Limits(3, 4, 0))
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 4, 0))
     silent = SimpleNamespace(ask=lambda observations, observed_s: {})
     loop = DecisionLoop(connection, [one_signal(crossing)], silent, street, (), 0.0, 1.0, [monitor])
     while not all(x.is_released for x in loop.intersections.values()):
@@ -212,7 +212,7 @@ def test_rejected_handover_is_sent_again_and_the_signal_monitored(crossing):
     connection.read, connection.set = rejecting, set
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations})
-    monitor = SignalMonitor(crossing, Limits(3, 4, 0))
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 4, 0))
     loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, (), 0.0, 1.0, [monitor])
     loop.step(400)
     loop.release(100)
@@ -227,7 +227,7 @@ def test_monitor_checks_the_take_over_from_the_plan(crossing):
     answers = {}
     policies = SimpleNamespace(ask=lambda observations, observed_s: answers)
     alarms = Alarms()
-    monitor = SignalMonitor(crossing, Limits(3, 4, 0))
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 4, 0))
     loop = DecisionLoop(connection, [one_signal(crossing)], policies, street, [alarms], 0.0, 1.0, [monitor])
     while not loop.intersections["SA101"].is_released:
         loop.step(400)
@@ -312,7 +312,7 @@ CONSTANT = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.a
 def loop_of(crossing, subscribers, policies=CONSTANT, connection=None):
     connection = connection or SteppedConnection(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    monitor = SignalMonitor(crossing, Limits(3, 4, 0))
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 4, 0))
     return DecisionLoop(connection, [one_signal(crossing)], policies, street, subscribers, 0.0, 1.0, [monitor])
 
 

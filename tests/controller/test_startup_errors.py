@@ -13,7 +13,7 @@ import pytest
 
 from city import config, network
 from city.errors import InputError
-from city.network import Phase
+from city.network import ProgramPhase
 from controller import daemon
 from controller.__main__ import main
 from controller.guard import files
@@ -111,7 +111,7 @@ class TestContract:
         changeable.signals[0].phases[1].state = off = "o" * (len(signal.links) - 1) + "y"
         states = [phase.state for phase in changeable.signals[0].phases]
         phases = tuple(
-            Phase(state, p.duration_s, p.min_s, p.max_s) for state, p in zip(states, trained.phases, strict=True)
+            ProgramPhase(state, p.duration_s, p.min_s, p.max_s) for state, p in zip(states, trained.phases, strict=True)
         )
         program = replace(trained, phases=phases)
         street = replace(grid_street, signals={**grid_street.signals, "A0": replace(signal, programs=(program,))})

@@ -26,7 +26,8 @@ from pathlib import Path
 
 from city import network
 from controller.sumo.programs import sumo_program
-from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.monitor import SignalMonitor
+from signals.safety.safety_times import SafetyTimes
 from tests.conftest import GRID, ROOT
 from tests.end_to_end.faults import Fault, ProxyProcess
 from tests.end_to_end.generated_streets import write_demand
@@ -178,7 +179,7 @@ class Run:
     def __init__(self, city: City, events: Sequence[Event]) -> None:
         self.city, self.events, self.report = city, events, Report()
         self.now = 0.0
-        limits = Limits(3.0, 4.0, 0.0)
+        limits = SafetyTimes(3.0, 4.0, 0.0)
         self._monitors = {s: SignalMonitor(signal, limits) for s, signal in city.street.signals.items()}
         self._shown = dict.fromkeys(city.street.signals, ("", 0.0))
 

@@ -32,9 +32,8 @@ class InProcess:
         self.contracts = contracts
         self.actors = {}
         for tl in contracts:
-            candidate = locate.choose_candidate(
-                tl, locate.find_candidates(city.training.model_path), city.training.model_path, None
-            )
+            candidates = locate.find_candidates(city.training.model_path)
+            candidate = locate.Search(city.training.model_path, candidates).choose(tl, None)
             hints = architectures.ArchitectureHints()
             wanted = ActorRequest(tl, None, (), None, hints, self._is_categorical(tl), inputs=None, outputs=None)
             self.actors[tl] = rebuild(candidate, wanted).actor

@@ -132,7 +132,7 @@ class Run:
         return took_s
 
     def description(self):
-        return {x.tl: (x.mode_state, x.next_decision_s) for x in self.loop.intersections.values()}
+        return {x.tl: (x.state.mode_state, x.next_decision_s) for x in self.loop.intersections.values()}
 
     def close(self):
         gc.unfreeze()
@@ -207,7 +207,7 @@ def test_every_tl_is_back_on_its_policy_within_10_s_after_a_fault(run, fault):
     assert run.is_on_policies()
     run.proxy.fault = fault
     run.advance(FAULT_S)
-    assert all(x.mode_state.is_fallback for x in run.frequent_deciders()), {
+    assert all(x.state.mode_state.is_fallback for x in run.frequent_deciders()), {
         x.tl: x.mode for x in run.frequent_deciders()
     }
     run.proxy.fault = Fault.NONE
@@ -228,7 +228,7 @@ def test_a_server_restarted_at_another_address_is_found_again(transport, grid_ci
         assert run.is_on_policies()
         server.stop()
         run.advance(FAULT_S)
-        assert all(x.mode_state.is_fallback for x in run.frequent_deciders())
+        assert all(x.state.mode_state.is_fallback for x in run.frequent_deciders())
         server.socket_path = tmp_path / "again"
         server.start()
         run.proxy.redirect(run.target(server))
@@ -256,7 +256,7 @@ def test_a_version_with_another_contract_is_not_followed(run):
     with published(run.server, "SA103", 2, of="SA101"):
         run.advance(80, meanwhile=lambda: wait_for(run.server, "SA103", 2))
         assert set(run.loop.counters.missing_answers) == {"SA103"}
-        assert run.loop.intersections["SA103"].mode_state.is_fallback
+        assert run.loop.intersections["SA103"].state.mode_state.is_fallback
         assert {x.mode for x in run.loop.intersections.values() if x.tl != "SA103"} == {ControlMode.POLICY}
     assert run.recovery_s() <= MAX_RECOVERY_S and run.is_on_policies()
     assert run.alarms == []

@@ -139,13 +139,10 @@ def test_a_marker_is_clicked_and_keys_do_the_rest(browser, url):
         page.wait_for_selector("#status.live")
 
 
-def test_without_the_token_the_page_only_shows(browser, url):
+def test_without_the_token_the_page_only_shows_and_the_address_bar_never_shows_it(browser, url):
     with opened(browser, url.partition("#")[0]) as page:
         assert page.locator("#pause").is_disabled() and page.locator("#no-token").is_visible()
         assert page.locator("#zoom-in").is_enabled()
-
-
-def test_the_address_bar_does_not_show_the_token(browser, url):
     with opened(browser, url) as page:
         assert "token" not in page.url
         page.reload()
@@ -188,18 +185,38 @@ def test_a_watched_run_whose_sumo_ends_is_shown_as_ended(browser):
         eventually(lambda: "The run has ended" in page.inner_text("#lost"))
 
 
-def test_a_laptop_that_sleeps_connects_again(browser, url):
-    """The other end is gone without a word, and an hour has passed on the page's clock."""
+@pytest.fixture
+def relayed(browser):
+    """(a page, its connections so far, console errors); `relay(connections, message)`: what the page gets, or None."""
     context = browser.new_context()
-    page, silent, connections = context.new_page(), threading.Event(), []
 
-    def route(socket):
-        server = socket.connect_to_server()
-        connections.append(socket)
-        is_first = len(connections) == 1
-        server.on_message(lambda message: None if is_first and silent.is_set() else socket.send(message))
+    def open_page(relay):
+        page, connections, errors = context.new_page(), [], []
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(f"not caught: {error}"))
 
-    page.route_web_socket(re.compile("/live$"), route)
+        def route(socket):
+            server = socket.connect_to_server()
+            connections.append(socket)
+            number = len(connections)
+
+            def pass_on(message):
+                if (relayed := relay(number, message)) is not None:
+                    socket.send(relayed)
+
+            server.on_message(pass_on)
+
+        page.route_web_socket(re.compile("/live$"), route)
+        return page, connections, errors
+
+    yield open_page
+    context.close()
+
+
+def test_a_laptop_that_sleeps_connects_again(relayed, url):
+    """The other end is gone without a word, and an hour has passed on the page's clock."""
+    silent = threading.Event()
+    page, connections, _ = relayed(lambda number, message: None if number == 1 and silent.is_set() else message)
     page.clock.install()
     page.goto(url)
     page.wait_for_selector("#status.live")
@@ -210,33 +227,20 @@ def test_a_laptop_that_sleeps_connects_again(browser, url):
     second = page.evaluate("greenserve.shown.second")
     eventually(lambda: page.evaluate("greenserve.shown.second") > second)
     assert len(connections) == 2 and not page.locator("#lost").is_visible()
-    context.close()
 
 
-def test_a_frame_that_cannot_be_read_is_an_error_and_the_page_connects_again(browser, url):
-    context = browser.new_context()
-    page, errors, connections = context.new_page(), [], []
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: errors.append(f"not caught: {error}"))
+def test_a_frame_that_cannot_be_read_is_an_error_and_the_page_connects_again(relayed, url):
     garbage = [
         b"",
         b"\x01\x00\x09\x00" + bytes(12),
         b"\x01\x00\x01\x00" + bytes(12) + b"\x02\0\0\0\xff\0\0\0",
         b"\0" * 100,
     ]
-
-    def route(socket):
-        server = socket.connect_to_server()
-        connections.append(socket)
-        sent = garbage[len(connections) - 1] if len(connections) <= len(garbage) else None
-        server.on_message(lambda message: socket.send(message if sent is None else sent))
-
-    page.route_web_socket(re.compile("/live$"), route)
+    page, connections, errors = relayed(lambda number, message: dict(enumerate(garbage, 1)).get(number, message))
     page.goto(url)
     page.wait_for_selector("#status.live")
     assert len(connections) == len(garbage) + 1 and len(errors) == len(garbage)
     assert all("frame" in text and "not caught" not in text for text in errors)
-    context.close()
 
 
 def test_an_alarm_has_its_runbook_on_the_page(browser, url):

@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from export.__main__ import main
+from protos import policy_pb2 as pb
 from tests.export.writers import X
 
 
@@ -18,15 +20,19 @@ def run(folder, signature, **inputs):
 
 
 def export(checkpoints, *flags, tl="SA101"):
-    return main(
-        ["--model-path", str(checkpoints), "--tl", tl, "--models-dir", str(checkpoints.parent / "models"), *flags]
-    )
+    models = str(checkpoints.parent / "models")
+    return main(["--model-path", str(checkpoints), "--tl", tl, "--models-dir", models, *map(str, flags)])
 
 
-def exported(checkpoints, *flags, tl="SA101"):
-    """The exported model's actions for X."""
+def outputs_of(checkpoints, *flags, tl="SA101", x=X):
+    """The exported model's outputs for observations."""
     assert export(checkpoints, *flags, tl=tl) == 0
-    return run(version(checkpoints, tl), "serving_default", observation=X)["action"]
+    return run(version(checkpoints, tl), "serving_default", observation=x)
+
+
+def exported(checkpoints, *flags, tl="SA101", x=X):
+    """The exported model's actions."""
+    return outputs_of(checkpoints, *flags, tl=tl, x=x)["action"]
 
 
 def version(checkpoints, tl="SA101"):
@@ -37,12 +43,33 @@ def manifest(checkpoints, tl="SA101"):
     return json.loads((version(checkpoints, tl) / "assets.extra" / "export.json").read_text())
 
 
+def bytes_without_time(folder):
+    """A version's SavedModel without the time of its export."""
+    model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    for node in model.meta_graphs[0].graph_def.node:
+        if node.name == "contract":
+            policy = pb.PolicyContract.FromString(node.attr["value"].tensor.string_val[0])
+            policy.origin.ClearField("exported_at")
+            node.attr["value"].tensor.string_val[0] = policy.SerializeToString(deterministic=True)
+    return model.SerializeToString(deterministic=True)
+
+
 def refused(capsys, *parts):
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
+    """Whether stderr has one error line with these parts, and nothing of Python's."""
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and "Traceback" not in err, err
     for part in parts:
         assert part in lines[0], lines[0]
 
 
-def same(actual, expected):
-    assert actual.shape == expected.shape and np.abs(actual - expected).max() <= 1e-5
+def refuses(capsys, checkpoints, *parts, flags=(), tl="SA101"):
+    """Whether an export fails in one line with these parts, and publishes nothing."""
+    before = sorted((checkpoints.parent / "models").glob("*/*"))
+    assert export(checkpoints, *flags, tl=tl) == 2
+    refused(capsys, *parts)
+    assert sorted((checkpoints.parent / "models").glob("*/*")) == before
+
+
+def same(actual, expected, scale=1.0):
+    assert actual.shape == expected.shape and np.abs(actual - expected).max() <= 1e-5 * scale

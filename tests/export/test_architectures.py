@@ -5,17 +5,13 @@ import pytest
 import tensorflow as tf
 
 from city.errors import InputError
-from export.__main__ import main
 from export.actors import Actor, activations, architectures
 from export.actors.activations import ACTIVATIONS
 from export.actors.architectures import ArchitectureHints, Layers
 from export.actors.steps import Activation, Dense
 from tests.export.batch_norm_actors import Subclassed, bn_elu_res, bn_tanh_bottleneck, legacy_h5
-from tests.export.exporting import run
-from tests.export.writers import X, randomise
-
-KEYS = {"observation": X}
-
+from tests.export.exporting import exported, refuses
+from tests.export.writers import X, randomise, saved
 
 MODELS = {
     "bn-elu-res": lambda: bn_elu_res(9, (8, 12, 12, 12), 3),
@@ -23,63 +19,52 @@ MODELS = {
 }
 
 
-def exported(tmp_path, *flags):
-    assert (
-        main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m"), *flags]) == 0
-    )
-    return run(next((tmp_path / "m" / "SA101").iterdir()), "serving_default", **KEYS)["action"]
-
-
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("how", ["weights.h5", "h5", "checkpoint"])
-def test_batch_norm_actors_are_recognised_and_reproduced(name, how, tmp_path, capsys):
+def test_batch_norm_actors_are_recognised_and_reproduced(checkpoints, name, how, capsys):
     model = randomise(MODELS[name]())
-    (tmp_path / "c").mkdir()
     if how == "checkpoint":
-        tf.train.Checkpoint(actor=model, step=tf.Variable(3)).write(str(tmp_path / "c" / "SA101-3"))
+        tf.train.Checkpoint(actor=model, step=tf.Variable(3)).write(str(checkpoints / "SA101-3"))
     elif how == "h5":
-        legacy_h5(tmp_path / "c" / "x_trial_3_SA_101_actor.h5", model)
+        legacy_h5(checkpoints / "x_trial_3_SA_101_actor.h5", model)
     else:
-        model.save_weights(tmp_path / "c" / "x_trial_3_SA_101_actor.weights.h5")
-    assert np.abs(exported(tmp_path) - model(X, training=False).numpy()).max() < 1e-5
+        model.save_weights(checkpoints / "x_trial_3_SA_101_actor.weights.h5")
+    assert np.abs(exported(checkpoints) - model(X, training=False).numpy()).max() < 1e-5
     assert f"({name} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["SA101_trial_2.keras", "SA101_trial_2.h5"])
-def test_whole_keras_models_are_read_for_their_weights(name, tmp_path):
+def test_whole_keras_models_are_read_for_their_weights(checkpoints, name):
     layers = [tf.keras.layers.Dense(n, a) for n, a in ((8, "relu"), (7, "relu"), (2, "tanh"))]
     model = randomise(tf.keras.Sequential([tf.keras.Input((9,)), *layers]))
-    (tmp_path / "c").mkdir()
-    model.save(tmp_path / "c" / name)
-    assert np.abs(exported(tmp_path) - model(X).numpy()).max() < 1e-5
+    model.save(checkpoints / name)
+    assert np.abs(exported(checkpoints) - model(X).numpy()).max() < 1e-5
 
 
 @pytest.fixture
-def subclassed(tmp_path):
+def subclassed():
     model = Subclassed((8, 12, 12), 3)
     model(X)
-    (tmp_path / "c").mkdir()
     return randomise(model)
 
 
-def test_a_subclassed_checkpoint_is_read_in_attribute_order(subclassed, tmp_path):
-    tf.train.Checkpoint(actor=subclassed).write(str(tmp_path / "c" / "SA101-3"))
-    assert np.abs(exported(tmp_path) - subclassed(X, training=False).numpy()).max() < 1e-5
+def test_a_subclassed_checkpoint_is_read_in_attribute_order(checkpoints, subclassed):
+    tf.train.Checkpoint(actor=subclassed).write(str(checkpoints / "SA101-3"))
+    assert np.abs(exported(checkpoints) - subclassed(X, training=False).numpy()).max() < 1e-5
 
 
-def test_a_subclassed_weights_file_needs_its_layer_order(subclassed, tmp_path, capsys):
-    subclassed.save_weights(tmp_path / "c" / "SA101_trial_3.weights.h5")
-    assert main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m")]) == 2
-    assert "does not define the order of its layers body_0, " in capsys.readouterr().err
+def test_a_subclassed_weights_file_needs_its_layer_order(checkpoints, subclassed, tmp_path, capsys):
+    subclassed.save_weights(checkpoints / "SA101_trial_3.weights.h5")
+    refuses(capsys, checkpoints, "does not define the order of its layers body_0, ")
     order = ["layers", "first", *(f"body_{k}" for k in range(6)), "end"]
     (tmp_path / "city.toml").write_text(
         f'[tl.SA101]\nsignals = ["a"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\nlayers = {order}\n'
     )
-    action = exported(tmp_path, "--city", str(tmp_path / "city.toml"))
+    action = exported(checkpoints, "--city", str(tmp_path / "city.toml"))
     assert np.abs(action - subclassed(X, training=False).numpy()).max() < 1e-5
 
 
-def test_layers_that_fit_in_only_one_order_need_no_flag(tmp_path):
+def test_layers_that_fit_in_only_one_order_need_no_flag(checkpoints):
     class Small(tf.keras.Model):
         def __init__(self):
             super().__init__()
@@ -93,14 +78,13 @@ def test_layers_that_fit_in_only_one_order_need_no_flag(tmp_path):
     model = Small()
     model(X)
     randomise(model)
-    (tmp_path / "c").mkdir()
-    model.save_weights(tmp_path / "c" / "SA101_trial_3.weights.h5")
-    assert np.abs(exported(tmp_path) - model(X).numpy()).max() < 1e-5
+    model.save_weights(checkpoints / "SA101_trial_3.weights.h5")
+    assert np.abs(exported(checkpoints) - model(X).numpy()).max() < 1e-5
 
 
 def tf1_mlp_res(folder, sizes, outputs, name):
     """The TF1 actor of the sappo dialect's trainer, written by its own kind of session and Saver."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with tf.Graph().as_default(), tf.compat.v1.Session():
         tf.compat.v1.set_random_seed(1)
         made = iter(range(99))
 
@@ -123,44 +107,25 @@ def tf1_mlp_res(folder, sizes, outputs, name):
             x = dense(x, sizes[0], tf.nn.relu) + h0
             x = dense(x, sizes[-1], tf.nn.relu)
             mean = dense(x, outputs, tf.tanh, bias=False)
-        session.run(tf.compat.v1.global_variables_initializer())
-        folder.mkdir()
-        tf.compat.v1.train.Saver().save(session, str(folder / name), write_state=False)
-        return session.run(mean, {observation: X})
+        return saved(folder, mean, {observation: X}, name)
 
 
-def test_mlp_res_is_recognised_by_the_sizes_in_its_name(tmp_path, capsys):
-    expected = tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "SAPPO-_action_gro_netSz_(16, 8, 8)_x-trial_4_SA101")
-    assert np.abs(exported(tmp_path) - expected).max() < 1e-5
+def test_mlp_res_is_recognised_by_the_sizes_in_its_name(checkpoints, capsys):
+    expected = tf1_mlp_res(checkpoints, (16, 8, 8), 2, "SAPPO-_action_gro_netSz_(16, 8, 8)_x-trial_4_SA101")
+    assert np.abs(exported(checkpoints) - expected).max() < 1e-5
     assert "(mlp-res relu tanh, gro" in capsys.readouterr().out
 
 
-def test_an_mlp_res_without_sizes_needs_the_actor_flag(tmp_path, capsys):
-    expected = tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "x_SA101_trial_4")
-    (tmp_path / "c" / "x_SA101_trial_4.meta").unlink()
-    assert main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m")]) == 2
-    assert "pass --actor mlp or --actor mlp-res" in capsys.readouterr().err
-    assert np.abs(exported(tmp_path, "--actor", "mlp-res") - expected).max() < 1e-5
+def test_an_mlp_res_without_sizes_needs_the_actor_flag(checkpoints, tmp_path, capsys):
+    expected = tf1_mlp_res(checkpoints, (16, 8, 8), 2, "x_SA101_trial_4")
+    (checkpoints / "x_SA101_trial_4.meta").unlink()
+    refuses(capsys, checkpoints, "pass --actor mlp or --actor mlp-res")
+    assert np.abs(exported(checkpoints, "--actor", "mlp-res") - expected).max() < 1e-5
 
 
-def test_an_unknown_architecture_lists_the_known_ones(tmp_path, capsys):
-    tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "x_SA101_trial_4")
-    assert (
-        main(
-            [
-                "--model-path",
-                str(tmp_path / "c"),
-                "--tl",
-                "SA101",
-                "--models-dir",
-                str(tmp_path / "m"),
-                "--actor",
-                "resnet",
-            ]
-        )
-        == 2
-    )
-    assert "mlp, mlp-res, bn-elu-res, bn-tanh-bottleneck" in capsys.readouterr().err
+def test_an_unknown_architecture_lists_the_known_ones(checkpoints, tmp_path, capsys):
+    tf1_mlp_res(checkpoints, (16, 8, 8), 2, "x_SA101_trial_4")
+    refuses(capsys, checkpoints, "mlp, mlp-res, bn-elu-res, bn-tanh-bottleneck", flags=("--actor", "resnet"))
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
@@ -171,15 +136,14 @@ def test_activations_are_keras_and_tensorflows(kind):
 
 
 @pytest.mark.parametrize("kind", ["elu", "gelu"])
-def test_the_hidden_activation_of_city_toml_is_used(kind, tmp_path):
+def test_the_hidden_activation_of_city_toml_is_used(checkpoints, kind, tmp_path):
     layers = [tf.keras.layers.Dense(n, a) for n, a in ((8, kind), (7, kind), (2, "tanh"))]
     model = randomise(tf.keras.Sequential([tf.keras.Input((9,)), *layers]))
-    (tmp_path / "c").mkdir()
-    model.save_weights(tmp_path / "c" / "SA101_trial_1.weights.h5")
+    model.save_weights(checkpoints / "SA101_trial_1.weights.h5")
     (tmp_path / "city.toml").write_text(
         f'[tl.SA101]\nsignals = ["a"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\nhidden_activation = "{kind}"\n'
     )
-    action = exported(tmp_path, "--city", str(tmp_path / "city.toml"))
+    action = exported(checkpoints, "--city", str(tmp_path / "city.toml"))
     assert np.abs(action - model(X).numpy()).max() < 1e-5
 
 
@@ -189,28 +153,28 @@ def layers_of(*units, norms=()):
     return Layers(dense, norms, ())
 
 
-def test_layers_that_do_not_fit_each_other_are_refused(tmp_path):
+def test_layers_that_do_not_fit_each_other_are_refused():
     broken = layers_of(8, 8, 2)
     wrong = Layers((broken.dense[0], *layers_of(5, 2).dense[1:]), (), ())
     with pytest.raises(
         InputError, match=r"d0/kernel has 8 outputs, but d1/kernel takes 5: a layer between them is missing"
     ):
-        architectures.build(tmp_path, wrong, ArchitectureHints(), False)
+        architectures.build(wrong, ArchitectureHints(), False)
     with pytest.raises(InputError, match="has 6 outputs, but a residual adds 8"):
-        architectures.build(tmp_path, layers_of(8, 6, 6, 6, 2), ArchitectureHints("mlp-res"), False)
+        architectures.build(layers_of(8, 6, 6, 6, 2), ArchitectureHints("mlp-res"), False)
     with pytest.raises(InputError, match="holds no dense layer"):
-        architectures.build(tmp_path, Layers((), (), ()), ArchitectureHints(), False)
+        architectures.build(Layers((), (), ()), ArchitectureHints(), False)
 
 
-def test_a_categorical_actor_ends_with_logits(tmp_path):
-    actor = architectures.build(tmp_path, layers_of(8, 2), ArchitectureHints(), True)
+def test_a_categorical_actor_ends_with_logits():
+    actor = architectures.build(layers_of(8, 2), ArchitectureHints(), True)
     assert isinstance(actor.steps[-1], Dense)
     assert isinstance(actor, Actor) and not isinstance(actor.steps[-1], Activation)
     assert actor.evaluate(X, True).sum(axis=1) == pytest.approx(np.ones(64))
 
 
 @pytest.mark.parametrize("categorical", [True, False], ids=["softmax", "tanh"])
-def test_actor_with_large_logits_is_matched_although_float32_rounds_them(tmp_path, categorical):
+def test_actor_with_large_logits_is_matched_although_float32_rounds_them(categorical):
     """Trainers multiply logits; those of 100 to 1,000 differ by more than 1e-5 between two orders of the same
     additions."""
     for seed in range(20):
@@ -220,7 +184,7 @@ def test_actor_with_large_logits_is_matched_although_float32_rounds_them(tmp_pat
             for k, (shape, scale) in enumerate((((12, 64), 0.3), ((64, 64), 0.2), ((64, 4), 30.0)))
         )
         layers, hints = Layers(dense, (), ()), ArchitectureHints(hidden_activation="tanh")
-        actor = architectures.build(tmp_path, layers, hints, categorical)
+        actor = architectures.build(layers, hints, categorical)
 
         def in_float32(x, is_categorical, dense=dense):
             for layer in dense:
@@ -229,6 +193,6 @@ def test_actor_with_large_logits_is_matched_although_float32_rounds_them(tmp_pat
             e = np.exp(x - x.max(axis=1, keepdims=True))
             return e / e.sum(axis=1, keepdims=True) if is_categorical else np.tanh(x)
 
-        found = architectures.find_equivalent_actor(tmp_path, layers, ArchitectureHints(), in_float32, 12, categorical)
+        found = architectures.find_equivalent_actor(layers, ArchitectureHints(), in_float32, 12, categorical)
         assert found is not None and found.architecture == actor.architecture
         assert [step.note for step in found.steps if step.note] == [step.note for step in actor.steps if step.note]

@@ -135,4 +135,4 @@ def test_a_saved_model_is_a_single_candidate(tmp_path):
     tf.saved_model.save(tf.Module(), str(tmp_path / "SA101" / "7"))
     (found,) = locate.find_candidates(tmp_path)
     assert (found.format, found.number, found.label) == ("saved-model", 7, "SA101/7")
-    assert locate.choose_candidate("SA101", [found], tmp_path, None) is found
+    assert locate.Search(tmp_path, [found]).choose("SA101", None) is found

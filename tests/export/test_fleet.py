@@ -21,7 +21,7 @@ from serving.client import Client
 from serving.contract import ContractError, check, check_fleet
 from tests.conftest import GRID
 from tests.export import writers
-from tests.export.exporting import run
+from tests.export.exporting import refused, run
 from tests.export.writers import keras3
 
 
@@ -54,14 +54,6 @@ def build(models, *flags, name="city"):
 
 def contract_of(folder):
     return pb.PolicyContract.FromString(run(folder, "policy", rows=np.zeros(1, np.int32))["policy"][0])
-
-
-def refused(capsys, *parts):
-    err = capsys.readouterr().err
-    lines = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1 and "Traceback" not in err
-    for part in parts:
-        assert part in lines[0], lines[0]
 
 
 def actions_of_each(models, contract, x):
@@ -139,7 +131,7 @@ def test_grouping_and_padding_change_no_action(shapes, shared, budget):
     for policy, (inputs, outputs) in enumerate(shared):
         whole = random_actor(inputs, outputs, 100 + policy, True)
         for k in range(3):
-            own = padding.for_tl("", "", whole, max(1, inputs - k), max(1, outputs - k))
+            own = padding.for_tl(whole, max(1, inputs - k), max(1, outputs - k))
             members.append(FleetActor(f"SHARED{policy}{k}", own, True))
     before, fleet_graph.MAX_PADDING_BYTES = fleet_graph.MAX_PADDING_BYTES, budget
     try:
@@ -282,6 +274,7 @@ DAMAGED_STEPS = [
     b'{"steps":[]}',
     b'{"steps":[{"join":""}]}',
     b'{"steps":[{"dense":"x"},{"activation":"odd"}]}',
+    b'{"steps":[{"dense":"x"},{"batch_norm":"n","units":8,"epsilon":1e-05}]}',  # before Affine
     b"[" * 100_000,
 ]
 

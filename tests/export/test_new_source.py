@@ -29,9 +29,9 @@ class JsonWeights(Source):
         try:
             arrays = {name: np.array(values, np.float32) for name, values in json.loads(path.read_text()).items()}
         except ValueError as error:
-            raise InputError(f"{path}: cannot be read as JSON weights: {error}") from None
+            raise InputError(f"cannot be read as JSON weights: {error}") from None
         stored = {name: StoredVariable(name, array.shape, array.dtype.name) for name, array in arrays.items()}
-        return Checkpoint(path, stored, arrays.__getitem__, ordered=True)
+        return Checkpoint(stored, arrays.__getitem__, ordered=True)
 
 
 SOURCE = JsonWeights()
@@ -64,7 +64,7 @@ def test_a_damaged_file_of_a_new_source_gives_one_error_line(json_source, checkp
     (checkpoints / "SA101_trial_6.weights-json").write_text("{")
     assert main(["--model-path", str(checkpoints), "--tl", "SA101", "--models-dir", str(checkpoints.parent / "m")]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "cannot be read as JSON weights" in line
+    assert f"{checkpoints / 'SA101_trial_6.weights-json'}: cannot be read as JSON weights" in line
 
 
 def test_the_exporter_has_nine_sources():

@@ -84,15 +84,13 @@ def test_other_choices_than_the_checkpoints_are_refused(checkpoints, monkeypatch
 
 
 def test_a_softmax_in_a_training_graph_is_recognised(checkpoints):
-    with tf.Graph().as_default(), v1.Session() as session:
+    with tf.Graph().as_default(), v1.Session():
         observation = v1.placeholder(tf.float32, [None, 9], "state")
         with v1.variable_scope("pi"):
             probabilities = tf.nn.softmax(
                 writers.dense(writers.dense(observation, 8, "dense", tf.sin), 4, "dense_1", None)
             )
-        session.run(v1.global_variables_initializer())
-        v1.train.Saver().save(session, str(checkpoints / "SA101_trial_3"), write_state=False)
-        expected = session.run(probabilities, {observation: X})
+        expected = writers.saved(checkpoints, probabilities, {observation: X}, name="SA101_trial_3")
     for flags in ([], ["--output-tensor", probabilities.name, "--overwrite"]):
         assert export(checkpoints, "--action", "categorical", *flags) == 0
         same(run(version(checkpoints), "serving_default", observation=X)["probabilities"], expected)

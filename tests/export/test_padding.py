@@ -109,7 +109,7 @@ def test_tl_that_needs_more_than_the_shared_policy_is_refused(weights, tmp_path,
     np.savez(tmp_path / "checkpoints" / "policy_trial_2.npz", **{**weights, "0.weight": weights["0.weight"][:, :3]})
     monkeypatch.chdir(tmp_path)
     assert main(["--tl", "SA101"]) == 2
-    refused(capsys, "SA101: needs", "inputs, but the shared policy of policy_trial_2.npz has 3")
+    refused(capsys, "SA101: policy_trial_2.npz: has 3 inputs, and this TL needs")
 
 
 def test_unknown_padding_is_refused(weights, tmp_path, monkeypatch, capsys):
@@ -123,10 +123,10 @@ def test_choices_are_those_that_supersuit_applied_in_training(shared):
     folder = shared / "checkpoints" / "torch" / "supersuit_shared"
     expected, meta = np.load(folder / "expected.npz"), json.loads((folder / "meta.json").read_text())
     request = ActorRequest("SA101", None, [], None, ArchitectureHints(), True, None, None)
-    actor = stable_baselines3.SOURCE.actor(folder / "model.zip", "model.zip", request).actor
+    actor = stable_baselines3.SOURCE.actor(folder / "model.zip", request).actor
     assert isinstance(actor, Actor)
     for agent in meta["agents"]:
-        own = padding.for_tl("SA101", "model.zip", actor, agent["obs_size"], agent["n_actions"])
+        own = padding.for_tl(actor, agent["obs_size"], agent["n_actions"])
         probabilities = own.evaluate(expected[f"x_{agent['index']}"], True)
         assert probabilities.shape[1] == agent["n_actions"]
         np.testing.assert_array_equal(probabilities.argmax(axis=1), expected[f"y_action_applied_{agent['index']}"])

@@ -174,7 +174,11 @@ def test_damaged_critics_are_refused_in_one_line_where_they_are_read(change, pat
 
 def test_policy_without_a_street_is_refused_by_an_export(path, capsys):
     assert export(path.parent) == 2
-    refused(capsys, "is a policy for the dialect street, and city.toml has no dialect for it", "greenserve city init")
+    refused(
+        capsys,
+        "any.policy: is a policy for the dialect street, and city.toml has no dialect for SA101",
+        "greenserve city init",
+    )
 
 
 @pytest.mark.parametrize(("flag", "message"), [("--scope", "leave the scope out"), ("--output-tensor", "leave it out")])

@@ -295,7 +295,7 @@ def test_pretrained_policy_for_another_dialect_is_refused(shipped, capsys):
     assert main(["export", "--pretrained", *flags]) == 2
     refused(
         capsys,
-        "SA101: street-2.policy is a policy for the dialect street, and city.toml has dialect sumo-rl",
+        "street-2.policy: is a policy for the dialect street, and city.toml has dialect sumo-rl for SA101",
         'dialect = "street"',
     )
     assert not (shipped / "models").exists()

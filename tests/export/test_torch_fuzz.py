@@ -110,4 +110,4 @@ def test_zip_of_a_zip_is_read_within_its_limits(tmp_path):
         archive.writestr("policy.pth", b"")
     (tmp_path / "SA101.zip").write_bytes(packed.getvalue())
     with pytest.raises(InputError, match=r"member data has .* bytes, more than any actor's"):
-        stable_baselines3.SOURCE.actor(tmp_path / "SA101.zip", "SA101.zip", REQUEST)
+        stable_baselines3.SOURCE.actor(tmp_path / "SA101.zip", REQUEST)

@@ -5,15 +5,17 @@ import base64
 import json
 import pickle
 import shutil
-import struct
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from export.__main__ import main
-from tests.export.exporting import refused, run
+from tests.export.exporting import export, exported, manifest, outputs_of, refuses, version
+
+TANH = ("--action", "categorical", "--hidden-activation", "tanh")
 
 
 @pytest.fixture
@@ -21,27 +23,47 @@ def torch_files(shared):
     return shared / "checkpoints" / "torch"
 
 
-def export(source, out, *flags, tl="SA101"):
-    return main(["--model-path", str(source), "--tl", tl, "--models-dir", str(out), *map(str, flags)])
+@pytest.fixture
+def copied(torch_files, checkpoints):
+    """Copies a file, or a folder without the library's answers (which are arrays too), into the checkpoints."""
+
+    def copy(name, to=""):
+        source, target = torch_files / name, checkpoints / to
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("expected.npz", "meta.json")
+            shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, target)
+        return checkpoints
+
+    return copy
 
 
-def folder_of(file, tmp_path):
-    """A folder that holds one file, and the statistics beside it."""
-    folder = tmp_path / "checkpoints"
-    folder.mkdir(exist_ok=True)
-    shutil.copy(file, folder)
-    return folder
+@pytest.fixture
+def answers(torch_files):
+    """The library's own answers: observations and outputs."""
+    return lambda name: np.load(torch_files / name / "expected.npz")
 
 
-def without_answers(source, tmp_path):
-    """A copy of a folder without the library's answers, which are arrays too."""
-    return shutil.copytree(source, tmp_path / "checkpoints", ignore=shutil.ignore_patterns("expected.npz", "meta.json"))
+@pytest.fixture
+def changed_zip(torch_files, checkpoints):
+    """Copies a model with its settings changed. `change`: is called with `data`."""
 
+    def copy(name, change):
+        with (
+            zipfile.ZipFile(torch_files / name / "model.zip") as source,
+            zipfile.ZipFile(checkpoints / "model.zip", "w") as target,
+        ):
+            for member in source.namelist():
+                content = source.read(member)
+                if member == "data":
+                    settings = json.loads(content)
+                    change(settings)
+                    content = json.dumps(settings)
+                target.writestr(member, content)
+        return checkpoints
 
-def exported(source, out, *flags, tl="SA101", x=None):
-    assert export(source, out, *flags, tl=tl) == 0
-    (version,) = (out / tl).iterdir()
-    return run(version, "serving_default", observation=x), version
+    return copy
 
 
 def softmax(logits):
@@ -57,144 +79,109 @@ def softmax(logits):
         "rllib_ppo_shared", "rllib_ppo_meanstd",
     ],
 )  # fmt: skip
-def test_categorical_outputs_match_the_library(torch_files, tmp_path, name):
-    expected = np.load(torch_files / name / "expected.npz")
-    outputs, version = exported(without_answers(torch_files / name, tmp_path), tmp_path / "models", x=expected["x"])
+def test_categorical_outputs_match_the_library(copied, answers, name):
+    expected, source = answers(name), copied(name)
+    outputs = outputs_of(source, x=expected["x"])
     np.testing.assert_allclose(outputs["probabilities"], expected["y_probs"], atol=1e-5)
     np.testing.assert_array_equal(outputs["action"], expected["y_action"])
-    manifest = json.loads((version / "assets.extra" / "export.json").read_text())
-    assert all(len(file["sha256"]) == 64 for file in manifest["source"]["files"])
-    assert manifest["parity"]["largest_absolute_difference"] <= 1e-5
+    recorded = manifest(source)
+    assert all(len(file["sha256"]) == 64 for file in recorded["source"]["files"])
+    assert recorded["parity"]["largest_absolute_difference"] <= 1e-5
 
 
-def test_dqn_gives_q_values_and_no_probabilities(torch_files, tmp_path, capsys):
-    expected = np.load(torch_files / "sb3_dqn_cologne1" / "expected.npz")
-    outputs, version = exported(
-        without_answers(torch_files / "sb3_dqn_cologne1", tmp_path), tmp_path / "models", x=expected["x"]
-    )
+def test_dqn_gives_q_values_and_no_probabilities(copied, answers, capsys):
+    expected, source = answers("sb3_dqn_cologne1"), copied("sb3_dqn_cologne1")
+    outputs = outputs_of(source, x=expected["x"])
     assert sorted(outputs) == ["action", "q_values"]
     np.testing.assert_allclose(outputs["q_values"], expected["y_q"], atol=1e-5)
     np.testing.assert_array_equal(outputs["action"], expected["y_action"])
-    assert json.loads((version / "assets.extra" / "policy.json").read_text())["action"]["scores"] == "q_values"
-    assert main(["describe", str(version)]) == 0 and "categorical, 4 choices, q_values" in capsys.readouterr().out
+    policy = json.loads((version(source) / "assets.extra" / "policy.json").read_text())
+    assert policy["action"]["scores"] == "q_values"
+    assert main(["describe", str(version(source))]) == 0
+    assert "categorical, 4 choices, q_values" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["sb3_ppo_continuous", "sb3_ppo_continuous_squash", "sb3_sac_continuous"])
-def test_continuous_policies_are_clipped_or_squashed_as_predict_does(torch_files, tmp_path, name):
-    expected = np.load(torch_files / name / "expected.npz")
-    outputs, _ = exported(without_answers(torch_files / name, tmp_path), tmp_path / "models", x=expected["x"])
+def test_continuous_policies_are_clipped_or_squashed_as_predict_does(copied, answers, name):
+    expected = answers(name)
     scale = max(1.0, float(np.abs(expected["y_action"]).max()))
-    np.testing.assert_allclose(outputs["action"], expected["y_action"], atol=1e-5 * scale)
+    np.testing.assert_allclose(exported(copied(name), x=expected["x"]), expected["y_action"], atol=1e-5 * scale)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "agent.pt", "agent_legacy.pt", "agent.safetensors", "agent_with_metadata.safetensors",
-        "agent_training_checkpoint.pt",
-        "agent_dataparallel_prefix.pt",
-    ],
+CLEANRL = (
+    "agent.pt", "agent_legacy.pt", "agent.safetensors", "agent_with_metadata.safetensors",
+    "agent_training_checkpoint.pt", "agent_dataparallel_prefix.pt",
 )  # fmt: skip
-def test_cleanrl_state_dicts_act_as_torch_says(torch_files, tmp_path, name):
-    expected = np.load(torch_files / "cleanrl_state_dict" / "expected.npz")
-    source = folder_of(torch_files / "cleanrl_state_dict" / name, tmp_path)
-    flags = ("--action", "categorical", "--hidden-activation", "tanh")
-    outputs, _ = exported(source, tmp_path / "models", *flags, x=expected["x"])
+DTYPES = [
+    *(
+        (f"actor_{dtype}{suffix}", dtype)
+        for dtype in ("f16", "f32", "f64", "bf16")
+        for suffix in (".pt", ".safetensors")
+    ),
+    *((f"actor_{what}.pt", "f32") for what in ("strided_shared_storage", "parameters", "big_endian")),
+    ("actor_rezipped_deflated.pt", "f32"),
+]
+
+
+@pytest.mark.parametrize("name", CLEANRL)
+def test_cleanrl_state_dicts_act_as_torch_says(copied, answers, name):
+    expected = answers("cleanrl_state_dict")
+    outputs = outputs_of(copied(f"cleanrl_state_dict/{name}"), *TANH, x=expected["x"])
     np.testing.assert_allclose(outputs["probabilities"], expected["y_probs"], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        *(
-            (f"actor_{dtype}{suffix}", dtype)
-            for dtype in ("f16", "f32", "f64", "bf16")
-            for suffix in (".pt", ".safetensors")
-        ),
-        ("actor_strided_shared_storage.pt", "f32"),
-        ("actor_parameters.pt", "f32"),
-        ("actor_big_endian.pt", "f32"),
-        ("actor_rezipped_deflated.pt", "f32"),
-    ],
-)
-def test_every_layout_of_tensors_is_read_as_torch_reads_it(torch_files, tmp_path, name, key):
-    expected = np.load(torch_files / "dtype_variants" / "expected.npz")
-    source = folder_of(torch_files / "dtype_variants" / name, tmp_path)
-    flags = ("--action", "categorical", "--hidden-activation", "tanh")
-    outputs, _ = exported(source, tmp_path / "models", *flags, x=expected["x"])
+@pytest.mark.parametrize(("name", "key"), DTYPES)
+def test_every_layout_of_tensors_is_read_as_torch_reads_it(copied, answers, name, key):
+    expected = answers("dtype_variants")
+    outputs = outputs_of(copied(f"dtype_variants/{name}"), *TANH, x=expected["x"])
     np.testing.assert_allclose(outputs["probabilities"], softmax(expected[f"y_logits_{key}"]), atol=1e-5)
 
 
+AGENT = "cleanrl_state_dict/agent.pt"
+NORMALISED = "sb3_ppo_vecnormalize/model.zip"
+
+
 @pytest.mark.parametrize(
-    ("name", "part"),
+    ("name", "flags", "parts"),
     [
-        ("sb3_ppo_cnn", "observation has shape [1, 36, 36]"),
-        ("sb3_ppo_dict", "observation space is Dict"),
-        ("sb3_ppo_multidiscrete", "action space is MultiDiscrete"),
-        ("sb3contrib_recurrent_ppo", "part of an LSTM"),
-        ("torchscript", "TorchScript archive, which holds a program"),
+        ("sb3_ppo_cnn", TANH, ["observation has shape [1, 36, 36]"]),
+        ("sb3_ppo_dict", TANH, ["observation space is Dict"]),
+        ("sb3_ppo_multidiscrete", TANH, ["action space is MultiDiscrete"]),
+        ("sb3contrib_recurrent_ppo", TANH, ["part of an LSTM"]),
+        ("torchscript", TANH, ["TorchScript archive, which holds a program"]),
+        (
+            "cleanrl_state_dict/agent_whole_module.pt",
+            TANH,
+            ["names __main__.Agent", "torch.save(model.state_dict(), path)"],
+        ),
+        ("dtype_variants/actor_nan_inf.pt", TANH, ["non-finite values"]),
+        (AGENT, TANH[:2], ["pass --hidden-activation (tanh for CleanRL's PPO"]),
+        (AGENT, TANH[2:], ["set output_activation in [tl.NAME]"]),
+        (NORMALISED, (), ["was trained in a VecNormalize environment", "model_vecnormalize.pkl"]),
     ],
 )
-def test_policies_that_are_no_mlp_are_refused_with_the_reason(torch_files, tmp_path, capsys, name, part):
-    source = without_answers(torch_files / name, tmp_path)
-    assert export(source, tmp_path / "models", "--action", "categorical", "--hidden-activation", "tanh") == 2
-    refused(capsys, part)
-    assert not (tmp_path / "models").exists()
-
-
-def test_whole_pickled_module_is_refused_and_names_its_class(torch_files, tmp_path, capsys):
-    source = folder_of(torch_files / "cleanrl_state_dict" / "agent_whole_module.pt", tmp_path)
-    assert export(source, tmp_path / "models", "--action", "categorical", "--hidden-activation", "tanh") == 2
-    refused(capsys, "names __main__.Agent", "torch.save(model.state_dict(), path)")
-
-
-def test_weights_that_are_not_finite_are_refused(torch_files, tmp_path, capsys):
-    source = folder_of(torch_files / "dtype_variants" / "actor_nan_inf.pt", tmp_path)
-    assert export(source, tmp_path / "models", "--action", "categorical", "--hidden-activation", "tanh") == 2
-    refused(capsys, "non-finite values")
-
-
-def test_state_dict_without_a_known_activation_is_refused(torch_files, tmp_path, capsys):
-    source = folder_of(torch_files / "cleanrl_state_dict" / "agent.pt", tmp_path)
-    assert export(source, tmp_path / "models", "--action", "categorical") == 2
-    refused(capsys, "pass --hidden-activation (tanh for CleanRL's PPO")
-    assert export(source, tmp_path / "models", "--hidden-activation", "tanh") == 2
-    refused(capsys, "set output_activation in [tl.NAME]")
-
-
-def test_normalised_policy_without_its_statistics_is_refused(torch_files, tmp_path, capsys):
-    source = folder_of(torch_files / "sb3_ppo_vecnormalize" / "model.zip", tmp_path)
-    assert export(source, tmp_path / "models") == 2
-    refused(capsys, "was trained in a VecNormalize environment", "model_vecnormalize.pkl")
+def test_policies_that_cannot_be_exported_are_refused_with_the_reason(copied, capsys, name, flags, parts):
+    refuses(capsys, copied(name), *parts, flags=flags)
 
 
 @pytest.mark.parametrize("value", [-0.5, 1.5])
-def test_value_network_that_observed_values_outside_its_space_is_refused(torch_files, tmp_path, capsys, value):
+def test_value_network_that_observed_values_outside_its_space_is_refused(changed_zip, capsys, value):
     """Of DQN and SAC nothing but the last observation shows that VecNormalize was there."""
-    source = tmp_path / "checkpoints"
-    source.mkdir()
-
-    def change(data):
-        last = np.full((1, 21), value, np.float32)
-        data["_last_obs"][":serialized:"] = base64.b64encode(pickle.dumps(last)).decode()
-
-    changed_zip(torch_files / "sb3_dqn_cologne1" / "model.zip", source / "model.zip", change)
-    assert export(source, tmp_path / "models") == 2
-    refused(capsys, "was trained in a VecNormalize environment")
+    last = base64.b64encode(pickle.dumps(np.full((1, 21), value, np.float32))).decode()
+    source = changed_zip("sb3_dqn_cologne1", lambda data: data["_last_obs"].update({":serialized:": last}))
+    refuses(capsys, source, "was trained in a VecNormalize environment")
 
 
-def test_statistics_that_cannot_be_read_are_refused(torch_files, tmp_path, capsys):
-    source = folder_of(torch_files / "sb3_ppo_vecnormalize" / "model.zip", tmp_path)
+def test_statistics_that_cannot_be_read_are_refused(copied, capsys):
+    source = copied(NORMALISED)
     (source / "vecnormalize.pkl").write_bytes(b"not a pickle")
-    assert export(source, tmp_path / "models") == 2
-    refused(capsys, "vecnormalize.pkl: cannot be read as statistics of VecNormalize")
+    refuses(capsys, source, f"{source / 'vecnormalize.pkl'}: cannot be read as statistics of VecNormalize")
 
 
-def test_statistics_beside_a_policy_that_never_had_any_are_refused(torch_files, tmp_path, capsys):
-    source = folder_of(torch_files / "sb3_ppo_cologne1" / "model.zip", tmp_path)
-    shutil.copy(torch_files / "sb3_ppo_vecnormalize" / "vecnormalize.pkl", source)
-    assert export(source, tmp_path / "models") == 2
-    refused(capsys, "was not trained in a VecNormalize environment, but vecnormalize.pkl is beside it")
+def test_statistics_beside_a_policy_that_never_had_any_are_refused(copied, capsys):
+    copied("sb3_ppo_cologne1/model.zip")
+    source = copied("sb3_ppo_vecnormalize/vecnormalize.pkl")
+    refuses(capsys, source, "was not trained in a VecNormalize environment, but vecnormalize.pkl is beside it")
 
 
 @pytest.mark.parametrize(
@@ -210,26 +197,12 @@ def test_statistics_beside_a_policy_that_never_had_any_are_refused(torch_files, 
         ("SA102_trial_1_vecnormalize.pkl", "SA102_trial_1", 2),
     ],
 )
-def test_statistics_are_those_of_the_models_own_name(torch_files, tmp_path, statistics, other, code):
-    source, files = tmp_path / "checkpoints", torch_files / "sb3_ppo_vecnormalize"
-    source.mkdir()
+def test_statistics_are_those_of_the_models_own_name(copied, checkpoints, statistics, other, code):
     for stem in filter(None, ("SA101_trial_1", other)):
-        shutil.copy(files / "model.zip", source / f"{stem}.zip")
-    shutil.copy(files / "vecnormalize.pkl", source / statistics)
-    assert export(source, tmp_path / "models", "--model-number", "1") == code
-    assert (tmp_path / "models").exists() == (code == 0)
-
-
-def changed_zip(original, changed, change):
-    """Copy a model with its settings changed. `change`: is called with `data`."""
-    with zipfile.ZipFile(original) as source, zipfile.ZipFile(changed, "w") as target:
-        for name in source.namelist():
-            content = source.read(name)
-            if name == "data":
-                settings = json.loads(content)
-                change(settings)
-                content = json.dumps(settings)
-            target.writestr(name, content)
+        copied(NORMALISED, f"{stem}.zip")
+    copied("sb3_ppo_vecnormalize/vecnormalize.pkl", statistics)
+    assert export(checkpoints, "--model-number", "1") == code
+    assert (checkpoints.parent / "models").exists() == (code == 0)
 
 
 @pytest.mark.parametrize(
@@ -246,46 +219,32 @@ def changed_zip(original, changed, change):
         (lambda data: data.pop("policy_kwargs"), "its policy_kwargs, which contain the activations, were not saved"),
     ],
 )
-def test_policy_that_may_compute_something_else_is_refused(torch_files, tmp_path, capsys, change, message):
+def test_policy_that_may_compute_something_else_is_refused(changed_zip, capsys, change, message):
     """It has MlpPolicy's tensors, and code of its own that no file holds."""
-    (tmp_path / "checkpoints").mkdir()
-    changed_zip(torch_files / "sb3_ppo_cologne1" / "model.zip", tmp_path / "checkpoints" / "model.zip", change)
-    assert export(tmp_path / "checkpoints", tmp_path / "models") == 2
-    refused(capsys, message)
+    refuses(capsys, changed_zip("sb3_ppo_cologne1", change), message)
 
 
-def test_features_extractor_that_only_flattens_may_be_named(torch_files, tmp_path):
-    (tmp_path / "checkpoints").mkdir()
+def test_features_extractor_that_only_flattens_may_be_named(changed_zip):
     named = {"features_extractor_class": "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"}
-    original = torch_files / "sb3_ppo_cologne1" / "model.zip"
-    changed_zip(original, tmp_path / "checkpoints" / "model.zip", lambda data: data["policy_kwargs"].update(named))
-    assert export(tmp_path / "checkpoints", tmp_path / "models") == 0
+    assert export(changed_zip("sb3_ppo_cologne1", lambda data: data["policy_kwargs"].update(named))) == 0
 
 
-def test_bounds_of_actions_are_exact_whatever_numpy_printed(torch_files, tmp_path):
+def test_bounds_of_actions_are_exact_whatever_numpy_printed(changed_zip, answers):
     """np.set_printoptions(precision=1) in the training script changes the text beside the pickle."""
-    (tmp_path / "checkpoints").mkdir()
-
-    def change(data):
-        data["action_space"].update(low="[-9. -9.]", high="[9. 9.]")
-
-    source = torch_files / "sb3_ppo_continuous"
-    changed_zip(source / "model.zip", tmp_path / "checkpoints" / "model.zip", change)
-    expected = np.load(source / "expected.npz")
-    outputs, _ = exported(tmp_path / "checkpoints", tmp_path / "models", x=expected["x"])
-    np.testing.assert_allclose(outputs["action"], expected["y_action"], atol=1e-5)
+    expected = answers("sb3_ppo_continuous")
+    printed = {"low": "[-9. -9.]", "high": "[9. 9.]"}
+    source = changed_zip("sb3_ppo_continuous", lambda data: data["action_space"].update(printed))
+    np.testing.assert_allclose(exported(source, x=expected["x"]), expected["y_action"], atol=1e-5)
 
 
-def test_statistics_of_their_own_number_of_steps_are_used(torch_files, tmp_path):
+def test_statistics_of_their_own_number_of_steps_are_used(copied, checkpoints, answers):
     """CheckpointCallback writes rl_model_1000_steps.zip and rl_model_vecnormalize_1000_steps.pkl."""
-    source = tmp_path / "checkpoints"
-    source.mkdir()
-    for steps, name in ((1000, "sb3_ppo_vecnormalize"), (2000, "sb3_ppo_vecnormalize")):
-        shutil.copy(torch_files / name / "model.zip", source / f"SA101_{steps}_steps.zip")
-        shutil.copy(torch_files / name / "vecnormalize.pkl", source / f"SA101_vecnormalize_{steps}_steps.pkl")
-    expected = np.load(torch_files / "sb3_ppo_vecnormalize" / "expected.npz")
-    outputs, version = exported(source, tmp_path / "models", x=expected["x"])
-    assert version.name == "2000"
+    for steps in (1000, 2000):
+        copied(NORMALISED, f"SA101_{steps}_steps.zip")
+        copied("sb3_ppo_vecnormalize/vecnormalize.pkl", f"SA101_vecnormalize_{steps}_steps.pkl")
+    expected = answers("sb3_ppo_vecnormalize")
+    outputs = outputs_of(checkpoints, x=expected["x"])
+    assert version(checkpoints).name == "2000"
     np.testing.assert_allclose(outputs["probabilities"], expected["y_probs"], atol=1e-5)
 
 
@@ -298,47 +257,41 @@ def cases(kind):
 
 
 @pytest.mark.parametrize("name", cases("refuse"))
-def test_hostile_files_are_refused_with_one_line_and_nothing_is_run(torch_files, tmp_path, monkeypatch, capsys, name):
+def test_hostile_files_are_refused_with_one_line_and_nothing_is_run(copied, tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
-    source = folder_of(torch_files / "hostile" / name, tmp_path)
-    assert export(source, tmp_path / "models", "--action", "categorical", "--hidden-activation", "tanh") == 2
+    assert export(copied(f"hostile/{name}"), *TANH) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and "Traceback" not in lines[0] and name in lines[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints"]
 
 
 @pytest.mark.parametrize("name", cases("export"))
-def test_files_with_harmless_oddities_are_exported_and_nothing_is_run(torch_files, tmp_path, monkeypatch, name):
+def test_files_with_harmless_oddities_are_exported_and_nothing_is_run(copied, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    source = folder_of(torch_files / "hostile" / name, tmp_path)
-    flags = () if name.endswith(".zip") else ("--action", "categorical", "--hidden-activation", "tanh")
-    assert export(source, tmp_path / "models", *flags) == 0
+    assert export(copied(f"hostile/{name}"), *(() if name.endswith(".zip") else TANH)) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "models"]
 
 
-def test_pickle_in_rllib_settings_is_not_run(torch_files, tmp_path, monkeypatch, capsys):
+def test_pickle_in_rllib_settings_is_not_run(copied, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    without_answers(torch_files / "rllib_ppo", tmp_path)
-    settings = next((tmp_path / "checkpoints").rglob("default_policy/class_and_ctor_args.pkl"))
+    source = copied("rllib_ppo")
 
     class Payload:
         def __reduce__(self):
             return Path.touch, (Path("PWNED"),)
 
-    settings.write_bytes(pickle.dumps(Payload()))
-    assert export(tmp_path / "checkpoints", tmp_path / "models") == 2
-    refused(capsys, "its pickle names pathlib.Path", "no code of it was run")
+    next(source.rglob("default_policy/class_and_ctor_args.pkl")).write_bytes(pickle.dumps(Payload()))
+    refuses(capsys, source, "its pickle names pathlib.Path", "no code of it was run")
     assert not (tmp_path / "PWNED").exists()
 
 
-def test_rllib_state_as_msgpack_is_read(torch_files, tmp_path):
+def test_rllib_state_as_msgpack_is_read(copied, answers):
     import msgpack
 
     from export.checkpoints import rllib
 
-    without_answers(torch_files / "rllib_ppo", tmp_path)
-    state = next((tmp_path / "checkpoints").rglob("default_policy/module_state.pkl"))
-    arrays = rllib.contents(state).arrays
+    source = copied("rllib_ppo")
+    state = next(source.rglob("default_policy/module_state.pkl"))
     packed = {
         name.replace("/", "."): {
             b"nd": True,
@@ -347,34 +300,38 @@ def test_rllib_state_as_msgpack_is_read(torch_files, tmp_path):
             b"shape": list(a.shape),
             b"data": a.tobytes(),
         }
-        for name, a in arrays.items()
+        for name, a in rllib.contents(state).arrays.items()
     }
     state.with_suffix(".msgpack").write_bytes(msgpack.packb(packed, use_bin_type=True))
     state.unlink()
-    expected = np.load(torch_files / "rllib_ppo" / "expected.npz")
-    outputs, _ = exported(tmp_path / "checkpoints", tmp_path / "models", x=expected["x"])
-    np.testing.assert_allclose(outputs["probabilities"], expected["y_probs"], atol=1e-5)
+    expected = answers("rllib_ppo")
+    np.testing.assert_allclose(outputs_of(source, x=expected["x"])["probabilities"], expected["y_probs"], atol=1e-5)
 
 
-def test_rllib_policies_by_agent_are_found_by_the_names_of_tls(torch_files, tmp_path):
-    """`checkpoint_000012/.../rl_module/SA101` and `SA102`: one policy for each TL, number 12."""
-    root = tmp_path / "results" / "checkpoint_000012"
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [
+        ("checkpoint_000012/learner_group/learner/rl_module/SA101", "12"),
+        ("SA101/checkpoint_000003/learner_group/learner/rl_module/default_policy", "3"),
+    ],
+)
+def test_rllib_policies_are_found_by_the_names_of_tls(torch_files, checkpoints, answers, place, number):
+    """One policy for each TL by its agent's name, or in a folder named after the TL."""
     for tl, name in (("SA101", "rllib_ppo"), ("SA102", "rllib_ppo_shared")):
         policy = next((torch_files / name).rglob("rl_module/default_policy"))
-        shutil.copytree(policy, root / "learner_group" / "learner" / "rl_module" / tl)
+        shutil.copytree(policy, checkpoints / place.replace("SA101", tl))
     for tl, name in (("SA101", "rllib_ppo"), ("SA102", "rllib_ppo_shared")):
-        expected = np.load(torch_files / name / "expected.npz")
-        outputs, version = exported(tmp_path / "results", tmp_path / "models", tl=tl, x=expected["x"])
-        assert version.name == "12"
+        expected = answers(name)
+        outputs = outputs_of(checkpoints, tl=tl, x=expected["x"])
+        assert version(checkpoints, tl).name == number
         np.testing.assert_allclose(outputs["probabilities"], expected["y_probs"], atol=1e-5)
 
 
-def test_rllib_connector_that_changes_observations_is_refused(torch_files, tmp_path, capsys):
-    without_answers(torch_files / "rllib_ppo_meanstd", tmp_path)
-    filter_folder = next((tmp_path / "checkpoints").rglob("MeanStdFilter"))
+def test_rllib_connector_that_changes_observations_is_refused(copied, capsys):
+    source = copied("rllib_ppo_meanstd")
+    filter_folder = next(source.rglob("MeanStdFilter"))
     filter_folder.rename(filter_folder.with_name("FrameStackingEnvToModule"))
-    assert export(tmp_path / "checkpoints", tmp_path / "models") == 2
-    refused(capsys, "connector FrameStackingEnvToModule, which may change observations")
+    refuses(capsys, source, "connector FrameStackingEnvToModule, which may change observations")
 
 
 def test_inspect_shows_a_zip_like_any_other_checkpoint(torch_files, capsys):
@@ -386,46 +343,40 @@ def test_inspect_shows_a_zip_like_any_other_checkpoint(torch_files, capsys):
     assert "names posix.system" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("actor.0.weight", "actor.0.bias", "actor.2.weight", "actor.2.bias"),
-        ("0.weight", "0.bias", "2.weight", "2.bias"),
-    ],
-)
-def test_npz_with_pytorch_names_is_read(checkpoints, names):
-    rng = np.random.default_rng(3)
-    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((8, 5), (8,), (3, 8), (3,))]
-    np.savez(checkpoints / "SA101_trial_1.npz", **dict(zip(names, arrays, strict=True)))
-    x = rng.random((4, 5)).astype(np.float32)
-    outputs, _ = exported(checkpoints, checkpoints.parent / "models", "--action", "categorical", x=x)
-    hidden = np.maximum(x @ arrays[0].T + arrays[1], 0)
-    np.testing.assert_allclose(outputs["probabilities"], softmax(hidden @ arrays[2].T + arrays[3]), atol=1e-5)
+def layers(seed, **shapes):
+    """Random arrays by name, with dots for double underscores."""
+    rng = np.random.default_rng(seed)
+    return {k.replace("__", "."): rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
 
 
-def test_layers_by_name_leave_the_others_unread(checkpoints, capsys):
+@pytest.mark.parametrize("prefix", ["actor.", ""])
+def test_npz_with_pytorch_names_is_read(checkpoints, prefix):
+    arrays = layers(3, w0=(8, 5), b0=(8,), w2=(3, 8), b2=(3,))
+    names = (f"{prefix}0.weight", f"{prefix}0.bias", f"{prefix}2.weight", f"{prefix}2.bias")
+    np.savez(checkpoints / "SA101_trial_1.npz", **dict(zip(names, arrays.values(), strict=True)))
+    x = np.random.default_rng(3).random((4, 5)).astype(np.float32)
+    hidden = np.maximum(x @ arrays["w0"].T + arrays["b0"], 0)
+    probabilities = outputs_of(checkpoints, "--action", "categorical", x=x)["probabilities"]
+    np.testing.assert_allclose(probabilities, softmax(hidden @ arrays["w2"].T + arrays["b2"]), atol=1e-5)
+
+
+def test_layers_by_name_leave_the_others_unread(checkpoints):
     """An actor whose layers are attributes: fc1, fc2, fc_mean, and fc_logstd, which serves training."""
-    rng = np.random.default_rng(3)
-    sizes = {"fc1": (8, 5), "fc2": (8, 8), "fc_mean": (2, 8), "fc_logstd": (2, 8)}
-    arrays = {f"{name}.weight": rng.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()}
-    arrays |= {f"{name}.bias": np.zeros(shape[0], np.float32) for name, shape in sizes.items()}
+    arrays = linear_layers(("fc1", 8, 5), ("fc2", 8, 8), ("fc_mean", 2, 8), ("fc_logstd", 2, 8))
     np.savez(checkpoints / "SA101_trial_1.npz", **arrays)
-    x = rng.random((4, 5)).astype(np.float32)
-    outputs, _ = exported(checkpoints, checkpoints.parent / "models", "--layers", "fc1,fc2,fc_mean", x=x)
-    hidden = np.maximum(np.maximum(x @ arrays["fc1.weight"].T, 0) @ arrays["fc2.weight"].T, 0)
-    np.testing.assert_allclose(outputs["action"], np.tanh(hidden @ arrays["fc_mean.weight"].T), atol=1e-5)
+    x = np.random.default_rng(3).random((4, 5)).astype(np.float32)
+    hidden = np.maximum(linear(arrays, "fc2", np.maximum(linear(arrays, "fc1", x), 0)), 0)
+    action = exported(checkpoints, "--layers", "fc1,fc2,fc_mean", x=x)
+    np.testing.assert_allclose(action, np.tanh(linear(arrays, "fc_mean", hidden)), atol=1e-5)
 
 
 def test_hidden_layers_without_bias_are_exported_and_named(checkpoints, capsys):
-    rng = np.random.default_rng(3)
-    kernels = [rng.standard_normal(shape).astype(np.float32) for shape in ((5, 8), (8, 8), (8, 2))]
-    np.savez(
-        checkpoints / "SA101_trial_1.npz", **{f"actor/dense_{k}/kernel": kernel for k, kernel in enumerate(kernels)}
-    )
-    x = rng.random((4, 5)).astype(np.float32)
-    outputs, _ = exported(checkpoints, checkpoints.parent / "models", x=x)
-    hidden = np.maximum(np.maximum(x @ kernels[0], 0) @ kernels[1], 0)
-    np.testing.assert_allclose(outputs["action"], np.tanh(hidden @ kernels[2]), atol=1e-5)
+    kernels = layers(3, k0=(5, 8), k1=(8, 8), k2=(8, 2))
+    named = {f"actor/dense_{k}/kernel": kernel for k, kernel in enumerate(kernels.values())}
+    np.savez(checkpoints / "SA101_trial_1.npz", **named)
+    x = np.random.default_rng(3).random((4, 5)).astype(np.float32)
+    hidden = np.maximum(np.maximum(x @ kernels["k0"], 0) @ kernels["k1"], 0)
+    np.testing.assert_allclose(exported(checkpoints, x=x), np.tanh(hidden @ kernels["k2"]), atol=1e-5)
     assert "its hidden layers have no bias" in capsys.readouterr().out
 
 
@@ -436,14 +387,13 @@ def test_keras_weights_without_bias_are_exported(checkpoints):
     model = keras.Sequential([keras.Input((5,)), *layers])
     model.save_weights(checkpoints / "SA101_trial_1_actor.weights.h5")
     x = np.random.default_rng(3).random((4, 5)).astype(np.float32)
-    outputs, _ = exported(checkpoints, checkpoints.parent / "models", x=x)
-    np.testing.assert_allclose(outputs["action"], np.tanh(model(x).numpy()), atol=1e-5)
+    np.testing.assert_allclose(exported(checkpoints, x=x), np.tanh(model(x).numpy()), atol=1e-5)
 
 
 def test_arrays_without_names_of_layers_are_refused_with_names_to_use(checkpoints, capsys):
     np.savez(checkpoints / "SA101_trial_1.npz", w1=np.ones((5, 8), np.float32), b1=np.zeros(8, np.float32))
-    assert export(checkpoints, checkpoints.parent / "models") == 2
-    refused(capsys, "holds no layers of an actor", "actor/dense/kernel [inputs, units]", "0.weight [units, inputs]")
+    names = ("actor/dense/kernel [inputs, units]", "0.weight [units, inputs]")
+    refuses(capsys, checkpoints, "holds no layers of an actor", *names)
 
 
 def linear_layers(*named):
@@ -456,21 +406,22 @@ def linear_layers(*named):
     return tensors
 
 
-def saved(folder, tensors):
-    """Write tensors as a .safetensors file: a header in JSON, then the numbers."""
-    folder.mkdir(exist_ok=True)
-    header, end = {}, 0
-    for name, values in tensors.items():
-        begin, end = end, end + values.nbytes
-        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    data = b"".join(values.tobytes() for values in tensors.values())
-    (folder / "SA101_trial_1.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return folder
+def linear(tensors, name, x):
+    return x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
+
+
+@pytest.fixture
+def saved(checkpoints):
+    """Writes tensors as a .safetensors file."""
+
+    def write(tensors):
+        (checkpoints / "SA101_trial_1.safetensors").write_bytes(save(tensors))
+        return checkpoints
+
+    return write
 
 
 ACTOR = (("actor.0", 8, 5), ("actor.2", 3, 8))
-CATEGORICAL = ("--action", "categorical", "--hidden-activation", "tanh")
 
 
 @pytest.mark.parametrize(
@@ -488,58 +439,50 @@ CATEGORICAL = ("--action", "categorical", "--hidden-activation", "tanh")
         ({**linear_layers(*ACTOR), "logit_scale": np.ones(3, np.float32)}, "logit_scale [3] is not part of actor"),
         (
             linear_layers(("q_network.fc1", 8, 5), ("q_network.fc2", 3, 8), ("q_network.value", 1, 8)),
-            "q_network/value/weight is the value stream of a dueling Q-network",
+            "q_network/value/bias is the value stream of a dueling Q-network",
         ),
         (linear_layers(("actor.1", 8, 5), ("actor.3", 3, 8)), "actor has modules 0 to 3, with weights in 1, 3"),
     ],
 )
-def test_tensors_that_may_change_the_actions_are_never_left_out(tmp_path, capsys, tensors, message):
-    assert export(saved(tmp_path / "checkpoints", tensors), tmp_path / "models", *CATEGORICAL) == 2
-    refused(capsys, message)
+def test_tensors_that_may_change_the_actions_are_never_left_out(saved, capsys, tensors, message):
+    refuses(capsys, saved(tensors), message, flags=TANH)
 
 
-def test_networks_that_serve_training_do_not_stop_an_export(tmp_path):
+def test_networks_that_serve_training_do_not_stop_an_export(saved):
     others = linear_layers(("critic.0", 5, 5), ("target_actor.0", 5, 5), ("actor_target.0", 3, 5))
-    tensors = {**others, **linear_layers(*ACTOR)}
-    assert export(saved(tmp_path / "checkpoints", tensors), tmp_path / "models", *CATEGORICAL) == 0
+    assert export(saved({**others, **linear_layers(*ACTOR)}), *TANH) == 0
 
 
-def test_a_trunk_is_exported_if_the_user_names_every_layer(tmp_path):
+def test_a_trunk_is_exported_if_the_user_names_every_layer(saved):
     tensors = linear_layers(("encoder.0", 5, 5), *ACTOR)
     x = np.random.default_rng(6).random((4, 5)).astype(np.float32)
-    flags = (*CATEGORICAL, "--scope", ".", "--layers", "encoder/0,actor/0,actor/2")
-    outputs, _ = exported(saved(tmp_path / "checkpoints", tensors), tmp_path / "models", *flags, x=x)
-    y = x
-    for name in ("encoder.0", "actor.0", "actor.2"):
-        y = (y if name == "encoder.0" else np.tanh(y)) @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
+    y = linear(tensors, "encoder.0", x)
+    for name in ("actor.0", "actor.2"):
+        y = linear(tensors, name, np.tanh(y))
+    outputs = outputs_of(saved(tensors), *TANH, "--scope", ".", "--layers", "encoder/0,actor/0,actor/2", x=x)
     np.testing.assert_allclose(outputs["probabilities"], softmax(y), atol=1e-5)
 
 
-def test_state_dict_of_a_stable_baselines3_policy_keeps_its_last_layer(tmp_path):
+def test_state_dict_of_a_stable_baselines3_policy_keeps_its_last_layer(saved):
     hidden = [("mlp_extractor.policy_net.0", 8, 5), ("mlp_extractor.policy_net.2", 3, 8)]
     tensors = linear_layers(("action_net", 3, 3), ("value_net", 1, 3), *hidden, ("mlp_extractor.value_net.0", 8, 5))
-    x = np.random.default_rng(6).random((4, 5)).astype(np.float32)
-    outputs, _ = exported(saved(tmp_path / "checkpoints", tensors), tmp_path / "models", *CATEGORICAL, x=x)
-    y = x
+    y = x = np.random.default_rng(6).random((4, 5)).astype(np.float32)
     for name, _, _ in hidden:
-        y = np.tanh(y @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"])
-    logits = y @ tensors["action_net.weight"].T + tensors["action_net.bias"]
-    np.testing.assert_allclose(outputs["probabilities"], softmax(logits), atol=1e-5)
+        y = np.tanh(linear(tensors, name, y))
+    probabilities = outputs_of(saved(tensors), *TANH, x=x)["probabilities"]
+    np.testing.assert_allclose(probabilities, softmax(linear(tensors, "action_net", y)), atol=1e-5)
 
 
-def test_cleanrl_network_of_q_values_is_not_given_probabilities(tmp_path):
+def test_cleanrl_network_of_q_values_is_not_given_probabilities(saved):
     """CleanRL's dqn.py calls the Q-network's sequence `network`; its policies are called actor."""
-    source = saved(tmp_path / "checkpoints", linear_layers(("network.0", 8, 5), ("network.2", 3, 8)))
-    x = np.zeros((1, 5), np.float32)
-    outputs, _ = exported(source, tmp_path / "models", "--action", "categorical", "--hidden-activation", "relu", x=x)
-    assert sorted(outputs) == ["action", "q_values"]
+    source = saved(linear_layers(("network.0", 8, 5), ("network.2", 3, 8)))
+    flags = ("--action", "categorical", "--hidden-activation", "relu")
+    assert sorted(outputs_of(source, *flags, x=np.zeros((1, 5), np.float32))) == ["action", "q_values"]
 
 
-def test_rllib_checkpoint_in_a_folder_named_after_the_tl_is_found(torch_files, tmp_path):
-    policy = next((torch_files / "rllib_ppo").rglob("rl_module/default_policy"))
-    place = Path("checkpoint_000003") / "learner_group" / "learner" / "rl_module" / "default_policy"
-    shutil.copytree(policy, tmp_path / "results" / "SA101" / place)
-    expected = np.load(torch_files / "rllib_ppo" / "expected.npz")
-    outputs, version = exported(tmp_path / "results", tmp_path / "models", x=expected["x"])
-    assert version.name == "3"
-    np.testing.assert_allclose(outputs["probabilities"], expected["y_probs"], atol=1e-5)
+@pytest.mark.parametrize("damage", [lambda d: d[:5], lambda d: d[:-4], lambda d: d + b"more", lambda d: d[8:]])
+def test_damaged_safetensors_file_is_refused(saved, capsys, damage):
+    source = saved(linear_layers(*ACTOR))
+    (file,) = source.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    refuses(capsys, source, f"{file}: cannot be read as PyTorch weights", "not a complete safetensors file", flags=TANH)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.export import writers
-from tests.export.exporting import export, exported, manifest, refused, same
+from tests.export.exporting import exported, manifest, refuses, same
 from tests.export.writers import actions, keras3
 
 v1 = tf.compat.v1
@@ -69,13 +69,20 @@ def test_a_users_callable_gets_the_actors_variables(checkpoints, my_actors):
 def test_a_users_model_of_other_sizes_is_refused(checkpoints, my_actors, capsys):
     BUILT["checkpoint"](writers.functional(keras3), checkpoints)
     for builder, why in {
-        "my_actors:wider": "does not fit the model of --actor my_actors:wider",
+        "my_actors:wider": f"--actor my_actors:wider: its model does not fit {checkpoints / 'SA101-3'}",
         "my_actors:nothing": "returned int",
         "my_actors:broken": "raised RuntimeError: of mine",
         "my_actors:missing": "cannot be imported",
         "no_such_module:x": "cannot be imported: ModuleNotFoundError",
         "my_actors:on_variables": "variable 'dense/kernel' is not in",
     }.items():
-        assert export(checkpoints, "--actor", builder) == 2
-        refused(capsys, why)
+        refuses(
+            capsys,
+            checkpoints,
+            why,
+            flags=(
+                "--actor",
+                builder,
+            ),
+        )
     assert not (checkpoints.parent / "models" / "SA101").exists()

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.export import writers
-from tests.export.exporting import export, exported, manifest, refused, run, same, version
+from tests.export.exporting import export, exported, manifest, refuses, run, same, version
 from tests.export.writers import WHOLE, X, actions, keras2, keras3
 
 v1 = tf.compat.v1
@@ -80,15 +80,15 @@ def test_subclassed_saved_models_without_defined_inputs_are_exported(keras, chec
 def test_weights_of_a_model_of_unknown_classes_can_be_used(checkpoints, capsys):
     model = writers.subclassed(keras3)
     model.save(checkpoints / "SA101_trial_3.keras")
-    assert export(checkpoints) == 2
-    refused(capsys, "its wiring is unknown", "--actor NAME to take only its weights")
+    refuses(capsys, checkpoints, "its wiring is unknown", "--actor NAME to take only its weights")
     same(exported(checkpoints, "--actor", "mlp"), actions(model))
 
 
 def test_weights_of_an_unknown_architecture_are_refused(checkpoints, capsys):
     writers.functional(keras3).save_weights(checkpoints / "SA101_trial_3.weights.h5")
-    assert export(checkpoints) == 2
-    refused(capsys, "SA101_trial_3.weights.h5", "3 dense layers and 1 batch norms", "--actor MODULE:FUNCTION")
+    refuses(
+        capsys, checkpoints, "SA101_trial_3.weights.h5", "3 dense layers and 1 batch norms", "--actor MODULE:FUNCTION"
+    )
 
 
 def test_a_saved_model_without_signatures_is_exported_by_its_function(checkpoints):
@@ -131,10 +131,27 @@ def test_of_several_outputs_only_the_mean_is_exported(checkpoints, capsys):
     same(exported(checkpoints), actions(agent.actor))
     assert len(manifest(checkpoints)["variables"]) == 6
     capsys.readouterr()
-    assert export(checkpoints, "--overwrite", "--output-tensor", "action") == 2
-    refused(capsys, "is random", "--output-tensor")
-    assert export(checkpoints, "--overwrite", "--output-tensor", "nothing") == 2
-    refused(capsys, "has no output nothing; there are action, log_prob, mean, value")
+    refuses(
+        capsys,
+        checkpoints,
+        "is random",
+        "--output-tensor",
+        flags=(
+            "--overwrite",
+            "--output-tensor",
+            "action",
+        ),
+    )
+    refuses(
+        capsys,
+        checkpoints,
+        "has no output nothing; there are action, log_prob, mean, value",
+        flags=(
+            "--overwrite",
+            "--output-tensor",
+            "nothing",
+        ),
+    )
     same(exported(checkpoints, "--overwrite", "--output-tensor", "act:mean"), actions(agent.actor))
 
 

@@ -113,6 +113,14 @@ def dense(x, units, name, activation):
     return activation(x) if activation else x
 
 
+def saved(folder, tensor, feed, name="SA101_trial_1", **options):
+    """Initialise the variables of the default session, save them, and return a tensor's value. `options`: of save."""
+    session = v1.get_default_session()
+    session.run(v1.global_variables_initializer())
+    v1.train.Saver().save(session, str(folder / name), write_state=False, **options)
+    return session.run(tensor, feed)
+
+
 def estimator(folder):
     """What an Estimator's saver writes: model.ckpt-N in shards beside a state file; the input is not a placeholder."""
     with tf.Graph().as_default(), v1.Session() as session:
@@ -169,6 +177,7 @@ __all__ = [
     "keras2",
     "keras3",
     "randomise",
+    "saved",
     "sequential",
     "subclassed",
     "tf1_agents",

@@ -292,9 +292,11 @@ def test_controller_accepts_its_arguments(folder, render):
     parsed = controller_config.parse(
         with_city(arguments(documents, container(documents, "controller")), GRID / "city.toml")
     )
-    assert parsed.attach == ("127.0.0.1", 8814) and not parsed.guard and parsed.http == ("0.0.0.0", 9108)
-    assert parsed.server == "tf-serving:8500" and parsed.version == "stable" and len(parsed.infer_tls) == 8
-    assert parsed.server.partition(":")[0] in named(documents, "Service")
+    assert parsed.sumo.attach == ("127.0.0.1", 8814) and not parsed.guard and parsed.http == ("0.0.0.0", 9108)
+    assert (
+        parsed.models.server == "tf-serving:8500" and parsed.models.version == "stable" and len(parsed.infer_tls) == 8
+    )
+    assert parsed.models.server.partition(":")[0] in named(documents, "Service")
 
 
 def with_city(arguments, city):
@@ -336,8 +338,8 @@ def test_district_is_controlled_with_its_own_server(number, render, districts):
     assert {"--tls-ca=/tls/ca.crt", "--tls-certificate=/tls/tls.crt", "--tls-key=/tls/tls.key"} <= set(each["args"])
     args = [text for text in arguments(documents, each) if not text.startswith("--tls-")]
     parsed = controller_config.parse(with_city(args, districts / "city.toml"))
-    assert len(parsed.infer_tls) == 4 and parsed.server == f"tf-serving-shard-{number}:8500"
-    assert parsed.server.partition(":")[0] in named(documents, "Service")
+    assert len(parsed.infer_tls) == 4 and parsed.models.server == f"tf-serving-shard-{number}:8500"
+    assert parsed.models.server.partition(":")[0] in named(documents, "Service")
     (secret,) = [volume["secret"]["secretName"] for volume in pod["volumes"] if volume["name"] == "tls"]
     assert secret in (K8S / "mtls" / "kustomization.yaml").read_text()
     (sumo_guard,) = pod["initContainers"]
@@ -458,7 +460,7 @@ def test_liveness_of_the_guard_does_not_touch_its_traci_port(rendered):
     for each in guards:
         assert each["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "guard-http"}
         assert not each.keys() & {"readinessProbe", "startupProbe"}
-        args, _ = guard.parse(with_city(arguments(rendered, each), GRID / "city.toml"))
+        args = guard.parse(with_city(arguments(rendered, each), GRID / "city.toml"))
         assert args.http == ("0.0.0.0", each["ports"][0]["containerPort"])
 
 
@@ -493,9 +495,9 @@ def test_guard_holds_the_connection_with_the_citys_watchdog(render, tmp_path):
     city.write_text("[controller]\nwatchdog_s = 7\n")
     each = container(documents, "guard")
     assert each["command"] == ["greenserve", "guard"]
-    args, sumo_arguments = guard.parse(with_city(arguments(documents, each), city))
-    assert args.only_client and args.first_controller_timeout_s >= 600, "longer than the kubelet's back-off"
-    assert (args.sumo, args.port, args.order, sumo_arguments) == ("sumo:8813", 8814, 1, [])
+    args = guard.parse(with_city(arguments(documents, each), city))
+    assert args.is_only_client and args.first_controller_timeout_s >= 600, "longer than the kubelet's back-off"
+    assert (args.sumo.attach, args.port, args.sumo.order) == (("sumo", 8813), 8814, 1) and not args.sumo.arguments
     assert args.watchdog_s == 7 and each["restartPolicy"] == "Always"
 
 

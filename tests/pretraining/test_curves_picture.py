@@ -9,7 +9,7 @@ import pytest
 from city.errors import InputError
 from pretraining import curves_picture
 from pretraining.gate import REFERENCE, Verdict
-from pretraining.selection import PRODUCT, Outcome
+from pretraining.selection import PRODUCT, Selected
 from pretraining.street_results import StreetResult
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -39,7 +39,7 @@ def outcome(kept=("seed 5", "seed 6")):
     }
     verdicts = [Verdict(name, 14.1, 1.0, 0.8, "a", ()) for name in ("seed 5", "seed 6")]
     verdicts.append(Verdict("seed 7", 54.8, 3.9, 8.7, "b", ("b",)))
-    return Outcome(results, (*verdicts, Verdict(PRODUCT, 13.1, 0.9, 0.7, "a", ())), kept)
+    return Selected(results, (*verdicts, Verdict(PRODUCT, 13.1, 0.9, 0.7, "a", ())), kept)
 
 
 def drawing(path):

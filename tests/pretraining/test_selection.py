@@ -10,11 +10,12 @@ from export import pretrained
 from export.checkpoints import phase_networks
 from export.locate import find_candidates
 from greenserve.__main__ import main
-from pretraining import selection
+from pretraining import selection, street_results, train_command
 from pretraining import streets_trainer as trainer
 from pretraining.streets_trainer import StreetsTrainer
 from pretraining.synthetic.streets import generate
-from training.phase_competition import street_learning
+from training import saved_state
+from training.phase_competition import policy_file
 from training.phase_competition.networks import CRITIC_SHAPES, initial_arrays
 from training.statistics import NotFinite
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.slow
 TRAINING = ["--episodes", "2", "--episodes-per-update", "1", "--seconds", "60"]
 GATE = ["--gate-streets", "2"]
 NETWORKS = ["--networks", "2", "--seed", "5"]
+SHARED = [*NETWORKS, "--shared-updates", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,24 @@ def trained(streets, short_trainings, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def shared_training(streets, short_trainings, tmp_path_factory):
+    """(folder, lines) of a training of two networks, seeds 6 and 7, that share their first update, with seed 5."""
+    folder, lines = tmp_path_factory.mktemp("shared"), []
+    with pytest.MonkeyPatch.context() as patch:
+        any_network_passes(patch)
+        patch.setattr(train_command, "print_line", lines.append)
+        assert train(streets, folder, *SHARED) == 0
+    return folder, lines
+
+
+@pytest.fixture
+def shared(shared_training, tmp_path, monkeypatch):
+    """A copy of this training's folder; any network passes."""
+    any_network_passes(monkeypatch)
+    return shutil.copytree(shared_training[0], tmp_path / "out")
+
+
 @pytest.fixture(autouse=True)
 def current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -75,7 +95,7 @@ def any_network_passes(monkeypatch):
     """A network of two updates is no good."""
     monkeypatch.setattr(selection.gate, "MAX_RATIO", 1e6)
     monkeypatch.setattr(selection.gate, "MAX_MEAN_RATIO", 1e6)
-    monkeypatch.setattr(selection.gate, "has_gridlock", lambda by_name, name: False)
+    monkeypatch.setattr(selection.gate, "moves_too_few", lambda by_name, name: False)
 
 
 def write_parts(folder):
@@ -92,6 +112,15 @@ def write_parts(folder):
         name: array * (-1 if name.startswith("score") and name.endswith("2") else 1) for name, array in actors.items()
     }
     phase_networks.save(folder / "bad.policy", bad, critics, {})
+
+
+def without_network(folder, seed):
+    """Remove a network and its state; return its policy."""
+    policy = folder / ".trial_1_networks" / f"street_trial_{seed}.policy"
+    content = policy.read_bytes()
+    policy.unlink()
+    (policy.parent / f".trial_{seed}.progress.npz").unlink()
+    return content
 
 
 def files(folder):
@@ -115,17 +144,16 @@ def test_each_network_is_that_of_a_training_with_its_seed(streets, trained, tmp_
     assert curves[0].read_text() == curves[1].read_text()
 
 
-def test_networks_share_their_first_updates(streets, trained, tmp_path, monkeypatch, capsys):
-    any_network_passes(monkeypatch)
-    assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
-    first, second = ((tmp_path / "out" / f"trial_1_seed_{seed}_curve.csv").read_text().splitlines() for seed in (6, 7))
+def test_networks_share_their_first_updates(shared_training, trained, capsys):
+    folder, lines = shared_training
+    first, second = ((folder / f"trial_1_seed_{seed}_curve.csv").read_text().splitlines() for seed in (6, 7))
     assert first[:2] == second[:2]
-    assert capsys.readouterr().err.count("update 1 of 2: ") == 1, "made once"
+    assert sum(line.startswith("update 1 of 2: ") for line in lines) == 1, "made once"
     # those of a training with --seed, from which each network continues in its own way
     alone = (trained / "trial_1_seed_5_curve.csv").read_text().splitlines()
     assert first[:2] == alone[:2]
     assert len({first[2], second[2], alone[2]}) == 3
-    assert main(["inspect", str(tmp_path / "out" / "street_trial_1.policy")]) == 0
+    assert main(["inspect", str(folder / "street_trial_1.policy")]) == 0
     trained_by = "network 2: seed 7, streets: 1, 2 updates of 1 episodes of 60.0 s; the first 1 updates have seed 5"
     assert trained_by in capsys.readouterr().out.splitlines()
 
@@ -133,90 +161,68 @@ def test_networks_share_their_first_updates(streets, trained, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        ([*NETWORKS], "--shared-updates"),
+        ([*NETWORKS], "--seed, --shared-updates"),
         (["--networks", "2", "--seed", "6", "--shared-updates", "1"], "--seed"),
     ],
 )
-def test_other_shared_updates_are_refused_before_anything_is_trained(
-    flags, named, streets, tmp_path, monkeypatch, capsys
-):
-    any_network_passes(monkeypatch)
-    assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
-    before = files(tmp_path / "out")
-    capsys.readouterr()
-    assert train(streets, "out", *flags, "--resume") == 2
+def test_other_shared_updates_are_refused_before_anything_is_trained(flags, named, streets, shared, capsys):
+    before = files(shared)
+    assert train(streets, shared, *flags, "--resume") == 2
     error = capsys.readouterr().err
     assert f"the training to resume had another {named}; pass the same flags" in error and error.count("\n") == 1
-    assert files(tmp_path / "out") == before
+    assert files(shared) == before
 
 
-def test_a_network_without_a_saved_state_starts_from_the_shared_updates(streets, tmp_path, monkeypatch, capsys):
-    any_network_passes(monkeypatch)
-    assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
-    networks = tmp_path / "out" / ".trial_1_networks"
-    trained = (networks / "street_trial_6.policy").read_bytes()
-    for name in ("street_trial_6.policy", ".trial_6.progress.npz"):
-        (networks / name).unlink()
-    capsys.readouterr()
-    assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 0
+def test_a_network_without_a_saved_state_starts_from_the_shared_updates(streets, shared, capsys):
+    trained = without_network(shared, 6)
+    assert train(streets, shared, *SHARED, "--resume") == 0
     assert "update 1 of 2: " not in capsys.readouterr().err
-    assert (networks / "street_trial_6.policy").read_bytes() == trained
+    assert (shared / ".trial_1_networks" / "street_trial_6.policy").read_bytes() == trained
 
 
 def test_a_training_interrupted_before_a_network_is_saved_resumes_from_the_shared_updates(
-    streets, tmp_path, monkeypatch, capsys
+    streets, shared, tmp_path, monkeypatch, capsys
 ):
-    any_network_passes(monkeypatch)
     monkeypatch.setattr(trainer, "SAVE_EVERY", 5)
-    assert train(streets, "whole", *NETWORKS, "--shared-updates", "1") == 0
     step = StreetsTrainer._next_update
 
-    def interrupted(self, log):
+    def interrupted(self):
         if self._update == 1:
             raise KeyboardInterrupt
-        return step(self, log)
+        step(self)
 
     monkeypatch.setattr(StreetsTrainer, "_next_update", interrupted)
-    assert train(streets, "cut", *NETWORKS, "--shared-updates", "1") == 1
+    assert train(streets, "cut", *SHARED) == 1
     assert "interrupted; --resume continues" in capsys.readouterr().err
     monkeypatch.setattr(StreetsTrainer, "_next_update", step)
-    assert train(streets, "cut", *NETWORKS, "--shared-updates", "1", "--resume") == 0
+    assert train(streets, "cut", *SHARED, "--resume") == 0
     assert "update 1 of 2: " not in capsys.readouterr().err
-    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+    assert files(tmp_path / "cut") == files(shared)
 
 
 def test_shared_updates_that_diverge_end_all_trainings(streets, monkeypatch, capsys):
-    def diverged(self, log):
+    def diverged(self):
         raise NotFinite("diverged")
 
     monkeypatch.setattr(StreetsTrainer, "_next_update", diverged)
-    assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 1
+    assert train(streets, "out", *SHARED) == 1
     output = capsys.readouterr().err
     assert "network 1 of 2" in output and "network 2 of 2" not in output
 
 
-def test_a_damaged_shared_state_is_refused_and_without_it_the_numbers_are_the_same(
-    streets, tmp_path, monkeypatch, capsys
-):
-    any_network_passes(monkeypatch)
-    assert train(streets, "out", *NETWORKS, "--shared-updates", "1") == 0
-    networks = tmp_path / "out" / ".trial_1_networks"
-    second = (networks / "street_trial_7.policy").read_bytes()
-    for name in ("street_trial_7.policy", ".trial_7.progress.npz"):
-        (networks / name).unlink()
-    shared = networks / ".shared.progress.npz"
-    for damaged in (b"garbage", b"", shared.read_bytes()[:3000]):
-        shared.write_bytes(damaged)
-        capsys.readouterr()
-        assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 2
+def test_a_damaged_shared_state_is_refused_and_without_it_the_numbers_are_the_same(streets, shared, capsys):
+    second, state = without_network(shared, 7), shared / ".trial_1_networks" / ".shared.progress.npz"
+    for damaged in (b"garbage", b"", state.read_bytes()[:3000]):
+        state.write_bytes(damaged)
+        assert train(streets, shared, *SHARED, "--resume") == 2
         reason = (
             "is not the state of this training (it is damaged, or not a .npz file); remove it and repeat the command"
         )
-        assert f"{shared.name}: {reason}" in capsys.readouterr().err
-        assert shared.read_bytes() == damaged
-    shared.unlink()
-    assert train(streets, "out", *NETWORKS, "--shared-updates", "1", "--resume") == 0
-    assert (networks / "street_trial_7.policy").read_bytes() == second
+        assert f"{state.name}: {reason}" in capsys.readouterr().err
+        assert state.read_bytes() == damaged
+    state.unlink()
+    assert train(streets, shared, *SHARED, "--resume") == 0
+    assert (shared / ".trial_1_networks" / "street_trial_7.policy").read_bytes() == second
 
 
 @pytest.mark.parametrize("damaged", [".trial_1.gate.npz", ".trial_1_networks/.trial_6.progress.npz"])
@@ -230,7 +236,7 @@ def test_a_damaged_state_of_a_part_can_be_removed_and_the_rest_is_kept(
     (out / ".trial_1_networks" / "street_trial_6.policy").unlink()
     (out / damaged).write_bytes(b"garbage")
     assert train(streets, out, *NETWORKS, "--resume") == 2
-    assert f"{out / damaged}: is not the state of this training" in (error := capsys.readouterr().err)
+    assert f"{out / damaged}: is not the state of this " in (error := capsys.readouterr().err)
     assert "; remove it and repeat the command" in error and (out / damaged).read_bytes() == b"garbage"
     (out / damaged).unlink()
     assert train(streets, out, *NETWORKS, "--resume") == 0
@@ -259,14 +265,14 @@ def test_a_training_interrupted_in_its_second_network_resumes_to_the_same_files(
     any_network_passes(monkeypatch)
     step, steps = StreetsTrainer._next_update, []
 
-    def interrupted(self, log):
+    def interrupted(self):
         if steps == [5, 5, 6]:
             raise KeyboardInterrupt
-        return counted(self, log)
+        counted(self)
 
-    def counted(self, log):
+    def counted(self):
         steps.append(self._settings.seed)
-        return step(self, log)
+        step(self)
 
     monkeypatch.setattr(StreetsTrainer, "_next_update", interrupted)
     assert train(streets, "cut", *NETWORKS) == 1
@@ -311,7 +317,7 @@ def test_a_network_that_diverges_does_not_end_the_others(streets, tmp_path, monk
     def run(self):
         if self._settings.seed == 5:
             raise NotFinite("a loss is not finite")
-        street_learning.save(self._settings.policy_file, initial_arrays(np.random.default_rng(6)), 1.0, {})
+        policy_file.save(self._settings.policy_file, initial_arrays(np.random.default_rng(6)), 1.0, {})
         return self._settings.policy_file
 
     any_network_passes(monkeypatch)
@@ -345,10 +351,8 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
     assert {row["network"] for row in rows} == {"good.policy", "bad.policy", "other.policy", "max-pressure"}
 
     simulated = []
-    simulate = selection.gate.GateSimulation.__call__
-    monkeypatch.setattr(
-        selection.gate.GateSimulation, "__call__", lambda self, job: simulated.append(job[1]) or simulate(self, job)
-    )  # fmt: skip
+    run_job = street_results.run_job
+    monkeypatch.setattr(street_results, "run_job", lambda job: simulated.append(job.arm.name) or run_job(job))
     assert main([*command, "--keep", "2", "--resume"]) == 0
     assert simulated == ["product"] * 4, "results of the earlier run are used"
     description = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")
@@ -359,10 +363,10 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
     capsys.readouterr()
     assert main([*command, "--gate-streets", "1", "--resume"]) == 2
     assert "the gate to resume had another --gate-streets" in capsys.readouterr().err
-    monkeypatch.setattr(selection, "VERSION", "of another time")
+    monkeypatch.setattr(saved_state, "VERSION", "of another time")
     assert main([*command, "--resume"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "was begun by another version of greenserve; remove this file" in line
+    assert "was begun by another version of greenserve or SUMO; remove it and repeat the command" in line
     assert (tmp_path / "out" / "street_trial_1.policy").exists(), "a refused command removes nothing"
 
 

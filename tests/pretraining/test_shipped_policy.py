@@ -2,11 +2,11 @@
 
 import pytest
 
-from city import network
-from export import pretrained
-from pretraining.street_results import control_of, simulate
-from pretraining.streets import RandomTraffic, city_of
+from evaluation.arms import parse
+from pretraining.street_results import StreetJob, run_job
 from pretraining.synthetic.streets import generate
+
+ARMS = "pretrained,max-pressure"
 
 
 @pytest.mark.slow
@@ -21,12 +21,6 @@ from pretraining.synthetic.streets import generate
 )
 def test_the_shipped_policy_has_less_delay_than_max_pressure_without_a_gridlock(seed, vehicles_per_lane_h, tmp_path):
     folder = generate(tmp_path, seed)
-    city = city_of(folder)
-    street = network.of_city(city)
-    traffic = RandomTraffic(street.net_file, 50_000 + seed, vehicles_per_lane_h, 1200.0)
-    found = []
-    for policy, driver in ((pretrained.policy(), None), (None, "max-pressure")):
-        results = tmp_path / str(driver)
-        results.mkdir()
-        found.append(simulate(city, street, traffic, control_of(city, street, policy, driver), results))
+    jobs = [StreetJob("", folder, 50_000 + seed, vehicles_per_lane_h, 1200.0, arm) for arm in parse(ARMS)]
+    found = [run_job(job) for job in jobs]
     assert found[0].finished >= 0.95 * found[1].finished and found[0].delay_s < found[1].delay_s

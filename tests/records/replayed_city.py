@@ -11,6 +11,7 @@ import numpy as np
 from city import config, network
 from controller.assembly import checked_start, loop_from, take_over
 from controller.policies.no_policies import contracts_of_city
+from controller.recording import loop_state
 from controller.recording.detectors import track_detectors
 from controller.recording.messages import Encoder
 from controller.recording.record_writer import RecordWriter
@@ -19,6 +20,7 @@ from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.start import connect
+from protos.loop_state_pb2 import LoopState
 from serving.contract import CATEGORICAL
 from serving.errors import DeadlineExceeded
 from signals.policy import Answer
@@ -83,8 +85,8 @@ class Recorder:
             self._begin(event)
         self._writer.add(*self._encoder.encode(event), BEGIN_UNIX_NS + round(event.at_s * 1e9))
         self._steps += 1
-        if self._steps >= self._steps_a_file and event.save_state is not None:
-            self._state = event.save_state()
+        if self._steps >= self._steps_a_file and event.state is not None:
+            self._state = LoopState(**loop_state.values(event.state()))
             self.close()
 
     def _begin(self, event):

@@ -11,6 +11,7 @@ import pytest
 from city import config
 from city.errors import InputError
 from controller.events import OperatorAction
+from controller.recording import loop_state
 from controller.recording.record_writer import RecordWriter
 from greenserve.__main__ import main as greenserve
 from protos import record_pb2 as record
@@ -124,7 +125,7 @@ def check_files_together_and_alone(folder):
         steps += alone.replayed_steps
         if k + 1 < len(files):
             with RecordReader(files[k + 1]) as following:
-                assert alone.loop._save() == following.state
+                assert LoopState(**loop_state.values(alone.loop.saved_state())) == following.state
     assert steps == replay.replayed_steps
     return run
 

@@ -24,10 +24,10 @@ from simulation import model_files
 from simulation.executors.this_process import ThisProcess
 from tests.conftest import GRID
 from training.episode import TrainingTask
-from training.phase_competition import street_learning
-from training.ppo import Learner
+from training.learning import Learning
+from training.phase_competition import policy_file
+from training.settings import Settings
 from training.statistics import NotFinite
-from training.trainer import Settings
 
 CITY = ("--city", str(GRID / "city.toml"))
 GROUPS = (("SA101", "SA102", "SA103", "SA104"), ("SA105", "SA106", "SA107", "SA108"))
@@ -232,11 +232,11 @@ def test_training_of_a_group_survives_a_number_that_is_not_finite(tmp_path, monk
     def diverge(*_):
         raise NotFinite("a loss or a weight is not finite any more")
 
-    monkeypatch.setattr(Learner, "learn", diverge)
+    monkeypatch.setattr(Learning, "learn", diverge)
     city = config.load(GRID / "city.toml")
     task = TrainingTask(city, ("SA101",), seconds=50.0)
     trained = train_group(GroupTraining("g", task, Settings(tmp_path, episodes=1, evaluate_every=1, held_out=1), {}))
-    assert trained.reason == "a loss or a weight is not finite any more" and trained.held_out_delay_s == math.inf
+    assert trained.reason == "a loss or a weight is not finite any more" and trained.validation_delay_s == math.inf
 
 
 def test_group_starts_from_a_policy(tmp_path):
@@ -244,7 +244,7 @@ def test_group_starts_from_a_policy(tmp_path):
     city_file = tmp_path / "city.toml"
     sumocfg = str(GRID / "grid.sumocfg")
     assert greenserve(["city", "init", "--sumocfg", sumocfg, "--dialect", "street", "--out", str(city_file)]) == 0
-    start = street_learning.load(pretrained.policy())
+    start = policy_file.load(pretrained.policy())
     settings = Settings(tmp_path, episodes=1, episodes_per_update=1, evaluate_every=1, held_out=1, start=start)
     task = TrainingTask(config.load(city_file), ("A0",), seconds=100.0)
     trained = train_group(GroupTraining("g", task, settings, {}))

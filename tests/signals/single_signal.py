@@ -3,7 +3,7 @@
 import numpy as np
 
 from city.config import Controller
-from city.network import Phase, Program
+from city.network import Program, ProgramPhase
 from protos import policy_pb2 as pb
 from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
@@ -15,24 +15,37 @@ from signals.safety.signal_safety import SignalSafety
 GREENS = ["GgGr", "rrrG"]
 PLAN = FallbackPlan(
     Program(
-        "0", "static", 0, tuple(Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3)))
+        "0",
+        "static",
+        0,
+        tuple(ProgramPhase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3))),
     ),
     False,
 )
 HOLD_S = 10
 
 
-def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5), actions=len(GREENS)):  # noqa: B008 - immutable
-    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=actions))
-    safety = SignalSafety(crossing, times, GREENS)
-    sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
+def one_signal(
+    crossing,
+    hold_s=HOLD_S,
+    times=SafetyTimes(3, 5),  # noqa: B008 - immutable
+    actions=None,
+    greens=GREENS,
+    sequencer=None,
+    kind="categorical",
+    lanes=4,
+    **parts,
+):
+    """A TL that shows its first green. `parts`: max-pressure or a driver."""
+    action = pb.Action(kind=kind, size=actions or len(greens))
     x = Intersection(
-        contract,
-        SumoRlObserver(np.arange(4), 4, 2),
-        sequencer,
-        [safety],
+        pb.PolicyContract(tl="SA101", signal_ids=["X"], action=action),
+        SumoRlObserver(np.arange(4), lanes, 2),
+        sequencer or GreenPhaseSequencer(greens, 5, 3, 5),
+        [SignalSafety(crossing, times, greens)],
         [FallbackSchedule(PLAN)],
         Controller(hold_s=hold_s, recovery_answers=2),
+        **parts,
     )
-    x.start(0, ["GgGr"])
+    x.start(0, [greens[0]])
     return x

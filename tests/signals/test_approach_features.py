@@ -158,18 +158,26 @@ def test_a_vehicle_counts_for_each_lane_that_it_may_reach():
         assert (found["vehicles_middle"], found["nearest"], found["arriving_later"]) == (0.5, 70, 0.5)
 
 
-def test_a_rare_turn_sets_neither_the_longest_wait_nor_the_nearest_vehicle():
-    found = features([approach([(0, 0, 1, 100, 10), (1, 100, 0.3, 100, 10)])], [(1, 50, 0, 80)])
-    assert (found["longest_wait"], found["nearest"]) == (0, 300) and found["total_wait"] == pytest.approx(24)
+ALONE = [(0, 0, 1, 100, 10)]
 
 
-@pytest.mark.parametrize(("position_m", "counted"), [(100, 0), (100.1, 1)])
-def test_vehicles_beyond_the_reach_do_not_count(position_m, counted):
-    assert features([approach([(0, 0, 1, 400, 10)])], [(0, position_m, 5, 0)])["vehicles_far"] == counted
-
-
-def test_a_vehicle_past_its_stop_line_is_at_it():
-    assert features([approach([(0, 0, 1, 100, 10)])], [(0, 100.4, 5, 0)])["nearest"] == 0
+@pytest.mark.parametrize(
+    ("upstream", "vehicle", "expected"),
+    [
+        pytest.param(
+            [*ALONE, (1, 100, 0.3, 100, 10)],
+            (1, 50, 0, 80),
+            {"longest_wait": 0, "nearest": 300, "total_wait": 24},
+            id="a rare turn sets neither the longest wait nor the nearest vehicle",
+        ),
+        pytest.param([(0, 0, 1, 400, 10)], (0, 100, 5, 0), {"vehicles_far": 0}, id="beyond the reach"),
+        pytest.param([(0, 0, 1, 400, 10)], (0, 100.1, 5, 0), {"vehicles_far": 1}, id="within the reach"),
+        pytest.param(ALONE, (0, 100.4, 5, 0), {"nearest": 0}, id="past its stop line"),
+    ],
+)
+def test_features_of_one_vehicle(upstream, vehicle, expected):
+    found = features([approach(upstream)], [vehicle])
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
 def test_an_exit_is_blocked_by_a_slow_vehicle_at_its_beginning():

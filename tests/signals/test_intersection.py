@@ -1,7 +1,6 @@
 """A TL from answers to signal commands, without a simulator."""
 
 import itertools
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from city.config import Controller
-from city.network import Phase, Program, ProgramSwitch, SignalNetwork
+from city.network import Program, ProgramPhase, ProgramSwitch, SignalNetwork
 from protos import policy_pb2 as pb
 from signals.cycle_plans import PlanSequencer, cycle_plan
 from signals.dialects.sappo import KeepChangeSequencer
@@ -22,7 +21,7 @@ from signals.intersection import Intersection
 from signals.policy import Answer
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
-from tests.signals.single_signal import GREENS, PLAN, one_signal
+from tests.signals.single_signal import PLAN, one_signal
 
 
 def play(x, until_s, answer, shown=("GgGr",), begin_s=0):
@@ -113,11 +112,8 @@ def test_intermittent_policy_keeps_max_red(crossing, hold_s, period_s, good_s):
 
 def test_max_green_that_no_link_waits_for_does_not_delay_decisions(crossing):
     greens = ("Grrr", "rrGr")
-    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
-    safety = SignalSafety(crossing, SafetyTimes(3, 5, max_green_s=20), greens)
-    observer, sequencer = SumoRlObserver(np.arange(4), 4, 2), GreenPhaseSequencer(greens, 5.5, 3, 5)
-    x = Intersection(contract, observer, sequencer, [safety], [FallbackSchedule(PLAN)], Controller())
-    x.start(0, ["Grrr"])
+    times = SafetyTimes(3, 5, max_green_s=20)
+    x = one_signal(crossing, times=times, greens=greens, sequencer=GreenPhaseSequencer(greens, 5.5, 3, 5))
     asked = []
     play(x, 60, lambda now: asked.append(now) or Answer(np.array([0])))
     assert asked == [5.5 * k for k in range(11)]
@@ -126,13 +122,7 @@ def test_max_green_that_no_link_waits_for_does_not_delay_decisions(crossing):
 def test_max_red_service_does_not_delay_the_plan_for_ever(crossing):
     """With a max red that cannot be kept, some link always exceeds it."""
     greens = ("GrGr", "rGrr", "rrrG")
-    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=3))
-    safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=4), greens)
-    observer, sequencer = SumoRlObserver(np.arange(4), 4, 2), GreenPhaseSequencer(greens, 5, 3, 5)
-    x = Intersection(
-        contract, observer, sequencer, [safety], [FallbackSchedule(PLAN)], Controller(hold_s=30, recovery_answers=2)
-    )
-    x.start(0, ["GrGr"])
+    x = one_signal(crossing, 30, SafetyTimes(3, 5, max_red_s=4), greens=greens)
     sent = play(x, 100, lambda now: Answer(np.array([0])) if now < 20 else TimeoutError("late"))
     assert sum(state in greens[1:] for _, state in states(sent)) > 4, "links beyond max red are served again and again"
     assert [now for now, command in sent if isinstance(command, PermittedRelease)]
@@ -184,15 +174,27 @@ def test_invalid_action_of_any_kind_means_hold_not_an_exception(crossing, action
     x.commands(0)
 
 
-def test_release_hands_signals_back_once_they_are_cleared(crossing):
+def released(x, begin_s=7, until_s=20, rejected=()):
+    """The commands of a release."""
+    sent = []
+    for now in range(begin_s, until_s):
+        sent += x.commands(now)[0]
+        x.confirm_sent(rejected)
+    return sent
+
+
+@pytest.fixture
+def releasing(crossing):
+    """A TL whose release has begun."""
     x = one_signal(crossing)
     x.commands(0)
     x.release()
-    sent = []
-    for now in range(7, 20):
-        sent += x.commands(now)[0]
-        x.confirm_sent(())
-    assert isinstance(sent[-1], PermittedRelease) and x.is_released and x.unreleased(0) == []
+    return x
+
+
+def test_release_hands_signals_back_once_they_are_cleared(releasing):
+    sent = released(releasing)
+    assert isinstance(sent[-1], PermittedRelease) and releasing.is_released and releasing.unreleased(0) == []
     assert [s.state for s in sent[:-1]] == ["yyyr", "rrrr"]
 
 
@@ -206,44 +208,36 @@ def test_state_is_sent_again_each_time_another_client_replaces_it(crossing):
     assert [[state for _, state in each][-1:] for each in sent] == [["GgGr"]] * 3
 
 
-@pytest.mark.parametrize("max_red_s", [math.inf, 120.0])
-@pytest.mark.parametrize("all_red_s", [0, 2])
-def test_release_is_sent_a_second_after_the_signal_is_cleared(crossing, all_red_s, max_red_s):
-    x = one_signal(crossing, times=SafetyTimes(3, 5, all_red_s, max_red_s=max_red_s))
-    x.commands(0)
-    x.release()
-    sent = play(x, 100, None, begin_s=7)
-    assert states(sent) == [(7, "yyyr"), (10, "rrrr")]
-    assert [now for now, command in sent if isinstance(command, PermittedRelease)] == [10 + max(all_red_s, 1)]
-
-
-def test_clearance_of_whole_seconds_is_not_lengthened_by_float_rounding(crossing):
+@pytest.mark.parametrize(
+    ("times", "red_s"),
+    [
+        ({}, 1),
+        ({"max_red_s": 120}, 1),
+        ({"all_red_s": 2}, 2),
+        ({"all_red_s": 2, "max_red_s": 120}, 2),
+        # of 3 s and less than 1e-9 s, by float rounding
+        ({"red_by_path": True, "max_red_s": 120}, 3),
+    ],
+)
+def test_release_is_sent_a_second_after_the_signal_is_cleared(crossing, times, red_s):
     signal = replace(crossing, path_m=(38.34,) * 4, slowest_mps=(11.11,) * 4)
-    x = one_signal(signal, times=SafetyTimes(3, 5, max_red_s=120, red_by_path=True))
-    assert 3.0 < x.safeties[0].clearance_s[0] < 3.0 + 1e-9
+    x = one_signal(signal, times=SafetyTimes(3, 5, **times))
+    assert "red_by_path" not in times or 3.0 < x.safeties[0].clearance_s[0] < 3.0 + 1e-9
     x.commands(0)
     x.release()
     sent = play(x, 200, None, begin_s=7)
     assert states(sent) == [(7, "yyyr"), (10, "rrrr")]
-    assert [now for now, command in sent if isinstance(command, PermittedRelease)] == [13]
+    assert [now for now, command in sent if isinstance(command, PermittedRelease)] == [10 + red_s]
 
 
-def test_released_signal_is_cleared_and_released_again(crossing):
-    x = one_signal(crossing)
-    x.commands(0)
-    x.release()
-    for now in range(7, 20):
-        x.commands(now)
-        x.confirm_sent(())
-    assert x.released_signals == ["X"]
-    x.release_again("X", "GGGG", 50)
-    assert x.released_signals == [] and not x.is_released
-    sent = []
-    for now in range(50, 70):
-        sent += x.commands(now)[0]
-        x.confirm_sent(())
+def test_released_signal_is_cleared_and_released_again(releasing):
+    released(releasing)
+    assert releasing.released_signals == ["X"]
+    releasing.release_again("X", "GGGG", 50)
+    assert releasing.released_signals == [] and not releasing.is_released
+    sent = released(releasing, 50, 70)
     assert [s.state for s in sent[:-1]] == ["GGGG", "yyyy", "rrrr"] and isinstance(sent[-1], PermittedRelease)
-    assert x.is_released
+    assert releasing.is_released
 
 
 def test_plan_follows_the_schedule_from_the_start_of_control():
@@ -254,27 +248,18 @@ def test_plan_follows_the_schedule_from_the_start_of_control():
     assert programs == {100: "0", 199: "0", 200: "night", 299: "night", 300: "day", 499: "day", 500: "day"}
 
 
-def test_rejected_handover_is_sent_again(crossing):
-    x = one_signal(crossing)
-    x.commands(0)
-    x.release()
-    tried = 0
-    for now in range(7, 20):
-        tried += sum(isinstance(command, PermittedRelease) for command in x.commands(now)[0])
-        x.confirm_sent({"X"})
-        assert not x.is_released and x.unreleased(0) == [("X", "0")]
-    assert tried > 3
-    x.commands(20)
-    x.confirm_sent(())
-    assert x.is_released and x.unreleased(0) == []
+def test_rejected_handover_is_sent_again(releasing):
+    sent = released(releasing, rejected={"X"})
+    assert sum(isinstance(command, PermittedRelease) for command in sent) > 3
+    assert not releasing.is_released and releasing.unreleased(0) == [("X", "0")]
+    released(releasing, 20, 21)
+    assert releasing.is_released and releasing.unreleased(0) == []
 
 
-def test_unconfirmed_handover_counts_as_not_released(crossing):
-    x = one_signal(crossing)
-    x.release()
+def test_unconfirmed_handover_counts_as_not_released(releasing):
     for now in range(7, 20):
-        x.commands(now)
-    assert x.awaits_confirmation and x.unreleased(0) == [("X", "0")]
+        releasing.commands(now)
+    assert releasing.awaits_confirmation and releasing.unreleased(0) == [("X", "0")]
 
 
 def test_action_outside_the_signals_greens_is_a_failure(crossing):
@@ -283,14 +268,8 @@ def test_action_outside_the_signals_greens_is_a_failure(crossing):
 
 
 def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing):
-    phases = [Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3))]
-    contract = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
-    sequencer = PlanSequencer("offset", [cycle_plan(phases, 0, 4, 60)], 2, 2, 2)
-    safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
-    x = Intersection(
-        contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [FallbackSchedule(PLAN)], Controller()
-    )
-    x.start(0, ["GgGr"])
+    sequencer = PlanSequencer("offset", [cycle_plan(PLAN.program.phases, 0, 4, 60)], 2, 2, 2)
+    x = one_signal(crossing, sequencer=sequencer, kind="offset", actions=1)
     x.apply_answer(Answer(np.array([0.0])), 0, None)
     x.apply_answer(TimeoutError("late"), 72, None)
     assert x.next_decision_s == 74, "the policy is asked again soon"
@@ -327,7 +306,7 @@ def test_unsynchronised_plan_begins_with_its_first_green():
 def two_signals():
     none = np.zeros((2, 2), bool)
     foes = np.array([[False, True], [True, False]])
-    phases = [Phase(s, 10, 10, 10) for s in ("Gr", "yr", "rG", "ry")]
+    phases = [ProgramPhase(s, 10, 10, 10) for s in ("Gr", "yr", "rG", "ry")]
     networks = [
         SignalNetwork(
             name,

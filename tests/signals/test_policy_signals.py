@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from city.config import TL
 from city.errors import InputError
-from city.network import Phase, Program, ProgramSwitch, SignalNetwork, green_states
+from city.network import Program, ProgramPhase, ProgramSwitch, SignalNetwork, green_states
 from signals import policy_signals
 from signals.policy_signals import distinct_greens, of_tl, running_program
 
@@ -16,7 +16,7 @@ SETTINGS = TL(("X",), "sumo-rl", "SA101")
 
 
 def program(name, *states):
-    return Program(name, "static", 0, tuple(Phase(state, 20.0, 20.0, 20.0) for state in states))
+    return Program(name, "static", 0, tuple(ProgramPhase(state, 20.0, 20.0, 20.0) for state in states))
 
 
 GUESS = program("0", "GGrr", "yyrr", "rrGG", "rryy")
@@ -41,26 +41,23 @@ def test_policies_of_sumo_rl_take_the_first_program_and_all_its_greens(signal):
     assert chosen.program.id == "0" and chosen.greens == ("GGrr", "GGrr", "rrGG")
 
 
-def test_named_program_takes_precedence(signal):
-    (chosen,) = of_tl(replace(SETTINGS, program="day"), [signal], takes_first=True)
-    assert chosen.program is REAL
-    with pytest.raises(
-        InputError, match=r"SA101: signal X has no program 'x', which \[tl.SA101\] names; it has '0', 'day'; set"
-    ):
-        of_tl(replace(SETTINGS, program="x"), [signal])
+def test_program_of_the_training_or_of_city_toml_takes_precedence(signal):
+    (named,) = of_tl(replace(SETTINGS, program="day"), [signal], takes_first=True)
+    (trained,) = of_tl(SETTINGS, [signal], trained_programs={"X": "0"})
+    assert (named.program, trained.program) == (REAL, GUESS)
 
 
-def test_program_of_the_training_must_be_the_named_one(signal):
-    (chosen,) = of_tl(SETTINGS, [signal], trained_programs={"X": "0"})
-    assert chosen.program is GUESS
-    with pytest.raises(
-        InputError, match=r"trained on program '0' of signal X, but \[tl.SA101\] has program = 'day'; remove"
-    ):
-        of_tl(replace(SETTINGS, program="day"), [signal], trained_programs={"X": "0"})
-    with pytest.raises(
-        InputError, match=r"no program 'x', which the policy was trained on; it has '0', 'day'; add it to the netw"
-    ):
-        of_tl(SETTINGS, [signal], trained_programs={"X": "x"})
+@pytest.mark.parametrize(
+    ("named", "trained", "message"),
+    [
+        ("x", {}, r"SA101: signal X has no program 'x', which \[tl.SA101\] names; it has '0', 'day'; set"),
+        ("day", {"X": "0"}, r"trained on program '0' of signal X, but \[tl.SA101\] has program = 'day'; remove"),
+        (None, {"X": "x"}, r"no program 'x', which the policy was trained on; it has '0', 'day'; add it to the netw"),
+    ],
+)
+def test_program_that_is_missing_or_not_the_trained_one_is_refused(signal, named, trained, message):
+    with pytest.raises(InputError, match=message):
+        of_tl(replace(SETTINGS, program=named), [signal], trained_programs=trained)
 
 
 def test_next_scheduled_program_replaces_one_that_only_blinks(signal):

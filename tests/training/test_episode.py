@@ -2,17 +2,12 @@
 processes."""
 
 import functools
-import gzip
 import itertools
 import multiprocessing
 import os
 import signal
 import tempfile
-import tracemalloc
-import xml.etree.ElementTree as ET
-from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +23,7 @@ from signals import contract
 from signals.policy import Answer
 from simulation import rewards, target_tls
 from simulation.approaches import upstream_lanes
-from simulation.demand import MAX_SCALE, MAX_SHIFT_S, MIN_SCALE, Demand, varied
+from simulation.demand import Demand
 from simulation.executors import in_order
 from simulation.executors.processes import Processes
 from simulation.executors.simulator_per_process import SimulatorPerProcess
@@ -292,113 +287,6 @@ def test_lane_belongs_to_the_nearest_signal_downstream(grid_street, grid_city):
     assert alone == {"SA105": everyone["SA105"]}, "lanes before other signals are not this TL's"
 
 
-def test_demand_varies_within_its_bounds_and_is_repeated_by_its_seed(tmp_path):
-    demands = [varied(np.random.default_rng(k), varies=True) for k in range(50)]
-    assert all(MIN_SCALE <= demand.scale <= MAX_SCALE and demand.shift_s == MAX_SHIFT_S for demand in demands)
-    assert len({demand.seed for demand in demands}) == 50 and len({demand.scale for demand in demands}) == 50
-    assert demands[3] == varied(np.random.default_rng(3), varies=True)
-    same = varied(np.random.default_rng(3), varies=False)
-    assert same.options(GRID / "grid.sumocfg", tmp_path) == ["--seed", str(same.seed), "--random", "false"]
-
-
-def test_resampled_demand_is_a_bootstrap_sample_of_the_vehicles(tmp_path):
-    vehicles = "".join(f'<vehicle id="v{k}" depart="{k}"><route edges="a b"/></vehicle>' for k in range(1000))
-    flow = '<flow id="f" begin="0" end="9" number="3" from="a" to="b"/>'
-    (tmp_path / "a.rou.xml").write_text(f'<routes><vType id="car"/>{vehicles}{flow}</routes>')
-    (tmp_path / "a.sumocfg").write_text(
-        '<configuration><input><route-files value="a.rou.xml"/></input></configuration>'
-    )
-
-    def sample(seed):
-        name = Demand(seed, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]
-        assert name != str(tmp_path / "a.rou.xml")
-        return ET.parse(name).getroot()
-
-    root = sample(1)
-    ids = [element.get("id") for element in root.iter("vehicle")]
-    times = Counter(name.partition("#")[0] for name in ids)
-    assert len(set(ids)) == len(ids) and 900 < len(ids) < 1100
-    # of a Poisson number of mean 1: 0 in 37 % of the cases, 1 in 37 %, 2 in 18 %
-    assert 0.32 < 1 - len(times) / 1000 < 0.42 and 0.15 < Counter(times.values())[2] / 1000 < 0.22
-    assert [element.tag for element in root if element.tag != "vehicle"] == ["vType", "flow"]
-    departs = [float(element.get("depart")) for element in root.iter("vehicle")]
-    assert departs == sorted(departs) and all(element.find("route") is not None for element in root.iter("vehicle"))
-    assert ET.tostring(sample(1)) == ET.tostring(root) != ET.tostring(sample(2))
-
-
-@pytest.mark.parametrize("head", ["", '<?xml version="1.0" encoding="iso-8859-1"?>\n'])
-def test_sample_keeps_everything_but_vehicles_as_it_is(tmp_path, head):
-    around = '<!-- caf\xe9 --><vType id="caf\xe9"/>'
-    vehicles = "".join(f"""<trip from = 'a' to='b' note=' id="x"' id='v{k}' depart='{k}'/>""" for k in range(50))
-    text = f'{head}<routes xmlns:xsi="x">{around}{vehicles}<flow id="f"/></routes>\n'
-    (tmp_path / "a.rou.xml.gz").write_bytes(gzip.compress(text.encode("latin-1" if head else "utf-8")))
-    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml.gz"/></configuration>')
-    sample = Path(Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]).read_bytes()
-    assert sample.decode("latin-1" if head else "utf-8").startswith(f'{head}<routes xmlns:xsi="x">{around}<trip')
-    ids = [element.get("id") for element in ET.fromstring(sample)]
-    assert ids[0] == "caf\xe9" and ids[-1] == "f" and len(set(ids)) == len(ids) and any("#1" in name for name in ids)
-
-
-@pytest.mark.parametrize("vehicles", [1, 2])
-def test_sample_of_few_vehicles_is_never_empty(tmp_path, vehicles):
-    rows = "".join(f'<vehicle id="v{k}" depart="{k}"><route edges="a b"/></vehicle>' for k in range(vehicles))
-    (tmp_path / "a.rou.xml").write_text(f"<routes>{rows}</routes>")
-    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
-
-    def sample(seed, scale):
-        name = Demand(seed, scale, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]
-        return [element.get("id") for element in ET.parse(name).getroot()]
-
-    for seed in range(30):
-        # SUMO lets one vehicle of two depart with --scale 0.8
-        assert len(sample(seed, 1.2)) >= 1 and len(sample(seed, 0.8)) >= 2
-        assert sample(seed, 0.8) == sample(seed, 0.8), "repeated by its seed"
-
-
-def test_text_of_the_routes_is_not_kept_in_memory(tmp_path):
-    rows = "".join(
-        f'<vehicle id="vehicle {k}" depart="{k}"><route edges="a b c d e f"/></vehicle>\n' for k in range(5000)
-    )
-    (tmp_path / "a.rou.xml").write_text(f"<routes>{rows}</routes>")
-    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
-    tracemalloc.start()
-    Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept < 0.25 * len(rows)
-
-
-def test_vehicles_beside_persons_are_not_resampled(tmp_path):
-    (tmp_path / "a.rou.xml").write_text(
-        '<routes><vehicle id="bus"/><person id="p"><ride lines="bus"/></person></routes>'
-    )
-    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
-    options = Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path / "none")
-    assert "--route-files" not in options
-
-
-@pytest.mark.parametrize(
-    "option", ['<route-files value="a.rou.xml"/>', '<routes v="${HERE}/a.rou.xml"/>', '<r value=" a.rou.xml"/>']
-)
-def test_route_files_are_found_by_all_their_names(option, tmp_path, monkeypatch):
-    monkeypatch.setenv("HERE", str(tmp_path))
-    (tmp_path / "a.rou.xml").write_text('<routes><include href="types.xml"/><vehicle id="v" depart="1"/></routes>')
-    (tmp_path / "a.sumocfg").write_text(f"<configuration>{option}</configuration>")
-    name = Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]
-    assert ET.parse(name).getroot().find("include").get("href") == str(tmp_path / "types.xml"), (
-        "the copy lies elsewhere"
-    )
-
-
-@pytest.mark.parametrize("text", [None, "<routes>", "nonsense"])
-def test_route_file_that_cannot_be_read_is_wrong_input(text, tmp_path):
-    if text is not None:
-        (tmp_path / "a.rou.xml").write_text(text)
-    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
-    with pytest.raises(InputError, match=r"a\.rou\.xml: is not a readable route file"):
-        Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)
-
-
 def test_sharp_actors_take_their_best_action(task):
     simulation = EpisodeSimulator(replace(task, target_tls=("SA101",)))
     arrays = initial_arrays(simulation)
@@ -411,17 +299,6 @@ def test_sharp_actors_take_their_best_action(task):
     assert (
         explored.action != ActorCritics(layout, arrays[0]).greedy_actions(np.zeros(len(explored.x), int), explored.x)
     ).any()
-
-
-def test_scale_multiplies_that_of_the_configuration(tmp_path):
-    (tmp_path / "a.sumocfg").write_text('<configuration><processing><scale value="0.5"/></processing></configuration>')
-    assert Demand(1, 0.8).options(tmp_path / "a.sumocfg", tmp_path)[-2:] == ["--scale", "0.4"]
-
-
-def test_scale_that_is_no_number_is_an_error_of_the_input(tmp_path):
-    (tmp_path / "a.sumocfg").write_text('<configuration><processing><scale value="abc"/></processing></configuration>')
-    with pytest.raises(InputError, match=r"a\.sumocfg: its scale 'abc' is not a number"):
-        Demand(1, 0.8).options(tmp_path / "a.sumocfg", tmp_path)
 
 
 def test_begin_after_the_end_is_an_error_of_the_input(task):

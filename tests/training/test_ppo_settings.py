@@ -13,10 +13,10 @@ from greenserve.__main__ import main
 from pretraining.synthetic.streets import generate
 from rounds.rounds import Rounds
 from tests.conftest import GRID
+from tests.training import states
 from training.ppo_config import PpoConfig, StreetPpo
-from training.progress import Progress, progress_file
+from training.saved_state import state_file
 from training.statistics import IN_CURVES, TRAIN
-from training.trainer import CURVE
 
 pytestmark = pytest.mark.slow
 
@@ -69,8 +69,8 @@ def train(folder, settings, *flags, dialect="sumo-rl"):
 
 
 def state_of(out):
-    values, arrays = Progress(progress_file(out, 1)).load()
-    return json.loads(values["identity"]), [arrays[name] for name in sorted(arrays)]
+    values, arrays = states.read(state_file(out, 1))
+    return values["identity"], [arrays[name] for name in sorted(arrays)]
 
 
 def is_same(arrays, others):
@@ -86,8 +86,8 @@ def unset(tmp_path_factory):
 
 def test_every_field_of_the_configuration_is_a_setting():
     fields = set(PpoConfig.__dataclass_fields__)
-    assert fields == set(StreetPpo.__dataclass_fields__) == set(ppo_settings.KEYS) - {"hidden_sizes"}
-    assert OTHER.keys() == set(ppo_settings.KEYS) == DEFAULTS.keys() | {"target_kl"}
+    assert fields == set(StreetPpo.__dataclass_fields__) == ppo_settings.METADATA.keys()
+    assert OTHER.keys() == ppo_settings.METADATA.keys() == DEFAULTS.keys() | {"target_kl"}
 
 
 def test_defaults_that_are_given_change_no_bit(unset, tmp_path):
@@ -223,7 +223,8 @@ def test_statistics_have_stable_baselines3s_names_everywhere(tmp_path, capsys):
             np.testing.assert_allclose(logged, written, rtol=1e-4, err_msg=name)
         assert all(fps > 0 for fps in tags["time/fps"]) and all(loss < 0 for loss in tags["train/entropy_loss"])
     assert tuple(rows[0])[:4] == ("update", "delay_s", "vehicles_per_lane_h", "decisions")
-    assert tuple(csv.DictReader((tmp_path / "city" / "trial_1_curve.csv").open()).fieldnames) == CURVE
+    own = ("episode", "delay_s", "finished", "total", "overrides", "held_out_delay_s")
+    assert tuple(csv.DictReader((tmp_path / "city" / "trial_1_curve.csv").open()).fieldnames) == (*own, *IN_CURVES)
     kinds = scalars(tmp_path / "city" / "tensorboard" / "trial_1")
     assert {f"train/approx_kl/{kind}" for kind in ("categorical", "continuous")} <= kinds.keys()
 

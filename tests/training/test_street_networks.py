@@ -22,15 +22,14 @@ from greenserve.__main__ import main
 from signals.approach_features import FEATURES
 from tests.conftest import GRID
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations
-from training.phase_competition import street_learning
+from training.phase_competition import policy_file
 from training.phase_competition.networks import (
     CRITIC_SHAPES,
-    Heuristic,
     StreetActorCritic,
     StreetLayout,
     initial_arrays,
 )
-from training.phase_competition.street_learning import load, save
+from training.phase_competition.policy_file import load, save
 
 SIZES = {"A": (2, 5), "B": (4, 12), "C": (8, 20)}
 
@@ -141,14 +140,6 @@ def test_the_rules_of_a_training_allow_what_all_rules_allow_without_full_exits_a
         assert (trained >= restricted).all() and (trained > restricted).any()
 
 
-def test_sampled_greens_are_the_junctions_own(layout):
-    networks = StreetActorCritic(layout, initial_arrays(np.random.default_rng(1)))
-    x = observations(300)
-    found = decided(networks, x, lambda rows, inputs: networks.sample(rows, inputs, np.random.default_rng(8))[0])
-    for tl, (greens, _) in SIZES.items():
-        assert set(found[tl][:, 0]) == set(range(greens)), "at first all greens are nearly as likely"
-
-
 def test_tls_of_a_street_decide_as_each_alone(layout):
     networks = StreetActorCritic(layout, random_arrays(2))
     x = observations(20)
@@ -167,21 +158,6 @@ def test_initial_arrays_have_the_shapes_of_one_network():
     assert all(array.dtype == np.float32 for array in arrays)
 
 
-def test_heuristic_serves_the_green_with_the_most_vehicles(layout):
-    heuristic = Heuristic(layout)
-    x = {tl: np.zeros((1, inputs.shape[1]), np.float32) for tl, inputs in observations(1).items()}
-    wanted = {}
-    for tl, junction in zip(layout.tls, layout.junctions, strict=True):
-        greens, lanes = junction.protected.shape
-        x[tl][0, 0] = 1
-        serves = junction.protected + 0.5 * junction.permissive
-        lane = int(serves[1:].max(0).argmax())
-        x[tl][0, greens + 2 :].reshape(lanes, -1)[lane, FEATURES.index("vehicles_near")] = 100
-        wanted[tl] = {k for k in range(greens) if serves[k, lane] == serves[:, lane].max()}
-    actions = decided(heuristic, x, heuristic.greedy_actions)
-    assert all(int(actions[tl][0, 0]) in wanted[tl] for tl in x)
-
-
 @pytest.mark.parametrize("start", ["x.policy", "pretrained"])
 def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -190,7 +166,7 @@ def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, m
     (tmp_path / "city.toml").write_text(
         f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{name}"]\ndialect = "street"\n'
     )
-    street_learning.save(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
+    policy_file.save(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
     flags = [
         "--episodes",
         "1",
@@ -205,5 +181,5 @@ def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, m
     ]
     assert main(["train", "--start-from", start, *flags]) == 0
     output = capsys.readouterr()
-    start_s = float(re.search(r"before the first update: held-out ([\d.]+) s", output.err)[1])
-    assert float(re.search(r"held-out demand: ([\d.]+) s", output.out)[1]) <= start_s
+    start_s = float(re.search(r"before the first update: validation ([\d.]+) s", output.err)[1])
+    assert float(re.search(r"validation demand: ([\d.]+) s", output.out)[1]) <= start_s

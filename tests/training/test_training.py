@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import errno
-import json
 import shutil
 import signal
 import subprocess
@@ -23,12 +22,14 @@ from export.__main__ import main as export
 from serving.contract import from_saved_model
 from simulation.executors.this_process import ThisProcess
 from tests.conftest import GRID, ROOT
+from tests.training import states
 from training.__main__ import main
 from training.episode import TrainingTask
-from training.ppo import Learner
-from training.progress import Progress, locked, progress_file
+from training.learning import Learning
+from training.saved_state import locked, state_file
+from training.settings import Settings
 from training.statistics import FPS, NotFinite
-from training.trainer import Settings, Trainer
+from training.trainer import Trainer
 
 FIRST_KERNEL = "actor/_functional/_operations/1/_kernel/.ATTRIBUTES/VARIABLE_VALUE"
 """The kernel of an actor's first layer, in a checkpoint of TensorFlow 2."""
@@ -61,6 +62,11 @@ def curve_of(folder):
 
 def train(out, episodes, *flags):
     return main([*SHORT, *FORMAT_FLAGS, "--episodes", str(episodes), "--model-number", "3", "--out", str(out), *flags])
+
+
+def other_city(folder):
+    """A copy of the sample city."""
+    return shutil.copytree(GRID, folder / "grid", ignore=shutil.ignore_patterns("checkpoints", "models", "__pycache__"))
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +145,17 @@ def interrupted(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def copy(interrupted, tmp_path):
+    """A copy of the interrupted training."""
+    return shutil.copytree(interrupted, tmp_path / "copy")
+
+
 def test_resumed_training_comes_to_the_same_numbers(trained, interrupted, tmp_path):
     shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
     assert train(tmp_path, 3, "--resume") == 0
     assert curve_of(tmp_path) == curve_of(trained)
-    whole, resumed = (Progress(progress_file(folder, 3)).load() for folder in (trained, tmp_path))
+    whole, resumed = (states.read(state_file(folder, 3)) for folder in (trained, tmp_path))
     assert whole[0] == resumed[0]
     for name, array in whole[1].items():
         np.testing.assert_array_equal(array, resumed[1][name])
@@ -152,11 +164,10 @@ def test_resumed_training_comes_to_the_same_numbers(trained, interrupted, tmp_pa
 @pytest.mark.parametrize("kind", ["best", "newest"])
 def test_checkpoint_of_the_best_or_of_the_newest_state_is_written(trained, tmp_path, kind):
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    progress = Progress(progress_file(tmp_path, 3))
-    values, arrays = progress.load()
+    values, arrays = states.read(state_file(tmp_path, 3))
     # as if an earlier state had been better than the newest one
     arrays["best/1/000"] = arrays["best/1/000"] + 1
-    progress.save(values, arrays)
+    states.write(state_file(tmp_path, 3), values, arrays)
     assert train(tmp_path, 3, "--resume", "--checkpoint", kind) == 0
     stored = tf.train.load_checkpoint(tf.train.latest_checkpoint(tmp_path / "SA107"))
     first = stored.get_tensor(FIRST_KERNEL)
@@ -201,7 +212,8 @@ def test_simulations_begin_before_tensorflow_is_loaded(tmp_path):
         "from city import config\n"
         "from simulation.executors.this_process import ThisProcess\n"
         "from training.episode import TrainingTask\n"
-        "from training.trainer import Settings, Trainer\n"
+        "from training.settings import Settings\n"
+        "from training.trainer import Trainer\n"
         "class Worker(ThisProcess):\n"
         "    def run(self, function, jobs, cpus=1):\n"
         "        begun.append('tensorflow' in sys.modules)\n"
@@ -228,30 +240,18 @@ def test_resumed_training_with_other_settings_is_refused(trained, tmp_path, caps
     assert "had another --reward; pass the same flags" in capsys.readouterr().err
 
 
-def test_resumed_training_in_another_city_is_refused(interrupted, tmp_path, capsys):
-    city = tmp_path / "grid"
-    shutil.copytree(GRID, city, ignore=shutil.ignore_patterns("checkpoints", "models", "__pycache__"))
-    flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in SHORT]
-    shutil.copytree(interrupted, tmp_path / "copy")
-    resume = [
-        *flags,
-        *FORMAT_FLAGS,
-        "--episodes",
-        "3",
-        "--model-number",
-        "3",
-        "--out",
-        str(tmp_path / "copy"),
-        "--resume",
-    ]
+def test_resumed_training_in_another_city_is_refused(copy, tmp_path, capsys):
+    city = other_city(tmp_path)
+    resume = (*FORMAT_FLAGS, "--episodes", "3", "--model-number", "3", "--out", str(copy), "--resume")
+    flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in (*SHORT, *resume)]
     with (city / "demand.rou.xml").open("a") as file:
         file.write("<!-- another morning -->")
-    assert main(resume) == 2
+    assert main(flags) == 2
     assert "had another [network] or its files; pass the same flags" in capsys.readouterr().err
     shutil.copy(GRID / "demand.rou.xml", city)
     text = (city / "city.toml").read_text()
     (city / "city.toml").write_text(text.replace("all_red_s = 0", "all_red_s = 1"))
-    assert main(resume) == 2
+    assert main(flags) == 2
     error = capsys.readouterr().err
     assert "[safety]" in error and "[network]" not in error
 
@@ -298,8 +298,7 @@ def test_results_of_the_same_model_number_are_never_replaced(trained, tmp_path, 
 
 def test_training_that_fails_writes_no_curve(tmp_path, capsys):
     """Without vehicles."""
-    city = tmp_path / "grid"
-    shutil.copytree(GRID, city, ignore=shutil.ignore_patterns("checkpoints", "models", "__pycache__"))
+    city = other_city(tmp_path)
     (city / "demand.rou.xml").write_text("<routes/>")
     flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in SHORT]
     assert main([*flags, "--episodes", "1", "--model-number", "3", "--out", str(tmp_path / "out")]) == 2
@@ -330,38 +329,32 @@ def test_episodes_without_a_vehicle_do_not_end_the_training(tmp_path, monkeypatc
     assert result.episodes == 2 and result.paths["SA101"].is_dir()
 
 
-def damage_with_numpy(path):
-    with path.open("wb") as file:
-        np.save(file, np.zeros(3))
+def replaced_by_a_folder(path):
+    path.unlink()
+    path.mkdir()
 
 
-def damage_identity(path):
-    with np.load(path) as file:
-        arrays = dict(file)
-    values = json.loads(str(arrays.pop("values")))
+def without_identity(path):
+    values, arrays = states.read(path)
     del values["identity"]
-    with path.open("wb") as file:
-        np.savez(file, **{"values": np.array(json.dumps(values)), **arrays})
+    states.write(path, values, arrays)
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"),
+    ("damage", "message"),
     [
-        (".trial_3.progress.npz", damage_with_numpy),
-        (".trial_3.progress.npz", damage_identity),
-        (
-            ".trial_3.progress.npz",
-            lambda path: path.write_bytes(path.read_bytes().replace(b"PK\x01\x02", b"PK\x01\x03", 1)),
-        ),
-        ("trial_3_curve.csv", lambda path: path.write_bytes(b"\xff\xfe\x00")),
+        (lambda path: path.write_bytes(b"garbage"), "is not the state of this training (it is damaged, or not a .npz"),
+        (lambda path: np.save(path.open("wb"), np.zeros(3)), "is not the state of this training (it is damaged"),
+        (without_identity, "is not the state of this training ('identity'); pass another --model-number"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b"PK\x01\x02", b"PK\x01\x03", 1)), "is not the state"),
+        (replaced_by_a_folder, "cannot be read: Is a directory; fix its path or permissions"),
     ],
-)
-def test_damaged_state_of_a_training_is_one_line(interrupted, tmp_path, capsys, name, damage):
-    shutil.copytree(interrupted, tmp_path / "copy")
-    damage(tmp_path / "copy" / name)
-    assert train(tmp_path / "copy", 3, "--resume") == 2
+)  # fmt: skip
+def test_damaged_state_of_a_training_is_one_line(copy, capsys, damage, message):
+    damage(state_file(copy, 3))
+    assert train(copy, 3, "--resume") == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {tmp_path / 'copy' / name}: is not ") and error.count("\n") == 1
+    assert error.startswith(f"error: {state_file(copy, 3)}: {message}") and error.count("\n") == 1
 
 
 def test_file_in_the_place_of_tensorboards_folder_is_one_line(tmp_path, capsys):
@@ -391,31 +384,29 @@ def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch)
     np.testing.assert_array_equal(stored.get_tensor(FIRST_KERNEL), learned[1][0][0])
 
 
-def test_disk_that_is_full_costs_no_saved_state(interrupted, tmp_path, monkeypatch, capsys):
-    shutil.copytree(interrupted, tmp_path / "copy")
-    state = (tmp_path / "copy" / ".trial_3.progress.npz").read_bytes()
+def test_disk_that_is_full_costs_no_saved_state(copy, monkeypatch, capsys):
+    state = (copy / ".trial_3.progress.npz").read_bytes()
 
     def full(file, **arrays):
         file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    assert train(tmp_path / "copy", 3, "--resume") == 2
+    assert train(copy, 3, "--resume") == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert "No space left on device" in line
-    assert (tmp_path / "copy" / ".trial_3.progress.npz").read_bytes() == state
-    assert not list((tmp_path / "copy").glob("*.partial"))
+    assert (copy / ".trial_3.progress.npz").read_bytes() == state
+    assert not list(copy.glob("*.partial"))
 
 
-def test_nan_ends_the_training_with_the_best_state_written(interrupted, tmp_path, monkeypatch, capsys):
-    shutil.copytree(interrupted, tmp_path / "copy")
+def test_nan_ends_the_training_with_the_best_state_written(copy, monkeypatch, capsys):
 
     def diverge(*_):
         raise NotFinite("a loss or a weight is not finite any more")
 
-    monkeypatch.setattr(Learner, "learn", diverge)
-    assert train(tmp_path / "copy", 3, "--resume") == 1
-    assert "not finite" in capsys.readouterr().err and (tmp_path / "copy" / "SA107").is_dir()
+    monkeypatch.setattr(Learning, "learn", diverge)
+    assert train(copy, 3, "--resume") == 1
+    assert "not finite" in capsys.readouterr().err and (copy / "SA107").is_dir()
 
 
 def test_ctrl_c_names_resume(tmp_path, monkeypatch, capsys):
@@ -456,7 +447,7 @@ def test_signal_ends_the_training_and_every_process_it_started(number, tmp_path)
     while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < end_s, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
         time.sleep(0.05)
-    values, _ = Progress(progress_file(tmp_path, 3)).load()
+    values, _ = states.read(state_file(tmp_path, 3))
     assert values["update"] >= 2 and not list(tmp_path.rglob("*.partial"))
     assert {"SA101", "SA103", "SA107"} <= {path.name for path in tmp_path.iterdir()}, "the best state so far"
 
@@ -564,19 +555,3 @@ def test_city_without_end_or_demand_is_refused(end, message, tmp_path, capsys):
     assert main(["--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / "out"), "--episodes", "1"]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("error: ") == 1
-
-
-def test_state_that_cannot_be_read_is_refused(tmp_path, capsys):
-    (tmp_path / ".trial_3.progress.npz").write_bytes(b"garbage")
-    assert train(tmp_path, 3, "--resume") == 2
-    assert (
-        "is not the state of this training (it is damaged, or not a .npz file); pass another" in capsys.readouterr().err
-    )
-
-
-def test_state_that_is_a_folder_is_not_called_damaged(tmp_path, capsys):
-    (tmp_path / ".trial_3.progress.npz").mkdir()
-    assert train(tmp_path, 3, "--resume") == 2
-    assert (
-        ".trial_3.progress.npz: cannot be read: Is a directory; fix its path or permissions" in capsys.readouterr().err
-    )

@@ -1,12 +1,10 @@
 """What the shared networks learn from: decisions of TLs of many streets, with advantages over unequal times.
 
 A decision lasts until the next one at which the green may change: 5 s if the green is kept, more if it changes. So
-rewards and values are discounted by time (a semi-Markov decision process: Sutton, Precup and Singh 1999), and
-generalised advantage estimates (Schulman et al. 2016) with them.
+rewards and values are discounted by time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,8 @@ from export.actors.phase_competition import Junction, Padded, greens_in_training
 from signals.approach_features import FEATURES
 from simulation.rewards import DELAY_SCALE
 from training.phase_competition.networks import split
+from training.ppo import Batch, gae
+from training.ppo_config import PpoConfig
 from training.transitions import Float32s, Transitions
 
 TICK_S = 5.0
@@ -28,37 +28,15 @@ MIN_SPREAD = 1e-2
 """Added to the spread of advantages: a junction whose decisions make no difference must not count for much."""
 
 
-@dataclass(frozen=True)
-class StreetBatch:
-    """N decisions at J junctions."""
-
-    junctions: Padded
-    """[J, ...]"""
-    junction: NDArray[np.int32]
-    """[N], the row of each decision's junction."""
-    lane_x: Float32s
-    """[N, L, LANE_INPUTS]"""
-    green_x: Float32s
-    """[N, P, GREEN_INPUTS]"""
-    allowed: NDArray[np.bool_]
-    """[N, P], the greens among which each decision was made (`greens_in_training`). Not for cloning: the heuristic
-    ignores the rules."""
-    action: NDArray[np.int32]
-    log_p: Float32s
-    advantage: Float32s
-    target: Float32s
-    """Regression target of the critic, squashed."""
-    value: Float32s
-    """The critic's estimate, by which the decisions were made, squashed."""
-
-    def __len__(self) -> int:
-        return len(self.action)
-
-
 def make_batch(
-    episodes: Sequence[tuple[Sequence[Junction], Sequence[Transitions]]], gamma: float, gae_lambda: float
-) -> StreetBatch:
-    """The batch of episodes: of each its TLs' junctions and transitions. Raises ValueError without a decision."""
+    episodes: Sequence[tuple[Sequence[Junction], Sequence[Transitions]]], ppo: PpoConfig
+) -> tuple[Batch, Batch]:
+    """(decisions, the junctions that they share) of episodes: of each its TLs' junctions and transitions.
+
+    Inputs of a decision are `junction`, its row in the shared arrays, `lane_x` [L, LANE_INPUTS], `green_x`
+    [P, GREEN_INPUTS] and `allowed` [P], the greens among which it was made. Targets and values are squashed. Raises
+    ValueError without a decision.
+    """
     junctions: list[Junction] = []
     parts: list[dict[str, NDArray[Any]]] = []
     greens = max(j.protected.shape[0] for own, _ in episodes for j in own)
@@ -68,13 +46,12 @@ def make_batch(
         for junction, tl in zip(own, transitions, strict=True):
             if len(tl.value) < 2:
                 continue
-            row, advantage, target = len(junctions), *_advantages(tl, gamma, gae_lambda)
-            junctions.append(junction)
+            advantage, target = _advantages(tl, ppo)
             count = len(advantage)
             current, green_s, features = split(tl.x[:-1], own_greens)
             parts.append(
                 {
-                    "junction": np.full(count, row, np.int32),
+                    "junction": np.full(count, len(junctions), np.int32),
                     "current": _padded(current, (greens,)),
                     "green_s": green_s,
                     "features": _padded(features, (lanes, len(FEATURES))),
@@ -87,25 +64,22 @@ def make_batch(
                     "value": tl.value[:-1],
                 }
             )
+            junctions.append(junction)
     if not parts:
         raise ValueError("no TL has taken two decisions")
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     padded = Padded.of(junctions, greens, lanes)
     own_junction = padded.take(columns["junction"].astype(np.intp))
-    observed = columns["current"], columns["green_s"], columns["features"]
-    lane_x, green_x = inputs(own_junction, *observed)
-    return StreetBatch(
-        padded,
-        columns["junction"],
-        lane_x.astype(np.float32),
-        green_x.astype(np.float32),
-        greens_in_training(own_junction, columns["current"], columns["features"]),
-        columns["action"],
-        columns["log_p"],
-        _scaled(columns["advantage"], columns["spread"], columns["episode"]),
-        columns["target"],
-        columns["value"],
-    )
+    current, features = columns["current"], columns["features"]
+    lane_x, green_x = inputs(own_junction, current, columns["green_s"], features)
+    decisions = {
+        **{name: columns[name] for name in ("junction", "action", "log_p", "target", "value")},
+        "lane_x": lane_x.astype(np.float32),
+        "green_x": green_x.astype(np.float32),
+        "allowed": greens_in_training(own_junction, current, features),
+        "advantage": _scaled(columns["advantage"], columns["spread"], columns["episode"]),
+    }
+    return decisions, vars(padded)
 
 
 def squashed(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -120,18 +94,14 @@ def unsquashed(y: NDArray[np.float64]) -> NDArray[np.float64]:
     return x
 
 
-def _advantages(tl: Transitions, gamma: float, gae_lambda: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _advantages(tl: Transitions, ppo: PpoConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(advantages [T - 1], squashed targets [T - 1])."""
     value = unsquashed(tl.value.astype(np.float64))
     ticks = tl.duration_s[:-1].astype(np.float64) / TICK_S
-    discount = gamma**ticks
     # `delay` is a mean over the decision's time; here it is its discounted sum
-    rewards = tl.reward[:-1].astype(np.float64) * DELAY_SCALE / REWARD_VEHICLES * (1 - discount) / (1 - gamma)
-    decay = discount * gae_lambda**ticks
-    advantages, advantage = np.empty(len(rewards)), 0.0
-    for k in range(len(rewards) - 1, -1, -1):
-        advantage = rewards[k] + discount[k] * value[k + 1] - value[k] + decay[k] * advantage
-        advantages[k] = advantage
+    discounted_ticks = (1 - ppo.gamma**ticks) / (1 - ppo.gamma)
+    reward = tl.reward[:-1].astype(np.float64) * DELAY_SCALE / REWARD_VEHICLES * discounted_ticks
+    advantages = gae(reward, value, ticks, ppo.gamma, ppo.gae_lambda)
     return advantages, squashed(advantages + value[:-1])
 
 

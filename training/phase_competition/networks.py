@@ -24,6 +24,7 @@ from export.actors.phase_competition import (
 )
 from protos import policy_pb2 as pb
 from signals.approach_features import FEATURES
+from training.actor_critics import orthogonal
 from training.transitions import Float32s
 
 CRITIC_SHAPES = {**SHAPES, "score_kernel_1": (3 * GREEN_UNITS + LANE_UNITS, SCORE_UNITS)}
@@ -63,10 +64,9 @@ def initial_arrays(rng: np.random.Generator) -> list[Float32s]:
             if len(shape) == 1:
                 arrays.append(np.zeros((1, *shape), np.float32))
                 continue
-            q, r = np.linalg.qr(rng.standard_normal((max(shape), min(shape))))
-            q = q * np.sign(np.diag(r))
             gain = last_gain if name == "score_kernel_2" else np.sqrt(2.0)
-            arrays.append((gain * (q if q.shape == shape else q.T)).astype(np.float32)[None])
+            inputs_count, units = shape
+            arrays.append((gain * orthogonal(inputs_count, units, rng)).astype(np.float32)[None])
     return arrays
 
 
@@ -105,9 +105,6 @@ class StreetNetworks(ABC):
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         """Values [n], squashed (`batch.squashed`)."""
 
-    def _split(self, x: Float32s) -> tuple[Float32s, Float32s, Float32s]:
-        return split(x, self._greens)
-
 
 class StreetActorCritic(StreetNetworks):
     """Actor and critic."""
@@ -128,14 +125,14 @@ class StreetActorCritic(StreetNetworks):
         self._critics = [network[len(SHAPES) :] for network in networks]
 
     def sample(self, rows: NDArray[np.intp], x: Float32s, rng: np.random.Generator) -> tuple[Float32s, Float32s]:
-        """As above, among the greens of `greens_in_training`."""
+        """Sample as the base class says, among the greens of `greens_in_training`."""
         junction, current, _, features = self._observed(rows, x)
         log_p = self._log_p(rows, x, greens_in_training(junction, current, features))
         action = (log_p + rng.gumbel(size=log_p.shape)).argmax(1)
         return np.asarray(action[:, None], np.float32), log_p[np.arange(len(action)), action]
 
     def greedy_actions(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
-        """As above, among the greens that the rules allow."""
+        """The best actions among the greens that the rules allow."""
         return np.asarray(self._log_p(rows, x, greens_allowed(*self._observed(rows, x))).argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
@@ -156,7 +153,7 @@ class StreetActorCritic(StreetNetworks):
         return np.asarray(log_softmax(np.where(allowed, y, FORBIDDEN_LOGIT)), np.float32)
 
     def _observed(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s, Float32s]:
-        return self._junctions.take(rows), *self._split(x)
+        return self._junctions.take(rows), *split(x, self._greens)
 
     def _inputs(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s]:
         observed = self._observed(rows, x)
@@ -177,7 +174,7 @@ class Heuristic(StreetNetworks):
 
     def greedy_actions(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         junction = self._junctions.take(rows)
-        current, _, features = self._split(x)
+        current, _, features = split(x, self._greens)
         near, middle, exits = (FEATURES.index(name) for name in ("vehicles_near", "vehicles_middle", "exit_occupancy"))
         waiting = features[..., near] + features[..., middle] - self.EXIT_VEHICLES * features[..., exits]
         score = ((junction.protected + 0.5 * junction.permissive) @ waiting[..., None])[

@@ -1,50 +1,56 @@
-"""What is read from SUMO for the page alone, and when: only while there is a watcher, and within a share of the wall
-time.
+"""Reads from SUMO what the page alone needs: only while there is a watcher, and within a share of the wall time.
 
 These are the vehicles in view, and the states of uncontrolled signals in view.
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from city.street_shapes import JunctionShape
-from controller.operator.page.feed import Feed
-from controller.operator.page.frames import Vehicles, View
+from controller.operator.page.frames import NO_VEHICLES, Vehicles, View
 from controller.operator.page.street_data import StreetData
 from controller.sumo.connection import CommandRejected, ViewConnection
 
 log = logging.getLogger("controller")
 
 COLLECT_SHARE = 0.03
-"""Of the wall time, what reading takes at most."""
+"""Share of the wall time that reading takes at most."""
 MIN_INTERVAL_S = 0.1
 """Wall time between two readings, at least."""
+
+
+class Collected(NamedTuple):
+    """Vehicles and states that were read from SUMO for the watchers."""
+
+    number: int
+    """Counts readings."""
+    vehicles: Vehicles
+    states: Mapping[int, str]
+    """By index of the page, states of uncontrolled signals."""
 
 
 class Collector:
     """Reads what is in view between two decision steps."""
 
     def __init__(
-        self,
-        feed: Feed,
-        street: StreetData,
-        junctions: Sequence[JunctionShape],
-        known: Sequence[str] = (),
-        clock: Callable[[], float] = time.monotonic,
+        self, street: StreetData, known: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Prepare the first reading.
 
         Args:
-            feed: gets what is read.
-            street: has the signals that this run does not control.
-            junctions: of the network.
+            street: has the junctions, and the signals that this run does not control.
             known: the signals that SUMO has.
             clock: wall time in s.
         """
-        self._feed, self._street, self._clock = feed, street, clock
+        self._street, self._clock = street, clock
+        self.wanted_view: View | None = None
+        """The part of the map that watchers see, set by the page's thread; None: there is no watcher."""
+        self.collected = Collected(0, NO_VEHICLES, {})
+        """Replaced by the thread of the decision loop, never changed."""
+        junctions = street.shapes.junctions
         self._names = [junction.id for junction in junctions]
         self._at = np.array([(junction.x, junction.y) for junction in junctions]).reshape(-1, 2)
         has = set(known)
@@ -54,48 +60,48 @@ class Collector:
         self._read: tuple[float, View] | None = None
         """(simulated second, view) of the newest reading."""
         self._is_rejected = False
-        """Whether SUMO has rejected a request: then nothing more is read."""
+        """Set once SUMO has rejected a request: then nothing more is read."""
         self.took_s = 0.0
         """Wall time of the newest reading."""
         self.interval_s = MIN_INTERVAL_S
         """Wall time to the next one."""
 
-    def collect(self, source: ViewConnection, now: float) -> bool:
+    def collect(self, connection: ViewConnection, now: float) -> bool:
         """Read what is in view if that is due; return whether it was read. Called by the decision loop's thread.
 
         A rejection ends the reading and not the run. Raises SumoConnectionLost, WaitAborted, and CommandRejected if
         SUMO has rejected an earlier request of the run.
         """
-        view = self._feed.wanted_view
+        view = self.wanted_view
         if view is None or not self._names or self._is_rejected or (now, view) == self._read:
             return False
         begin = self._clock()
         if begin < self._next_s:
             return False
         junction, radius_m = self._circle(view)
-        source.shown()  # receives the answer that is due first: its rejection is not one of the page's
+        connection.shown()  # receives the answer that is due first: its rejection is not one of the page's
         try:
-            values = source.vehicles_near(junction, radius_m).astype(np.float32)
-            states = self._states(source, view)
+            values = connection.vehicles_near(junction, radius_m).astype(np.float32)
+            states = self._states(connection, view)
         except CommandRejected as error:
             self._is_rejected = True
             log.warning("second %g: the live page no longer reads vehicles and uncontrolled signals: %s", now, error)
             return True
-        self._feed.set_collected(now, Vehicles(*np.ascontiguousarray(values.T)), states)
+        self.collected = Collected(self.collected.number + 1, Vehicles(*np.ascontiguousarray(values.T)), states)
         self._read = now, view
         self.took_s = self._clock() - begin
         self.interval_s = max(MIN_INTERVAL_S, self.took_s / COLLECT_SHARE)
         self._next_s = begin + self.interval_s
         return True
 
-    def _states(self, source: ViewConnection, view: View) -> dict[int, str]:
+    def _states(self, connection: ViewConnection, view: View) -> dict[int, str]:
         """By index, the states of uncontrolled signals in view."""
         if not self._uncontrolled:
             return {}
         wanted = [k for k in self._street.signals_in(view) if k in self._uncontrolled]
         if not wanted:
             return {}
-        states = source.signal_states({self._uncontrolled[k]: self._street.links[k] for k in wanted})
+        states = connection.signal_states({self._uncontrolled[k]: self._street.links[k] for k in wanted})
         return dict(zip(wanted, states, strict=True))
 
     def _circle(self, view: View) -> tuple[str, float]:

@@ -12,55 +12,51 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
 from city.printable import printable
+from controller.policies.served_policies import ServedPolicies
 from protos import policy_pb2 as pb
 
 MANIFEST = Path("assets.extra") / "export.json"
 """In a version's folder."""
 MAX_BYTES = 20_000_000
-"""Of a manifest: it has some 200 bytes for each variable."""
+"""Limit of a manifest, which has some 200 bytes for each variable."""
 MAX_CHARS, MAX_FILES = 300, 20
-"""Of a text, and of the source's files, that are shown."""
+"""Limits of a text, and of the source's files, that are shown."""
 RETRY_S = 10.0
 """Wall time after which a manifest that could not be shown is looked for again."""
-
-
-class Contracts(Protocol):
-    """The policies, as far as they know the contracts of models that have answered."""
-
-    def contract_of(self, tl: str, model: str, version: int) -> pb.PolicyContract | None:
-        """The TL's contract in a version that has answered; None: not known now."""
 
 
 class Exports:
     """Looks up the models of one run. Used by one thread."""
 
     def __init__(
-        self, contracts: Contracts | None, models_dir: Path, clock: Callable[[], float] = time.monotonic
+        self, policies: ServedPolicies | None, models_dir: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Prepare a look-up.
 
         Args:
-            contracts: the policies; None: no model is asked.
+            policies: know the contracts of models that have answered; None: no model is asked.
             models_dir: folder of the models as this machine would have it.
             clock: wall time in s.
         """
-        self._contracts, self._models_dir, self._clock = contracts, models_dir, clock
+        self._policies = policies
+        self._models_dir = models_dir
+        self._clock = clock
         self._found: dict[str, tuple[tuple[str, int], float, dict[str, Any]]] = {}
         """By TL: (model, version), the wall time from which it is looked up again, and what was found."""
 
     def of(self, tl: str, model: str, version: int) -> dict[str, Any]:
         """origin, of the contract, and manifest, or in its place why there is none; {} before the first answer."""
-        if self._contracts is None or not model:
+        if self._policies is None or not model:
             return {}
         known = self._found.get(tl)
         if known is not None and known[0] == (model, version) and self._clock() < known[1]:
             return known[2]
-        contract = self._contracts.contract_of(tl, model, version)
+        contract = self._policies.contract_of(tl, model, version)
         if contract is None:
             return {"origin": {}, "manifest": None, "why": "the contract of this version is not known yet"}
         folder = self._models_dir / tl / str(version)
@@ -76,7 +72,7 @@ class Exports:
 
 
 def _manifest(folder: Path, contract: pb.PolicyContract, shown_as: str) -> tuple[dict[str, Any] | None, str]:
-    """What the page shows of a manifest, or None and why. `shown_as`: its path from the city's folder."""
+    """A manifest as the page shows it, or None and why. `shown_as`: its path from the city's folder."""
     path = folder / MANIFEST
     try:
         status = path.stat()
@@ -103,21 +99,21 @@ def _shown(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
     parity, actor = content["parity"], content["actor"]
     return {
         "path": path,
-        "files": [_text(file["name"]) for file in content["source"]["files"][:MAX_FILES]],
-        "scope": _text(content["scope"]),
-        "architecture": _text(actor["architecture"]),
+        "files": [_shown_text(file["name"]) for file in content["source"]["files"][:MAX_FILES]],
+        "scope": _shown_text(content["scope"]),
+        "architecture": _shown_text(actor["architecture"]),
         "variables": len(content["variables"]),
         "parity": {
             "observations": int(parity["observations"]),
             "difference": _finite(parity["largest_absolute_difference"]),
             "permitted": _finite(parity["largest_permitted_difference"]),
-            "reference": _text(parity["reference"]),
+            "reference": _shown_text(parity["reference"]),
         },
-        "versions": {_text(name): _text(version) for name, version in content["versions"].items()},
+        "versions": {_shown_text(name): _shown_text(version) for name, version in content["versions"].items()},
     }
 
 
-def _text(value: Any) -> str:
+def _shown_text(value: Any) -> str:
     return printable(str(value), MAX_CHARS)
 
 

@@ -23,7 +23,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-"""Of every answer."""
+"""Headers of every answer."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 TOKEN_BYTES = 18
 
@@ -33,7 +33,7 @@ def new_token() -> str:
 
 
 def is_token(text: str) -> bool:
-    """Whether a text has the form of `new_token`."""
+    """Tell if a text has the form of `new_token`."""
     return re.fullmatch(r"[\w-]{24}", text, re.ASCII) is not None
 
 
@@ -46,10 +46,10 @@ class Gate:
         self._hosts = {f"{name}:{port}" for name in (bracketed, *LOOPBACK_NAMES)}
         if port == 80:
             self._hosts |= {bracketed, *LOOPBACK_NAMES}
-        self._token = token
+        self.token = token
 
     def refusal(self, headers: Mapping[str, str], needs_origin: bool) -> str:
-        """Why a request is refused, or "".
+        """Return why a request is refused, or "".
 
         `needs_origin`: for a WebSocket or a command, for which every browser sends its page's origin. A program that
         sends none is no browser, so that no other site can be behind it.
@@ -65,6 +65,6 @@ class Gate:
         return ""
 
     def has_token(self, headers: Mapping[str, str]) -> bool:
-        """Whether a command's request carries the token."""
+        """Tell if a command's request carries the token."""
         scheme, _, token = headers.get("Authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.encode(), self._token.encode())
+        return scheme.lower() == "bearer" and hmac.compare_digest(token.encode(), self.token.encode())

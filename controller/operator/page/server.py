@@ -1,12 +1,9 @@
-"""The page's HTTP and WebSocket side, in a thread of its own.
+"""The live page's server, in a thread of its own.
 
 GET  /            the page; /static/... its files
 GET  /city.json   what never changes (street_data), gzip
-GET  /live        WebSocket. The browser sends a request for each frame, a JSON text:
-                  {"view": [min x, min y, max x, max y], "tl": name or null, "fresh": true after a reconnect}
-                  A further request before the frame replaces the one before. The server sends one frame (frames) for it
-                  as soon as there is something new, or after IDLE_INTERVAL_S.
-POST /command     {"action": ..., "author": ..., ...} with the token: see controls.parse_command
+GET  /live        WebSocket (frame_server): a frame is sent as soon as there is something new, or after IDLE_INTERVAL_S
+POST /command     {"action": ..., "author": ..., ...} with the token: see controls.ACTIONS
 """
 
 import asyncio
@@ -14,84 +11,98 @@ import contextlib
 import json
 import logging
 import math
-import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from aiohttp import WSCloseCode, WSMsgType, web
+import numpy as np
+from aiohttp import web
 
-from controller.operator.page import frames, security
+from controller.operator.control_messages import fields
+from controller.operator.errors import OperatorError
+from controller.operator.page import frames, panels
 from controller.operator.page.collector import Collector
-from controller.operator.page.controls import ERRORS, Controls
-from controller.operator.page.feed import Feed
-from controller.operator.page.panels import TlPanel, city_panel
-from controller.operator.page.site import STOP_TIMEOUT_S, Site
-from controller.operator.page.street_data import StreetData
-from controller.operator.page.watcher import FrameRequest, MalformedRequest, Watcher, parse_request
-from controller.recording.messages import Encoder
+from controller.operator.page.controls import parse_command
+from controller.operator.page.exports import Exports
+from controller.operator.page.frame_server import FrameRequest, FrameServer, Watcher
+from controller.operator.page.frames import View
+from controller.operator.page.panels import RATE_S, STAGES, RunFigures
+from controller.operator.page.site import Site
+from controller.operator.page.watched_tl import WatchedTl
+from controller.operator.run_state import KeptStep, RunState
+from controller.operator.service import OperatorService
 
-log = logging.getLogger("controller")
-
-MAX_WATCHERS = 200
-MAX_REQUEST_BYTES = 4096
-"""Of a watcher's message."""
 MIN_FRAME_INTERVAL_S = 0.1
 """Wall time between two frames of a watcher, at least: vehicles are not read more often either."""
 FRAME_SHARE = 0.03
-"""Of a processor's time, what making frames for all watchers takes at most."""
+"""Share of a processor's time that making frames for all watchers takes at most."""
 IDLE_INTERVAL_S = 1.0
 """Wall time after which a watcher gets a frame without news: it shows that the connection lives."""
 CITY_INTERVAL_S = 1.0
 """Wall time between two panels of the city in the frames of a watcher."""
 STALLED_S = 5.0
 """Wall time after which a watcher that asks for nothing counts as absent: nothing is read for it."""
-SEND_TIMEOUT_S = 30.0
-"""Wall time after which a watcher that does not read is disconnected."""
-HEARTBEAT_S = 20.0
 COMMAND_THREADS = 4
 LAST_FRAME_S = 0.2
 """Wall time in which watchers get the frame that says that the run has ended."""
-CLOSE_TIMEOUT_S = 0.5
-"""Wall time in which a watcher answers that its connection is closed."""
+NOW = (
+    "mode", "since_s", "set_by", "until_s", "model", "version", "pinned_version", "reason", "decided_s",
+)  # fmt: skip
+"""Fields of a TL's state in the operator API that its panel shows."""
 
 
-class PageServer:
+class LiveWatcher(Watcher):
+    """A browser that has the live page open: what it asks for, and what it has already."""
+
+    def __init__(self, connection: web.WebSocketResponse) -> None:
+        super().__init__(connection)
+        self.view: View | None = None
+        self.asked_s = 0.0
+        """Wall time of the newest request."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what the browser has, so that the next frame has everything."""
+        self.sent_s = self.city_s = -math.inf
+        self.step_number = self.collected_number = -2
+        self.sent_view: View | None = None
+        self.states: dict[int, str] = {}
+        self.modes = b""
+        self.tl: WatchedTl | None = None
+        self.export: dict[str, Any] = {}
+        """Where its TL's model comes from, as it was sent last."""
+        self.has_end = False
+        """True once it knows that the run has ended."""
+
+
+class PageServer(FrameServer[LiveWatcher]):
     """Serves the page of one run."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        feed: Feed,
-        street: StreetData,
-        controls: Controls,
-        collector: Collector | None = None,
-        make_encoder: Callable[[], Encoder] | None = None,
-        token: str | None = None,
-    ) -> None:
+    log = logging.getLogger("controller")
+    output = "the controller's log"
+
+    def __init__(self, site: Site, service: OperatorService, exports: Exports, collector: Collector) -> None:
         """Prepare the page; `start` answers requests.
 
         Args:
-            listener: a listening socket, see `site.listen`; this closes it.
-            feed, street, controls: of the run.
-            collector: reads from SUMO for the page; None: nothing is.
-            make_encoder: of the run's messages, for the sentences of a TL; None: there are no sentences.
-            token: of commands; None: a new one.
+            site: the page's address and files.
+            service: of the run.
+            exports: where its models come from.
+            collector: reads from SUMO for the page.
         """
-        self._feed, self._street, self._controls = feed, street, controls
-        self._collector, self._make_encoder = collector, make_encoder
-        self._watchers: set[Watcher] = set()
-        self._awaiting: set[Watcher] = set()
+        super().__init__(site)
+        self._street = site.street
+        self._service = service
+        self._exports = exports
+        self._collector = collector
+        self._awaiting: set[LiveWatcher] = set()
         """Those that have asked and wait for news: a step wakes the page for them alone."""
         self._made_s = 0.0
         """Processor time of making a frame, smoothed."""
         self._wake_lock = threading.Lock()
         self._is_waking = False
-        self.token = token or security.new_token()
-        self._socket = listener
-        self._site = Site(listener, street, self.token)
         self._pool = ThreadPoolExecutor(COMMAND_THREADS, "page-command")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="page", daemon=True)
@@ -99,27 +110,17 @@ class PageServer:
     @property
     def url(self) -> str:
         """The address with the token, for the operator."""
-        return f"{self._site.url}#token={self.token}"
-
-    @property
-    def port(self) -> int:
-        return int(self._site.port)
-
-    @property
-    def watchers(self) -> int:
-        return len(self._watchers)
+        return f"{self.site.url}#token={self.site.gate.token}"
 
     def start(self) -> None:
         """Answer requests from now on."""
-        routes = web.get("/live", self._live), web.post("/command", self._command)
-        self._loop.run_until_complete(self._site.begin(*routes))
-        self._feed.wake = self._wake
+        self._loop.run_until_complete(self.begin(web.post("/command", self._command)))
+        self._state.watchers.wake_page = self._wake
         self._thread.start()
 
     def stop(self) -> None:
         """Send every watcher a last frame if it waits for one, close, and end the thread."""
         if not self._thread.is_alive():
-            self._socket.close()
             return
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -128,16 +129,14 @@ class PageServer:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _close(self) -> None:
-        self._feed.wanted_view = None
-        if any(watcher.request is not None for watcher in self._watchers):
+        self._collector.wanted_view = None
+        if any(watcher.request is not None for watcher in self.watchers):
             await asyncio.sleep(LAST_FRAME_S)
-        closing = [
-            watcher.connection.close(code=WSCloseCode.GOING_AWAY, message=b"the run has ended")
-            for watcher in self._watchers
-        ]
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), STOP_TIMEOUT_S)
-        await self._site.end()
+        await self.end("the run has ended")
+
+    @property
+    def _state(self) -> RunState:
+        return self._service.state
 
     # called by the thread of the decision loop
 
@@ -161,7 +160,7 @@ class PageServer:
             watcher.changed.set()
 
     async def _command(self, request: web.Request) -> web.Response:
-        if not self._site.gate.has_token(request.headers):
+        if not self.site.gate.has_token(request.headers):
             return _error(
                 401, "commands need the token of the address that the controller has printed; open that address"
             )
@@ -172,74 +171,36 @@ class PageServer:
         except (ValueError, RecursionError):
             return _error(400, "the command is not JSON")
         try:
-            await self._loop.run_in_executor(self._pool, self._controls.apply, command)
-        except tuple(ERRORS) as error:
-            return _error(next(status for kind, status in ERRORS.items() if isinstance(error, kind)), str(error))
-        for watcher in self._watchers:
+            method, message = parse_command(command)
+            await self._loop.run_in_executor(self._pool, self._service.call, method, message, message.author)
+        except OperatorError as error:
+            return _error(error.status.value, str(error))
+        for watcher in self.watchers:
             watcher.city_s = -math.inf  # all see the command at once
             watcher.changed.set()
-        return web.json_response({"run": self._controls.run()})
+        return web.json_response({"run": fields(self._service.run())})
 
-    async def _live(self, request: web.Request) -> web.StreamResponse:
-        if len(self._watchers) >= MAX_WATCHERS:
-            return web.Response(status=503, text=f"{MAX_WATCHERS} watchers are connected; close one\n")
-        connection = web.WebSocketResponse(
-            timeout=CLOSE_TIMEOUT_S, max_msg_size=MAX_REQUEST_BYTES, heartbeat=HEARTBEAT_S, compress=False
-        )
-        if not connection.can_prepare(request).ok:
-            return web.Response(status=426, text="this address is for the page's WebSocket\n")
-        await connection.prepare(request)
-        watcher = Watcher(connection)
-        self._watchers.add(watcher)
-        sending = asyncio.create_task(self._send_frames(connection, request.transport, watcher))
-        try:
-            async for message in connection:
-                if message.type is not WSMsgType.TEXT:
-                    await connection.close(code=WSCloseCode.UNSUPPORTED_DATA, message=b"requests are JSON texts")
-                    break
-                try:
-                    watcher.request = parse_request(message.data)
-                except MalformedRequest as error:
-                    await connection.close(code=WSCloseCode.INVALID_TEXT, message=str(error).encode()[:120])
-                    break
-                if watcher.request.is_fresh:
-                    watcher.forget()
-                watcher.view, watcher.asked_s = watcher.request.view, time.monotonic()
-                self._want()
-                self._loop.call_later(STALLED_S, self._want)
-                watcher.changed.set()
-        finally:
-            sending.cancel()
-            self._watchers.discard(watcher)
-            self._want()
-        return connection
+    def watcher_of(self, connection: web.WebSocketResponse) -> LiveWatcher:
+        return LiveWatcher(connection)
 
-    async def _send_frames(
-        self, connection: web.WebSocketResponse, transport: asyncio.Transport | None, watcher: Watcher
-    ) -> None:
-        """Answer a watcher's requests, one frame at a time, until its connection ends."""
-        while True:
-            try:
-                frame = await self._next_frame(watcher)
-            except Exception:
-                log.exception("the live page: a frame could not be made; the watcher is disconnected")
-                await connection.close(
-                    code=WSCloseCode.INTERNAL_ERROR, message=b"a frame could not be made; see the controller's log"
-                )
-                return
-            try:
-                async with asyncio.timeout(SEND_TIMEOUT_S):
-                    await connection.send_bytes(frame)
-            except TimeoutError:
-                log.info("the live page: a watcher has not read for %g s; it is disconnected", SEND_TIMEOUT_S)
-                if transport is not None:
-                    transport.abort()
-                return
-            except (ConnectionError, RuntimeError):
-                return  # it has gone
-            self._want()
+    def take(self, watcher: LiveWatcher, request: FrameRequest) -> None:
+        if request.is_fresh:
+            watcher.forget()
+        watcher.view, watcher.asked_s = request.view, time.monotonic()
+        self.changed_watchers()
+        self._loop.call_later(STALLED_S, self.changed_watchers)
 
-    async def _next_frame(self, watcher: Watcher) -> bytes:
+    def changed_watchers(self) -> None:
+        """Ask for what the present watchers see."""
+        now_s = time.monotonic()
+        views = [watcher.view for watcher in self.watchers if watcher.view and now_s - watcher.asked_s < STALLED_S]
+        if not views:
+            self._collector.wanted_view = None
+            return
+        x0, y0, x1, y1 = zip(*views, strict=True)
+        self._collector.wanted_view = (min(x0), min(y0), max(x1), max(y1))
+
+    async def next_frame(self, watcher: LiveWatcher) -> bytes:
         """Wait until there is a request and something new, or the time is over, and make the frame."""
         while True:
             watcher.changed.clear()
@@ -264,80 +225,102 @@ class PageServer:
         self._made_s += 0.2 * (time.thread_time() - begin - self._made_s)
         return frame
 
-    def _wait_s(self, watcher: Watcher) -> float:
+    def _wait_s(self, watcher: LiveWatcher) -> float:
         """Wall time for which a watcher waits for news; 0: there are some; inf: it has not asked."""
         request = watcher.request
         if request is None:
             return math.inf
         is_new = (
-            watcher.sequence != self._feed.newest.sequence
-            or watcher.collected_number != self._feed.collected.number
+            watcher.step_number != self._state.newest.number
+            or watcher.collected_number != self._collector.collected.number
             or watcher.sent_view != request.view
             or watcher.city_s == -math.inf
-            or watcher.has_end != self._feed.has_ended
-            or (watcher.panel.tl if watcher.panel else None) != self._known(request.tl)
+            or watcher.has_end != self._state.watchers.is_closed
+            or (watcher.tl.contract.tl if watcher.tl else None) != self._known(request.tl)
         )
         return 0.0 if is_new else max(watcher.sent_s + IDLE_INTERVAL_S - time.monotonic(), 0.0)
 
     def _interval_s(self) -> float:
         """Wall time between two frames of a watcher: that of all watchers together stays below FRAME_SHARE."""
-        return max(MIN_FRAME_INTERVAL_S, self._made_s * len(self._watchers) / FRAME_SHARE)
-
-    def _want(self) -> None:
-        """Ask for what the present watchers see."""
-        now_s = time.monotonic()
-        views = [watcher.view for watcher in self._watchers if watcher.view and now_s - watcher.asked_s < STALLED_S]
-        if not views:
-            self._feed.wanted_view = None
-            return
-        x0, y0, x1, y1 = zip(*views, strict=True)
-        self._feed.wanted_view = (min(x0), min(y0), max(x1), max(y1))
+        return max(MIN_FRAME_INTERVAL_S, self._made_s * len(self.watchers) / FRAME_SHARE)
 
     def _known(self, tl: str | None) -> str | None:
-        return tl if tl in self._feed.contracts else None
+        return tl if tl in self._street.layout.contracts else None
 
-    def _frame(self, watcher: Watcher) -> bytes:
+    def _frame(self, watcher: LiveWatcher) -> bytes:
         """The frame of a watcher's request, with what is new to it."""
-        request, feed = watcher.request, self._feed
+        request, watcher.request = watcher.request, None
         assert request is not None
-        newest, collected, now_s = feed.newest, feed.collected, time.monotonic()
+        newest, collected = self._state.newest, self._collector.collected
         is_new_view = watcher.sent_view != request.view
+        is_new_step = is_new_view or watcher.step_number != newest.number
+        is_collected = is_new_view or watcher.collected_number != collected.number
+        has_ended = self._state.watchers.is_closed
         sections = []
-        if is_new_view or watcher.collected_number != collected.number:
+        if is_collected:
             sections.append(frames.vehicles_section(collected.vehicles, request.view))
-        if is_new_view or watcher.sequence != newest.sequence or watcher.collected_number != collected.number:
-            count, others, in_view = len(newest.shown), collected.states, self._street.signals_in(request.view)
-            states = {k: newest.shown[k] if k < count else others[k] for k in in_view if k < count or k in others}
-            new = states if is_new_view else {k: state for k, state in states.items() if watcher.states.get(k) != state}
+        if is_new_step or is_collected:
+            states = self._states(request.view, newest, collected.states)
+            known = {} if is_new_view else watcher.states
+            new = {signal: state for signal, state in states.items() if known.get(signal) != state}
             sections.append(frames.states_section(new))
             watcher.states = states
         if watcher.modes != newest.modes:
             sections.append(frames.modes_section(newest.modes))
-        if is_new_view or watcher.sequence != newest.sequence:
+        if is_new_step:
             rows = self._street.lanes_in(request.view)
-            sections.append(frames.queues_section(rows, newest.halting[rows]))
-        panel = self._panel(watcher, request, now_s)
+            halting = newest.halting[rows] if newest.halting.size else np.zeros(len(rows))  # before the first decision
+            sections.append(frames.queues_section(rows, halting))
+        panel = self._panels(watcher, request, has_ended)
         if panel:
             sections.append(frames.panel_section(panel))
-        watcher.request, watcher.sent_view, watcher.sent_s = None, request.view, now_s
-        watcher.has_end = feed.has_ended
-        watcher.sequence, watcher.collected_number, watcher.modes = newest.sequence, collected.number, newest.modes
-        return frames.encode(newest.sequence, newest.at_s, is_new_view, sections)
+        watcher.sent_view, watcher.sent_s = request.view, time.monotonic()
+        watcher.step_number, watcher.collected_number = newest.number, collected.number
+        watcher.modes, watcher.has_end = newest.modes, has_ended
+        return frames.encode(newest.number + 1, newest.event.at_s, is_new_view, sections)
 
-    def _panel(self, watcher: Watcher, request: FrameRequest, now_s: float) -> dict[str, Any]:
-        panel: dict[str, Any] = {}
-        if now_s - watcher.city_s >= CITY_INTERVAL_S or self._feed.has_ended:
-            watcher.city_s = now_s
-            panel["city"] = {**city_panel(self._feed, self._controls, self._collector), "watchers": len(self._watchers)}
+    def _states(self, view: View, newest: KeptStep, others: Mapping[int, str]) -> dict[int, str]:
+        """The states in view, by signal; those of the controlled ones come first. `others`: of uncontrolled ones."""
+        states = {}
+        for signal in self._street.signals_in(view):
+            state = newest.states[signal] if signal < len(newest.states) else others.get(signal)
+            if state is not None:
+                states[signal] = state
+        return states
+
+    def _panels(self, watcher: LiveWatcher, request: FrameRequest, has_ended: bool) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        if time.monotonic() - watcher.city_s >= CITY_INTERVAL_S or has_ended:
+            watcher.city_s = time.monotonic()
+            shown["city"] = {**self._city_panel(), "has_ended": has_ended, "watchers": len(self.watchers)}
         tl = self._known(request.tl)
         if tl is None:
-            watcher.panel = None
-        else:
-            if watcher.panel is None or watcher.panel.tl != tl:
-                encoder = self._make_encoder() if self._make_encoder is not None else None
-                watcher.panel = TlPanel(self._feed, self._controls, tl, encoder, self._street.driver)
-            panel["tl"] = watcher.panel.update()
-        return panel
+            watcher.tl = None
+            return shown
+        if watcher.tl is None or watcher.tl.contract.tl != tl:
+            watcher.tl, watcher.export = WatchedTl(self._state, self._street.layout, tl), {}
+        is_first = watcher.tl.is_first
+        (state,) = self._service.tl_states([tl])
+        now = {name: getattr(state, name) for name in NOW}
+        shown["tl"] = panels.tl_panel(watcher.tl.contract, watcher.tl.news(), now, self._street.driver, is_first)
+        export = self._exports.of(tl, state.model, state.version)
+        if export != watcher.export:
+            watcher.export = shown["tl"]["export"] = export
+        return shown
+
+    def _city_panel(self) -> dict[str, Any]:
+        state, collector = self._state, self._collector
+        durations = list(state.durations)
+        begin_s = time.monotonic() - RATE_S
+        recent = sum(decisions for monotonic_s, decisions, _ in durations if monotonic_s > begin_s)
+        times_s = {stage: [getattr(times, f"{stage}_s") for _, _, times in durations] for stage in STAGES}
+        figures = RunFigures(state.decisions, state.missing, recent, times_s)
+        alarms = self._service.alarms.current(with_ended=True)
+        return {
+            **panels.city_panel(fields(self._service.run()), figures, alarms, state.commands()),
+            "collect_ms": round(1000 * collector.took_s, 2),
+            "collect_interval_s": round(collector.interval_s, 3),
+        }
 
 
 def _error(status: int, error: str) -> web.Response:

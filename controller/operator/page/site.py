@@ -1,5 +1,4 @@
-"""What every page serves, live or of a record: its files, what never changes, and the refusal of other sites'
-requests."""
+"""The part of HTTP that every page has, live or of a record: files, what never changes, refusals of other sites."""
 
 import logging
 import socket
@@ -31,7 +30,8 @@ class Site:
         """`listener`: listens already. `token`: of commands."""
         self.host, self.port = listener.getsockname()[:2]
         self.gate = security.Gate(self.host, self.port, token)
-        self._socket, self._street = listener, street
+        self.street = street
+        self._socket = listener
         self._files = {file.name: file.read_bytes() for file in _static_files()}
         self._runner: web.AppRunner | None = None
 
@@ -82,7 +82,7 @@ class Site:
 
     async def _city(self, request: web.Request) -> web.Response:
         headers = {"Content-Encoding": "gzip"}
-        return web.Response(body=self._street.compressed, content_type="application/json", headers=headers)
+        return web.Response(body=self.street.compressed, content_type="application/json", headers=headers)
 
 
 def _static_files() -> list[Any]:

@@ -1,4 +1,4 @@
-"""What never changes during a run, as one gzip JSON: shapes, signals with their links, TLs with their contracts."""
+"""The data that never change during a run, as one gzip JSON: shapes, signals with their links, TLs with contracts."""
 
 import gzip
 import json
@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from google.protobuf.json_format import MessageToDict
 
+from city.lanes import is_internal
 from city.network import StreetNetwork
-from city.street_shapes import Shape, StreetShapes
+from city.street_shapes import Polyline, StreetShapes
 from city.version import VERSION
 from controller.alarms import REMEDIES
-from controller.operator.page.feed import Feed
 from controller.operator.page.frames import MAX_SIGNALS, View
+from controller.operator.tl_layout import TlLayout
 from controller.runbook import instructions
 from protos import policy_pb2 as pb
 from signals.fallback.control_mode import ControlMode
@@ -27,7 +28,7 @@ class StreetData:
 
     def __init__(
         self,
-        feed: Feed,
+        layout: TlLayout,
         street: StreetNetwork,
         shapes: StreetShapes,
         name: str,
@@ -37,59 +38,53 @@ class StreetData:
         """Prepare the data.
 
         Args:
-            feed: of the run, with its lanes.
+            layout: of the run, with its lanes.
             street, shapes: of the same network file.
             name: of the city.
             driver: what decides in the place of the policies; "" for policies.
             record: what the page says of a record that it plays; None: the run is live.
         """
-        self.shapes, self.driver = shapes, driver
+        self.layout = layout
+        self.shapes = shapes
+        self.driver = driver
         middles = _signal_middles(street, shapes)
-        controlled = set(feed.signals)
+        controlled = set(layout.signals)
         uncontrolled = [signal for signal in middles if signal not in controlled]
-        signals = [*feed.signals, *uncontrolled]
-        self.uncontrolled = dict(enumerate(uncontrolled, len(feed.signals)))
-        """By index, the signals that this run does not control: those of the TLs come first."""
-        self.links = [len(street.signals[signal].links) if signal in street.signals else 0 for signal in signals]
-        """By index of a signal."""
+        signals = [*layout.signals, *uncontrolled]
         if len(signals) > MAX_SIGNALS:
             raise ValueError(f"{len(signals)} signals; a frame numbers at most {MAX_SIGNALS}")
-        bounds = shapes.bounds
-        outside = (bounds[0], bounds[1])
+        self.uncontrolled = dict(enumerate(uncontrolled, len(layout.signals)))
+        """By index, the signals that this run does not control: those of the TLs come first."""
+        links_of = {signal: network.links for signal, network in street.signals.items()}
+        self.links = [len(links_of.get(signal, ())) for signal in signals]
+        """By index of a signal."""
+        outside = shapes.bounds[:2]
         self.signal_at = np.array([middles.get(signal, outside) for signal in signals], float).reshape(-1, 2)
         """float64 [signals, 2], in m."""
-        lane_index = {lane.id: k for k, lane in enumerate(shapes.lanes)}
-        shape_of = {lane.id: lane.points for lane in shapes.lanes}
-        ends = [shape_of[lane][-1] if shape_of.get(lane) else outside for lane in feed.lanes]
-        self.lane_end = np.array(ends, float).reshape(-1, 2)
+        ends = {lane.id: lane.points[-1] for lane in shapes.lanes if lane.points}
+        self.lane_end = np.array([ends.get(lane, outside) for lane in layout.lanes], float).reshape(-1, 2)
         """float64 [lanes of the readings, 2], the stop line."""
+        lane_index = {lane.id: k for k, lane in enumerate(shapes.lanes)}
         content = {
             "version": VERSION,
             "name": name,
             "driver": driver,
             "record": record,
             "modes": [mode.name.lower() for mode in ControlMode],
-            "bounds": bounds,
-            "lanes": {
-                "id": [lane.id for lane in shapes.lanes],
-                "width": [round(CENTIMETRES * lane.width_m) for lane in shapes.lanes],
-                "crossing": [k for k, lane in enumerate(shapes.lanes) if lane.is_crossing],
-                "shape": [_compact(lane.points) for lane in shapes.lanes],
-            },
-            "junctions": [_compact(junction.points) for junction in shapes.junctions if junction.points],
-            "rows": [lane_index.get(lane, -1) for lane in feed.lanes],
+            **_map(shapes),
+            "rows": [lane_index.get(lane, -1) for lane in layout.lanes],
             "signals": [
-                {"id": signal, "at": _rounded(at), "links": _links(street, signal, lane_index)}
+                {"id": signal, "at": _rounded(at), "links": _links(links_of.get(signal, ()), lane_index)}
                 for signal, at in zip(signals, self.signal_at.tolist(), strict=True)
             ],
-            "controlled": len(feed.signals),
+            "controlled": len(layout.signals),
             "alarms": {name: {"remedy": REMEDIES[name], "instructions": instructions(name)} for name in REMEDIES},
-            "tls": [self._tl(feed, contract) for contract in feed.contracts.values()],
+            "tls": [self._tl(contract) for contract in layout.contracts.values()],
         }
         self.compressed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), 6, mtime=0)
 
-    def _tl(self, feed: Feed, contract: pb.PolicyContract) -> dict[str, Any]:
-        place = feed.places[contract.tl]
+    def _tl(self, contract: pb.PolicyContract) -> dict[str, Any]:
+        place = self.layout.places[contract.tl]
         return {
             "tl": contract.tl,
             "signals": list(range(place.start, place.stop)),
@@ -118,14 +113,29 @@ def _inside(points: Any, view: View) -> Any:
     return (points[:, 0] >= x0) & (points[:, 0] <= x1) & (points[:, 1] >= y0) & (points[:, 1] <= y1)
 
 
-def _links(street: StreetNetwork, signal: str, lane_index: Mapping[str, int]) -> list[list[int]]:
+def _map(shapes: StreetShapes) -> dict[str, Any]:
+    """The shapes of lanes and junctions."""
+    return {
+        "bounds": shapes.bounds,
+        "lanes": {
+            "id": [lane.id for lane in shapes.lanes],
+            "width": [round(CENTIMETRES * lane.width_m) for lane in shapes.lanes],
+            "crossing": [k for k, lane in enumerate(shapes.lanes) if lane.is_crossing],
+            "shape": [_compact(lane.points) for lane in shapes.lanes],
+        },
+        "junctions": [_compact(junction.points) for junction in shapes.junctions if junction.points],
+    }
+
+
+def _links(links: Sequence[Sequence[tuple[str, str]]], lane_index: Mapping[str, int]) -> list[list[int]]:
     """By link, its incoming lanes, and for a pedestrians' link its crossing; those that have a shape."""
-    links = []
-    for pairs in street.signals[signal].links if signal in street.signals else ():
-        lanes = dict.fromkeys(lane for pair in pairs for lane in pair[:1])
-        crossings = dict.fromkeys(lane for pair in pairs for lane in pair if lane.startswith(":"))
-        links.append([lane_index[lane] for lane in (crossings or lanes) if lane in lane_index])
-    return links
+    drawn = []
+    for pairs in links:
+        incoming = [lane for lane, _ in pairs]
+        crossings = [lane for pair in pairs for lane in pair if is_internal(lane)]
+        lanes = dict.fromkeys(crossings or incoming)
+        drawn.append([lane_index[lane] for lane in lanes if lane in lane_index])
+    return drawn
 
 
 def _signal_middles(street: StreetNetwork, shapes: StreetShapes) -> dict[str, tuple[float, float]]:
@@ -142,7 +152,7 @@ def _signal_middles(street: StreetNetwork, shapes: StreetShapes) -> dict[str, tu
     return middles
 
 
-def _compact(points: Shape) -> list[int]:
+def _compact(points: Polyline) -> list[int]:
     """x0, y0, and then differences, in cm."""
     values: list[int] = []
     last = (0, 0)

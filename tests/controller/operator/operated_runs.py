@@ -1,25 +1,35 @@
 """An operated run without SUMO: a loop that notes what commands change, and a thread that applies them."""
 
 import contextlib
+import functools
 import threading
 from types import SimpleNamespace
 
 from controller.alarms import Alarms
 from controller.events import OperatorCommand
 from controller.operator.command_queue import CommandQueue
-from controller.operator.control_address import ControlAddress
 from controller.operator.control_client import ControlClient
 from controller.operator.control_server import ControlServer
-from controller.operator.control_service import ControlService
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes
-from controller.operator.watchers import Watchers
+from controller.operator.service import OperatorService
 from controller.pace import Pace
 from protos import policy_pb2
 from serving.client.tls_files import ChangingTls
 from signals.fallback.control_mode import ModeState, operator_mode
 
 TLS = ("SA101", "SA102", "SA103")
+
+
+def set_modes(tls, mode, author, for_s=0.0):
+    """A command as `command_of` takes it: (method of the queue, its arguments)."""
+    return "set_modes", tls, mode, for_s, author
+
+
+def command_of(queue, command):
+    """A command of the queue, from its method's name and arguments."""
+    method, *arguments = command
+    return functools.partial(getattr(queue, method), *arguments)
 
 
 class Loop:
@@ -82,13 +92,14 @@ def applying(queue, loop):
 class OperatedRun:
     """The parts of a run that an operator commands, wired as the controller wires them."""
 
-    def __init__(self, path=None, pins=None, loop=None, policy="served"):
-        self.loop, self.pins = loop or Loop(), pins
-        self.state, self.pace = RunState(contracts(), Watchers()), Pace()
-        self.alarms = Alarms({f"signal_{tl}": tl for tl in TLS}, len(TLS), wall_clock=lambda: 1e9)
+    def __init__(self, path=None, pins=None, loop=None, policy="served", run_contracts=None, keeps_history=False):
+        run_contracts = run_contracts or contracts()
+        self.state = RunState(run_contracts, keeps_history)
+        self.loop, self.pins, self.pace = loop or Loop(self.state.tls), pins, Pace()
+        self.alarms = Alarms(self.state.layout.tl_of_signal, len(run_contracts), wall_clock=lambda: 1e9)
         self.saved = SavedModes(path)
         self.queue = CommandQueue(self.state, self.pace, self.alarms, self.saved, pins)
-        self.service = ControlService(self.state, self.queue, self.pace, self.alarms, pins, policy, None)
+        self.service = OperatorService(self.state, self.queue, self.pace, self.alarms, pins, policy, None)
 
     def applying(self):
         return applying(self.queue, self.loop)
@@ -96,13 +107,12 @@ class OperatedRun:
     @contextlib.contextmanager
     def served(self, tls=None):
         """Serve the control API at a free port; yields HOST:PORT."""
-        address = ControlAddress(("127.0.0.1", 0), tls)
-        server = ControlServer(address.address, ChangingTls(tls) if tls is not None else None)
+        server = ControlServer(("127.0.0.1", 0), ChangingTls(tls) if tls is not None else None)
         server.start(self.service)
         try:
             yield f"127.0.0.1:{server.port}"
         finally:
-            self.state.watchers.close()
+            self.state.close()
             server.stop()
 
     @contextlib.contextmanager

@@ -9,23 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from city.errors import InputError
-from controller.alarms import UnknownAlarm
 from controller.operator import command_queue, saved_modes
-from controller.operator.command_queue import (
-    Acknowledge,
-    NotYetApplied,
-    PauseRun,
-    PinModel,
-    QueueClosed,
-    QueueFull,
-    ResumeRun,
-    SetModes,
-    SetSpeed,
-    StepRun,
-    author_of,
-)
+from controller.operator.command_queue import author_of
+from controller.operator.errors import OperatorError, Status
 from signals.fallback.control_mode import OperatorMode
-from tests.controller.operator.operated_runs import TLS, Loop, OperatedRun, Pins
+from tests.controller.operator.operated_runs import TLS, Loop, OperatedRun, Pins, command_of, set_modes
 
 POLICY, HOLD, FIXED = OperatorMode.POLICY, OperatorMode.HOLD, OperatorMode.FIXED
 
@@ -37,7 +25,7 @@ def submit(operated, *requests):
     def run():
         for request in requests:
             try:
-                operated.queue.submit(request, 5)
+                operated.queue.submit(command_of(operated.queue, request), 5)
             except Exception as error:  # noqa: BLE001 - the test looks at it
                 errors.append(error)
 
@@ -50,9 +38,14 @@ def submit(operated, *requests):
     return errors
 
 
-def test_the_last_of_two_operators_counts_and_both_see_it():
-    operated = OperatedRun()
-    assert submit(operated, SetModes(("SA101",), FIXED, "ann"), SetModes(("SA101",), HOLD, "bob")) == []
+def everything(operated):
+    """All that commands change."""
+    queue = operated.queue
+    return operated.loop.modes(), operated.state.commands(), operated.pace.state, queue.modes, queue.pinned
+
+
+def test_the_last_of_two_operators_counts_and_both_see_it(operated):
+    assert submit(operated, set_modes(("SA101",), FIXED, "ann"), set_modes(("SA101",), HOLD, "bob")) == []
     assert operated.loop.modes() == {"SA101": "hold", "SA102": "policy", "SA103": "policy"}
     assert operated.queue.modes["SA101"].author == "bob"
     assert [(c.number, c.author, c.value) for c in operated.state.commands()] == [
@@ -64,35 +57,22 @@ def test_the_last_of_two_operators_counts_and_both_see_it():
 def test_a_repeated_command_changes_and_records_nothing():
     operated = OperatedRun(pins=Pins())
     requests = [
-        SetModes(("SA101",), FIXED, "ann"),
-        PinModel("SA102", 3, "ann"),
-        PauseRun("ann"),
-        SetSpeed(2.0, "ann"),
-        StepRun(9.0, "ann"),
+        set_modes(("SA101",), FIXED, "ann"),
+        ("pin_model", "SA102", 3, "ann"),
+        ("pause", "ann"),
+        ("set_speed", 2.0, "ann"),
+        ("step", 9.0, "ann"),
     ]
     for request in requests:
         submit(operated, request)
-        before = (
-            operated.loop.modes(),
-            operated.state.commands(),
-            operated.pace.state,
-            operated.queue.modes,
-            operated.queue.pinned,
-        )
+        before = everything(operated)
         submit(operated, request)
-        assert (
-            operated.loop.modes(),
-            operated.state.commands(),
-            operated.pace.state,
-            operated.queue.modes,
-            operated.queue.pinned,
-        ) == before
+        assert everything(operated) == before
     assert len(operated.state.commands()) == len(requests)
 
 
-def test_a_mode_ends_after_its_simulated_time():
-    operated = OperatedRun()
-    submit(operated, SetModes(("SA101",), FIXED, "ann", 30.0))
+def test_a_mode_ends_after_its_simulated_time(operated):
+    submit(operated, set_modes(("SA101",), FIXED, "ann", 30.0))
     assert operated.queue.next_s == 30.0
     operated.loop.now = 29.9
     operated.queue.apply(operated.loop)
@@ -103,57 +83,51 @@ def test_a_mode_ends_after_its_simulated_time():
     assert operated.state.commands()[-1].author == "ann (time is over)"
 
 
-def test_a_later_command_takes_the_time_of_the_one_before():
-    operated = OperatedRun()
-    submit(operated, SetModes(("SA101",), FIXED, "ann", 30.0), SetModes(("SA101",), FIXED, "bob"))
+def test_a_later_command_takes_the_time_of_the_one_before(operated):
+    submit(operated, set_modes(("SA101",), FIXED, "ann", 30.0), set_modes(("SA101",), FIXED, "bob"))
     operated.loop.now = 100.0
     operated.queue.apply(operated.loop)
     assert operated.loop.modes()["SA101"] == "fixed" and operated.queue.modes["SA101"].author == "bob"
 
 
-def test_pause_step_resume_and_speed_reach_the_run_and_the_record():
-    operated = OperatedRun()
-    submit(operated, PauseRun("ann"))
+def test_pause_step_resume_and_speed_reach_the_run_and_the_record(operated):
+    submit(operated, ("pause", "ann"))
     assert operated.pace.state.is_paused
-    submit(operated, StepRun(5.0, "ann"))
+    submit(operated, ("step", 5.0, "ann"))
     assert operated.pace.state.step_until_s == 5.0
-    submit(operated, ResumeRun("bob"), SetSpeed(2.0, "bob"))
+    submit(operated, ("resume", "bob"), ("set_speed", 2.0, "bob"))
     assert operated.pace.state[:3] == (False, 2.0, 0.0)
     assert [tuple(action) for action in operated.loop.actions] == [
         ("pause", "", "", "ann"), ("step", "", "5", "ann"), ("resume", "", "", "bob"), ("speed", "", "2", "bob"),
     ]  # fmt: skip
 
 
-def test_an_unknown_alarm_cannot_be_acknowledged():
-    operated = OperatedRun()
-    (error,) = submit(operated, Acknowledge("GreenserveTLInFallback", "ann"))
-    assert isinstance(error, UnknownAlarm) and operated.loop.actions == []
+def test_an_unknown_alarm_cannot_be_acknowledged(operated):
+    (error,) = submit(operated, ("acknowledge", "GreenserveTLInFallback", "ann"))
+    assert error.status is Status.NOT_FOUND and operated.loop.actions == []
 
 
-def test_an_error_in_a_command_reaches_its_author_and_not_the_run():
-    operated = OperatedRun()
-    (error,) = submit(operated, SetModes(("SA999",), FIXED, "ann"))
+def test_an_error_in_a_command_reaches_its_author_and_not_the_run(operated):
+    (error,) = submit(operated, set_modes(("SA999",), FIXED, "ann"))
     assert isinstance(error, KeyError)
-    assert submit(operated, SetModes(("SA101",), FIXED, "ann")) == []
+    assert submit(operated, set_modes(("SA101",), FIXED, "ann")) == []
 
 
-def test_a_command_during_a_long_step_is_applied_after_it():
-    operated = OperatedRun()
-    with pytest.raises(NotYetApplied, match="is applied after the step in progress"):
-        operated.queue.submit(SetModes(("SA101",), FIXED, "ann"), 0.01)
+def test_a_command_during_a_long_step_is_applied_after_it(operated):
+    with pytest.raises(OperatorError, match="is applied after the step in progress"):
+        operated.queue.submit(command_of(operated.queue, set_modes(("SA101",), FIXED, "ann")), 0.01)
     operated.queue.apply(operated.loop)
     assert operated.loop.modes()["SA101"] == "fixed"
 
 
-def test_commands_in_the_second_of_the_release_are_refused():
-    operated = OperatedRun()
+def test_commands_in_the_second_of_the_release_are_refused(operated):
     errors = []
 
     def command():
         try:
-            operated.queue.submit(SetModes(("SA101",), FIXED, "ann"), 5)
-        except QueueClosed as error:
-            errors.append(str(error))
+            operated.queue.submit(command_of(operated.queue, set_modes(("SA101",), FIXED, "ann")), 5)
+        except OperatorError as error:
+            errors.append((error.status, str(error)))
 
     thread = threading.Thread(target=command)
     thread.start()
@@ -162,17 +136,18 @@ def test_commands_in_the_second_of_the_release_are_refused():
     operated.queue.close("the controller ends")
     thread.join()
     command()
-    assert errors == ["the controller ends"] * 2 and operated.loop.commands == []
+    assert errors == [(Status.UNAVAILABLE, "the controller ends")] * 2 and operated.loop.commands == []
 
 
-def test_a_flood_of_commands_is_bounded(monkeypatch):
+def test_a_flood_of_commands_is_bounded(monkeypatch, operated):
     monkeypatch.setattr(command_queue, "MAX_QUEUED", 3)
-    operated = OperatedRun()
     for _ in range(3):
-        with pytest.raises(NotYetApplied):
-            operated.queue.submit(PauseRun("ann"), 0.0)
-    with pytest.raises(QueueFull, match="3 commands wait"):
-        operated.queue.submit(PauseRun("ann"), 0.0)
+        with pytest.raises(OperatorError) as late:
+            operated.queue.submit(command_of(operated.queue, ("pause", "ann")), 0.0)
+        assert late.value.status is Status.DEADLINE_EXCEEDED
+    with pytest.raises(OperatorError, match="3 commands wait") as full:
+        operated.queue.submit(command_of(operated.queue, ("pause", "ann")), 0.0)
+    assert full.value.status is Status.RESOURCE_EXHAUSTED
 
 
 def test_authors_are_printable_and_short():
@@ -182,13 +157,15 @@ def test_authors_are_printable_and_short():
 
 COMMANDS = st.one_of(
     st.builds(
-        SetModes,
+        set_modes,
         st.lists(st.sampled_from(TLS), min_size=1, max_size=2, unique=True).map(tuple),
         st.sampled_from(list(OperatorMode)),
         st.sampled_from(["ann", "bob"]),
         st.sampled_from([0.0, 5.0, 20.0]),
     ),
-    st.builds(PinModel, st.sampled_from(TLS), st.sampled_from([None, 1, 2]), st.sampled_from(["ann", "bob"])),
+    st.tuples(
+        st.just("pin_model"), st.sampled_from(TLS), st.sampled_from([None, 1, 2]), st.sampled_from(["ann", "bob"])
+    ),
     st.integers(1, 15),
 )
 """A command, or that many simulated seconds that pass."""
@@ -201,14 +178,15 @@ def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
     for command in commands:
         if isinstance(command, int):
             operated.loop.now += command
-        elif isinstance(command, PinModel):
-            pinned[command.tl] = command.version
-            operated.queue._submitted.append(command_queue._Waiting(command))
         else:
-            for tl in command.tls:
-                wanted[tl] = command.mode
-                until[tl] = operated.loop.now + (command.for_s or math.inf) if command.mode is not POLICY else math.inf
-            operated.queue._submitted.append(command_queue._Waiting(command))
+            operated.queue._submitted.append(command_queue._Waiting(command_of(operated.queue, command)))
+            match command:
+                case "pin_model", tl, version, _:
+                    pinned[tl] = version
+                case "set_modes", tls, mode, for_s, _:
+                    for tl in tls:
+                        wanted[tl] = mode
+                        until[tl] = operated.loop.now + (for_s or math.inf) if mode is not POLICY else math.inf
         operated.queue.apply(operated.loop)
         for tl in TLS:
             if operated.loop.now >= until[tl]:
@@ -218,12 +196,22 @@ def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
         expected = {wanted[tl].value} if wanted[tl] is not POLICY else {"policy", "recovering"}
         assert modes[tl] in expected
         assert (operated.queue.modes[tl].until_s if tl in operated.queue.modes else math.inf) == until[tl]
-    assert {tl: pin.version for tl, pin in operated.queue.pinned.items()} == {
-        tl: v for tl, v in pinned.items() if v is not None
-    }
-    assert {tl: v for tl, v in operated.pins.pinned.items() if v is not None} == {
-        tl: v for tl, v in pinned.items() if v is not None
-    }
+    kept = {tl: version for tl, version in pinned.items() if version is not None}
+    assert {tl: pin.version for tl, pin in operated.queue.pinned.items()} == kept
+    assert {tl: version for tl, version in operated.pins.pinned.items() if version is not None} == kept
+
+
+@pytest.fixture
+def path(tmp_path):
+    """The file of the modes."""
+    return tmp_path / "operator.json"
+
+
+def run_before(path, *commands, now=0.0):
+    """A run that has ended after these commands."""
+    operated = OperatedRun(path, Pins(), Loop(now=now))
+    submit(operated, *commands)
+    operated.saved.close()
 
 
 def restarted(path, now=0.0, tls=TLS, pins=None):
@@ -232,17 +220,9 @@ def restarted(path, now=0.0, tls=TLS, pins=None):
     return operated
 
 
-def test_modes_and_pins_survive_a_restart_and_are_named(tmp_path, caplog):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path, Pins())
-    operated.loop.now = 100.0
-    submit(
-        operated,
-        SetModes(("SA101", "SA102"), FIXED, "ann", 60.0),
-        SetModes(("SA102",), HOLD, "bob"),
-        PinModel("SA103", 7, "bob"),
-    )
-    operated.saved.close()
+def test_modes_and_pins_survive_a_restart_and_are_named(path, caplog):
+    for_both = set_modes(("SA101", "SA102"), FIXED, "ann", 60.0)
+    run_before(path, for_both, set_modes(("SA102",), HOLD, "bob"), ("pin_model", "SA103", 7, "bob"), now=100.0)
     again = restarted(path, 130.0, pins=Pins())
     assert again.loop.modes() == {"SA101": "fixed", "SA102": "hold", "SA103": "policy"}
     assert again.pins.pinned == {"SA103": 7} and again.queue.next_s == 160.0
@@ -250,58 +230,43 @@ def test_modes_and_pins_survive_a_restart_and_are_named(tmp_path, caplog):
     assert "SA103 begins with version 7, which bob pinned before this start" in caplog.text
 
 
-def test_a_mode_whose_time_is_over_is_not_restored(tmp_path):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path)
-    submit(operated, SetModes(("SA101",), FIXED, "ann", 60.0))
-    operated.saved.close()
-    assert restarted(path, 60.0).loop.modes()["SA101"] == "policy"
+@pytest.mark.parametrize(
+    ("begin_s", "now", "mode", "until_s"),
+    [
+        pytest.param(0.0, 60.0, "policy", math.inf, id="its time is over"),
+        pytest.param(5000.0, 10.0, "fixed", 70.0, id="a simulation that begins anew gives it its whole time"),
+    ],
+)
+def test_a_mode_is_restored_for_its_time(path, begin_s, now, mode, until_s):
+    run_before(path, set_modes(("SA101",), FIXED, "ann", 60.0), now=begin_s)
+    again = restarted(path, now)
+    assert again.loop.modes()["SA101"] == mode and again.queue.next_s == until_s
 
 
-def test_in_a_simulation_that_begins_anew_a_mode_has_its_whole_time(tmp_path):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path)
-    operated.loop.now = 5000.0
-    submit(operated, SetModes(("SA101",), FIXED, "ann", 60.0))
-    operated.saved.close()
-    again = restarted(path, 10.0)
-    assert again.loop.modes()["SA101"] == "fixed" and again.queue.next_s == 70.0
+def test_a_run_without_commands_writes_no_file(path):
+    restarted(path)
+    assert [each.suffix for each in path.parent.iterdir()] == [".lock"]
 
 
-def test_a_run_without_commands_writes_no_file(tmp_path):
-    restarted(tmp_path / "operator.json")
-    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
-
-
-def test_what_was_taken_back_does_not_come_back(tmp_path):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path, Pins())
-    submit(operated, SetModes(("SA101",), FIXED, "ann"), PinModel("SA101", 2, "ann"))
-    submit(operated, SetModes(("SA101",), POLICY, "bob"), PinModel("SA101", None, "bob"))
-    operated.saved.close()
+def test_what_was_taken_back_does_not_come_back(path):
+    set_before = set_modes(("SA101",), FIXED, "ann"), ("pin_model", "SA101", 2, "ann")
+    run_before(path, *set_before, set_modes(("SA101",), POLICY, "bob"), ("pin_model", "SA101", None, "bob"))
     again = restarted(path, pins=Pins())
     assert again.loop.commands == [] and again.queue.modes == {} and again.pins.pinned == {}
 
 
-def test_tls_that_a_run_does_not_control_keep_their_modes(tmp_path):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path, Pins())
-    submit(operated, SetModes(("SA101",), FIXED, "ann"), PinModel("SA103", 2, "ann"))
-    operated.saved.close()
+def test_tls_that_a_run_does_not_control_keep_their_modes(path):
+    run_before(path, set_modes(("SA101",), FIXED, "ann"), ("pin_model", "SA103", 2, "ann"))
     other = restarted(path, tls=("SA102",))
-    submit(other, SetModes(("SA102",), HOLD, "bob"))
+    submit(other, set_modes(("SA102",), HOLD, "bob"))
     other.saved.close()
     again = restarted(path, pins=Pins())
-    assert again.loop.modes() == {"SA101": "fixed", "SA102": "hold", "SA103": "policy"} and again.pins.pinned == {
-        "SA103": 2
-    }
+    assert again.loop.modes() == {"SA101": "fixed", "SA102": "hold", "SA103": "policy"}
+    assert again.pins.pinned == {"SA103": 2}
 
 
-def test_a_pin_that_the_server_refuses_is_left_out_with_a_warning(tmp_path, caplog):
-    path = tmp_path / "operator.json"
-    operated = OperatedRun(path, Pins())
-    submit(operated, PinModel("SA101", 2, "ann"))
-    operated.saved.close()
+def test_a_pin_that_the_server_refuses_is_left_out_with_a_warning(path, caplog):
+    run_before(path, ("pin_model", "SA101", 2, "ann"))
     pins = Pins()
     pins.refusal = InputError("serves no version 2 of SA101")
     assert restarted(path, pins=pins).queue.pinned == {} and pins.pinned == {}
@@ -321,28 +286,26 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_file_is_moved_aside_with_one_warning(tmp_path, caplog, content):
-    path = tmp_path / "operator.json"
+def test_a_damaged_file_is_moved_aside_with_one_warning(path, caplog, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     operated = restarted(path)
     assert operated.loop.commands == []
     (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    (aside,) = tmp_path.glob("*.damaged")
+    (aside,) = path.parent.glob("*.damaged")
     assert str(aside) in warning.getMessage() and "\n" not in warning.getMessage()
-    submit(operated, SetModes(("SA101",), FIXED, "ann"))
+    submit(operated, set_modes(("SA101",), FIXED, "ann"))
     assert json.loads(path.read_text())["modes"]["SA101"]["author"] == "ann"
     operated.saved.close()
     path.write_text("damaged again")
     restarted(path)
-    assert len([*tmp_path.glob("*.damaged")]) == 2
+    assert len([*path.parent.glob("*.damaged")]) == 2
 
 
-def test_two_controllers_of_one_file_do_not_share_it(tmp_path, caplog):
-    path = tmp_path / "operator.json"
+def test_two_controllers_of_one_file_do_not_share_it(path, caplog):
     first, second = OperatedRun(path), OperatedRun(path)
     assert "another controller of this city and SUMO uses it" in caplog.text
-    submit(first, SetModes(("SA101",), FIXED, "ann"))
-    submit(second, SetModes(("SA102",), FIXED, "bob"))
+    submit(first, set_modes(("SA101",), FIXED, "ann"))
+    submit(second, set_modes(("SA102",), FIXED, "bob"))
     first.saved.close()
     assert restarted(path).loop.modes() == {"SA101": "fixed", "SA102": "policy", "SA103": "policy"}
 
@@ -358,10 +321,9 @@ def test_files_are_told_apart_by_city_and_sumo(tmp_path, monkeypatch):
     )
 
 
-def test_a_full_disk_is_one_warning_and_the_run_goes_on(tmp_path, caplog):
-    path = tmp_path / "operator.json"
+def test_a_full_disk_is_one_warning_and_the_run_goes_on(path, caplog):
     operated = OperatedRun(path)
     path.mkdir()
-    submit(operated, SetModes(("SA101",), FIXED, "ann"), SetModes(("SA102",), FIXED, "ann"))
+    submit(operated, set_modes(("SA101",), FIXED, "ann"), set_modes(("SA102",), FIXED, "ann"))
     assert operated.loop.modes() == {"SA101": "fixed", "SA102": "fixed", "SA103": "policy"}
     assert caplog.text.count("a restart forgets the modes") == 1

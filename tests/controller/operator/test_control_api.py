@@ -1,7 +1,6 @@
 """The control API over real gRPC: commands, watchers, malformed input, certificates."""
 
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +10,7 @@ from google.protobuf import empty_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from city.errors import InputError, ProgramFailed
-from controller.operator import control_service
+from controller.operator import control_rpcs, service
 from controller.operator.command_queue import author_of
 from controller.operator.control_client import ControlClient
 from controller.operator.control_messages import METHODS, SERVICE
@@ -26,8 +25,7 @@ from tests.controller.operator.operated_runs import TLS, OperatedRun, Pins
 from tests.serving.certificates import pair
 
 
-def test_list_tls_shows_mode_author_model_and_reason():
-    operated = OperatedRun()
+def test_list_tls_shows_mode_author_model_and_reason(operated):
     operated.state.add(event(10, [decision("SA101", "Unavailable: refused")]))
     with operated.client() as client:
         client.call("SetMode", pb.SetModeRequest(tls=["SA102"], mode="fixed", author="ann", for_seconds=60))
@@ -39,80 +37,39 @@ def test_list_tls_shows_mode_author_model_and_reason():
 
 
 @pytest.mark.parametrize(
-    ("method", "request_", "code", "message"),
+    ("method", "values", "message"),
     [
-        (
-            "SetMode",
-            pb.SetModeRequest(tls=["SA1O1"], mode="fixed"),
-            InputError,
-            r"SA1O1 is not a TL .* did you mean .*SA101",
-        ),
-        (
-            "SetMode",
-            pb.SetModeRequest(tls=["signal_SA101"], mode="fixed"),
-            InputError,
-            r"is a signal, which belongs to TL SA101",
-        ),
-        (
-            "SetMode",
-            pb.SetModeRequest(tls=["zz\x1b"], mode="fixed"),
-            InputError,
-            r"^zz\ufffd is not a TL .*its TLs are SA101",
-        ),
-        ("SetMode", pb.SetModeRequest(mode="fixed"), InputError, r"no TL is named"),
-        (
-            "SetMode",
-            pb.SetModeRequest(tls=["all"], mode="off"),
-            InputError,
-            r"mode 'off' must be one of policy, hold, fixed",
-        ),
-        (
-            "SetMode",
-            pb.SetModeRequest(tls=["all"], mode="hold", for_seconds=float("nan")),
-            InputError,
-            r"for_seconds nan must lie",
-        ),
-        (
-            "SetMode",
-            pb.SetModeRequest(tls=["all"], mode="hold", for_seconds=-1),
-            InputError,
-            r"for_seconds -1 must lie",
-        ),
-        (
-            "SetMode",
-            pb.SetModeRequest(tls=["all"], mode="policy", for_seconds=1),
-            InputError,
-            r"for the modes hold and fixed",
-        ),
-        ("PinModel", pb.PinModelRequest(tl="all", version="3"), InputError, r"all is not a TL"),
-        ("PinModel", pb.PinModelRequest(tl="SA101", version="newest"), InputError, r"'newest' must be a model number"),
-        ("PinModel", pb.PinModelRequest(tl="SA101", version="0"), InputError, r"version '0' must be a model number"),
-        ("PinModel", pb.PinModelRequest(tl="SA101", version="9" * 30), InputError, r"must be a model number"),
-        ("PinModel", pb.PinModelRequest(tl="SA101", version="9" * 100_000), InputError, r"must be a model number"),
-        ("PinModel", pb.PinModelRequest(tl="SA101", version="-1"), InputError, r"'-1' must be a model number"),
-        ("SetMode", pb.SetModeRequest(tls=["A" * 500_000], mode="hold"), InputError, r"^A{48}\.\.\.A{49} is not a TL"),
-        ("AcknowledgeAlarm", pb.AcknowledgeAlarmRequest(id="A" * 500_000), InputError, r"^A{40}.*no active alarm"),
-        ("SetSpeed", pb.SetSpeedRequest(factor=-1), InputError, r"factor -1 must lie between 0 and 1000"),
-        ("SetSpeed", pb.SetSpeedRequest(factor=float("inf")), InputError, r"factor inf must lie"),
-        ("Step", pb.StepRequest(until_s=float("nan")), InputError, r"until_s nan must lie"),
-        (
-            "AcknowledgeAlarm",
-            pb.AcknowledgeAlarmRequest(id="x"),
-            InputError,
-            r"x: no active alarm has this id; no alarm is active",
-        ),
+        ("SetMode", dict(tls=["SA1O1"], mode="fixed"), r"SA1O1 is not a TL .* did you mean .*SA101"),
+        ("SetMode", dict(tls=["signal_SA101"], mode="fixed"), r"is a signal, which belongs to TL SA101"),
+        ("SetMode", dict(tls=["zz\x1b"], mode="fixed"), r"^zz\ufffd is not a TL .*its TLs are SA101"),
+        ("SetMode", dict(tls=["A" * 500_000], mode="hold"), r"^A{48}\.\.\.A{49} is not a TL"),
+        ("SetMode", dict(mode="fixed"), r"no TL is named"),
+        ("SetMode", dict(tls=["all"], mode="off"), r"mode 'off' must be one of policy, hold, fixed"),
+        ("SetMode", dict(tls=["all"], mode="hold", for_seconds=float("nan")), r"for_seconds nan must lie"),
+        ("SetMode", dict(tls=["all"], mode="hold", for_seconds=-1), r"for_seconds -1 must lie"),
+        ("SetMode", dict(tls=["all"], mode="policy", for_seconds=1), r"for the modes hold and fixed"),
+        ("PinModel", dict(tl="all", version="3"), r"all is not a TL"),
+        ("PinModel", dict(tl="SA101", version="newest"), r"'newest' must be a model number"),
+        ("PinModel", dict(tl="SA101", version="0"), r"version '0' must be a model number"),
+        ("PinModel", dict(tl="SA101", version="-1"), r"'-1' must be a model number"),
+        ("PinModel", dict(tl="SA101", version="9" * 30), r"must be a model number"),
+        ("PinModel", dict(tl="SA101", version="9" * 100_000), r"must be a model number"),
+        ("SetSpeed", dict(factor=-1), r"factor -1 must lie between 0 and 1000"),
+        ("SetSpeed", dict(factor=float("inf")), r"factor inf must lie"),
+        ("Step", dict(until_s=float("nan")), r"until_s nan must lie"),
+        ("AcknowledgeAlarm", dict(id="x"), r"x: no active alarm has this id; no alarm is active"),
+        ("AcknowledgeAlarm", dict(id="A" * 500_000), r"^A{40}.*no active alarm"),
     ],
 )
-def test_wrong_requests_are_refused_in_words_and_change_nothing(method, request_, code, message):
-    operated = OperatedRun(pins=Pins())
-    with operated.client() as client, pytest.raises(code, match=message):
-        client.call(method, request_)
+def test_wrong_requests_are_refused_in_words_and_change_nothing(method, values, message):
+    operated, (request_type, _) = OperatedRun(pins=Pins()), METHODS[method]
+    with operated.client() as client, pytest.raises(InputError, match=message):
+        client.call(method, request_type(**values))
     assert operated.loop.commands == [] and operated.loop.actions == [] and operated.state.commands() == []
 
 
 @pytest.mark.parametrize("method", [*METHODS, "WatchDecisions"])
-def test_malformed_bytes_are_an_invalid_argument(method):
-    operated = OperatedRun()
+def test_malformed_bytes_are_an_invalid_argument(method, operated):
     with operated.applying(), operated.served() as address, grpc.insecure_channel(address) as channel:
         stub = (channel.unary_stream if method == "WatchDecisions" else channel.unary_unary)(f"/{SERVICE}/{method}")
         with pytest.raises(grpc.RpcError) as raised:
@@ -164,8 +121,7 @@ def test_reload_reports_what_changed_and_is_recorded():
     assert tuple(operated.loop.actions[0]) == ("reload", "", "2 compared, 1 changed, 1 failed", "ann")
 
 
-def test_alarms_are_listed_and_acknowledged():
-    operated = OperatedRun()
+def test_alarms_are_listed_and_acknowledged(operated):
     operated.alarms.add(event(10, alarms=[Alarm("A0", MonitorRule.CONFLICT, 10, "both green")]))
     with operated.client() as client:
         request = pb.AcknowledgeAlarmRequest(id="GreenserveMonitorAlarm/conflict", author="ann")
@@ -178,55 +134,47 @@ def test_alarms_are_listed_and_acknowledged():
     assert tuple(operated.loop.actions[0]) == ("acknowledge", "GreenserveMonitorAlarm/conflict", "", "ann")
 
 
-def test_authors_over_the_wire_are_made_printable():
-    operated = OperatedRun()
-    with operated.client() as client:
-        client.call("Pause", pb.PauseRequest(author="an\x1b[2Jn\n"))
+def test_authors_over_the_wire_are_made_printable(operated, client):
+    client.call("Pause", pb.PauseRequest(author="an\x1b[2Jn\n"))
     assert operated.state.commands()[0].author == author_of("an\x1b[2Jn\n") == "an\ufffd[2Jn"
 
 
-def test_a_watcher_sees_steps_and_commands():
-    operated = OperatedRun()
-    with operated.client() as client:
-        stream = client.watch(0.1)
-        first = next(stream)
-        operated.state.add(event(10, [decision("SA101")]))
-        second = next(stream)
-        assert second.sequence > first.sequence and [d.tl for d in second.decisions] == ["SA101"]
-        client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode="fixed", author="ann"))
+def test_a_watcher_sees_steps_and_commands(operated, client):
+    stream = client.watch(0.1)
+    first = next(stream)
+    operated.state.add(event(10, [decision("SA101")]))
+    second = next(stream)
+    assert second.sequence > first.sequence and [d.tl for d in second.decisions] == ["SA101"]
+    client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode="fixed", author="ann"))
+    seen = next(stream)
+    while not seen.commands:
         seen = next(stream)
-        while not seen.commands:
-            seen = next(stream)
-        assert seen.commands[-1].author == "ann" and seen.sequence > second.sequence
+    assert seen.commands[-1].author == "ann" and seen.sequence > second.sequence
 
 
-def test_the_stream_ends_with_the_run():
-    operated = OperatedRun()
-    with operated.client() as client:
-        stream = client.watch(0.1)
-        next(stream)
-        operated.state.close()
-        assert len(list(stream)) <= 1
+def test_the_stream_ends_with_the_run(operated, client):
+    stream = client.watch(0.1)
+    next(stream)
+    operated.state.close()
+    assert len(list(stream)) <= 1
 
 
-def test_a_watcher_gets_the_newest_step_alone_and_the_sequence_shows_what_it_skipped():
-    operated = OperatedRun()
-    with operated.client() as client:
-        stream = client.watch(0.1)
-        begin = next(stream).sequence
-        for second in range(1, 501):
-            operated.state.add(event(second, [decision("SA101")]))
+def test_a_watcher_gets_the_newest_step_alone_and_the_sequence_shows_what_it_skipped(operated, client):
+    stream = client.watch(0.1)
+    begin = next(stream).sequence
+    for second in range(1, 501):
+        operated.state.add(event(second, [decision("SA101")]))
+    message = next(stream)
+    while message.run.second < 500:
         message = next(stream)
-        while message.run.second < 500:
-            message = next(stream)
-        assert message.sequence == begin + 500 and message.decisions[0].at_s == 500
+    assert message.sequence == begin + 500 and message.decisions[0].at_s == 500
 
 
 def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory():
     """Its HTTP/2 window of 64 kB fills; the messages that follow are skipped, not queued."""
     operated, decisions = OperatedRun(), [decision(tl) for tl in TLS] * 1000
-    built, build = [], operated.service._newest
-    operated.service._newest = lambda sequence: built.append(sequence) or build(sequence)
+    built, build = [], operated.service.newest_decisions
+    operated.service.newest_decisions = lambda sequence: built.append(sequence) or build(sequence)
     options = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)]
     with operated.applying(), operated.served() as address, grpc.insecure_channel(address, options) as channel:
         stalled = channel.unary_stream(f"/{SERVICE}/WatchDecisions")
@@ -245,30 +193,16 @@ def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory():
         call.cancel()
 
 
-def test_a_hundred_watchers_see_a_command_and_leave_room_for_more():
-    operated = OperatedRun()
-    with operated.client() as client:
-        seen = set()
-
-        def watch(k):
-            for message in client.watch(0.1):
-                if message.commands:
-                    seen.add(k)
-                    return
-
-        threads = [threading.Thread(target=watch, args=(k,)) for k in range(100)]
-        for thread in threads:
-            thread.start()
+def test_a_hundred_watchers_see_a_command_and_leave_room_for_more(operated, client):
+    with ThreadPoolExecutor(100) as pool:
+        seen = [pool.submit(next, filter(lambda message: message.commands, client.watch(0.1))) for _ in range(100)]
         client.call("SetMode", pb.SetModeRequest(tls=["all"], mode="hold", author="ann"))
-        for thread in threads:
-            thread.join(30)
-        assert seen == set(range(100))
+        assert all(each.result(30).commands[-1].author == "ann" for each in seen)
 
 
-def test_a_watcher_beyond_the_limit_is_refused_and_a_place_is_given_back(monkeypatch):
-    monkeypatch.setattr(control_service, "MAX_WATCHERS", 2)
-    monkeypatch.setattr(control_service, "WAKE_INTERVAL_S", 0.05)
-    operated = OperatedRun()
+def test_a_watcher_beyond_the_limit_is_refused_and_a_place_is_given_back(monkeypatch, operated):
+    monkeypatch.setattr(control_rpcs, "MAX_WATCHERS", 2)
+    monkeypatch.setattr(control_rpcs, "WAKE_INTERVAL_S", 0.05)
     with operated.client() as client:
         streams = [client.watch() for _ in range(3)]
         next(streams[0]), next(streams[1])
@@ -285,9 +219,8 @@ def test_a_watcher_beyond_the_limit_is_refused_and_a_place_is_given_back(monkeyp
                 time.sleep(0.05)
 
 
-def test_a_command_waits_for_a_step_no_longer_than_its_deadline(monkeypatch):
-    monkeypatch.setattr(control_service, "APPLY_TIMEOUT_S", 0.1)
-    operated = OperatedRun()
+def test_a_command_waits_for_a_step_no_longer_than_its_deadline(monkeypatch, operated):
+    monkeypatch.setattr(service, "APPLY_TIMEOUT_S", 0.1)
     with operated.served() as address, ControlClient(address) as client:
         with pytest.raises(ProgramFailed, match="applied after the step in progress"):
             client.call("Pause", pb.PauseRequest(author="ann"))
@@ -295,12 +228,10 @@ def test_a_command_waits_for_a_step_no_longer_than_its_deadline(monkeypatch):
         assert operated.pace.state.is_paused
 
 
-def test_commands_of_an_ended_run_are_refused():
-    operated = OperatedRun()
-    with operated.client() as client:
-        operated.queue.close("the controller hands its signals back and ends")
-        with pytest.raises(ProgramFailed, match="hands its signals back"):
-            client.call("Resume", pb.ResumeRequest(author="ann"))
+def test_commands_of_an_ended_run_are_refused(operated, client):
+    operated.queue.close("the controller hands its signals back and ends")
+    with pytest.raises(ProgramFailed, match="hands its signals back"):
+        client.call("Resume", pb.ResumeRequest(author="ann"))
 
 
 def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
@@ -311,24 +242,18 @@ def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
             return ComparedContracts(TLS, (), ())
 
     operated = OperatedRun(pins=Policies())
-    answered = []
 
-    def operate(client, name):
+    def operate(name):
         for k in range(5):
             mode = ("fixed", "hold", "policy")[(k + len(name)) % 3]
             client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode=mode, author=name))
             client.call("ReloadContracts", pb.ReloadContractsRequest(author=name))
             client.call("PinModel", pb.PinModelRequest(tl="SA102", version=str(k + 1), author=name))
-            answered.append(name)
+        return name
 
-    with operated.client() as client:
-        threads = [threading.Thread(target=operate, args=(client, "n" * k)) for k in range(1, 7)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+    with operated.client() as client, ThreadPoolExecutor(6) as pool:
+        assert len([*pool.map(operate, ["n" * k for k in range(1, 7)], timeout=60)]) == 6
         state = client.call("ListTls", pb.ListTlsRequest())
-    assert len(answered) == 30
     assert [command.number for command in state.commands] == sorted(command.number for command in state.commands)
     newest = {(command.action, command.target): command for command in state.commands}
     mode, pin = newest["set-mode", "SA101"], newest["pin", "SA102"]
@@ -338,8 +263,7 @@ def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
     assert operated.pins.pinned["SA102"] == int(pin.value)
 
 
-def test_health_is_served_beside_the_api():
-    operated = OperatedRun()
+def test_health_is_served_beside_the_api(operated):
     with operated.served() as address, grpc.insecure_channel(address) as channel:
         for service in ("", SERVICE):
             answer = health_pb2_grpc.HealthStub(channel).Check(
@@ -427,9 +351,8 @@ def test_clients_without_a_certificate_of_the_authority_reach_nothing(certificat
     assert operated.state.commands() == []
 
 
-def test_a_request_of_another_type_is_read_as_its_fields_or_refused():
+def test_a_request_of_another_type_is_read_as_its_fields_or_refused(operated):
     """An empty message is a valid request of every type: it is refused for what it lacks."""
-    operated = OperatedRun()
     with operated.applying(), operated.served() as address, grpc.insecure_channel(address) as channel:
         stub = channel.unary_unary(f"/{SERVICE}/SetMode", request_serializer=empty_pb2.Empty.SerializeToString)
         with pytest.raises(grpc.RpcError) as raised:
@@ -438,8 +361,7 @@ def test_a_request_of_another_type_is_read_as_its_fields_or_refused():
     assert operated.loop.commands == []
 
 
-def test_a_controller_that_has_answered_and_is_gone_is_no_wrong_input():
-    operated = OperatedRun()
+def test_a_controller_that_has_answered_and_is_gone_is_no_wrong_input(operated):
     with operated.served() as address:
         client = ControlClient(address, timeout_s=2)
         client.call("ListTls", pb.ListTlsRequest())

@@ -82,7 +82,7 @@ def test_an_alarm_that_is_named_has_the_whole_runbook(operated, address, capsys)
     for name in ("GreenserveMonitorAlarm/conflict", "GreenserveMonitorAlarm"):
         assert ctl(address, "alarms", name) == 0
         text = capsys.readouterr().out
-        assert "This is a defect to be found before the TL is controlled again." in text
+        assert "a defect. Take the TL out of control" in text
         assert "GreenserveServerDown" not in text and "](" not in text
     assert [alarm["name"] for alarm in printed(capsys, address, "alarms", "GreenserveServerDown")["alarms"]] == [
         "GreenserveServerDown"

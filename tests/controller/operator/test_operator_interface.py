@@ -1,5 +1,6 @@
 """Between two steps: commands are applied, and a run that waits stays alive."""
 
+import contextlib
 import threading
 import time
 from types import SimpleNamespace
@@ -8,14 +9,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.config import parse
-from controller.operator.command_queue import PauseRun, ResumeRun, SetModes, StepRun
 from controller.operator.operator_interface import OperatorInterface
 from controller.release import Stop
 from controller.sumo.connection import SumoConnectionLost
 from controller.telemetry.metrics import ControllerMetrics
 from signals.fallback.control_mode import OperatorMode
 from tests.conftest import GRID
-from tests.controller.operator.operated_runs import Loop, contracts
+from tests.controller.operator.operated_runs import Loop, command_of, contracts, set_modes
 
 
 class Recorder(SimpleNamespace):
@@ -54,102 +54,105 @@ def stop():
     return made
 
 
-def interface_of(recorder, *flags, watchdog_s=None, tmp_path=None):
-    city = GRID / "city.toml"
-    if watchdog_s is not None:
-        text = city.read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-        city = tmp_path / "city.toml"
-        city.write_text(text.replace("[controller]\n", f"[controller]\nwatchdog_s = {watchdog_s}\n"))
-    config = parse(["--city", str(city), "--policy", "max-pressure", *flags])
-    metrics = ControllerMetrics(CollectorRegistry())
-    alarms = SimpleNamespace(note_pace=lambda state: None)
-    return OperatorInterface(config, contracts(), None, alarms, metrics, recorder)
+@pytest.fixture
+def interface_of(recorder, tmp_path):
+    """Makes the interface of a run with these flags; it is closed after the test."""
+    with contextlib.ExitStack() as closing:
+
+        def make(*flags, watchdog_s=None):
+            city = GRID / "city.toml"
+            if watchdog_s is not None:
+                text = city.read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
+                city = tmp_path / "city.toml"
+                city.write_text(text.replace("[controller]\n", f"[controller]\nwatchdog_s = {watchdog_s}\n"))
+            config = parse(["--city", str(city), "--policy", "max-pressure", *flags])
+            metrics = ControllerMetrics(CollectorRegistry())
+            alarms = SimpleNamespace(note_pace=lambda state: None)
+            made = OperatorInterface(config, contracts(), None, alarms, metrics, recorder)
+            closing.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def paused(interface_of):
+    made = interface_of()
+    made.pace.pause()
+    return made
 
 
 def submitted(interface, *requests, after_s=0.0):
     def run():
         time.sleep(after_s)
         for request in requests:
-            interface.queue.submit(request, 10)
+            interface.queue.submit(command_of(interface.queue, request), 10)
 
     thread = threading.Thread(target=run)
     thread.start()
     return thread
 
 
-def test_a_run_without_a_wait_is_neither_kept_alive_nor_renewed(recorder, stop):
-    interface = interface_of(recorder)
+def test_a_run_without_a_wait_is_neither_kept_alive_nor_renewed(recorder, stop, interface_of):
+    interface = interface_of()
     assert interface.before_step(recorder.loop, 500.0, recorder, stop) == 500.0
     assert (recorder.beats, recorder.kept_alive, recorder.renewed) == (0, [], 0)
-    interface.close()
 
 
-def test_a_paused_run_beats_and_keeps_its_guard_more_often_than_its_watchdog(recorder, stop, tmp_path):
-    interface = interface_of(recorder, watchdog_s=1, tmp_path=tmp_path)
+def test_a_paused_run_beats_and_keeps_its_guard_more_often_than_its_watchdog(recorder, stop, interface_of):
+    interface = interface_of(watchdog_s=1)
     interface.pace.pause()
-    thread = submitted(interface, ResumeRun("ann"), after_s=1.5)
+    thread = submitted(interface, ("resume", "ann"), after_s=1.5)
     interface.before_step(recorder.loop, 500.0, recorder, stop)
     thread.join()
     gaps = [b - a for a, b in zip(recorder.kept_alive, recorder.kept_alive[1:], strict=False)]
     assert len(gaps) >= 2 and max(gaps) < 0.9 and recorder.beats >= 5
     assert recorder.renewed == 1
-    interface.close()
 
 
-def test_commands_are_applied_while_the_run_is_paused(recorder, stop):
-    interface = interface_of(recorder)
-    interface.pace.pause()
-    fixed = SetModes(("SA101",), OperatorMode.FIXED, "ann", 40.0)
-    thread = submitted(interface, PauseRun("bob"), fixed, StepRun(7.0, "ann"))
-    assert interface.before_step(recorder.loop, 500.0, recorder, stop) == 7.0
+def test_commands_are_applied_while_the_run_is_paused(recorder, stop, paused):
+    fixed = set_modes(("SA101",), OperatorMode.FIXED, "ann", 40.0)
+    thread = submitted(paused, ("pause", "bob"), fixed, ("step", 7.0, "ann"))
+    assert paused.before_step(recorder.loop, 500.0, recorder, stop) == 7.0
     thread.join()
     assert recorder.loop.modes()["SA101"] == "fixed"
-    interface.close()
 
 
-def test_a_step_ends_where_an_operators_mode_ends(recorder, stop):
-    interface = interface_of(recorder)
-    thread = submitted(interface, SetModes(("SA101",), OperatorMode.HOLD, "ann", 40.0))
+def test_a_step_ends_where_an_operators_mode_ends(recorder, stop, interface_of):
+    interface = interface_of()
+    thread = submitted(interface, set_modes(("SA101",), OperatorMode.HOLD, "ann", 40.0))
     end_s = 500.0
     while end_s == 500.0:
         end_s = interface.before_step(recorder.loop, 500.0, recorder, stop)
     thread.join()
     assert end_s == 40.0
-    interface.close()
 
 
-def test_a_stop_request_ends_the_wait(recorder, stop):
-    interface = interface_of(recorder)
-    interface.pace.pause()
+def test_a_stop_request_ends_the_wait(recorder, stop, paused):
     threading.Timer(0.3, stop.request).start()
     begin_s = time.monotonic()
-    interface.before_step(recorder.loop, 500.0, recorder, stop)
+    paused.before_step(recorder.loop, 500.0, recorder, stop)
     assert 0.2 < time.monotonic() - begin_s < 5
-    interface.close()
 
 
-def test_a_guard_that_is_lost_during_a_pause_ends_the_run(recorder, stop, tmp_path):
-    interface = interface_of(recorder, watchdog_s=1, tmp_path=tmp_path)
+def test_a_guard_that_is_lost_during_a_pause_ends_the_run(recorder, stop, interface_of):
+    interface = interface_of(watchdog_s=1)
     interface.pace.pause()
     recorder.error = SumoConnectionLost("the guard has ended")
     with pytest.raises(SumoConnectionLost):
         interface.before_step(recorder.loop, 500.0, recorder, stop)
-    interface.close()
 
 
-def test_the_end_of_sumo_is_noticed_while_the_run_is_paused(recorder, stop):
-    interface = interface_of(recorder)
-    interface.pace.pause()
+def test_the_end_of_sumo_is_noticed_while_the_run_is_paused(recorder, stop, paused):
     threading.Timer(0.3, setattr, [recorder, "closed", SumoConnectionLost("SUMO has closed the connection")]).start()
     begin_s = time.monotonic()
     with pytest.raises(SumoConnectionLost):
-        interface.before_step(recorder.loop, 500.0, recorder, stop)
+        paused.before_step(recorder.loop, 500.0, recorder, stop)
     assert time.monotonic() - begin_s < 2
-    interface.close()
 
 
-def test_a_run_at_a_speed_begins_its_steps_on_time(recorder, stop):
-    interface = interface_of(recorder, "--speed", "10")
+def test_a_run_at_a_speed_begins_its_steps_on_time(recorder, stop, interface_of):
+    interface = interface_of("--speed", "10")
     begins = []
     for second in range(6):
         recorder.loop.now = float(second)
@@ -157,11 +160,11 @@ def test_a_run_at_a_speed_begins_its_steps_on_time(recorder, stop):
         begins.append(time.monotonic())
     assert begins[-1] - begins[0] > 0.48
     assert interface.state.second == 5.0
-    interface.close()
 
 
-def test_without_a_folder_for_the_modes_the_run_goes_on_with_a_warning(recorder, monkeypatch, tmp_path, caplog):
+def test_without_a_folder_for_the_modes_the_run_goes_on_with_a_warning(
+    recorder, monkeypatch, tmp_path, caplog, interface_of
+):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    interface = interface_of(recorder, "--control-address", "127.0.0.1:0")
+    interface_of("--control-address", "127.0.0.1:0")
     assert "a restart forgets the modes that operators set; set TMPDIR" in caplog.text
-    interface.close()

@@ -1,12 +1,16 @@
-"""What readers in other threads see of a run."""
+"""What readers in other threads see of a run, and the history that a page keeps."""
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
+
 from controller.events import OperatorCommand, Shown
-from controller.operator.run_state import MAX_COMMANDS, RunState
-from controller.operator.watchers import Watchers
+from controller.operator import run_state
+from controller.operator.run_state import HISTORY_S, MAX_COMMANDS, RunState
 from protos import policy_pb2
 from signals.fallback.control_mode import ControlMode, OperatorMode
+from signals.observation import Readings
 from signals.policy import Answer
 from signals.safety.conflicts import OverrideReason
 from signals.safety.signal_safety import Override
@@ -18,53 +22,87 @@ CONTRACTS = [
 ]
 
 
-def made():
-    return RunState(CONTRACTS, Watchers())
+@pytest.fixture
+def state():
+    return RunState(CONTRACTS, keeps_history=True)
 
 
-def test_shown_states_are_those_of_each_tls_signals():
-    state = made()
+def test_shown_states_are_those_of_each_tls_signals(state):
     state.add(replace(event(10, [decision("SA102")]), shown=(Shown(5, 10, ("GG", "rr", "yy")),)))
-    first, second = state.states(["SA101", "SA102"])
-    assert (first.shown, second.shown) == (("GG",), ("rr", "yy")) and (first.decided_s, second.decided_s) == (0.0, 10)
+    first, second = state.state("SA101"), state.state("SA102")
+    assert ([*first.shown], [*second.shown]) == (["GG"], ["rr", "yy"]) and (first.decided_s, second.decided_s) == (
+        0.0,
+        10,
+    )
 
 
-def test_mode_changes_have_the_second_and_the_reason():
-    state = made()
+def test_mode_changes_have_the_second_and_the_reason(state):
     state.add(event(10, [decision("SA101")]))
     state.add(event(15, [decision("SA101", "Unavailable: refused", ControlMode.POLICY, ControlMode.HOLD)]))
     state.add(event(20, [decision("SA101", "Unavailable: refused", ControlMode.HOLD, ControlMode.HOLD)]))
-    (tl,) = state.states(["SA101"])
-    assert (tl.mode, tl.since_s, tl.reason) == (ControlMode.HOLD, 15, "Unavailable: refused")
+    tl = state.state("SA101")
+    assert (tl.mode, tl.since_s, tl.reason) == ("hold", 15, "Unavailable: refused")
 
 
-def test_an_override_is_the_reason_until_the_next_decision():
-    state = made()
+def test_an_override_is_the_reason_until_the_next_decision(state):
     override = Override("B1", OverrideReason.MIN_GREEN, "GG", "rr")
     state.add(event(10, [decision("SA102")], [override]))
-    assert state.states(["SA102"])[0].reason == "B1: a green has not reached its min green (min_green)"
+    assert state.state("SA102").reason == "B1: a green has not reached its min green (min_green)"
     state.add(event(15, [decision("SA102")]))
-    assert state.states(["SA102"])[0].reason == ""
+    assert state.state("SA102").reason == ""
 
 
-def test_model_and_version_are_those_of_the_newest_answer():
-    state = made()
+def test_model_and_version_are_those_of_the_newest_answer(state):
     answered = decision("SA101")._replace(answer=Answer([0.0], 7, "city"))
     state.add(event(10, [answered]))
-    assert (state.states(["SA101"])[0].model, state.states(["SA101"])[0].version) == ("city", 7)
+    assert (state.state("SA101").model, state.state("SA101").version) == ("city", 7)
 
 
-def test_a_command_is_seen_before_the_event_of_its_step():
-    state = made()
+def test_a_command_is_seen_before_the_event_of_its_step(state):
     before = state.watchers.sequence
     state.follow(OperatorCommand("SA101", OperatorMode.FIXED, "ann", ControlMode.POLICY, ControlMode.FIXED), 30.0)
     state.note(30.0, "set-mode", "SA101", "fixed", "ann")
-    assert state.states(["SA101"])[0].mode is ControlMode.FIXED and state.watchers.sequence > before
+    assert state.state("SA101").mode == "fixed" and state.watchers.sequence > before
 
 
-def test_commands_are_bounded_and_numbered():
-    state = made()
+def test_commands_are_bounded_and_numbered(state):
     for k in range(3 * MAX_COMMANDS):
         state.note(k, "pause", "", "", "ann")
     assert [command.number for command in state.commands(2)] == [3 * MAX_COMMANDS - 1, 3 * MAX_COMMANDS]
     assert len(state.commands()) == MAX_COMMANDS
+
+
+def test_modes_follow_decisions(state):
+    for second, before, after in ((1, ControlMode.POLICY, ControlMode.HOLD), (2, ControlMode.HOLD, ControlMode.POLICY)):
+        state.add(event(second, [decision("SA102", "", before, after)]))
+        assert state.newest.modes == bytes([0, after.value])
+
+
+def test_history_is_bounded_in_time(state):
+    for second in range(0, 2000, 10):
+        state.add(event(second, states=[(second - 10, second, ("r", "G", "r"))]))
+    kept = state.since(-1)
+    assert kept[-1].event.at_s == 1990 and kept[0].event.at_s == 1990 - HISTORY_S
+    assert [step.number for step in state.since(kept[-2].number)] == [kept[-1].number]
+
+
+def test_history_is_bounded_in_size(state, monkeypatch):
+    monkeypatch.setattr(run_state, "MAX_KEPT", 30)
+    for second in range(100):
+        state.add(event(second, [decision("SA101")], states=[(second - 1, second, ("r", "G", "r"))]))
+    assert sum(step.weight for step in state.since(-1)) <= 30
+    assert state.since(-1)[-1].event.at_s == 99
+
+
+def test_kept_queues_do_not_change_with_the_next_reading(state):
+    readings = Readings(np.ones((2, 2)), np.zeros(2), np.zeros(2))
+    state.add(event(1, [decision("SA101")], readings=readings))
+    readings.counts[:] = 7
+    assert list(state.newest.halting) == [1, 1]
+    assert [list(step.halting) for step in state.since(-1)] == [[1, 1]]
+
+
+def test_without_a_page_no_history_is_kept():
+    state = RunState(CONTRACTS)
+    state.add(event(1, [decision("SA101")], readings=Readings(np.ones((2, 2)), np.zeros(2), np.zeros(2))))
+    assert state.newest.event.at_s == 1 and state.since(-1) == [] and not state.newest.halting.size

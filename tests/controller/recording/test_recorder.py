@@ -1,5 +1,6 @@
 """The recorder: what its files contain, when they are written, and what fails without delaying a decision."""
 
+import copy
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.events import DecisionEvent
+from controller.events import DecisionEvent, LoopState
 from controller.recording import recorder as recording
 from controller.recording.messages import Encoder, snapshot
 from controller.recording.record_folder import NAME, RecordFolder
@@ -22,7 +23,6 @@ from controller.recording.record_writer import NS
 from controller.recording.recorder import Recorder
 from controller.recording.run_start import RunStart
 from controller.telemetry.metrics import RecordMetrics
-from protos.loop_state_pb2 import LoopState
 from records.record_reader import RecordReader
 from records.recorded_run import RecordedRun
 from records.replay import Replay
@@ -51,8 +51,8 @@ class Snapshots:
 
     def add(self, event):
         # only the loop of now can give the state of now
-        state = event.save_state() if event.save_state is not None else None
-        self.events.append(replace(snapshot(event), save_state=None if state is None else lambda: state))
+        state = copy.deepcopy(event.state()) if event.state is not None else None
+        self.events.append(replace(snapshot(event), state=None if state is None else lambda: state))
 
     def close(self):
         pass
@@ -187,7 +187,7 @@ def test_state_that_cannot_be_saved_ends_the_record(controlled, metrics, tmp_pat
     def fails():
         raise TypeError("a dialect of the user's own")
 
-    events = [replace(event, save_state=fails) for event in controlled.paced(300.0)]
+    events = [replace(event, state=fails) for event in controlled.paced(300.0)]
     (path,) = record(tmp_path, controlled.run, events, metrics)
     # the first step of the second hour asks for the state
     assert len(read(path)[1]) == 12 and value(metrics.stopped) == 1
@@ -196,10 +196,7 @@ def test_state_that_cannot_be_saved_ends_the_record(controlled, metrics, tmp_pat
 
 
 def test_new_file_waits_for_a_step_after_which_the_state_is_known(controlled, metrics, tmp_path):
-    events = [
-        replace(event, save_state=event.save_state if k > 14 else None)
-        for k, event in enumerate(controlled.paced(300.0))
-    ]
+    events = [replace(event, state=event.state if k > 14 else None) for k, event in enumerate(controlled.paced(300.0))]
     paths = record(tmp_path, controlled.run, events[:20], metrics)
     assert [len(read(path)[1]) for path in paths] == [16, 4]
 
@@ -213,7 +210,7 @@ def test_two_recorders_in_one_folder_delete_neither_ones_open_file(controlled, t
     all_metrics = [RecordMetrics(CollectorRegistry()) for _ in range(2)]
     recorders = [Recorder(RecordFolder(tmp_path, 200_000), controlled.run, each) for each in all_metrics]
     events = [
-        replace(event, number=k, save_state=lambda k=k: LoopState(next_number=k + 1))
+        replace(event, number=k, state=lambda k=k: LoopState(k + 1, 0.0, False, {}, [], []))
         for k, event in enumerate(controlled.events * 4)
     ]
     for k, event in enumerate(events):

@@ -237,7 +237,7 @@ def test_greens_of_every_kind_are_safe_and_serve_all_links(folder, kind):
         street = streets.generate(folder, seed)
         movements = junction_movements.read(street / streets.NETWORK)
         for name, signal in network.read(street / streets.NETWORK).signals.items():
-            junction = signal_programs.Junction.of_layouts(signal, signal, movements[name])
+            junction = signal_programs.SignalSite.of_layouts(signal, signal, movements[name])
             greens = signal_programs.draw_greens(kind, junction, np.random.default_rng(seed))
             rules = ConflictRules(signal)
             assert len(greens) > 1 and len(set(greens)) == len(greens), (seed, name, greens)
@@ -291,4 +291,4 @@ def junction_of(tmp_path_factory, *options):
         path, "--grid", "--grid.number", "1", "--grid.attach-length", "150", "--no-turnarounds", *options
     )
     signal = network.read(net_file).signals["A0"]
-    return signal_programs.Junction.of_layouts(signal, signal, junction_movements.read(net_file)["A0"])
+    return signal_programs.SignalSite.of_layouts(signal, signal, junction_movements.read(net_file)["A0"])

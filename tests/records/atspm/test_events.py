@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from city.network import Phase as ProgramPhase
-from city.network import Program
+from city.network import Program, ProgramPhase
 from controller.recording.detectors import ADVANCE, PRESENCE
 from records.atspm.analysis_period import (
     CAUSES,

@@ -303,7 +303,7 @@ def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
     )
     made = AnalysisPeriod(0.0, 1800.0, ZERO, (signal,))
     phases = {"X": PhaseNumbers("X", (NemaPhase(2, (0,), (2,), ""), NemaPhase(4, (1,), (), "")), {})}
-    green = [network.Phase(state, seconds, seconds, seconds) for state, seconds in (("GrG", 30), ("rGr", 25))]
+    green = [network.ProgramPhase(state, seconds, seconds, seconds) for state, seconds in (("GrG", 30), ("rGr", 25))]
     day = [network.Program("day", "static", 0, tuple(green))]
     files.write(tmp_path, made, signal_events(made, phases, programs={"X": day}), phases)
     tables = read_by_atspm(atspm, tmp_path)

@@ -6,9 +6,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from controller.operator.page.frames import Frame, decode
-from controller.operator.page.watcher import FrameRequest
-from records.playback.playback_server import MomentRequest
+from benchmarks.page_frame import Frame, decode
+from controller.operator.page.frame_server import FrameRequest
 from records.playback.record_page import RecordPage
 from records.record_reader import RecordedStep
 from records.run_files import open_files
@@ -29,7 +28,7 @@ class Played:
             self.page.overview.read()
 
     def frame(self, at_s: float, tl: str | None = None, view=EVERYWHERE) -> Frame:
-        data, _ = self.page.server.frame(MomentRequest(FrameRequest(view, tl, False), at_s), None)
+        data, _ = self.page.server.frame(FrameRequest(view, tl, False, at_s), None)
         return decode(data)
 
     @contextlib.contextmanager
@@ -48,7 +47,7 @@ class Played:
         thread.start()
         assert ready.wait(5)
         try:
-            yield self.page.server.url.rstrip("/")
+            yield self.page.server.site.url.rstrip("/")
         finally:
             loop.call_soon_threadsafe(until.set)
             thread.join(5)

@@ -1,20 +1,20 @@
 """The page of a record over a real aiohttp client: seeking, what is refused, and that there are no commands."""
 
-import asyncio
+import contextlib
 import gzip
 import json
+import sys
+import threading
 
 import aiohttp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.operator.page.frames import decode
-from controller.operator.page.watcher import MalformedRequest
+from controller.operator.page.frame_server import MalformedRequest, parse_request
 from records import replay_command
-from records.playback.playback_server import parse_moment_request
-from tests.controller.operator.page.pages import run
-from tests.records.playback.played_records import EVERYWHERE, SAMPLE_CITY, Played
+from tests.controller.operator.page.pages import Browser, fetch
+from tests.records.playback.played_records import SAMPLE_CITY, Played
 
 
 @pytest.fixture(scope="module")
@@ -28,125 +28,75 @@ def url(played):
         yield url
 
 
-async def connected(session, url):
-    return await session.ws_connect(f"{url}/live", headers={"Origin": url})
+@pytest.fixture
+def browser(url):
+    with Browser(url) as made:
+        yield made
 
 
-async def frame_of(socket, **request):
-    await socket.send_json({"view": EVERYWHERE, **request})
-    return decode(await socket.receive_bytes(timeout=5))
-
-
-def test_any_second_is_answered_in_any_order(played, url):
-    async def work(session):
-        socket = await connected(session, url)
-        return [await frame_of(socket, at=at_s) for at_s in (200, 10, 100.5, -50, 1e9)]
-
-    frames = run(work)
+def test_any_second_is_answered_in_any_order(played, browser):
     timeline = played.page.moments.timeline
-    assert [frame.at_s for frame in frames] == [200, 10, 100.5, timeline.first_s, timeline.last_s]
-    for frame in frames:
-        moment = played.page.moments.moment(frame.at_s)
-        assert frame.has_all_states and tuple(frame.states.values()) == moment.shown and frame.modes == moment.modes
+    for at_s, shown_s in ((200, 200), (10, 10), (100.5, 100.5), (-50, timeline.first_s), (1e9, timeline.last_s)):
+        frame, moment = browser.frame(at=at_s), played.page.moments.moment(shown_s)
+        assert frame.at_s == shown_s and frame.has_all_states
+        assert tuple(frame.states.values()) == moment.shown and frame.modes == moment.modes
 
 
-def test_a_panel_goes_on_after_its_second_and_begins_anew_before_it(url):
-    async def work(session):
-        socket, found = await connected(session, url), []
-        for tl, at_s, fresh in (("SA101", 100, False), ("SA101", 105, False), ("SA101", 50, False), ("SA102", 55,
-        False),
-                                ("SA102", 60, True), (None, 61, False), ("SA102", 62, False)):  # fmt: skip
-            panel = (await frame_of(socket, tl=tl, at=at_s, fresh=fresh)).panel.get("tl")
-            found.append(panel and (panel["tl"], panel["is_first"]))
-        return found
-
-    assert run(work) == [
-        ("SA101", True), ("SA101", False), ("SA101", True), ("SA102", True), ("SA102", True), None, ("SA102", True)
-    ]  # fmt: skip
+def test_a_panel_goes_on_after_its_second_and_begins_anew_before_it(browser):
+    for tl, at_s, fresh, is_first in (
+        ("SA101", 100, False, True), ("SA101", 105, False, False), ("SA101", 50, False, True),
+        ("SA102", 55, False, True), ("SA102", 60, True, True), (None, 61, False, None), ("SA102", 62, False, True),
+    ):  # fmt: skip
+        panel = browser.frame(tl=tl, at=at_s, fresh=fresh).panel.get("tl", {"tl": None, "is_first": None})
+        assert (panel["tl"], panel["is_first"]) == (tl, is_first), (tl, at_s)
 
 
-def test_each_watcher_has_its_own_position(url):
-    async def work(session):
-        one, other = await connected(session, url), await connected(session, url)
-        return [
-            (await frame_of(socket, at=at_s)).at_s
-            for socket, at_s in ((one, 30), (other, 200), (one, 31), (other, 199))
-        ]
-
-    assert run(work) == [30, 200, 31, 199]
+def test_each_watcher_has_its_own_position(browser, url):
+    with Browser(url) as other:
+        for each, at_s in ((browser, 30), (other, 200), (browser, 31), (other, 199)):
+            assert each.frame(at=at_s).at_s == at_s
 
 
-def test_of_requests_that_wait_the_newest_is_answered(url):
-    async def work(session):
-        socket = await connected(session, url)
-        for at_s in range(100):
-            await socket.send_json({"view": EVERYWHERE, "at": at_s})
-        seen = []
-        while not seen or seen[-1] != 99:
-            seen.append(decode(await socket.receive_bytes(timeout=5)).at_s)
-        return seen
-
-    seen = run(work)
+def test_of_requests_that_wait_the_newest_is_answered(browser):
+    for at_s in range(100):
+        browser.ask(at=at_s)
+    seen = []
+    while not seen or seen[-1] != 99:
+        seen.append(browser.receive().at_s)
     assert seen == sorted(seen) and len(seen) < 100
 
 
-def test_the_city_says_what_the_record_is_and_a_live_page_says_none(played, url):
-    async def work(session):
-        async with session.get(f"{url}/city.json", auto_decompress=False) as response:
-            return json.loads(gzip.decompress(await response.read()))
-
-    about = run(work)["record"]
+def test_the_city_says_what_the_record_is(played, url):
+    about = json.loads(gzip.decompress(fetch(f"{url}/city.json")[2]))["record"]
     assert about["files"] == ["sample-city.mcap"] and about["has_vehicles"] is False
-    assert (about["first_s"], about["last_s"]) == (
-        played.page.moments.timeline.first_s,
-        played.page.moments.timeline.last_s,
-    )
+    timeline = played.page.moments.timeline
+    assert (about["first_s"], about["last_s"]) == (timeline.first_s, timeline.last_s)
 
 
 def test_the_overview_is_served(url):
-    async def work(session):
-        async with session.get(f"{url}/overview.json") as response:
-            return await response.json()
-
-    overview = run(work)
+    overview = json.loads(fetch(f"{url}/overview.json")[2])
     assert overview["is_complete"] and overview["missing"] == []
 
 
-@pytest.mark.parametrize("method", ["post", "put", "delete"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_there_are_no_commands(url, method):
-    async def work(session):
-        async with getattr(session, method)(f"{url}/command", json={"action": "pause"}) as response:
-            return response.status, response.headers["X-Frame-Options"]
-
-    assert run(work) == (404, "DENY")
+    status, headers, _ = fetch(f"{url}/command", method, b'{"action": "pause"}')
+    assert (status, headers["X-Frame-Options"]) == (404, "DENY")
 
 
 @pytest.mark.parametrize(
     "headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}]
 )
 def test_requests_of_other_sites_are_refused(url, headers):
-    async def work(session):
-        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            await session.ws_connect(f"{url}/live", headers=headers)
-        return refused.value.status
-
-    assert run(work) == 403
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        Browser(url, **headers)
+    assert refused.value.status == 403
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "nonsense", '{"view": [0, 0, 1, 1]}', '{"view": [0, 0, 1, 1], "at": "1"}', '{"view": [0, 0, 1, 1], "at": true}',
-     '{"view": [0, 0, 1, 1], "at": NaN}', '{"view": [0, 0, 1, 1], "at": 1' + 400 * "0" + "}",
-     '{"view": [0, 0, 1, 1], "at": null}', '{"view": [1, 0, 0, 1], "at": 1}'],
-)  # fmt: skip
-def test_a_malformed_request_ends_the_connection_with_its_reason(url, text):
-    async def work(session):
-        socket = await connected(session, url)
-        await socket.send_str(text)
-        message = await socket.receive(timeout=5)
-        return message.type, socket.close_code
-
-    assert run(work) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.INVALID_TEXT)
+@pytest.mark.parametrize("at", ["null", '"1"', "true", "NaN", "1" + 400 * "0"])
+def test_a_request_without_a_second_ends_the_connection_with_its_reason(browser, at):
+    browser.send(f'{{"view": [0, 0, 1, 1], "at": {at}}}')
+    assert browser.end() == aiohttp.WSCloseCode.INVALID_TEXT
 
 
 @settings(max_examples=50)
@@ -154,49 +104,39 @@ def test_a_malformed_request_ends_the_connection_with_its_reason(url, text):
     st.sampled_from(["view", "tl", "at", "fresh"]), inner)).map(json.dumps))  # fmt: skip
 def test_any_text_is_a_request_or_malformed(text):
     try:
-        request = parse_moment_request(text)
+        request = parse_request(text)
     except MalformedRequest:
         return
-    assert isinstance(request.at_s, float)
+    assert request.at_s is None or isinstance(request.at_s, float)
 
 
 def test_connections_close_when_the_command_ends():
-    played = Played(SAMPLE_CITY, reads=False)
-
-    async def work(session, url, ending):
-        socket = await connected(session, url)
-        await frame_of(socket, at=5)
-        ending.close()
-        message = await socket.receive(timeout=5)
-        return message.type, socket.close_code
-
-    class Ending:
-        def __init__(self, context):
-            self.context = context
-
-        def close(self):
-            asyncio.get_running_loop().run_in_executor(None, self.context.__exit__, None, None, None)
-
-    context = played.served()
-    url = context.__enter__()
-    assert run(lambda session: work(session, url, Ending(context))) == (
-        aiohttp.WSMsgType.CLOSE,
-        aiohttp.WSCloseCode.GOING_AWAY,
-    )
+    with contextlib.ExitStack() as serving:
+        url = serving.enter_context(Played(SAMPLE_CITY, reads=False).served())
+        with Browser(url) as browser:
+            browser.frame(at=5)
+            ending = threading.Thread(target=serving.close)
+            ending.start()
+            assert browser.end() == aiohttp.WSCloseCode.GOING_AWAY
+            ending.join()
 
 
-def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(played, url, caplog, monkeypatch):
-    async def work(session):
-        socket = await connected(session, url)
-        with monkeypatch.context() as broken:
-            broken.setattr(played.page.moments, "moment", lambda at_s: 1 / 0)
-            await socket.send_json({"view": EVERYWHERE, "at": 5})
-            message = await socket.receive(timeout=5)
-        assert (message.type, socket.close_code) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.INTERNAL_ERROR)
-        return await frame_of(await connected(session, url), at=5)
-
-    assert run(work).at_s == 5
+def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(played, url, browser, caplog, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(played.page.moments, "moment", lambda at_s: 1 / 0)
+        browser.ask(at=5)
+        assert browser.end() == aiohttp.WSCloseCode.INTERNAL_ERROR
+    with Browser(url) as other:
+        assert other.frame(at=5).at_s == 5
     assert "a frame could not be made" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def refused(capsys, *arguments):
+    """The one line with which the command refuses arguments."""
+    assert replay_command.main([*map(str, arguments)], "greenserve replay") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
 
 
 @pytest.mark.parametrize(
@@ -206,47 +146,30 @@ def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(played, url
         (["--page", "8080"], "--page"),
         (["--page", ""], "--page"),
         (["--page", "127.0.0.1:0", "--tl", "SA101"], "--tl is for the comparison; leave it or --page out"),
-        (
-            ["--page", "127.0.0.1:0", "--server", "127.0.0.1:1"],
-            "--server is for the comparison; leave it or --page out",
-        ),
+        (["--page", "127.0.0.1:0", "--server", "127.0.0.1:1"], "--server is for the comparison; leave it or --page"),
         (["--page", "127.0.0.1:0", "--json", "out.json"], "--json is for the comparison; leave it or --page out"),
     ],
 )
 def test_flags_that_do_not_fit_are_one_line(capsys, arguments, message):
-    assert replay_command.main([str(SAMPLE_CITY), *arguments], "greenserve replay") == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert message in refused(capsys, SAMPLE_CITY, *arguments)
 
 
-def test_a_port_in_use_is_one_line(url, capsys):
+def test_files_and_ports_that_cannot_be_used_are_one_line(url, recorded_city, tmp_path, capsys):
     address = url.removeprefix("http://")
-    assert replay_command.main([str(SAMPLE_CITY), "--page", address], "greenserve replay") == 2
-    assert (
-        capsys.readouterr().err
-        == f"error: --page {address}: cannot listen there (Address already in use); pass another port\n"
-    )
-
-
-def test_files_of_two_runs_are_one_line(recorded_city, tmp_path, capsys):
+    message = f"error: --page {address}: cannot listen there (Address already in use); pass another port\n"
+    assert refused(capsys, SAMPLE_CITY, "--page", address) == message
     paths = [recorded_city.write(tmp_path / f"{run}.mcap", 0, 5, run=run) for run in ("one", "two")]
-    assert replay_command.main([*map(str, paths), "--page", "127.0.0.1:0"], "greenserve replay") == 2
-    assert "are files of different runs; name the files of one run" in capsys.readouterr().err
-
-
-def test_a_file_that_is_no_record_is_one_line(tmp_path, capsys):
-    path = tmp_path / "notes.mcap"
-    path.write_text("nothing")
-    assert replay_command.main([str(path), "--page", "127.0.0.1:0"], "greenserve replay") == 2
-    assert f"{path}: cannot be read as a record" in capsys.readouterr().err
+    message = "are files of different runs; name the files of one run"
+    assert message in refused(capsys, *paths, "--page", "127.0.0.1:0")
+    notes = tmp_path / "notes.mcap"
+    notes.write_text("nothing")
+    assert f"{notes}: cannot be read as a record" in refused(capsys, notes, "--page", "127.0.0.1:0")
 
 
 def test_the_page_without_its_extra_is_one_line(monkeypatch, capsys):
-    import sys
-
     modules = ("controller.operator.page.site", "records.playback.record_page", "records.playback.playback_server")
     for module in modules:
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    assert replay_command.main([str(SAMPLE_CITY), "--page", "127.0.0.1:0"], "greenserve replay") == 2
-    assert "--page needs aiohttp; install greenserve[page,record], or leave --page out" in capsys.readouterr().err
+    message = "--page needs aiohttp; install greenserve[page,record], or leave --page out"
+    assert message in refused(capsys, SAMPLE_CITY, "--page", "127.0.0.1:0")

@@ -1,5 +1,5 @@
 """The phases of a signal with two greens."""
 
-from city.network import Phase
+from city.network import ProgramPhase
 
-PHASES = [Phase(s, d, d, d) for s, d in (("GGrr", 20), ("yyrr", 3), ("rrGG", 10), ("rryy", 3))]
+PHASES = [ProgramPhase(s, d, d, d) for s, d in (("GGrr", 20), ("yyrr", 3), ("rrGG", 10), ("rryy", 3))]

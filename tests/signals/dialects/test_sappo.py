@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from city.errors import InputError
-from city.network import Phase
+from city.network import ProgramPhase
 from signals import cycle_plans
 from signals.cycle_plans import PlanSequencer, cycle_plan
 from signals.dialects.sappo import KeepChangeSequencer, SappoObserver
@@ -24,7 +24,7 @@ def vectors(shared):
 
 def plan_of(*durations, low=None, high=None, offset_s=0, min_green_s=5, max_green_s=60):
     phases = [
-        Phase(s, d, d if low is None or "y" in s else low, d if high is None or "y" in s else high)
+        ProgramPhase(s, d, d if low is None or "y" in s else low, d if high is None or "y" in s else high)
         for s, d in zip(("Gr", "yr", "rG", "ry"), durations, strict=True)
     ]
     return cycle_plan(phases, offset_s, min_green_s, max_green_s)
@@ -94,7 +94,7 @@ class TestArithmetic:
         assert cycle_plans.phase_by_second(plan, (), 2, 1) == (1, 2, 2, 3, 0, 0, 0, 0)
 
     def test_plan_with_too_many_variable_phases_is_refused(self):
-        plan = cycle_plan([Phase("G", 10, 5, 20)] * 11, 0, 4, 60)
+        plan = cycle_plan([ProgramPhase("G", 10, 5, 20)] * 11, 0, 4, 60)
         with pytest.raises(InputError, match="11 variable phases"):
             cycle_plans.permitted_changes(plan, 2)
 
@@ -122,7 +122,7 @@ class TestKeepChange:
         assert sequencer.requested_states(15 * 4 + 3) == ("GGrr", "rrGG")
 
     def test_next_green_follows_at_once_without_a_yellow_phase(self):
-        sequencer = KeepChangeSequencer([[Phase("Gr", 9, 9, 9), Phase("GG", 9, 9, 9)]], 15, 0.2)
+        sequencer = KeepChangeSequencer([[ProgramPhase("Gr", 9, 9, 9), ProgramPhase("GG", 9, 9, 9)]], 15, 0.2)
         sequencer.enter(0, ["Gr"])
         sequencer.apply_action(15, (1.0,))
         assert sequencer.requested_states(15) == ("GG",)

@@ -283,20 +283,13 @@ def test_green_time_counts_from_the_start(sequencer):
     assert sequencer.phase_state(107).green_s == 7 and sequencer.phase_state(107).since_green_s == (0, 7, 7)
 
 
-def test_green_time_is_zero_until_the_green_is_shown(sequencer):
+@pytest.mark.parametrize(("shown", "green_s"), [((123,), 7), ((120, 121, 122, 126, 127), 4)])
+def test_green_time_counts_from_when_the_green_is_shown(sequencer, shown, green_s):
     sequencer.apply_action(120, (2,))
     assert [sequencer.phase_state(now).green_s for now in (120, 122, 123)] == [0, 0, 0]
-    sequencer.note_shown(123)
-    assert sequencer.phase_state(130).green_s == 7
-
-
-def test_green_time_counts_from_when_a_delayed_green_is_shown(sequencer):
-    sequencer.apply_action(120, (2,))
-    for yellow in (120, 121, 122):
-        sequencer.note_shown(yellow)
-    sequencer.note_shown(126)
-    sequencer.note_shown(127)
-    assert sequencer.phase_state(130).green_s == 4
+    for now in shown:
+        sequencer.note_shown(now)
+    assert sequencer.phase_state(130).green_s == green_s
 
 
 def test_time_since_each_green_counts_from_when_it_was_left(sequencer):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from signals.fallback.greedy import Greedy, approach_lanes
+from signals.fallback.scored_greens import ScoredGreens
 from signals.observation import Readings, VehicleReadings
+from signals.safety.safety_times import SafetyTimes
 from tests.signals.single_signal import GREENS
 
 LANES = [*(f"in{i}_0" for i in range(4)), "behind_0"]
@@ -16,7 +18,7 @@ LENGTH_M = np.full(5, 200.0)
 
 def chosen(signal, length_m=LENGTH_M, lanes_behind=None, **vehicles):
     """The green after a decision; `vehicles`: by lane, the positions of its vehicles in m."""
-    made = Greedy([signal], [GREENS], ROW, length_m, 3, 5, lanes_behind=lanes_behind)
+    made = ScoredGreens(Greedy, [signal], [GREENS], ROW, length_m, SafetyTimes(3, 5), lanes_behind or {})
     made.enter(0, ["GgGr"])
     row = np.array([ROW[f"{lane}_0"] for lane, positions in vehicles.items() for _ in positions], np.intp)
     position_m = np.array([position for positions in vehicles.values() for position in positions], float)

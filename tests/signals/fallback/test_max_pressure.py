@@ -5,23 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from city.config import Controller
 from controller.assembly import ReadLanes, _scored_greens
-from protos import policy_pb2 as pb
 from signals import contract
-from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.max_pressure import MaxPressure, lanes_of
-from signals.fallback.plan import FallbackSchedule
-from signals.fallback.scored_greens import MAX_WAIT_S
-from signals.green_phases import GreenPhaseSequencer
-from signals.intersection import Intersection
+from signals.fallback.scored_greens import MAX_WAIT_S, ScoredGreens
 from signals.observation import Readings
 from signals.policy import Answer
-from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
-from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
-from tests.signals.single_signal import GREENS, PLAN
+from signals.safety.signal_safety import PermittedRelease, PermittedState
+from tests.signals.single_signal import GREENS, one_signal
 
 LANES = [f"{way}{i}_0" for way in ("in", "out") for i in range(4)]
 ROW = {lane: k for k, lane in enumerate(LANES)}
@@ -34,7 +28,7 @@ def readings(**vehicles):
 
 
 def controller(crossing, length_m=LENGTH_M):
-    made = MaxPressure([crossing], [GREENS], ROW, length_m, 3, 5)
+    made = ScoredGreens(MaxPressure, [crossing], [GREENS], ROW, length_m, SafetyTimes(3, 5), {})
     made.enter(0, ["GgGr"])
     return made
 
@@ -76,7 +70,9 @@ def test_lanes_behind_a_short_lane_count_as_one_with_it(crossing):
     counts = np.array([2.0, 0, 0, 0, 0, 0, 0, 0, 5])
     row = {lane: k for k, lane in enumerate(lanes)}
     for behind, green in ((["behind_0"], "rrrG"), ([], "GgGr")):
-        made = MaxPressure([crossing], [GREENS], row, length_m, 3, 5, lanes_behind={"in3_0": behind})
+        made = ScoredGreens(
+            MaxPressure, [crossing], [GREENS], row, length_m, SafetyTimes(3, 5), {"in3_0": dict.fromkeys(behind, 1.0)}
+        )
         made.enter(0, ["GgGr"])
         made.decide(20, Readings(np.array([counts, counts]), counts, counts))
         assert made.requested_states(23)[0] == green
@@ -102,7 +98,7 @@ def test_min_green_is_kept(crossing):
 
 
 def test_it_decides_every_5_s_only(crossing):
-    made = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, yellow_s=0, min_green_s=0)
+    made = ScoredGreens(MaxPressure, [crossing], [GREENS], ROW, LENGTH_M, SafetyTimes(0, 0), {})
     made.enter(20, ["GgGr"])
     assert chosen(made, 20, in3=9) == "rrrG"
     assert [chosen(made, now, in0=9) for now in (22, 24, 24.5, 25)] == ["rrrG", "rrrG", "rrrG", "GgGr"]
@@ -129,18 +125,8 @@ def test_max_pressure_instead_of_a_policy_never_enters_fallback(crossing):
 
 
 def intersection(crossing, hold_s=10, driven=False):
-    tl_contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
-    safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
-    sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
-    pressure = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, 3, 5)
-    driver = pressure if driven else None
-    plans = [FallbackSchedule(PLAN)]
-    config = Controller(hold_s=hold_s)
-    x = Intersection(
-        tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure, driver
-    )
-    x.start(0, ["GgGr"])
-    return x
+    pressure = controller(crossing)
+    return one_signal(crossing, hold_s, lanes=8, max_pressure=pressure, driver=pressure if driven else None)
 
 
 def play(x, until_s, answer, readings_at, begin_s=0, release_s=None):
@@ -165,7 +151,7 @@ def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
     shown = [(now, command.state) for now, command in sent]
     assert {"GgGr", "rrrG"} <= {state for now, state in shown if 15 < now < 100}
     assert x.mode is ControlMode.POLICY and shown[-1][1] == "GgGr"
-    monitor = SignalMonitor(crossing, Limits(3, 5, 0))
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 0))
     ends = [*(now for now, _ in shown[1:]), 160]
     assert [
         alarm
@@ -185,7 +171,7 @@ def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_
     lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal], {})]
     read = ReadLanes({lane: i for i, lane in enumerate(lanes)}, grid_street)
     times = SafetyTimes(3, 5)
-    assert isinstance(_scored_greens(MaxPressure, made, grid_street, read, times), MaxPressure)
+    assert isinstance(_scored_greens(MaxPressure, made, grid_street, read, times), ScoredGreens)
     signal = grid_street.signals[made.signal_ids[1]]
     red = replace(
         signal.plan, phases=tuple(replace(phase, state="r" * len(phase.state)) for phase in signal.plan.phases)

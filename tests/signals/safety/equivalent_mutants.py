@@ -8,6 +8,7 @@ _WHOLE_MS = "SUMO counts whole milliseconds, and a duration that is 1 ms short m
 _SPEED = "equal at exactly 50.5, 60.5 or 70.5 km/h, which are no speeds in m/s with the two decimals of networks"
 _NO_LINKS = "differs for a signal without links, which has no link that could wait"
 _OVERWRITTEN = "follow_program or check_shown sets it before anything reads it"
+_SOME_AND_OTHERS = "compared with {True, False}: links that some phases serve are also those that others do not serve"
 _PREFILTER = "a prefilter that lets more pass; _check_max_red compares each link's red itself"
 
 EQUIVALENT_MUTANTS = {
@@ -23,34 +24,30 @@ EQUIVALENT_MUTANTS = {
     "signal_safety.SignalSafety._transition: len(self._transitions) > MAX_CACHED_TRANSITIONS -> "
     "len(self._transitions) >= MAX_CACHED_TRANSITIONS": _CACHE,
     "monitor: _ROUNDING_S = 0.001 -> _ROUNDING_S = 0.0011": _WHOLE_MS,
-    "monitor.SignalMonitor._change: now - begin_s + _ROUNDING_S < self._min_green_s -> "
-    "now - begin_s + _ROUNDING_S <= self._min_green_s": _WHOLE_MS,
-    "monitor.SignalMonitor._change: now - begin_s + _ROUNDING_S < self._yellow_s[i] -> "
-    "now - begin_s + _ROUNDING_S <= self._yellow_s[i]": _WHOLE_MS,
-    "monitor.SignalMonitor._change: now - red_since + _ROUNDING_S < self._clear_s[j] -> "
-    "now - red_since + _ROUNDING_S <= self._clear_s[j]": _WHOLE_MS,
+    "monitor.SignalMonitor._change: lasted_s + _ROUNDING_S < self._min_green_s -> "
+    "lasted_s + _ROUNDING_S <= self._min_green_s": _WHOLE_MS,
+    "monitor.SignalMonitor._change: lasted_s + _ROUNDING_S < self._yellow_s[i] -> "
+    "lasted_s + _ROUNDING_S <= self._yellow_s[i]": _WHOLE_MS,
+    "monitor.SignalMonitor._change: red_s + _ROUNDING_S < self._clear_s[j] -> "
+    "red_s + _ROUNDING_S <= self._clear_s[j]": _WHOLE_MS,
     "monitor._required_yellow_s: kmh < 50.5 -> kmh <= 50.5": _SPEED,
     "monitor._required_yellow_s: kmh < 60.5 -> kmh <= 60.5": _SPEED,
     "monitor._required_yellow_s: kmh < 70.5 -> kmh <= 70.5": _SPEED,
     "safety_times.yellow_s_at: kmh <= bound + 0.5 -> kmh < bound + 0.5": _SPEED,
     "monitor.SignalMonitor.__init__: max(self._yellow_s, default=0.0) -> max(self._yellow_s, default=1.0)": _NO_LINKS,
     "monitor.SignalMonitor.__init__: max(self._clear_s, default=0.0) -> max(self._clear_s, default=1.0)": _NO_LINKS,
-    "monitor.SignalMonitor.check_shown: max(self._waited_s, default=0.0) -> max(self._waited_s, "
+    "monitor.SignalMonitor.check_shown: max(state.waited_s, default=0.0) -> max(state.waited_s, "
     "default=1.0)": _NO_LINKS,
-    "monitor.SignalMonitor.__init__: self._monitored_from_s = math.inf -> pass": _OVERWRITTEN,
-    "monitor.SignalMonitor.__init__: self._monitored_from_s = math.inf -> self._monitored_from_s = 0.0": _OVERWRITTEN,
-    "monitor.SignalMonitor.follow_program: (state, [None] * self._links, math.inf) -> (state, [None] * self._links, "
-    "0.0)": (_OVERWRITTEN),
-    "monitor.SignalMonitor.__init__: self._max_waited_s = 0.0 -> self._max_waited_s = 1.0": _PREFILTER,
-    "monitor.SignalMonitor.check_shown: end_s - self._monitored_from_s + self._max_waited_s > self._max_red_s -> "
-    "end_s - self._monitored_from_s + self._max_waited_s >= self._max_red_s": _PREFILTER,
-    "monitor.SignalMonitor.check_shown: end_s - self._monitored_from_s -> end_s + self._monitored_from_s": (
+    "monitor.MonitorState: monitored_from_s: float = math.inf -> monitored_from_s: float = 0.0": _OVERWRITTEN,
+    "monitor.MonitorState: max_waited_s: float = 0.0 -> max_waited_s: float = 1.0": _PREFILTER,
+    "monitor.SignalMonitor.check_shown: end_s - state.monitored_from_s + state.max_waited_s > self._max_red_s -> "
+    "end_s - state.monitored_from_s + state.max_waited_s >= self._max_red_s": _PREFILTER,
+    "monitor.SignalMonitor.check_shown: end_s - state.monitored_from_s -> end_s + state.monitored_from_s": (
         _PREFILTER + "; simulated time is not negative"
     ),
-    "monitor.SignalMonitor.__init__: state[i] in 'gG' -> state[i] not in 'gG'": (
-        "compared with {True, False}: links that some phases serve are also those that some phases do not serve"
-    ),
-    "monitor.SignalMonitor.__init__: self._is_controlled = True -> self._is_controlled = False": (
+    "monitor.SignalMonitor.__init__: state[i] in 'gG' -> state[i] not in 'gG'": _SOME_AND_OTHERS,
+    "service_bounds.ServiceBounds.__init__: state[i] in GREEN -> state[i] not in GREEN": _SOME_AND_OTHERS,
+    "monitor.MonitorState: is_controlled: bool = True -> is_controlled: bool = False": (
         "without a state, follow_program compares nothing and check_shown begins anew in either case"
     ),
     "monitor.SignalMonitor._compare: self._clear_s[j] > 0 -> self._clear_s[j] >= 0": (
@@ -60,12 +57,14 @@ EQUIVALENT_MUTANTS = {
     "service_bounds.ServiceBounds.__init__: min(times.max_green_s, times.max_red_s) < math.inf -> "
     "min(times.max_green_s, times.max_red_s) <= math.inf": "without bounds, the minimum of infinite times is infinite "
     "as well",
-    "signal_safety.SignalSafety.__init__: self._target_state = self._state -> pass": "permit sets it before it is read",
+    "signal_safety.SignalSafety.__init__: self._target_state = self.state.shown -> pass": (
+        "permit sets it before it is read"
+    ),
     "signal_safety.SignalSafety._show: settled_s > self._ages_matter_until_s -> settled_s >= "
     "self._ages_matter_until_s": ("assigns the value that it has"),
-    "signal_safety.SignalSafety._settle: max(self._settled_s, default=-math.inf) -> "
+    "signal_safety.SignalSafety.resume: max(self._settled_s, default=-math.inf) -> "
     "max(self._settled_s, default=math.inf)": _NO_LINKS,
-    "signal_safety.SignalSafety._settle: -math.inf -> -0.0": _NO_LINKS,
+    "signal_safety.SignalSafety.resume: -math.inf -> -0.0": _NO_LINKS,
     "signal_safety.SignalSafety._young: now >= self._ages_matter_until_s -> now > self._ages_matter_until_s": (
         "at this moment the mask has no link either"
     ),

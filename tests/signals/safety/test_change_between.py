@@ -20,7 +20,7 @@ BEGIN_S = 100.0
 def seconds_until_shown(safety, green, following):
     """Seconds after which `following` is shown if it is requested every second from a green that may end."""
     safety.start_from(green, BEGIN_S - 60)
-    safety.bound_exceeded_at_s = math.inf
+    safety.state.bound_exceeded_at_s = math.inf
     for second in range(120):
         permitted, _ = safety.permit(following, BEGIN_S + second)
         if permitted.state == following:
@@ -68,24 +68,21 @@ def test_pedestrians_delay_a_change_by_their_time_and_at_most_a_second(with_cros
     assert [change for change in found if not 0 <= change[3] - math.ceil(change[4]) <= 1] == []
 
 
-def test_a_link_that_yields_to_the_ending_one_does_not_await_its_clearance(crossing):
-    # link 1 yields to 2; link 3 is a foe of all
-    safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2), ["rrGr", "rgrr", "rrrG"])
-    for following, change_s in {"rgrr": 3, "rGrr": 5, "rrrG": 5, "rrGr": 0}.items():
-        assert safety.change_between_s("rrGr", following) == change_s == seconds_until_shown(safety, "rrGr", following)
-
-
-def test_a_permitted_turn_that_becomes_protected_awaits_its_foes(crossing):
-    safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2), ["GgGr", "rGrr"])
-    assert safety.change_between_s("GgGr", "rGrr") == 5 == seconds_until_shown(safety, "GgGr", "rGrr")
-
-
 @pytest.mark.parametrize(
     ("green", "following", "change_s"),
-    [("Grrr", "rrGr", 3), ("rgGr", "rrGr", 3), ("Grrr", "rrrG", 5)],
-    ids=["no foe of it gains green", "the foe keeps its green", "its foe gains green"],
+    [
+        # link 1 yields to 2; link 3 is a foe of all
+        pytest.param("rrGr", "rgrr", 3, id="a link that yields to the ending one does not await its clearance"),
+        pytest.param("rrGr", "rGrr", 5, id="a protected one does"),
+        pytest.param("rrGr", "rrrG", 5, id="a foe does"),
+        pytest.param("rrGr", "rrGr", 0, id="no change"),
+        pytest.param("GgGr", "rGrr", 5, id="a permitted turn that becomes protected awaits its foes"),
+        pytest.param("Grrr", "rrGr", 3, id="no foe of it gains green"),
+        pytest.param("rgGr", "rrGr", 3, id="the foe keeps its green"),
+        pytest.param("Grrr", "rrrG", 5, id="its foe gains green"),
+    ],
 )
-def test_only_a_foe_that_gains_its_green_awaits_a_clearance(crossing, green, following, change_s):
+def test_change_awaits_the_clearance_for_foes_that_gain_their_green(crossing, green, following, change_s):
     safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2), [green, following])
     assert safety.change_between_s(green, following) == change_s == seconds_until_shown(safety, green, following)
 

@@ -9,7 +9,7 @@ import pytest
 from city.errors import InputError
 from signals.safety import conflicts, monitor, signal_safety
 from signals.safety.conflicts import PERMISSIVE, PROTECTED, YELLOW, ConflictRules, check_phases, links_that_show
-from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
 
@@ -53,7 +53,7 @@ def test_caches_of_states_keep_results_and_are_bounded(crossing, monkeypatch):
         monkeypatch.setattr(module, "MAX_CACHED_STATES", 5)
     monkeypatch.setattr(signal_safety, "MAX_CACHED_TRANSITIONS", 5)
     safety = SignalSafety(crossing, SafetyTimes(0, 0, yellow_by_speed=False))
-    shown = SignalMonitor(crossing, Limits(0, 0, 0))
+    shown = SignalMonitor(crossing, SafetyTimes(0, 0, 0))
     states, rng = ["".join(letters) for letters in itertools.product("rs", repeat=4)], random.Random(1)
     sizes = []
     for now in range(200):

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from city import network
-from city.network import SignalNetwork
 from signals.safety import monitor as monitor_module
-from signals.safety.monitor import Limits, MonitorRule, SignalMonitor
+from signals.safety.monitor import MonitorRule, SignalMonitor
 from signals.safety.safety_times import SafetyTimes, red_clearance_s, yellow_s_at
 from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID
 from tests.signals.safety.floor_examples import PATHS, SPEEDS
 
-LIMITS = Limits(yellow_s=3, min_green_s=5, all_red_s=1)
+LIMITS = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1)
 
 
 def broken_rules(signal, shown, limits=LIMITS, greens=()):
@@ -34,10 +34,6 @@ GOOD = [(0, "GgGr"), (10, "yyyr"), (13, "rrrr"), (14, "rrrG"), (20, "rrry"), (23
 
 def changed(at, *pair):
     return [*GOOD[:at], pair, *GOOD[at + 1 :]]
-
-
-def test_valid_sequence_breaks_no_rule(crossing):
-    assert broken_rules(crossing, GOOD) == []
 
 
 @pytest.mark.parametrize(
@@ -59,8 +55,39 @@ def test_each_broken_rule_is_reported(crossing, rule, shown):
     assert rule in {broken for broken, _ in broken_rules(crossing, shown)}
 
 
-def test_states_before_the_monitor_began_are_not_checked(crossing):
-    assert broken_rules(crossing, [(0, "GgGr"), (1, "yyyr"), (4, "rrrr"), (5, "rrrG")]) == []
+CLEARANCE = MonitorRule.CLEARANCE
+
+
+@pytest.mark.parametrize(
+    ("shown", "broken"),
+    [
+        pytest.param(GOOD, [], id="valid"),
+        pytest.param(
+            [(0, "GgGr"), (1, "yyyr"), (4, "rrrr"), (5, "rrrG")], [], id="what began before the monitor is not checked"
+        ),
+        # link 1 yields to link 2
+        pytest.param([(0, "rgGr"), (10, "rgyr"), (13, "rgrr"), (14, "rGrr")], [], id="g becomes G with clear foes"),
+        pytest.param([(0, "rgGr"), (10, "rgyr"), (13, "rGrr")], [(CLEARANCE, 13)], id="g becomes G too early"),
+        pytest.param([(0, "rgGr"), (10, "rGyr"), (13, "rGrr")], [(CLEARANCE, 10)], id="g becomes G beside a yellow"),
+        # but not to link 3
+        pytest.param([(0, "rrrG"), (10, "rrry"), (13, "rgrr")], [(CLEARANCE, 13)], id="every foe of a g must be clear"),
+        pytest.param(
+            [(0, "GgGr"), (10, "YYYr"), (13, "rrrr")],
+            [(MonitorRule.INVALID_STATE, 10)],
+            id="an unknown yellow is an invalid state and a yellow",
+        ),
+        pytest.param(
+            [(0, "GgGr"), (10, "G"), (11, "rrrG")],
+            [(MonitorRule.INVALID_STATE, 10)],
+            id="after a state of another length it begins anew",
+        ),
+        pytest.param(
+            [(t, "GrrG") for t in range(5)], [(MonitorRule.CONFLICT, 0)], id="a conflict that lasts is reported once"
+        ),
+    ],
+)
+def test_broken_rules_of_a_sequence(crossing, shown, broken):
+    assert broken_rules(crossing, shown) == broken
 
 
 def test_own_program_is_not_checked(crossing):
@@ -86,13 +113,6 @@ def test_release_and_take_over_are_checked(crossing):
     assert [alarm.rule for alarm in monitor.check_shown("rrrr", 25, 30)] == [MonitorRule.YELLOW]
 
 
-def test_permissive_green_becomes_protected_only_with_clear_foes(crossing):
-    # link 1 yields to link 2
-    assert broken_rules(crossing, [(0, "rgGr"), (10, "rgyr"), (13, "rgrr"), (14, "rGrr")]) == []
-    assert broken_rules(crossing, [(0, "rgGr"), (10, "rgyr"), (13, "rGrr")]) == [(MonitorRule.CLEARANCE, 13)]
-    assert broken_rules(crossing, [(0, "rgGr"), (10, "rGyr"), (13, "rGrr")]) == [(MonitorRule.CLEARANCE, 10)]
-
-
 def test_link_of_vehicles_and_pedestrians_has_yellow_and_clearance(crossing):
     shared = _with(crossing, crossing_m=(0, 0, 0, 12.0), approach_mps=(10.0,) * 4)
     assert {rule for rule, _ in broken_rules(shared, [(0, "rrrG"), (10, "rrrr")])} == {MonitorRule.YELLOW}
@@ -107,7 +127,7 @@ def test_link_of_vehicles_and_pedestrians_has_yellow_and_clearance(crossing):
 
 def test_max_red_is_reported_once_until_the_link_is_served(crossing):
     greens = ("GgGr", "rrrG")
-    monitor = SignalMonitor(crossing, Limits(3, 5, 1, max_red_s=60), greens)
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 1, max_red_s=60), greens)
     alarms = [alarm for t in range(400) for alarm in monitor.check_shown("GgGr", t, t + 1)]
     assert [alarm.rule for alarm in alarms] == [MonitorRule.MAX_RED_EXCEEDED] and 60 < alarms[0].at_s < 100
     served = [(400, "yyyr"), (403, "rrrr"), (404, "rrrG"), (410, "rrry"), (413, "rrrr"), (414, "GgGr")]
@@ -122,7 +142,7 @@ def test_max_red_is_reported_if_control_alternates_with_the_program(crossing):
     """Only waiting under this controller counts."""
     greens = ("GgGr", "rrrG")
     for controlled_s, served_s, is_reported in ((6, None, True), (6, 20, False), (0, None, False)):
-        monitor = SignalMonitor(crossing, Limits(3, 5, 1, max_red_s=60), greens)
+        monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 1, max_red_s=60), greens)
         alarms = []
         for t in range(2000):
             second = t % 36
@@ -139,19 +159,6 @@ def test_max_red_is_reported_if_control_alternates_with_the_program(crossing):
         assert all(400 < alarm.at_s < 700 for alarm in alarms if alarm.rule is MonitorRule.MAX_RED_EXCEEDED)
 
 
-def test_fast_approach_needs_a_longer_yellow(crossing):
-    for kmh, yellow_s in ((50, 3), (51, 4), (60, 4), (70, 5), (80, 6)):
-        fast = _with(crossing, approach_mps=(kmh / 3.6,) * 4)
-        for seconds in (yellow_s - 1, yellow_s):
-            shown = [(0, "GgGr"), (10, "yyyr"), (10 + seconds, "rrrr")]
-            assert (MonitorRule.YELLOW in {rule for rule, _ in broken_rules(fast, shown)}) == (seconds < yellow_s), (
-                kmh,
-                seconds,
-            )
-        safety = SignalSafety(fast, SafetyTimes(3, 5))
-        assert safety.yellow_s == [yellow_s] * 4
-
-
 def test_crossing_goes_from_green_to_red_and_needs_clearance(crossing):
     crossed = _with(crossing, crossing_m=(0, 0, 0, 12.0))
     shown = [(0, "rrrG"), (10, "rrrr")]
@@ -165,11 +172,8 @@ def test_crossing_goes_from_green_to_red_and_needs_clearance(crossing):
 
 
 def _with(signal, **changes):
-    values = {
-        name: getattr(signal, name)
-        for name in ("id", "links", "lanes", "programs", "active_program", "foes", "yields", "permissive")
-    }
-    return SignalNetwork(**{**values, **changes})
+    """The signal with other values, and without lengths and speeds that are not given."""
+    return replace(signal, **{"approach_mps": (), "crossing_m": (), "path_m": (), "slowest_mps": (), **changes})
 
 
 def requests_of(kind, phases, rng):
@@ -219,7 +223,7 @@ def test_states_under_adversarial_requests_break_no_rule(kind, street, times_as_
         phases = [phase.state for phase in signal.plan.phases]
         greens = [phases[i] for i in signal.plan.greens]
         safety = SignalSafety(signal, times, greens)
-        monitor = SignalMonitor(signal, Limits(3, times.min_green_s, all_red_s, max_red_s), greens)
+        monitor = SignalMonitor(signal, SafetyTimes(3, times.min_green_s, all_red_s, max_red_s=max_red_s), greens)
         safety.start_from(phases[0], 0)
         request = requests_of(kind, phases, rng)
         for step in range(2000):
@@ -262,7 +266,7 @@ def test_monitor_and_safety_rules_agree_on_every_state(crossing):
 
 @pytest.mark.parametrize(("program_state", "alarm_count"), [("oooo", 0), ("OOOO", 0), ("rrrr", 1)])
 def test_signal_that_is_off_does_not_count_as_red(crossing, program_state, alarm_count):
-    monitor = SignalMonitor(crossing, Limits(3, 5, 0, max_red_s=30), ["GgGr", "rrrG"])
+    monitor = SignalMonitor(crossing, SafetyTimes(3, 5, 0, max_red_s=30), ["GgGr", "rrrG"])
     alarms = monitor.check_shown("GgGr", 0, 50)
     alarms += monitor.follow_program(program_state, 50)
     alarms += monitor.check_shown("GgGr", 60, 70)
@@ -274,20 +278,21 @@ def test_signal_that_is_off_does_not_count_as_red(crossing, program_state, alarm
 @pytest.mark.parametrize(("mps", "yellow_s"), SPEEDS)
 def test_yellow_of_the_approach_speed_is_checked(crossing, mps, yellow_s):
     fast = _with(crossing, approach_mps=(mps,) * 4)
+    assert SignalSafety(fast, SafetyTimes(3, 5)).yellow_s == [yellow_s] * 4
     for seconds in (yellow_s - 0.1, yellow_s):
         broken = broken_rules(fast, [(0, "GgGr"), (10, "yyyr"), (10 + seconds, "rrrr")])
         assert broken == ([] if seconds == yellow_s else [(MonitorRule.YELLOW, 10 + seconds)] * 3)
 
 
 def test_yellow_of_the_approach_speed_is_not_checked_without_yellow_by_speed(crossing):
-    limits = Limits(yellow_s=0, min_green_s=5, all_red_s=0, yellow_by_speed=False)
+    limits = SafetyTimes(yellow_s=0, min_green_s=5, all_red_s=0, yellow_by_speed=False)
     assert broken_rules(crossing, [(0, "GgGr"), (10, "yyyr"), (10.5, "rrrr")], limits) == []
 
 
 @pytest.mark.parametrize(("path_m", "mps", "red_s"), PATHS)
 def test_red_clearance_by_path_is_checked(crossing, path_m, mps, red_s):
     signal = _with(crossing, path_m=(path_m,) * 4, slowest_mps=(mps,) * 4)
-    limits = Limits(yellow_s=3, min_green_s=5, all_red_s=0, red_by_path=True)
+    limits = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=0, red_by_path=True)
     for seconds in (red_s - 0.05, red_s):
         shown = [(0, "Grrr"), (10, "yrrr"), (13, "rrrr"), (13 + seconds, "rrrG")] if seconds > 0 else []
         shown = shown or [(0, "Grrr"), (10, "yrrr"), (13, "rrrG")]
@@ -320,23 +325,6 @@ def test_only_a_link_of_pedestrians_alone_goes_from_green_to_red(crossing, cross
     assert safety.permit("rrrr", 10)[0].state == ("rrrr" if is_crossing else "rrry")
 
 
-def test_every_foe_of_a_yielding_green_must_be_clear(crossing):
-    # link 1 yields to link 2, but not to link 3
-    assert broken_rules(crossing, [(0, "rrrG"), (10, "rrry"), (13, "rgrr")]) == [(MonitorRule.CLEARANCE, 13)]
-
-
-def test_unknown_yellow_is_an_invalid_state_and_a_yellow(crossing):
-    assert broken_rules(crossing, [(0, "GgGr"), (10, "YYYr"), (13, "rrrr")]) == [(MonitorRule.INVALID_STATE, 10)]
-
-
-def test_state_after_one_of_another_length_is_checked_as_at_the_start(crossing):
-    assert broken_rules(crossing, [(0, "GgGr"), (10, "G"), (11, "rrrG")]) == [(MonitorRule.INVALID_STATE, 10)]
-
-
-def test_conflict_is_reported_once_while_the_state_lasts(crossing):
-    assert broken_rules(crossing, [(t, "GrrG") for t in range(5)]) == [(MonitorRule.CONFLICT, 0)]
-
-
 def test_state_that_the_program_leaves_is_checked_when_control_begins(crossing):
     monitor = SignalMonitor(crossing, LIMITS)
     assert monitor.follow_program("GrrG", 0) == []
@@ -356,7 +344,7 @@ def test_alarms_name_links_and_durations(crossing):
 
 
 GREENS = ("GgGr", "rrrG")
-MAX_RED = Limits(yellow_s=3, min_green_s=5, all_red_s=1, max_red_s=60)
+MAX_RED = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1, max_red_s=60)
 MAX_RED_AND_SERVICE_S = 60 + 3 * (5 + 3 + 1)
 """Max red, and for each of two phases and the one that is shown a min green, a yellow and an all-red."""
 
@@ -388,46 +376,48 @@ def test_max_red_applies_to_links_with_permissive_green(crossing):
     assert messages == [f"link {i} has been red for 88 s" for i in range(3)]
 
 
-def test_red_of_the_program_does_not_count(crossing):
+@pytest.mark.parametrize(
+    ("controlled_s", "program", "state"),
+    [
+        (0, {0: "GgGr", 50: "rrrG", 100: "GgGr"}, "GgGr"),
+        (0, {0: "GgGr"}, "GgGr"),
+        (10, {10: "rrrG"}, "rrrG"),  # links 0 to 2 are green until the program shows their red
+        (0, {0: "GgGr", 10: "rrrG"}, "rrrG"),
+        (200, {1000: "GgGr", 1010: "rrrG", 1020: "GgGr"}, "GgGr"),  # the program serves a link that was reported
+        (200, {1000: "", 1010: "GgGr"}, "GgGr"),  # a state of another length ends waiting
+        (200, {1000: "Gg", 1010: "GgGr"}, "GgGr"),
+        (200, {1000: "GgGrr", 1010: "GgGr"}, "GgGr"),
+    ],
+)
+def test_red_of_the_program_does_not_count(crossing, controlled_s, program, state):
     monitor = SignalMonitor(crossing, MAX_RED, GREENS)
-    for t, state in ((0, "GgGr"), (50, "rrrG"), (100, "GgGr")):
-        assert monitor.follow_program(state, t) == []
-    assert first_alarm_s(monitor, "GgGr", 150) == MAX_RED_AND_SERVICE_S + 1
-    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
-    monitor.follow_program("GgGr", 0)
-    assert first_alarm_s(monitor, "GgGr", 100) == MAX_RED_AND_SERVICE_S + 1
-    # links 0 to 2 are green until the program shows their red
-    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
-    monitor.check_shown("GgGr", 0, 10)
-    monitor.follow_program("rrrG", 10)
-    assert first_alarm_s(monitor, "rrrG", 20) == MAX_RED_AND_SERVICE_S + 1
-    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
-    monitor.follow_program("GgGr", 0)
-    monitor.follow_program("rrrG", 10)
-    assert first_alarm_s(monitor, "rrrG", 20) == MAX_RED_AND_SERVICE_S + 1
+    for t in range(controlled_s):
+        monitor.check_shown("GgGr", t, t + 1)
+    for t, shown in program.items():
+        monitor.follow_program(shown, t)
+    assert first_alarm_s(monitor, state, 2000) == MAX_RED_AND_SERVICE_S + 1
 
 
-def test_link_that_the_program_served_may_exceed_max_red_again(crossing):
+def test_red_of_the_program_does_not_count_beside_a_link_that_waits(crossing):
     monitor = SignalMonitor(crossing, MAX_RED, GREENS)
-    assert first_alarm_s(monitor, "GgGr", 0) is not None
-    for t, state in ((1000, "GgGr"), (1010, "rrrG"), (1020, "GgGr")):
-        monitor.follow_program(state, t)
-    assert first_alarm_s(monitor, "GgGr", 1030) == MAX_RED_AND_SERVICE_S + 1
-
-
-@pytest.mark.parametrize("program_state", ["", "Gg", "GgGrr"])
-def test_program_with_states_of_another_length_ends_waiting(crossing, program_state):
-    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
-    assert first_alarm_s(monitor, "rrrG", 0) is not None
-    monitor.follow_program(program_state, 100)
-    monitor.follow_program("GgGr", 110)
-    assert first_alarm_s(monitor, "GgGr", 120) == MAX_RED_AND_SERVICE_S + 1
+    monitor.check_shown("GgGr", 0, 50)
+    monitor.follow_program("rrrr", 50)
+    messages = [alarm.message for t in range(150, 200) for alarm in monitor.check_shown("rrrr", t, t + 1)]
+    assert messages == ["link 3 has been red for 88 s"]
 
 
 def test_state_of_another_length_ends_waiting(crossing):
     monitor = SignalMonitor(crossing, MAX_RED, GREENS)
     assert monitor.check_shown("GgGr", 0, 50) == []
     monitor.follow_program("GgGr", 50)
-    assert monitor.check_shown("GgGr", 60, 61) == []
-    assert [alarm.rule for alarm in monitor.check_shown("G", 61, 62)] == [MonitorRule.INVALID_STATE]
-    assert first_alarm_s(monitor, "GgGr", 62) == MAX_RED_AND_SERVICE_S + 1
+    for begin_s, end_s, state in ((60, 61, "GgGr"), (61, 64, "yyyr"), (64, 65, "rrrr")):
+        assert monitor.check_shown(state, begin_s, end_s) == []
+    assert [alarm.rule for alarm in monitor.check_shown("G", 65, 66)] == [MonitorRule.INVALID_STATE]
+    assert first_alarm_s(monitor, "rrrr", 66) == MAX_RED_AND_SERVICE_S + 1
+
+
+def test_link_is_reported_again_after_a_state_of_another_length(crossing):
+    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+    assert first_alarm_s(monitor, "GgGr", 0) is not None
+    monitor.check_shown("G", 1000, 1001)
+    assert first_alarm_s(monitor, "GgGr", 1001) == MAX_RED_AND_SERVICE_S + 1

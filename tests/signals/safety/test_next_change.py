@@ -41,7 +41,7 @@ def calls_needed(signal, greens, times, requests):
                 calls += 1
                 due_s = sparse.next_change_s(second)
                 if sparse.shows(requested):
-                    due_s = max(sparse.bound_exceeded_at_s, second + 1.0)
+                    due_s = max(sparse.state.bound_exceeded_at_s, second + 1.0)
             assert sparse.shown == state.state, (second, requested)
         now += seconds
     return calls
@@ -85,7 +85,7 @@ def test_next_call_is_a_second_later_from_the_moment_at_which_a_bound_is_exceede
     safety = SignalSafety(crossing, SafetyTimes(yellow_s=3, min_green_s=6.5, max_green_s=4), GREENS)
     safety.start_from(GREENS[0], 0)
     safety.permit(GREENS[1], 4)
-    assert safety.bound_exceeded_at_s == 4 and safety.next_change_s(4) == 5
+    assert safety.state.bound_exceeded_at_s == 4 and safety.next_change_s(4) == 5
 
 
 def test_next_call_is_a_second_later_if_no_age_matters(crossing):

@@ -1,4 +1,4 @@
-"""Safety rules, monitors and TLs that go on from a saved state behave as those that never stopped."""
+"""Safety rules, monitors and TLs that go on from a state in a record behave as those that never stopped."""
 
 import math
 
@@ -8,17 +8,32 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from city import network
+from controller.recording import loop_state
 from protos.loop_state_pb2 import MonitorState, SignalState, TlState
+from protos.record_pb2 import TlStep
 from signals.fallback.control_mode import OperatorMode
 from signals.policy import Answer
-from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID
+from tests.signals.dialects.toy_counts import ToySequencer
 from tests.signals.single_signal import GREENS, one_signal
 
 TIMES = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1, max_green_s=20, max_red_s=30)
-LIMITS = Limits(yellow_s=3, min_green_s=5, all_red_s=1, max_red_s=5)
+LIMITS = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1, max_red_s=5)
+
+
+def resumed(first, second, kind):
+    """The second one, which goes on from the first one's state; the second one's state is saved alike."""
+    saved = kind(**loop_state.values(first.state))
+    loop_state.restore(second.state, kind.FromString(saved.SerializeToString()))
+    if hasattr(second, "resume"):
+        second.resume()
+    assert kind(**loop_state.values(second.state)).SerializeToString() == saved.SerializeToString()
+    return second
+
+
 REQUESTS = st.sampled_from(["GgGr", "rrrG", "rrrr", "GGGG", "yyyr", "GgG", "rgrg"])
 
 
@@ -35,16 +50,13 @@ def test_safety_rules_go_on_from_a_saved_state(crossing, requests, saved_after):
             if is_shown_by_program:
                 each.follow_program(requested, now)
             state, overrides = each.permit(requested, now)
-            results.append((state.state, overrides, each.bound_exceeded_at_s, each.is_serving, each.is_cleared(now)))
+            results.append(
+                (state.state, overrides, each.state.bound_exceeded_at_s, each.is_serving, each.is_cleared(now))
+            )
         assert results[0] == results[-1]
         if k == saved_after:
-            state = SignalState()
-            first.save_state(state)
-            second = SignalSafety(crossing, TIMES, GREENS)
-            second.restore_state(SignalState.FromString(state.SerializeToString()))
-            again = SignalState()
-            second.save_state(again)
-            assert again == state and second.permitted.state == second.shown == first.shown
+            second = resumed(first, SignalSafety(crossing, TIMES, GREENS), SignalState)
+            assert second.permitted.state == second.shown == first.shown
 
 
 def test_green_that_serves_a_waiting_link_is_saved(crossing):
@@ -52,15 +64,19 @@ def test_green_that_serves_a_waiting_link_is_saved(crossing):
     safety.start_from("GgGr", 0)
     safety.permit("GgGr", 30)
     assert safety.is_serving
-    state = SignalState()
-    safety.save_state(state)
-    assert state.forced == "rrrG" and state.forced_reason > 0 and list(state.reported)
+    state = SignalState(**loop_state.values(safety.state))
+    assert state.forced == "rrrG" and state.forced_reason == TlStep.MAX_RED
+    assert set(state.reported) == {TlStep.YELLOW, TlStep.CLEARANCE, TlStep.MAX_RED}
 
 
-@pytest.mark.parametrize("shown", ["", "GgG", "GgGrr"])
-def test_state_of_another_signal_is_refused(crossing, shown):
-    with pytest.raises(ValueError, match="the state of signal X has"):
-        SignalSafety(crossing, TIMES, GREENS).restore_state(SignalState(shown=shown))
+@pytest.mark.parametrize("links", [0, 3, 5])
+def test_state_of_another_signal_is_refused(crossing, links):
+    safety = SignalSafety(crossing, TIMES, GREENS)
+    with pytest.raises(ValueError, match=f"has {links} values of since_s, not 4"):
+        loop_state.restore(safety.state, SignalState(shown="rrrr", since_s=[0.0] * links, waiting_since_s=[0.0] * 4))
+    loop_state.restore(safety.state, SignalState(shown="r" * links, since_s=[0.0] * 4, waiting_since_s=[0.0] * 4))
+    with pytest.raises(ValueError, match="zip"):
+        safety.resume()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -82,12 +98,7 @@ def test_monitor_goes_on_from_a_saved_state(crossing, shown, saved_after):
             assert alarms == check(second)
         now += duration_s
         if k == saved_after:
-            saved, again = MonitorState(), MonitorState()
-            first.save_state(saved)
-            second = SignalMonitor(crossing, LIMITS, GREENS)
-            second.restore_state(MonitorState.FromString(saved.SerializeToString()))
-            second.save_state(again)
-            assert again.SerializeToString() == saved.SerializeToString()
+            second = resumed(first, SignalMonitor(crossing, LIMITS, GREENS), MonitorState)
 
 
 ANSWERS = st.one_of(st.just(None), st.integers(0, 1), st.just(7))
@@ -120,30 +131,30 @@ def test_tl_goes_on_from_a_saved_state(crossing, steps, saved_after):
             sent = [
                 (type(each).__name__, getattr(each, "state", None), getattr(each, "phase", None)) for each in commands
             ]
-            return corrected, failure, sent, overrides, x.requested, x.mode_state, x.next_due_s(now), x.phase_state(now)
+            mode = x.state.mode_state
+            return corrected, failure, sent, overrides, x.requested, mode, x.next_due_s(now), x.phase_state(now)
 
         result = play(first)
         if second is not first:
             assert result == play(second)
         if k == saved_after:
-            saved, again = TlState(), TlState()
-            first.save_state(saved)
-            second = one_signal(crossing, times=TIMES, hold_s=4)
-            second.restore_state(TlState.FromString(saved.SerializeToString()))
-            second.save_state(again)
-            assert again == saved
+            second = resumed(first, one_signal(crossing, times=TIMES, hold_s=4), TlState)
         now = min(first.next_due_s(now), now + 10)
         assert math.isfinite(now)
+
+
+def test_dialect_of_the_users_own_need_not_have_a_state(crossing):
+    first, second = (one_signal(crossing, sequencer=ToySequencer(GREENS)) for _ in range(2))
+    first.commands(0)
+    assert not TlState(**loop_state.values(first.state)).HasField("sequencer")
+    assert resumed(first, second, TlState).state.requested == (GREENS[0],)
 
 
 def test_link_beyond_max_red_is_not_reported_again_after_a_saved_state(crossing):
     monitor = SignalMonitor(crossing, LIMITS, GREENS)
     assert monitor.check_shown("GgGr", 0, 5) == []
     assert [alarm.rule.value for alarm in monitor.check_shown("GgGr", 5, 100)] == ["max_red_exceeded"]
-    saved = MonitorState()
-    monitor.save_state(saved)
-    other = SignalMonitor(crossing, LIMITS, GREENS)
-    other.restore_state(saved)
+    other = resumed(monitor, SignalMonitor(crossing, LIMITS, GREENS), MonitorState)
     assert other.check_shown("GgGr", 100, 110) == []
 
 
@@ -151,10 +162,7 @@ def test_monitor_of_the_sample_city_saves_links_that_were_never_seen_to_change()
     signal = next(iter(network.read(GRID / "grid.net.xml").signals.values()))
     monitor = SignalMonitor(signal, LIMITS)
     monitor.check_shown("r" * len(signal.links), 0, 5)
-    saved = MonitorState()
-    monitor.save_state(saved)
-    assert all(map(math.isnan, saved.since_s))
-    other = SignalMonitor(signal, LIMITS)
-    other.restore_state(saved)
+    assert all(map(math.isnan, monitor.state.since_s))
+    other = resumed(monitor, SignalMonitor(signal, LIMITS), MonitorState)
     green = "g" + "r" * (len(signal.links) - 1)
     assert other.check_shown(green, 5, 10) == monitor.check_shown(green, 5, 10)

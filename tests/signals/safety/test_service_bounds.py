@@ -40,6 +40,8 @@ MAX_GREEN = OverrideReason.MAX_GREEN
         (GREENS, "GgGr", (19, 19, 19, 30), "GgGr", None),  # the green has not expired, however long the foe waits
         (GREENS, "rrrG", (30, 30, 30, 10), "rrrG", None),  # a red that is older than max green is no expired green
         (GREENS, "GgGr", (20, 20, 20, 1), "rrrG", None),  # the requested state ends the green by itself
+        (GREENS, "GgGr", (20, 20, 20, 1), "rrrr", None),
+        (GREENS, "rrrr", (30, 30, 30, 30), "GgGr", None),  # a red that is to turn green is no expired green
         (["Grrr", "rgrr"], "Grrr", (30, 30, 30, 30), "Grrr", None),  # link 1, which waits, is no foe of link 0
     ],
 )

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from city import network
 from city.network import is_green
 from signals.safety.conflicts import ConflictRules, OverrideReason
-from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
 from tests.conftest import GRID
 
 TIMES = SafetyTimes(yellow_s=3, min_green_s=5)
+BOTH = ("GgGr", "rrrG")
+"""The green phases of `crossing`."""
 
 
 def adopted(crossing, times=TIMES, shown="GgGr", greens=("GgGr", "rrrG")):
@@ -42,6 +44,17 @@ def reasons(overrides):
     return {override.reason for override in overrides}
 
 
+def shown_after(safety, requested, now):
+    return safety.permit(requested, now)[0].state
+
+
+def foes_of(*pairs):
+    foes = np.zeros((5, 5), bool)
+    for i, j in pairs:
+        foes[i, j] = foes[j, i] = True
+    return foes
+
+
 class TestByExample:
     def test_only_signal_safety_makes_permitted_states(self):
         with pytest.raises(TypeError):
@@ -54,41 +67,64 @@ class TestByExample:
         with pytest.raises(AttributeError):
             state.state = "GGGG"
 
-    @pytest.mark.parametrize("requested", ["", "GgG", "GgGrr", "GgXr", "????", "OOOO"])
-    def test_malformed_request_holds_the_shown_state(self, crossing, requested):
+    @pytest.mark.parametrize(
+        ("requested", "reason"),
+        [
+            *((state, OverrideReason.MALFORMED) for state in ("", "GgG", "GgGrr", "GgXr", "????", "OOOO")),
+            *((state, OverrideReason.CONFLICT) for state in ("GGGG", "GGGr", "GrrG", "rgrG")),
+        ],
+    )
+    def test_malformed_request_or_one_with_a_conflict_holds_the_shown_state(self, crossing, requested, reason):
         state, overrides = adopted(crossing).permit(requested, 10)
-        assert state.state == "GgGr" and reasons(overrides) == {OverrideReason.MALFORMED}
-
-    @pytest.mark.parametrize("requested", ["GGGG", "GGGr", "GrrG", "rgrG"])
-    def test_request_with_a_conflict_holds_the_shown_state(self, crossing, requested):
-        state, overrides = adopted(crossing).permit(requested, 10)
-        assert state.state == "GgGr" and reasons(overrides) == {OverrideReason.CONFLICT}
+        assert state.state == "GgGr" and reasons(overrides) == {reason}
 
     def test_yielding_green_is_not_a_conflict(self, crossing):
         assert ConflictRules(crossing).violation("GgGr") is None
         assert ConflictRules(crossing).conflicts("GGGr") == [(1, 2), (2, 1)]
         assert ConflictRules(crossing).conflicts("rgrg") == [(1, 3), (3, 1)], "neither yields"
 
+    @pytest.mark.parametrize(
+        ("times", "shown", "greens", "requests", "expected"),
+        [
+            pytest.param({}, "GgGr", BOTH, ["rrrG"] * 6, ["yyyr"] * 3 + ["rrrG"] * 3, id="yellow precedes red"),
+            pytest.param(
+                {"all_red_s": 2},
+                "GgGr",
+                BOTH,
+                ["rrrG"] * 7,
+                ["yyyr"] * 3 + ["rrrr"] * 2 + ["rrrG"] * 2,
+                id="all-red precedes a foe's green",
+            ),
+            pytest.param(
+                {},
+                "GgGr",
+                BOTH,
+                ["rrrG"] + ["GgGr"] * 4,
+                ["yyyr"] * 3 + ["rrrr", "GgGr"],
+                id="a yellow that has begun is finished",
+            ),
+            pytest.param({}, "GgGr", BOTH, ["GgGy"], ["GgGr"], id="red does not turn yellow"),
+            pytest.param({}, "GgGr", BOTH, ["GgGs"], ["GgGs"], id="red may change to s"),
+            pytest.param({}, "GgGr", BOTH, ["GgGu"], ["GgGu"], id="red may change to u"),
+            pytest.param({}, "GgGr", (), ["rgGr", "rrrr"], ["ygGr", "yyyr"], id="a green ends beside a yellow"),
+            pytest.param(
+                {},
+                "Ggrr",
+                (),
+                ["Grrr", "Grrr", "Grrr", "????"],
+                ["Gyrr"] * 3 + ["Grrr"],
+                id="a malformed request finishes the yellow and keeps the green",
+            ),
+            pytest.param({}, "GrrG", (), ["????"], ["yrry"], id="a malformed request ends a conflict"),
+        ],
+    )
+    def test_states_second_by_second_after_min_green(self, crossing, times, shown, greens, requests, expected):
+        safety = adopted(crossing, replace(TIMES, **times), shown, greens)
+        assert [shown_after(safety, requested, t) for t, requested in enumerate(requests, 5)] == expected
+
     def test_green_lasts_for_min_green(self, crossing):
-        signal_safety = adopted(crossing)
-        state, overrides = signal_safety.permit("rrrG", 4)
+        state, overrides = adopted(crossing).permit("rrrG", 4)
         assert state.state == "GgGr" and OverrideReason.MIN_GREEN in reasons(overrides)
-
-    def test_yellow_precedes_red_for_its_duration(self, crossing):
-        signal_safety = adopted(crossing)
-        shown = [signal_safety.permit("rrrG", t)[0].state for t in range(5, 11)]
-        assert shown == ["yyyr", "yyyr", "yyyr", "rrrG", "rrrG", "rrrG"]
-
-    def test_all_red_precedes_a_foes_green(self, crossing):
-        signal_safety = adopted(crossing, SafetyTimes(3, 5, all_red_s=2))
-        shown = [signal_safety.permit("rrrG", t)[0].state for t in range(5, 12)]
-        assert shown == ["yyyr"] * 3 + ["rrrr"] * 2 + ["rrrG"] * 2
-
-    def test_yellow_that_has_begun_is_finished(self, crossing):
-        signal_safety = adopted(crossing)
-        signal_safety.permit("rrrG", 5)
-        shown = [signal_safety.permit("GgGr", t)[0].state for t in range(6, 10)]
-        assert shown == ["yyyr", "yyyr", "rrrr", "GgGr"]
 
     def test_protected_green_waits_for_its_foes_yellow(self, crossing):
         signal_safety = adopted(crossing, greens=())
@@ -97,27 +133,54 @@ class TestByExample:
         assert state.state == "Ggyr" and OverrideReason.CLEARANCE in reasons(overrides)
         assert signal_safety.permit("GGrr", 8)[0].state == "GGrr"
 
-    def test_red_does_not_turn_yellow(self, crossing):
-        assert adopted(crossing).permit("GgGy", 10)[0].state == "GgGr"
+    def test_override_is_reported_once_per_requested_state_and_again_after_a_permitted_one(self, crossing):
+        safety = adopted(crossing)
+        requests = ["rrrG", "rrrG", "rrrr", "GgGr", "rrrr"]
+        assert [bool(safety.permit(state, t)[1]) for t, state in enumerate(requests)] == [
+            True,
+            False,
+            True,
+            False,
+            True,
+        ]
 
-    def test_override_is_reported_once_per_requested_state(self, crossing):
-        signal_safety = adopted(crossing)
-        assert signal_safety.permit("rrrG", 1)[1]
-        assert not signal_safety.permit("rrrG", 2)[1]
-        assert signal_safety.permit("rrrr", 3)[1]
-
-    def test_link_beyond_max_red_is_served_for_min_green(self, crossing):
-        signal_safety = adopted(crossing, SafetyTimes(3, 5, max_red_s=30))
-        shown = [signal_safety.permit("GgGr", t)[0].state for t in range(60)]
-        assert shown[29] == "GgGr" and shown[30] == "yyyr"
-        first = shown.index("rrrG")
-        assert shown[first : first + 5] == ["rrrG"] * 5
-        assert shown[first + 12] == "GgGr"
-
-    def test_green_beyond_max_green_ends_if_a_foe_waits(self, crossing):
-        signal_safety = adopted(crossing, SafetyTimes(3, 5, max_green_s=20))
-        shown = [signal_safety.permit("GgGr", t)[0].state for t in range(30)]
-        assert shown[19] == "GgGr" and shown[20] == "yyyr" and "rrrG" in shown
+    @pytest.mark.parametrize(
+        ("times", "shown", "greens", "expected"),
+        [
+            pytest.param(
+                {"max_red_s": 30},
+                "GgGr",
+                BOTH,
+                {29: "GgGr", 30: "yyyr", 32: "yyyr", 33: "rrrG", 37: "rrrG", 38: "rrry", 45: "GgGr"},
+                id="a link beyond max red is served for min green",
+            ),
+            pytest.param(
+                {"max_green_s": 20},
+                "GgGr",
+                BOTH,
+                {19: "GgGr", 20: "yyyr", 23: "rrrG"},
+                id="a green beyond max green ends if a foe waits",
+            ),
+            pytest.param(
+                {"max_green_s": 20, "max_red_s": 30},
+                "Ggrr",
+                ["GgGr", "Ggrr", "Grrr"],
+                {29: "Ggrr", 30: "GgGr"},
+                id="max red is served beside an expired green if need be",
+            ),
+            pytest.param(
+                {"max_green_s": 30, "max_red_s": 30},
+                "Ggrr",
+                ["GgGr", "GrGr", "Ggrr"],
+                {29: "Ggrr", 30: "Gyrr", 33: "GrGr"},
+                id="the service of max red prefers a phase that ends an expired green",
+            ),
+        ],
+    )
+    def test_bounds_are_served_while_one_state_is_requested(self, crossing, times, shown, greens, expected):
+        safety = adopted(crossing, replace(TIMES, **times), shown, greens)
+        states = [shown_after(safety, shown, t) for t in range(60)]
+        assert {t: states[t] for t in expected} == expected
 
     @pytest.mark.parametrize("bounds", [{"max_green_s": 15}, {"max_green_s": 10, "all_red_s": 2}, {}])
     def test_max_red_holds_for_requests_that_are_never_shown(self, crossroads, bounds):
@@ -130,22 +193,6 @@ class TestByExample:
                 shown = signal_safety.permit(requested, t)[0].state
                 red_s = [0 if c in "gG" else s + 1 for c, s in zip(shown, red_s, strict=True)]
                 assert max(red_s) <= 90 + (1 + len(greens)) * signal_safety.clearing_s, (requested, t, shown)
-
-    def test_max_red_is_served_beside_an_expired_green_if_need_be(self, crossing):
-        signal_safety = SignalSafety(
-            crossing, SafetyTimes(3, 5, max_green_s=20, max_red_s=30), ["GgGr", "Ggrr", "Grrr"]
-        )
-        signal_safety.start_from("Ggrr", 0)
-        shown = [signal_safety.permit("Ggrr", t)[0].state for t in range(60)]
-        assert shown[29] == "Ggrr" and shown[30] == "GgGr"
-
-    def test_max_red_service_prefers_a_phase_that_ends_an_expired_green(self, crossing):
-        signal_safety = SignalSafety(
-            crossing, SafetyTimes(3, 5, max_green_s=30, max_red_s=30), ["GgGr", "GrGr", "Ggrr"]
-        )
-        signal_safety.start_from("Ggrr", 0)
-        shown = [signal_safety.permit("Ggrr", t)[0].state for t in range(60)]
-        assert shown[29] == "Ggrr" and shown[30] == "Gyrr" and shown[33] == "GrGr"
 
     def test_request_that_serves_max_red_is_kept_without_override(self, crossing):
         signal_safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=30), ["GrGr", "GgGr", "rrrG"])
@@ -177,11 +224,11 @@ class TestByExample:
         permissive = crossing.permissive.copy()
         permissive[1, 3] = permissive[3, 1] = True
         signal = replace(crossing, permissive=permissive)
-        rules, monitor = ConflictRules(signal), SignalMonitor(signal, Limits(3, 5, 0))
+        rules, monitor = ConflictRules(signal), SignalMonitor(signal, SafetyTimes(3, 5, 0))
         for state, is_conflict in (("rgrg", False), ("rGrg", True), ("rgrG", True), ("rGrG", True)):
             assert bool(rules.conflicts(state)) == is_conflict, state
             assert bool(monitor.check_shown(state, 0, 1)) == is_conflict
-            monitor = SignalMonitor(signal, Limits(3, 5, 0))
+            monitor = SignalMonitor(signal, SafetyTimes(3, 5, 0))
         assert adopted(signal, shown="rrrg", greens=("rgrg",)).permit("rgrg", 10)[0].state == "rgrg"
         assert adopted(signal, shown="rrrG", greens=("rgrg",)).permit("rgrG", 10)[0].state == "rrrG"
 
@@ -197,10 +244,7 @@ class TestByExample:
 
     def test_vehicles_keep_their_green_while_pedestrians_clear_the_crossing(self, crossing):
         # link 3 is walked beside links 0 to 2; link 4 follows them all
-        foes = np.zeros((5, 5), bool)
-        for i, j in ((0, 4), (1, 4), (2, 4), (3, 4)):
-            foes[i, j] = foes[j, i] = True
-        signal = walked(crossing, foes, 3)
+        signal = walked(crossing, foes_of((0, 4), (1, 4), (2, 4), (3, 4)), 3)
         signal_safety = adopted(signal, shown="GGGGr", greens=("GGGGr", "rrrrG"))
         assert (signal_safety.vehicle_change_s, signal_safety.change_s) == (3.0, 8.0)
         # 9.6 m take 8 s: 5 s beside the vehicles' green and 3 s beside their yellow
@@ -214,18 +258,13 @@ class TestByExample:
         ]
 
     def test_vehicles_whose_followers_wait_for_no_crossing_lose_their_green_at_once(self, crossing):
-        foes = np.zeros((5, 5), bool)
-        for i, j in ((0, 4), (1, 4), (2, 4)):
-            foes[i, j] = foes[j, i] = True
-        signal = walked(crossing, foes, 3)
+        signal = walked(crossing, foes_of((0, 4), (1, 4), (2, 4)), 3)
         signal_safety = adopted(signal, shown="GGGGr", greens=("GGGGr", "rrrrG"))
         assert signal_safety.permit("rrrrG", 10)[0].state == "yyyrr"
 
     def test_vehicles_lose_their_green_to_pedestrians_who_wait_for_no_other_crossing(self, crossing):
         # crossing 3 is walked beside link 0, crossing 4 follows link 0; nothing follows crossing 3
-        foes = np.zeros((5, 5), bool)
-        foes[0, 4] = foes[4, 0] = True
-        signal = walked(crossing, foes, 3, 4)
+        signal = walked(crossing, foes_of((0, 4)), 3, 4)
         signal_safety = adopted(signal, shown="GrrGr", greens=("GrrGr", "rrrrG"))
         assert signal_safety.permit("rrrrG", 10)[0].state == "yrrrr"
 
@@ -243,17 +282,14 @@ class TestByExample:
         assert signal_safety.permit_release("0", 0, 20).program == "0"
 
 
-def shown_after(safety, requested, now):
-    return safety.permit(requested, now)[0].state
-
-
 class TestState:
     """What `SignalSafety` keeps between requests."""
 
     def test_signal_without_a_start_counts_as_red_and_clear(self, crossing):
         for requested, reported in (("rrrr", set()), ("GgGr", set())):
             safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2, max_red_s=60), ["GgGr", "rrrG"])
-            assert (safety.shown, safety.bound_exceeded_at_s, safety.is_cleared(0)) == ("rrrr", math.inf, True)
+            assert (safety.shown, safety.state.bound_exceeded_at_s, safety.is_cleared(0)) == ("rrrr", math.inf, True)
+            assert not (safety.state.is_sent or safety.state.is_release_sent or safety.state.is_release_confirmed)
             state, overrides = safety.permit(requested, 0)
             assert state.state == requested and reasons(overrides) == reported
         assert safety.network is crossing
@@ -298,19 +334,6 @@ class TestState:
         for requested, reported in (("GgGr", set()), ("????", {OverrideReason.MALFORMED})):
             _, overrides = adopted(crossing, SafetyTimes(3, 5, max_red_s=30)).permit(requested, 30)
             assert reasons(overrides) == {OverrideReason.MAX_RED} | reported | changes
-
-    def test_override_is_reported_again_after_a_permitted_request(self, crossing):
-        safety = adopted(crossing)
-        for t, requested, reported in ((1, "rrrG", True), (2, "rrrG", False), (3, "GgGr", False), (4, "rrrG", True)):
-            assert bool(safety.permit(requested, t)[1]) == reported
-
-    def test_malformed_request_finishes_the_yellow_and_keeps_the_green(self, crossing):
-        safety = adopted(crossing, shown="Ggrr", greens=())
-        assert shown_after(safety, "Grrr", 5) == "Gyrr"
-        assert shown_after(safety, "????", 8) == "Grrr"
-
-    def test_conflict_that_was_taken_over_is_ended_by_a_malformed_request(self, crossing):
-        assert shown_after(adopted(crossing, shown="GrrG", greens=()), "????", 10) == "yrry"
 
     def test_release_needs_every_links_clearance(self, crossing):
         safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2))
@@ -366,13 +389,6 @@ class TestTransitions:
         safety.permit("rrrr", 5)
         assert reasons(safety.permit("GgGr", 6)[1]) == {OverrideReason.YELLOW}
 
-    def test_link_loses_its_green_beside_a_yellow(self, crossing):
-        safety = adopted(crossing, greens=())
-        assert [shown_after(safety, requested, t) for t, requested in ((5, "rgGr"), (6, "rrrr"))] == ["ygGr", "yyyr"]
-
-    def test_red_may_change_to_the_other_reds(self, crossing):
-        assert [shown_after(adopted(crossing), state, 1) for state in ("GgGs", "GgGu")] == ["GgGs", "GgGu"]
-
     def test_greens_that_all_start_are_no_override(self, crossing):
         assert adopted(crossing, shown="rrrr").permit("GgGr", 10)[1] == []
 
@@ -397,13 +413,6 @@ class TestTransitions:
         assert shown_after(adopted(signal, shown="rrrrr", greens=()), "grGrr", 10) == "grGrr"
 
 
-def foes_of(*pairs):
-    foes = np.zeros((5, 5), bool)
-    for i, j in pairs:
-        foes[i, j] = foes[j, i] = True
-    return foes
-
-
 class TestVehiclesBesidePedestrians:
     """Link 3 is walked; link 4 follows it and the vehicles of link 0, which may keep their green until it is clear."""
 
@@ -417,17 +426,13 @@ class TestVehiclesBesidePedestrians:
         return shown_after(adopted(signal, times, before, greens=()), requested, 10)
 
     def test_vehicles_wait_for_pedestrians_who_take_longer_than_they_do(self, crossing):
-        assert self.shown(self.signal(crossing), "GrrGr", "rrrrG") == "Grrrr"
-        # 2.5 s, in the vehicles' yellow
-        assert self.shown(self.signal(crossing, walking_m=3.0), "GrrGr", "rrrrG") == "yrrrr"
-        # 4 s, in the vehicles' yellow of 3 s and all-red of 2 s
-        assert (
-            self.shown(self.signal(crossing, walking_m=4.8), "GrrGr", "rrrrG", SafetyTimes(3, 5, all_red_s=2))
-            == "yrrrr"
-        )
-        # 0.5 s, and the vehicles have no yellow
-        times = SafetyTimes(0, 5, yellow_by_speed=False)
-        assert self.shown(self.signal(crossing, walking_m=0.6), "GrrGr", "rrrrG", times) == "Grrrr"
+        for walking_m, times, shown in (
+            (9.6, TIMES, "Grrrr"),
+            (3.0, TIMES, "yrrrr"),  # 2.5 s, in the vehicles' yellow
+            (4.8, SafetyTimes(3, 5, all_red_s=2), "yrrrr"),  # 4 s, in the vehicles' yellow of 3 s and all-red of 2 s
+            (0.6, SafetyTimes(0, 5, yellow_by_speed=False), "Grrrr"),  # 0.5 s, and the vehicles have no yellow
+        ):
+            assert self.shown(self.signal(crossing, walking_m=walking_m), "GrrGr", "rrrrG", times) == shown, walking_m
 
     def test_min_green_of_the_pedestrians_is_part_of_their_time(self, crossing):
         # 2.5 s of walking, after the rest of a min green of 5 s that begins at 10: more than 3 s at 14, less at 14.6
@@ -443,6 +448,8 @@ class TestVehiclesBesidePedestrians:
         # link 1 keeps its green, link 2 starts, and neither is a foe
         assert self.shown(self.signal(crossing), "GGrGr", "rGrrG") == "GGrrr"
         assert self.shown(self.signal(crossing), "GGrGr", "rGGrG") == "GGGrr"
+        # link 1 is a foe of link 0, and stays red
+        assert self.shown(self.signal(crossing, foes=foes_of((0, 1), (0, 4), (3, 4))), "GrrGr", "rrrrG") == "Grrrr"
 
     def test_green_that_nothing_follows_ends_once_pedestrians_are_clear_in_time(self, crossing):
         assert self.shown(self.signal(crossing, walking_m=3.0), "GrrGr", "rrrrr") == "yrrrr"

@@ -1,17 +1,25 @@
 """Networks, batches and learner of the policy for any junction."""
 
+import functools
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from export.actors.phase_competition import EXIT_BLOCKED, RED, SHAPES, Junction
+from export.actors.phase_competition import EXIT_BLOCKED, RED, Junction
+from pretraining.cloning import clone
 from signals.approach_features import FEATURES
+from training.learning import StreetLearning
 from training.phase_competition import batch
-from training.phase_competition.learner import StreetLearner
-from training.phase_competition.networks import CRITIC_SHAPES, StreetLayout, initial_arrays
+from training.phase_competition.networks import StreetLayout, initial_arrays
+from training.phase_competition.street_learner import StreetLearner
 from training.ppo_config import StreetPpo
+from training.settings import Settings
 from training.transitions import Transitions
+
+NEAR_SIGHTED = StreetPpo(gamma=0.0001, gae_lambda=0.0)
 
 
 def junction(greens, lanes, seed=0):
@@ -36,6 +44,28 @@ def arrays(seed=0):
     return initial_arrays(np.random.default_rng(seed))
 
 
+@functools.cache
+def traced(clip, target_kl):
+    """(learner, its first state): the graph of an update is traced once for all tests."""
+    own = StreetLearner(arrays(), StreetPpo(clip=clip, target_kl=target_kl))
+    return own, own.state()
+
+
+def learner_with(**settings):
+    """A learner in its first state."""
+    ppo = StreetPpo(**settings)
+    own, state = traced(ppo.clip, ppo.target_kl)
+    own.restore(state)
+    own.ppo = ppo
+    return own
+
+
+def learn(learner, data, rng, progress):
+    """Learn from what `make_batch` returns."""
+    decisions, junctions = data
+    return learner.learn([decisions], rng, progress, junctions)
+
+
 def transitions(count, rng, width, greens):
     x = rng.uniform(0, 3, (count, width)).astype(np.float32)
     x[:, :greens] = np.eye(greens)[rng.integers(greens, size=count)]
@@ -45,32 +75,6 @@ def transitions(count, rng, width, greens):
     durations = np.append(5.0 * rng.integers(1, 4, count - 1), 0).astype(np.float32)
     value, reward = (rng.normal(size=count).astype(np.float32) for _ in range(2))
     return Transitions(x, action, np.full(count, -np.log(greens), np.float32), value, reward, durations)
-
-
-def test_a_tl_decides_alike_alone_and_beside_larger_ones():
-    sizes = [(3, 4), (8, 16), (2, 1)]
-    junctions = [junction(*size, seed) for seed, size in enumerate(sizes)]
-    observations = [observation(*size, seed) for seed, size in enumerate(sizes)]
-    together = StreetLayout(("A", "B", "C"), tuple(junctions)).networks(arrays(), 3.0)
-    rows = together.rows_of(["A", "B", "C"])
-    x = together.inputs_of(observations, rows)
-    for k, name in enumerate("ABC"):
-        alone = StreetLayout((name,), (junctions[k],)).networks(arrays(), 3.0)
-        own = alone.inputs_of([observations[k]], alone.rows_of([name]))
-        assert alone.greedy_actions(np.array([0]), own) == together.greedy_actions(rows, x)[k]
-        np.testing.assert_allclose(alone.critic(np.array([0]), own), together.critic(rows, x)[k : k + 1], atol=1e-5)
-
-
-def test_samples_are_greens_of_the_tl_with_their_log_probabilities():
-    layout = StreetLayout(("A", "B"), (junction(2, 3), junction(6, 5)))
-    networks = layout.networks(arrays(), 1.0)
-    rows = np.zeros(500, np.intp)
-    x = networks.inputs_of([observation(2, 3)] * 500, rows)
-    actions, log_p = networks.sample(rows, x, np.random.default_rng(1))
-    assert set(actions[:, 0]) == {0, 1}
-    for action in (0, 1):
-        expected = np.exp(log_p[actions[:, 0] == action][0])
-        assert abs((actions[:, 0] == action).mean() - expected) < 0.1
 
 
 def test_a_forced_decision_is_certain_and_serves_the_lane():
@@ -124,7 +128,7 @@ def test_squashing_is_inverted(values):
 def test_advantages_are_sums_discounted_by_time(count, seed):
     tl = transitions(count, np.random.default_rng(seed), 20, 2)
     gamma, lam = 0.9, 0.8
-    advantage, target = batch._advantages(tl, gamma, lam)
+    advantage, target = batch._advantages(tl, StreetPpo(gamma=gamma, gae_lambda=lam))
     value = batch.unsquashed(tl.value.astype(float))
     for k in range(count - 1):
         expected, weight = 0.0, 1.0
@@ -149,21 +153,21 @@ def restricted_decisions(layout, learner):
     actions, log_p = layout.networks(learner.arrays, 1.0).sample(np.ones(200, np.intp), x, rng)
     ones = np.ones(200, np.float32)
     tl = Transitions(x, actions, log_p, 0 * ones, (actions[:, 0] == 2).astype(np.float32), 5 * ones)
-    return tl, batch.make_batch([(junctions, (transitions(1, rng, x.shape[1], 4), tl))], 0.0001, 0.0)
+    return tl, batch.make_batch([(junctions, (transitions(1, rng, x.shape[1], 4), tl))], NEAR_SIGHTED)
 
 
 def test_the_learner_sees_the_probabilities_among_the_greens_that_the_decision_was_made_among():
     small = junction(3, 3)
     small.protected[:], small.permissive[:] = [[1, 0, 0], [0, 1, 0], [0, 1, 1]], 0
-    layout, learner = StreetLayout(("A", "B"), (junction(4, 3), small)), StreetLearner(arrays(), StreetPpo(entropy=0.0))
+    layout, learner = StreetLayout(("A", "B"), (junction(4, 3), small)), learner_with(entropy=0.0)
     tl, data = restricted_decisions(layout, learner)
     assert set(tl.action[:, 0]) == {1, 2}
-    assert (data.allowed == [False, True, True, False]).all()
-    statistics = learner.learn(data, np.random.default_rng(0), 0.0)
+    assert (data[0]["allowed"] == [False, True, True, False]).all()
+    statistics = learn(learner, data, np.random.default_rng(0), 0.0)
     # two greens, nearly as likely, and the same policy that has decided
-    assert -np.log(2) <= statistics.entropy_loss < -0.6
+    assert -np.log(2) <= statistics["entropy_loss"] < -0.6
     for _ in range(20):
-        learner.learn(restricted_decisions(layout, learner)[1], np.random.default_rng(0), 0.0)
+        learn(learner, restricted_decisions(layout, learner)[1], np.random.default_rng(0), 0.0)
     assert (restricted_decisions(layout, learner)[0].action == 2).mean() > 0.9
 
 
@@ -173,8 +177,8 @@ def test_a_decision_on_a_quiet_street_counts_as_much_as_one_on_a_congested_stree
     for tl, factor in ((quiet, 0.1), (congested, 10.0)):
         tl.value[:] = 0
         tl.reward[:] = factor * rng.standard_normal(len(tl.reward))
-    data = batch.make_batch([((own,), (quiet,)), ((own,), (congested,))], 0.97, 0.9)
-    of_quiet, of_congested = (data.advantage[data.junction == k].std() for k in (0, 1))
+    data = batch.make_batch([((own,), (quiet,)), ((own,), (congested,))], StreetPpo(gae_lambda=0.9))
+    of_quiet, of_congested = (data[0]["advantage"][data[0]["junction"] == k].std() for k in (0, 1))
     assert of_quiet == pytest.approx(of_congested, rel=0.15)
 
 
@@ -188,7 +192,7 @@ def test_in_an_episode_a_congested_junction_counts_for_more_by_the_square_root()
 def test_a_batch_without_two_decisions_is_refused():
     tl = transitions(1, np.random.default_rng(0), 4 + 2 * len(FEATURES), 3)
     with pytest.raises(ValueError, match="two decisions"):
-        batch.make_batch([((junction(3, 2),), (tl,))], 0.97, 0.9)
+        batch.make_batch([((junction(3, 2),), (tl,))], StreetPpo(gae_lambda=0.9))
 
 
 def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
@@ -207,7 +211,7 @@ def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
             x[:, 5 + lane * len(FEATURES) + halting] = queues[:, lane]
         return x, queues
 
-    learner = StreetLearner(arrays(), StreetPpo(learning_rate=3e-3, minibatch=128, entropy=0.0, final_sharpness=1.0))
+    learner = learner_with(learning_rate=3e-3, minibatch=128, entropy=0.0, final_sharpness=1.0)
     for _ in range(12):
         parts = []
         networks = layout.networks(learner.arrays, 1.0)
@@ -216,7 +220,7 @@ def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
             actions, log_p = networks.sample(np.full(200, row), x, rng)
             served = queues[np.arange(200), actions[:, 0].astype(int)].astype(np.float32)
             parts.append(Transitions(x, actions, log_p, np.zeros(200, np.float32), served, np.full(200, 5, np.float32)))
-        learner.learn(batch.make_batch([(own, tuple(parts))], 0.0001, 0.0), rng, 0.0)
+        learn(learner, batch.make_batch([(own, tuple(parts))], NEAR_SIGHTED), rng, 0.0)
     networks = layout.networks(learner.arrays, 1.0)
     for row, greens in enumerate((2, 4)):
         x, queues = decisions(greens)
@@ -228,42 +232,48 @@ def test_cloning_imitates_the_actions_of_a_batch():
     own, rng = junction(3, 2), np.random.default_rng(0)
     tl = transitions(200, rng, 4 + 2 * len(FEATURES), 3)
     tl.action[:] = 2
-    learner = StreetLearner(arrays(), StreetPpo(minibatch=64))
-    data = batch.make_batch([((own,), (tl,))], 0.97, 0.9)
-    assert learner.clone(data, rng, 60) < 0.2
+    learner = learner_with(minibatch=64)
+    data = batch.make_batch([((own,), (tl,))], StreetPpo(gae_lambda=0.9))
+    assert clone(learner, *data, rng, 60) < 0.2
 
 
 def test_a_restored_learner_continues_alike():
-    own, rng = junction(3, 2), np.random.default_rng(0)
-    data = batch.make_batch([((own,), (transitions(40, rng, 4 + 2 * len(FEATURES), 3),))], 0.97, 0.9)
-    first = StreetLearner(arrays(), StreetPpo(epochs=1))
-    first.learn(data, np.random.default_rng(1), 0.0)
-    second = StreetLearner(arrays(7), StreetPpo(epochs=1))
-    second.restore(first.state())
-    for learner in (first, second):
-        learner.learn(data, np.random.default_rng(2), 0.5)
-    for a, b in zip(first.arrays, second.arrays, strict=True):
+    data, results = one_batch(), []
+    for restores in (False, True):
+        learner = learner_with(epochs=1)
+        learn(learner, data, np.random.default_rng(1), 0.0)
+        if restores:
+            state = learner.state()
+            learner = learner_with(epochs=1)
+            learner.restore(state)
+        learn(learner, data, np.random.default_rng(2), 0.5)
+        results.append(learner.arrays)
+    for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_initial_arrays_have_the_shapes_of_one_network():
-    expected = [(1, *shape) for shape in (*SHAPES.values(), *CRITIC_SHAPES.values())]
-    assert [array.shape for array in arrays()] == expected
+def test_the_critics_first_step_has_the_learning_rate_also_after_the_actor_was_cloned():
+    """Adam's first step is as large as the learning rate: the actor's steps in cloning are not the critic's."""
+    data, learner = one_batch(), learner_with(epochs=1, learning_rate=1e-3)
+    clone(learner, *data, np.random.default_rng(0), 100)
+    before = learner.arrays[-1]
+    learn(learner, data, np.random.default_rng(1), 0.0)
+    assert abs(learner.arrays[-1] - before) == pytest.approx(1e-3, rel=0.01)
 
 
 def one_batch():
     own, rng = junction(3, 2), np.random.default_rng(0)
-    return batch.make_batch([((own,), (transitions(200, rng, 4 + 2 * len(FEATURES), 3),))], 0.97, 0.9)
+    return batch.make_batch([((own,), (transitions(200, rng, 4 + 2 * len(FEATURES), 3),))], StreetPpo(gae_lambda=0.9))
 
 
 def test_weights_are_those_of_the_release_without_statistics():
     """Sums of some arrays' absolute values after two updates with the defaults of then, before target_kl and masks were
     added."""
     own, rng = junction(3, 2), np.random.default_rng(0)
-    data = batch.make_batch([((own,), (transitions(40, rng, 4 + 2 * len(FEATURES), 3),))], 0.97, 0.9)
-    learner = StreetLearner(arrays(), StreetPpo(epochs=6, minibatch=1024))
-    learner.learn(data, np.random.default_rng(1), 0.0)
-    learner.learn(data, np.random.default_rng(2), 0.5)
+    data = batch.make_batch([((own,), (transitions(40, rng, 4 + 2 * len(FEATURES), 3),))], StreetPpo(gae_lambda=0.9))
+    learner = learner_with(epochs=6, minibatch=1024)
+    learn(learner, data, np.random.default_rng(1), 0.0)
+    learn(learner, data, np.random.default_rng(2), 0.5)
     sums = [np.abs(array.astype(float)).sum() for array in learner.arrays]
     np.testing.assert_allclose(sums[:4], [126.4700191, 0.1485679154, 204.6515006, 0.1221028922], rtol=1e-5)
     np.testing.assert_allclose(sums[-4:], [816.2717441, 0.254311683, 6.598577902, 0.005088039208], rtol=1e-5)
@@ -280,9 +290,9 @@ def test_weights_are_those_of_the_release_without_statistics():
 @pytest.mark.slow
 def test_every_setting_of_the_learner_changes_its_weights(setting):
     data, results = one_batch(), []
-    for ppo in (StreetPpo(), StreetPpo(**setting)):
-        learner = StreetLearner(arrays(), ppo)
-        learner.learn(data, np.random.default_rng(1), 0.5)
+    for ppo in ({}, setting):
+        learner = learner_with(**ppo)
+        learn(learner, data, np.random.default_rng(1), 0.5)
         results.append(learner.arrays)
     assert any(not np.array_equal(a, b) for a, b in zip(*results, strict=True))
 
@@ -291,18 +301,28 @@ def test_every_setting_of_the_learner_changes_its_weights(setting):
 def test_target_kl_ends_the_epochs_before_the_step_that_exceeds_it():
     data, steps = one_batch(), []
     for target in (None, 1e-6, 10.0):
-        learner = StreetLearner(arrays(), StreetPpo(learning_rate=1e-2, target_kl=target))
-        statistics = learner.learn(data, np.random.default_rng(1), 0.0)
-        steps.append(int(learner.state()[-1]))
-        assert target is None or (statistics.approx_kl > 1.5 * target) is (target == 1e-6)
+        learner = learner_with(learning_rate=1e-2, target_kl=target)
+        statistics = learn(learner, data, np.random.default_rng(1), 0.0)
+        steps.append(int(learner.optimisers[0].variables[0].numpy()))
+        assert target is None or (statistics["approx_kl"] > 1.5 * target) is (target == 1e-6)
     assert steps[0] == steps[2] == 8 > steps[1]
 
 
 def test_statistics_of_the_first_step_are_those_of_the_old_policy():
-    data = one_batch()
-    learner = StreetLearner(arrays(), StreetPpo(epochs=1))
-    statistics = learner.learn(data, np.random.default_rng(1), 0.0)
-    assert statistics.decisions == len(data) and -np.log(3) <= statistics.entropy_loss < 0
-    variance = np.var(data.target.astype(float))
-    expected = 1 - np.var(data.target.astype(float) - data.value) / variance
-    assert statistics.explained_variance == pytest.approx(expected)
+    data = decisions, _ = one_batch()
+    learner = learner_with(epochs=1)
+    statistics = learn(learner, data, np.random.default_rng(1), 0.0)
+    assert statistics["decisions"] == len(decisions["target"]) and -np.log(3) <= statistics["entropy_loss"] < 0
+    target = decisions["target"].astype(float)
+    expected = 1 - np.var(target - decisions["value"]) / np.var(target)
+    assert statistics["explained_variance"] == pytest.approx(expected)
+
+
+def test_a_tl_of_one_decision_in_an_episode_is_left_out_and_the_others_keep_their_columns():
+    """The TL with most greens may decide once: the observations of the others are padded to its greens."""
+    layout, rng = StreetLayout(("A", "B"), (junction(4, 2), junction(2, 2))), np.random.default_rng(0)
+    width = 4 + 1 + 2 * len(FEATURES)
+    large, small = (transitions(count, rng, width, greens) for count, greens in ((1, 4), (50, 2)))
+    (decisions,), _ = StreetLearning(layout, Settings(Path()), rng)._batches([{"A": large, "B": small}, {}])
+    assert len(decisions["target"]) == 49
+    np.testing.assert_array_equal(decisions["green_x"][:, :2, 0], small.x[:-1, :2])

@@ -9,76 +9,66 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
+from benchmarks.page_frame import decode
 from city import street_shapes
-from controller.alarms import Alarms
-from controller.assembly import Start
-from controller.operator.command_queue import CommandQueue
-from controller.operator.page.controls import LiveControls
+from controller.operator.page import security
+from controller.operator.page.collector import Collected, Collector
 from controller.operator.page.exports import Exports
-from controller.operator.page.feed import Feed
-from controller.operator.page.frames import Vehicles, decode
+from controller.operator.page.frames import Vehicles
 from controller.operator.page.server import PageServer
-from controller.operator.page.site import listen
+from controller.operator.page.site import Site, listen
 from controller.operator.page.street_data import StreetData
-from controller.operator.run_state import RunState
-from controller.operator.saved_modes import SavedModes
-from controller.operator.watchers import Watchers
-from controller.pace import Pace
+from controller.operator.tl_layout import TlLayout
 from controller.policies.no_policies import contracts_of_city
-from controller.recording.messages import Encoder
-from controller.recording.run_start import RunStart
 from signals.observation import Readings
-from tests.controller.decision_events import event
-from tests.controller.operator.operated_runs import Loop, applying
+from tests.controller.decision_events import decision, event
+from tests.controller.operator.operated_runs import OperatedRun
 
 VIEW = (-1000.0, -1000.0, 3000.0, 3000.0)
 """Everything."""
 
 
-class Page:
+class Page(OperatedRun):
     """The parts of a page, wired as `live` wires them."""
 
     def __init__(self, city, street, tls=None):
         """`tls`: the controlled ones; None: all of the city."""
         self.contracts = list(contracts_of_city(city, tuple(city.tls) if tls is None else tls, street).values())
-        tls = [contract.tl for contract in self.contracts]
-        self.loop = Loop(tls)
-        self.state, self.pace = RunState(self.contracts, Watchers()), Pace()
-        self.alarms = Alarms({s: c.tl for c in self.contracts for s in c.signal_ids}, len(tls), wall_clock=lambda: 1e9)
-        self.queue = CommandQueue(self.state, self.pace, self.alarms, SavedModes(None))
-        self.feed = Feed(self.contracts)
-        run = RunStart(street, tuple(self.contracts), Start(0.0, 1.0, False, {}), city.safety, city.controller)
-        self.lanes = run.tracked_lanes().lanes
-        self.feed.track(self.lanes)
-        self.shapes = street_shapes.read(street.net_file)
-        data = StreetData(self.feed, street, self.shapes, "grid")
-        controls = LiveControls(self.state, self.queue, self.pace, self.alarms, Exports(None, Path("models")))
-        self.server = PageServer(listen("127.0.0.1", 0), self.feed, data, controls, make_encoder=lambda: Encoder(run))
+        super().__init__(run_contracts=self.contracts, keeps_history=True)
+        lanes = dict.fromkeys(lane for contract in self.contracts for s in contract.signals for lane in s.lane_ids)
+        self.layout = TlLayout(self.contracts, tuple(lanes))
+        self.street = StreetData(self.layout, street, street_shapes.read(street.net_file), "grid")
+        self.collector = Collector(self.street)
+        site = Site(listen("127.0.0.1", 0), self.street, security.new_token())
+        self.server = PageServer(site, self.service, Exports(None, Path("models")), self.collector)
         self.server.start()
-        self.url = f"http://127.0.0.1:{self.server.port}"
-        self.token = {"Authorization": f"Bearer {self.server.token}"}
+        self.url = site.url.rstrip("/")
+        self.port = site.port
+        self.token = {"Authorization": f"Bearer {site.gate.token}"}
 
     def states(self, letter="r"):
         """A state for every signal."""
-        return tuple(letter * 12 for _ in self.feed.signals)
+        return tuple(letter * 12 for _ in self.layout.signals)
+
+    def decided(self, tl, **arguments):
+        """A decision of a TL with an observation of its contract's size."""
+        size = len(self.layout.contracts[tl].observation.features)
+        return decision(tl, **arguments)._replace(observation=np.zeros(size, np.float32))
 
     def step(self, at_s, letter="r", decisions=(), halting=None, **arguments):
         """Publish an event in which every signal shows one letter."""
-        readings = Readings(np.zeros((2, len(self.lanes))), np.zeros(len(self.lanes)), np.zeros(len(self.lanes)))
+        lanes = len(self.layout.lanes)
+        readings = Readings(np.zeros((2, lanes)), np.zeros(lanes), np.zeros(lanes))
         if halting is not None:
             readings.halting[:] = halting
-        made = event(at_s, decisions, states=[(at_s - 1, at_s, self.states(letter))], readings=readings, **arguments)
-        for subscriber in (self.state, self.feed):
-            subscriber.add(made)
+        states = [(at_s - 1, at_s, self.states(letter))]
+        self.state.add(event(at_s, decisions, states=states, readings=readings, **arguments))
 
-    def collect(self, count, at_s=0.0, states=None):
+    def collect(self, count, states=None):
         """Take vehicles, and the states of uncontrolled signals."""
         axis = np.linspace(0, 500, count).astype(np.float32)
         vehicles = Vehicles(axis, axis, np.zeros(count, np.float32), np.ones(count, np.float32))
-        self.feed.set_collected(at_s, vehicles, states or {})
-
-    def applying(self):
-        return applying(self.queue, self.loop)
+        self.collector.collected = Collected(self.collector.collected.number + 1, vehicles, states or {})
 
     def close(self):
         self.server.stop()
@@ -87,23 +77,65 @@ class Page:
 class Browser:
     """A watcher that asks for frames as the page does."""
 
-    def __init__(self, session, page):
-        self._session, self._page = session, page
+    def __init__(self, url, **headers):
+        """Connect. Raises aiohttp.WSServerHandshakeError."""
+        self._runner = asyncio.Runner()
 
-    async def __aenter__(self):
-        self.socket = await self._session.ws_connect(f"{self._page.url}/live", headers={"Origin": self._page.url})
+        async def connect():
+            self._session = aiohttp.ClientSession()
+            try:
+                return await self._session.ws_connect(f"{url}/live", headers={"Origin": url, **headers})
+            except BaseException:
+                await self._session.close()
+                raise
+
+        self.socket = self._runner.run(connect())
+
+    def send(self, data):
+        sending = self.socket.send_bytes(data) if isinstance(data, bytes) else self.socket.send_str(data)
+        self._runner.run(sending)
+
+    def ask(self, view=VIEW, **request):
+        self.send(json.dumps({"view": view, **request}))
+
+    def receive(self, timeout_s=5.0):
+        """The next message; its frame if it has one. Raises TimeoutError."""
+        message = self._runner.run(self.socket.receive(timeout=timeout_s))
+        return decode(message.data) if message.type is aiohttp.WSMsgType.BINARY else message
+
+    def frame(self, timeout_s=5.0, **request):
+        """Ask for a frame, and wait for it."""
+        self.ask(**request)
+        return self.receive(timeout_s)
+
+    def end(self, timeout_s=5.0):
+        """Wait until the server closes the connection; return the code."""
+        assert self.receive(timeout_s).type is aiohttp.WSMsgType.CLOSE
+        return self.socket.close_code
+
+    def close(self):
+        self._runner.run(self.socket.close())
+        self._runner.run(self._session.close())
+        self._runner.close()
+
+    def __enter__(self):
         return self
 
-    async def __aexit__(self, *_):
-        await self.socket.close()
+    def __exit__(self, *_):
+        self.close()
 
-    async def ask(self, view=VIEW, tl=None, fresh=False):
-        await self.socket.send_json({"view": view, "tl": tl, "fresh": fresh})
 
-    async def frame(self, timeout_s=5.0, **request):
-        """Ask for a frame, and wait for it."""
-        await self.ask(**request)
-        return decode(await self.socket.receive_bytes(timeout=timeout_s))
+def fetch(url, method="GET", data=None, **headers):
+    """(status, headers, body) of a request."""
+
+    async def work():
+        async with (
+            aiohttp.ClientSession(auto_decompress=False) as session,
+            session.request(method, url, data=data, headers=headers) as response,
+        ):
+            return response.status, response.headers, await response.read()
+
+    return asyncio.run(work())
 
 
 class SlowLine:
@@ -113,9 +145,9 @@ class SlowLine:
     def __init__(self, page):
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.connect(("127.0.0.1", page.server.port))
+        self._socket.connect(("127.0.0.1", page.port))
         self._socket.sendall(
-            f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{page.server.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
         )
         assert b" 101 " in self._socket.recv(1000)
@@ -149,13 +181,3 @@ class SlowLine:
 
     def close(self):
         self._socket.close()
-
-
-def run(work):
-    """Run a coroutine function with an HTTP session."""
-
-    async def main():
-        async with aiohttp.ClientSession() as session:
-            return await work(session)
-
-    return asyncio.run(main())

@@ -8,17 +8,10 @@ import pytest
 
 from city.street_shapes import JunctionShape
 from controller.operator.page.collector import COLLECT_SHARE, MIN_INTERVAL_S, Collector
-from controller.operator.page.feed import Feed
 from controller.sumo.connection import CommandRejected
-from protos import policy_pb2 as pb
 
 JUNCTIONS = [JunctionShape("J", 0, 0, ()), JunctionShape("K", 100, 0, ())]
 WATCHED = (0, 0, 10, 10)
-
-
-@pytest.fixture
-def feed():
-    return Feed([pb.PolicyContract(tl="SA101", signal_ids=["a"])])
 
 
 class Source:
@@ -44,57 +37,58 @@ class Source:
         return ["G" * links for links in links_of.values()]
 
 
-def collector(feed, source, uncontrolled=(), known=None):
+def collector(source, uncontrolled=(), known=None, view=WATCHED):
     """`uncontrolled`: their x; y is 0, and signal k has k + 1 links."""
     names = {k: f"s{k}" for k in range(1, 1 + len(uncontrolled))}
 
     def signals_in(view):
         return [0, *(k for k, x in enumerate(uncontrolled, 1) if view[0] <= x <= view[2] and view[1] <= 0 <= view[3])]
 
-    street = SimpleNamespace(uncontrolled=names, links=[k + 1 for k in range(1 + len(names))], signals_in=signals_in)
-    return Collector(feed, street, JUNCTIONS, [*names.values()] if known is None else known, source.clock)
+    links = [k + 1 for k in range(1 + len(names))]
+    shapes = SimpleNamespace(junctions=JUNCTIONS)
+    street = SimpleNamespace(uncontrolled=names, links=links, signals_in=signals_in, shapes=shapes)
+    made = Collector(street, [*names.values()] if known is None else known, source.clock)
+    made.wanted_view = view
+    return made
 
 
-def test_nothing_is_read_while_nobody_watches(feed):
+def test_nothing_is_read_while_nobody_watches():
     source = Source()
-    assert not collector(feed, source, [0.0]).collect(source, 1.0)
+    assert not collector(source, [0.0], view=None).collect(source, 1.0)
     assert source.requests == source.signals == []
 
 
-def test_the_circle_around_the_nearest_junction_covers_the_view(feed):
+def test_the_circle_around_the_nearest_junction_covers_the_view():
     source = Source()
-    feed.wanted_view = (80, -30, 140, 50)
-    assert collector(feed, source).collect(source, 1.0)
+    reading = collector(source, view=(80, -30, 140, 50))
+    assert reading.collect(source, 1.0)
     assert source.requests == [("K", pytest.approx(np.hypot(40, 50)))]
-    assert (feed.collected.at_s, float(feed.collected.vehicles.speed_mps[0])) == (1.0, 5.0)
+    assert float(reading.collected.vehicles.speed_mps[0]) == 5.0
     assert source.signals == []  # there are none to read
 
 
-def test_states_of_uncontrolled_signals_are_read_if_they_are_in_view(feed):
+@pytest.mark.parametrize(
+    ("uncontrolled", "known", "asked", "states"),
+    [
+        pytest.param([5.0, 50.0, 8.0], None, {"s1": 2, "s3": 4}, {1: "GG", 3: "GGGG"}, id="those in view"),
+        pytest.param([5.0, 8.0], ["s2", "other"], {"s2": 3}, {2: "GGG"}, id="those that SUMO has"),
+    ],
+)
+def test_states_of_uncontrolled_signals_are_read(uncontrolled, known, asked, states):
     source = Source()
-    reading = collector(feed, source, [5.0, 50.0, 8.0])
-    feed.wanted_view = WATCHED
+    reading = collector(source, uncontrolled, known)
     assert reading.collect(source, 1.0)
-    assert source.signals == [{"s1": 2, "s3": 4}]
-    assert feed.collected.states == {1: "GG", 3: "GGGG"}
+    assert source.signals == [asked] and reading.collected.states == states
 
 
-def test_signals_that_sumo_does_not_have_are_not_asked_for(feed):
-    source = Source()
-    feed.wanted_view = WATCHED
-    assert collector(feed, source, [5.0, 8.0], known=["s2", "other"]).collect(source, 1.0)
-    assert source.signals == [{"s2": 3}] and feed.collected.states == {2: "GGG"}
-
-
-def test_a_rejected_request_ends_the_reading_and_not_the_run(feed, caplog):
+def test_a_rejected_request_ends_the_reading_and_not_the_run(caplog):
     class Rejecting(Source):
         def signal_states(self, links_of):
             super().signal_states(links_of)
             raise CommandRejected("unknown signal")
 
     source = Rejecting()
-    reading = collector(feed, source, [5.0])
-    feed.wanted_view = WATCHED
+    reading = collector(source, [5.0])
     assert reading.collect(source, 1.0)
     source.now += 60
     assert not reading.collect(source, 2.0)
@@ -102,10 +96,9 @@ def test_a_rejected_request_ends_the_reading_and_not_the_run(feed, caplog):
 
 
 @pytest.mark.parametrize(("uncontrolled", "took_s"), [([], 0.03), ([5.0], 0.015)])
-def test_reading_takes_at_most_its_share_of_the_wall_time(feed, uncontrolled, took_s):
+def test_reading_takes_at_most_its_share_of_the_wall_time(uncontrolled, took_s):
     source = Source(took_s)
-    reading = collector(feed, source, uncontrolled)
-    feed.wanted_view = WATCHED
+    reading = collector(source, uncontrolled)
     begin, second = source.now, 0
     while source.now < begin + 60:
         second += 1
@@ -115,14 +108,13 @@ def test_reading_takes_at_most_its_share_of_the_wall_time(feed, uncontrolled, to
     assert reading.interval_s == pytest.approx(0.03 / COLLECT_SHARE)
 
 
-def test_a_second_is_read_again_only_for_another_view(feed):
+def test_a_second_is_read_again_only_for_another_view():
     source = Source()
-    reading = collector(feed, source)
-    feed.wanted_view = WATCHED
+    reading = collector(source)
     assert reading.collect(source, 1.0)
     source.now += 10
     assert not reading.collect(source, 1.0)
-    feed.wanted_view = (0, 0, 20, 10)
+    reading.wanted_view = (0, 0, 20, 10)
     assert reading.collect(source, 1.0)
     assert not reading.collect(source, 2.0)  # too early
     source.now += MIN_INTERVAL_S

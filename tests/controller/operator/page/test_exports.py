@@ -86,7 +86,7 @@ def test_a_file_is_read_once_and_again_after_a_while(models):
     (models / "SA101" / "1" / MANIFEST).rename(models / "aside")
     assert looked_up.of("SA101", "SA101", 1)["manifest"] is None
     (models / "aside").rename(models / "SA101" / "1" / MANIFEST)
-    assert looked_up.of("SA101", "SA101", 1)["manifest"] is None and looked_up._contracts.asked == 1
+    assert looked_up.of("SA101", "SA101", 1)["manifest"] is None and looked_up._policies.asked == 1
     now[0] = RETRY_S
     assert looked_up.of("SA101", "SA101", 1)["manifest"] is not None
     assert looked_up.of("SA101", "SA101", 2)["manifest"] is None  # another version is looked up at once

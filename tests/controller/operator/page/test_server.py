@@ -1,29 +1,30 @@
 """The page over a real aiohttp client: pull, views, watchers that stop, commands, and what is refused."""
 
-import asyncio
 import gzip
 import json
 import sys
+import threading
 import time
 
 import aiohttp
-import numpy as np
 import pytest
+from aiohttp import WSCloseCode
 
 from city.errors import InputError
-from controller import daemon
+from controller.operator import operator_interface
+from controller.operator.page import frame_server
 from controller.operator.page import server as server_module
-from controller.operator.page.frames import decode
+from controller.operator.page.frame_server import MalformedRequest, parse_request
 from controller.operator.page.site import listen
-from controller.operator.page.watcher import MalformedRequest, parse_request
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS, OverrideReason
 from signals.safety.signal_safety import Override
-from tests.controller.decision_events import decision
-from tests.controller.operator.page.pages import VIEW, Browser, Page, SlowLine, run
+from tests.controller.decision_events import event
+from tests.controller.operator.page.pages import VIEW, Browser, Page, SlowLine, fetch
 
 NOBODY_S = 0.4
 """Wall time in which nothing must happen."""
+CORNER = [0, 0, 1, 1]
 
 
 @pytest.fixture
@@ -33,285 +34,202 @@ def page(grid_city, grid_street):
     made.close()
 
 
-def decided(page, tl, **arguments):
-    """A decision of a TL with an observation of its contract's size."""
-    made = decision(tl, **arguments)
-    return made._replace(observation=np.zeros(len(page.feed.contracts[tl].observation.features), np.float32))
+@pytest.fixture
+def browser(page):
+    with Browser(page.url) as made:
+        yield made
+
+
+def wait_until(condition, timeout_s=5.0):
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
 
 
 def test_the_page_its_files_and_the_city_are_served_with_security_headers(page):
-    async def work(session):
-        for path, kind in (
-            ("/", "text/html"),
-            ("/static/main.js", "text/javascript"),
-            ("/static/uPlot.min.css", "text/css"),
-        ):
-            async with session.get(page.url + path) as response:
-                assert response.status == 200 and response.content_type == kind
-                assert "frame-ancestors 'none'" in response.headers["Content-Security-Policy"]
-                assert "unsafe" not in response.headers["Content-Security-Policy"]
-                assert response.headers["X-Frame-Options"] == "DENY"
-                assert response.headers["X-Content-Type-Options"] == "nosniff"
-        async with session.get(page.url + "/") as response:
-            text = await response.text()
-        assert "<script>" not in text and "onclick" not in text and "style=" not in text and "://" not in text
-        async with session.get(page.url + "/city.json", auto_decompress=False) as response:
-            return json.loads(gzip.decompress(await response.read()))
-
-    city = run(work)
-    assert [tl["tl"] for tl in city["tls"]] == list(page.feed.contracts)
-    assert len(city["rows"]) == len(page.lanes) and min(city["rows"]) >= 0
-    signal = page.contracts[0].signals[0]
+    for path, kind in (
+        ("/", "text/html"),
+        ("/static/main.js", "text/javascript"),
+        ("/static/uPlot.min.css", "text/css"),
+    ):
+        status, headers, _ = fetch(page.url + path)
+        assert status == 200 and headers["Content-Type"].startswith(kind)
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert "unsafe" not in headers["Content-Security-Policy"]
+        assert (headers["X-Frame-Options"], headers["X-Content-Type-Options"]) == ("DENY", "nosniff")
+    text = fetch(page.url + "/")[2].decode()
+    assert "<script>" not in text and "onclick" not in text and "style=" not in text and "://" not in text
+    city = json.loads(gzip.decompress(fetch(page.url + "/city.json")[2]))
+    assert [tl["tl"] for tl in city["tls"]] == list(page.layout.contracts)
+    assert len(city["rows"]) == len(page.layout.lanes) and min(city["rows"]) >= 0
     features = [feature for feature in city["tls"][0]["features"] if feature[2]]
-    assert {lane for _, _, lane in features} == set(signal.lane_ids)
+    assert {lane for _, _, lane in features} == set(page.contracts[0].signals[0].lane_ids)
 
 
 @pytest.mark.parametrize(
     "path", ["/static/..%2fserver.py", "/static/uPlot.LICENSE", "/nothing", "/static/index.html.bak"]
 )
 def test_other_files_are_not_served(page, path):
-    async def work(session):
-        async with session.get(page.url + path) as response:
-            return response.status, response.headers["X-Frame-Options"]
-
-    assert run(work) == (404, "DENY")
+    status, headers, _ = fetch(page.url + path)
+    assert (status, headers["X-Frame-Options"]) == (404, "DENY")
 
 
-def test_a_watcher_gets_what_signals_show_and_then_only_what_changed(page):
+def test_a_watcher_gets_what_signals_show_and_then_only_what_changed(page, browser):
     page.step(1, "r")
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            first = await browser.frame()
-            states = list(page.states("r"))
-            states[2] = "G" * 12
-            page.feed.add(page_event(2, states))
-            return first, await browser.frame()
-
-    def page_event(at_s, states):
-        from tests.controller.decision_events import event
-
-        return event(at_s, states=[(at_s - 1, at_s, tuple(states))])
-
-    first, second = run(work)
+    first = browser.frame()
+    states = list(page.states("r"))
+    states[2] = "G" * 12
+    page.state.add(event(2, states=[(1, 2, tuple(states))]))
+    second = browser.frame()
     assert first.has_all_states and first.states == dict(enumerate(page.states("r"))) and first.at_s == 1
     assert not second.has_all_states and second.states == {2: "G" * 12} and second.sequence == first.sequence + 1
 
 
-def test_only_what_is_in_view_is_sent(page):
-    page.step(1, decisions=[decided(page, "SA101")], halting=3.0)
+def test_only_what_is_in_view_is_sent(page, browser):
+    page.step(1, decisions=[page.decided("SA101")], halting=3.0)
     page.collect(100)
-    x, y = page.server._street.signal_at[0]
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            near = await browser.frame(view=[x - 30, y - 30, x + 30, y + 30])
-            return near, await browser.frame(view=VIEW)
-
-    near, all_of_it = run(work)
-    assert list(near.states) == [0] and len(all_of_it.states) == len(page.feed.signals)
-    assert 0 < len(near.queues) < len(all_of_it.queues) == len(page.lanes)
+    x, y = page.street.signal_at[0]
+    near, all_of_it = browser.frame(view=[x - 30, y - 30, x + 30, y + 30]), browser.frame(view=VIEW)
+    assert list(near.states) == [0] and len(all_of_it.states) == len(page.layout.signals)
+    assert 0 < len(near.queues) < len(all_of_it.queues) == len(page.layout.lanes)
     assert len(near.vehicles.x) < 100 == len(all_of_it.vehicles.x)
 
 
-def test_a_watcher_has_one_frame_in_flight_and_skips_steps(page):
-    async def work(session):
-        async with Browser(session, page) as browser:
-            page.step(1)
-            first = await browser.frame()
-            for second in range(2, 12):  # the watcher draws meanwhile
-                page.step(second)
-            with pytest.raises(TimeoutError):
-                await browser.socket.receive_bytes(timeout=NOBODY_S)
-            return first, await browser.frame()
-
-    first, second = run(work)
+def test_a_watcher_has_one_frame_in_flight_and_skips_steps(page, browser):
+    page.step(1)
+    first = browser.frame()
+    for second in range(2, 12):  # the watcher draws meanwhile
+        page.step(second)
+    with pytest.raises(TimeoutError):
+        browser.receive(NOBODY_S)
+    second = browser.frame()
     assert second.sequence == first.sequence + 10 and second.at_s == 11
 
 
 def test_uncontrolled_signals_are_shown_as_they_were_read(grid_city, grid_street):
     page = Page(grid_city, grid_street, ("SA101",))
-    count, others = len(page.feed.signals), page.server._street.uncontrolled
+    count, others = len(page.layout.signals), page.street.uncontrolled
     assert len(others) == len(grid_street.signals) - count > 0 and next(iter(others)) == count
     page.step(1, "r")
-    x, y = page.server._street.signal_at[count]
-    near = [x - 30, y - 30, x + 30, y + 30]
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            before = await browser.frame()
-            page.collect(0, states=dict.fromkeys(others, "GGrr"))
-            after = await browser.frame()
-            page.collect(0, states={**dict.fromkeys(others, "GGrr"), count: "yyrr"})
-            return before, after, await browser.frame(), await browser.frame(view=near)
-
+    x, y = page.street.signal_at[count]
     try:
-        before, after, changed, in_view = run(work)
+        with Browser(page.url) as browser:
+            assert browser.frame().states == dict(enumerate(page.states("r")))
+            page.collect(0, states=dict.fromkeys(others, "GGrr"))
+            assert browser.frame().states == dict.fromkeys(others, "GGrr")
+            page.collect(0, states={**dict.fromkeys(others, "GGrr"), count: "yyrr"})
+            assert browser.frame().states == {count: "yyrr"}
+            assert browser.frame(view=[x - 30, y - 30, x + 30, y + 30]).states == {count: "yyrr"}
     finally:
         page.close()
-    assert before.states == dict(enumerate(page.states("r")))
-    assert after.states == dict.fromkeys(others, "GGrr")
-    assert changed.states == {count: "yyrr"} and in_view.states == {count: "yyrr"}
 
 
-def test_a_step_wakes_the_page_only_for_watchers_that_wait_for_it(page, monkeypatch):
+def test_a_step_wakes_the_page_only_for_watchers_that_wait_for_it(page, browser, monkeypatch):
     woken, wake = [], page.server._woken
-    monkeypatch.setattr(page.server, "_woken", lambda: woken.append(page.feed.newest.sequence) or wake())
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            page.step(1)
-            await browser.frame()
-            for second in range(2, 7):  # the browser draws
-                page.step(second)
-            await asyncio.sleep(0.1)
-            assert woken == []
-            assert (await browser.frame()).at_s == 6
-            await browser.ask()
-            wait_until(lambda: page.server._awaiting)
-            page.step(7)
-            return decode(await browser.socket.receive_bytes(timeout=5))
-
-    assert run(work).at_s == 7 and woken == [7]
-
-
-def test_two_frames_of_a_watcher_are_an_interval_apart(page, monkeypatch):
-    monkeypatch.setattr(server_module, "MIN_FRAME_INTERVAL_S", 0.5)
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            page.step(1.0)
-            await browser.frame()
-            begin_s = time.monotonic()
-            page.step(2.0)
-            await browser.frame()
-            return time.monotonic() - begin_s
-
-    assert run(work) > 0.4
-
-
-def test_without_news_a_watcher_gets_a_frame_each_second(page):
+    monkeypatch.setattr(page.server, "_woken", lambda: woken.append(page.state.newest.event.at_s) or wake())
     page.step(1)
+    browser.frame()
+    for second in range(2, 7):  # the browser draws
+        page.step(second)
+    time.sleep(0.1)
+    assert woken == []
+    assert browser.frame().at_s == 6
+    browser.ask()
+    wait_until(lambda: page.server._awaiting)
+    page.step(7)
+    assert browser.receive().at_s == 7 and woken == [7]
 
-    async def work(session):
-        async with Browser(session, page) as browser:
-            await browser.frame()
-            begin = time.monotonic()
-            frame = await browser.frame()
-            return frame, time.monotonic() - begin
 
-    frame, waited_s = run(work)
+def test_two_frames_of_a_watcher_are_an_interval_apart(page, browser, monkeypatch):
+    monkeypatch.setattr(server_module, "MIN_FRAME_INTERVAL_S", 0.5)
+    page.step(1.0)
+    browser.frame()
+    begin_s = time.monotonic()
+    page.step(2.0)
+    browser.frame()
+    assert time.monotonic() - begin_s > 0.4
+
+
+def test_without_news_a_watcher_gets_a_frame_each_second(page, browser):
+    page.step(1)
+    browser.frame()
+    begin_s = time.monotonic()
+    frame = browser.frame()
+    assert 0.5 < time.monotonic() - begin_s < 4
     assert frame.states == {} and frame.vehicles is None and frame.queues is None
-    assert 0.5 < waited_s < 4
 
 
 def test_vehicles_are_wanted_only_while_somebody_asks(page):
-    assert page.feed.wanted_view is None
-
-    async def work(session):
-        async with Browser(session, page) as one, Browser(session, page) as other:
-            await one.ask(view=[0, 0, 10, 10])
-            await other.ask(view=[50, -5, 60, 5])
-            await asyncio.sleep(NOBODY_S)
-            return page.feed.wanted_view
-
-    assert run(work) == (0, -5, 60, 10)
-    wait_until(lambda: page.feed.wanted_view is None)
-    assert page.server.watchers == 0
+    assert page.collector.wanted_view is None
+    with Browser(page.url) as one, Browser(page.url) as other:
+        one.ask(view=[0, 0, 10, 10])
+        other.ask(view=[50, -5, 60, 5])
+        wait_until(lambda: page.collector.wanted_view == (0, -5, 60, 10))
+    wait_until(lambda: page.collector.wanted_view is None)
+    assert not page.server.watchers
 
 
-def test_a_watcher_that_is_silent_does_not_want_vehicles(page, monkeypatch):
+def test_a_watcher_that_is_silent_does_not_want_vehicles(page, browser, monkeypatch):
     monkeypatch.setattr(server_module, "STALLED_S", 0.2)
     page.step(1)
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            await browser.frame()
-            await asyncio.sleep(NOBODY_S)
-            page.step(2)
-            await asyncio.sleep(0.1)
-            return page.feed.wanted_view
-
-    assert run(work) is None
+    browser.frame()
+    time.sleep(NOBODY_S)
+    page.step(2)
+    time.sleep(0.1)
+    assert page.collector.wanted_view is None
 
 
 def test_a_hundred_watchers_see_each_step(page):
-    async def work(session):
-        browsers = [Browser(session, page) for _ in range(100)]
+    browsers = [Browser(page.url) for _ in range(100)]
+    for second, letter in ((1, "r"), (2, "G")):
+        page.step(second, letter)
         for browser in browsers:
-            await browser.__aenter__()
-        page.step(1)
-        first = await asyncio.gather(*(browser.frame(30) for browser in browsers))
-        asked = asyncio.gather(*(browser.frame(30) for browser in browsers))
-        page.step(2, "G")
-        second = await asked
-        for browser in browsers:
-            await browser.__aexit__()
-        return first, second
-
-    first, second = run(work)
-    assert all(frame.at_s == 1 for frame in first)
-    assert all(frame.at_s == 2 and set(frame.states.values()) == {"G" * 12} for frame in second)
+            browser.ask()
+        frames = [browser.receive(30) for browser in browsers]
+        assert all(frame.at_s == second and set(frame.states.values()) == {letter * 12} for frame in frames)
+    for browser in browsers:
+        browser.close()
 
 
-def test_watchers_beyond_the_limit_are_refused(page, monkeypatch):
-    monkeypatch.setattr(server_module, "MAX_WATCHERS", 1)
-
-    async def work(session):
-        async with Browser(session, page):
-            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-                await Browser(session, page).__aenter__()
-            return refused.value.status
-
-    assert run(work) == 503
+def test_watchers_beyond_the_limit_are_refused(page, browser, monkeypatch):
+    monkeypatch.setattr(frame_server, "MAX_WATCHERS", 1)
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        Browser(page.url)
+    assert refused.value.status == 503
 
 
-def test_a_watcher_that_stops_reading_delays_nobody_and_is_disconnected(page, monkeypatch):
-    monkeypatch.setattr(server_module, "SEND_TIMEOUT_S", 5.0)
+def test_a_watcher_that_stops_reading_delays_nobody_and_is_disconnected(page, browser, monkeypatch):
+    monkeypatch.setattr(frame_server, "SEND_TIMEOUT_S", 5.0)
     page.collect(1_000_000)  # 6 MB: more than the buffers between the two hold
     stuck = SlowLine(page)
     stuck.ask()
-    wait_until(lambda: page.feed.wanted_view == VIEW)
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            begin = time.monotonic()
-            await browser.frame(view=[0, 0, 1, 1])
-            page.step(1)
-            await browser.frame(view=[0, 0, 1, 1])
-            return time.monotonic() - begin
-
-    assert run(work) < 2
-    wait_until(lambda: page.server.watchers == 0)
+    wait_until(lambda: page.collector.wanted_view == VIEW)
+    begin_s = time.monotonic()
+    browser.frame(view=CORNER)
+    page.step(1)
+    browser.frame(view=CORNER)
+    assert time.monotonic() - begin_s < 2
+    wait_until(lambda: len(page.server.watchers) == 1, 10)
     stuck.end()
     stuck.close()
 
 
-def test_a_slow_line_gets_the_newest_frame_each_time_and_delays_nobody(page):
+def test_a_slow_line_gets_the_newest_frame_each_time_and_delays_nobody(page, browser):
     page.collect(100_000)  # 600 kB a frame
-    slow = SlowLine(page)
-
-    async def begin_of_next_frame():
-        slow.ask()
-        await asyncio.to_thread(slow.wait)
-
-    async def work(session):
-        waits, seen = [], []
-        await begin_of_next_frame()
-        async with Browser(session, page) as browser:
-            await browser.frame(view=[0, 0, 1, 1])
-            for second in range(1, 16):
-                begin = time.monotonic()
-                page.collect(100_000, second)
-                page.step(second)
-                frame = await browser.frame(view=[0, 0, 1, 1])
-                waits.append((frame.at_s == second, time.monotonic() - begin))
-                if second % 5 == 0:
-                    seen.append((await asyncio.to_thread(slow.frame)).at_s)
-                    await begin_of_next_frame()
-        return waits, seen
-
-    waits, seen = run(work)
+    slow, waits, seen = SlowLine(page), [], []
+    slow.ask()
+    slow.wait()
+    browser.frame(view=CORNER)
+    for second in range(1, 16):
+        begin_s = time.monotonic()
+        page.collect(100_000)
+        page.step(second)
+        waits.append((browser.frame(view=CORNER).at_s == second, time.monotonic() - begin_s))
+        if second % 5 == 0:
+            seen.append(slow.frame().at_s)
+            slow.ask()
+            slow.wait()
     slow.end()
     slow.close()
     assert all(is_newest and waited_s < 1 for is_newest, waited_s in waits)
@@ -325,87 +243,53 @@ def test_a_slow_line_gets_the_newest_frame_each_time_and_delays_nobody(page):
      '{"view": "abcd"}', '{"view": [0, 0, 1, 1' + 400 * "0" + "]}",
      '{"view": [0, 0, 1, 1], "tl": 3}', '{"view": [0, 0, null, 1]}', "[" * 2000],
 )  # fmt: skip
-def test_a_malformed_request_ends_the_connection_with_its_reason(page, text):
+def test_a_malformed_request_ends_the_connection_with_its_reason(page, browser, text):
     with pytest.raises(MalformedRequest):
         parse_request(text)
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            await browser.socket.send_str(text)
-            message = await browser.socket.receive(timeout=5)
-            return message.type, browser.socket.close_code
-
-    assert run(work) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.INVALID_TEXT)
-    wait_until(lambda: page.server.watchers == 0)
+    browser.send(text)
+    assert browser.end() == WSCloseCode.INVALID_TEXT
+    wait_until(lambda: not page.server.watchers)
 
 
-def test_binary_and_oversized_messages_end_the_connection(page):
-    async def work(session):
-        codes = []
-        for message in (b"\0" * 8, "x" * 10_000):
-            async with Browser(session, page) as browser:
-                await (
-                    browser.socket.send_bytes(message)
-                    if isinstance(message, bytes)
-                    else browser.socket.send_str(message)
-                )
-                await browser.socket.receive(timeout=5)
-                codes.append(browser.socket.close_code)
-        return codes
-
-    assert run(work) == [aiohttp.WSCloseCode.UNSUPPORTED_DATA, aiohttp.WSCloseCode.MESSAGE_TOO_BIG]
+@pytest.mark.parametrize(
+    ("message", "code"), [(b"\0" * 8, WSCloseCode.UNSUPPORTED_DATA), ("x" * 10_000, WSCloseCode.MESSAGE_TOO_BIG)]
+)
+def test_binary_and_oversized_messages_end_the_connection(browser, message, code):
+    browser.send(message)
+    assert browser.end() == code
 
 
-def test_a_tl_panel_has_its_history_and_then_what_is_new(page):
+def test_a_tl_panel_has_its_history_and_then_what_is_new(page, browser):
     override = Override("A0", OverrideReason.CONFLICT, "GG", "rr")
-    page.step(1, decisions=[decided(page, "SA101")], overrides=[override], halting=2.0)
+    page.step(1, decisions=[page.decided("SA101")], overrides=[override], halting=2.0)
     page.step(2, "G")
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            first = await browser.frame(tl="SA101")
-            page.step(
-                3, "y", decisions=[decided(page, "SA101", failure="DeadlineExceeded: late", mode=ControlMode.HOLD)]
-            )
-            second = await browser.frame(tl="SA101")
-            return first, second, await browser.frame(tl="nobody")
-
-    first, second, unknown = run(work)
-    panel, later = first.panel["tl"], second.panel["tl"]
-    lanes = len(page.feed.lane_rows["SA101"])
-    assert panel["is_first"] and panel["queue"] == [[1, 2 * lanes]]
+    panel = browser.frame(tl="SA101").panel["tl"]
+    assert panel["is_first"] and panel["queue"] == [[1, 2 * len(page.layout.lane_rows["SA101"])]]
     assert [part[:2] for part in panel["band"]] == [[0, 1], [1, 2]]
     assert panel["overrides"][0]["reason"] == EXPLANATIONS[OverrideReason.CONFLICT]
     assert len(panel["sentences"]) == 1 and panel["sentences"][0].startswith("00:00:01 SA101: saw ")
+    page.step(3, "y", decisions=[page.decided("SA101", failure="DeadlineExceeded: late", mode=ControlMode.HOLD)])
+    frame = browser.frame(tl="SA101")
+    later = frame.panel["tl"]
     assert not later["is_first"] and [part[:2] for part in later["band"]] == [[2, 3]]
     assert later["decision"]["failure"] == "DeadlineExceeded: late" and later["now"]["mode"] == "hold"
-    assert "DeadlineExceeded" in later["sentences"][0]
-    assert second.modes[0] == ControlMode.HOLD.value
-    assert "tl" not in (unknown.panel or {})
+    assert "DeadlineExceeded" in later["sentences"][0] and frame.modes[0] == ControlMode.HOLD.value
+    assert "tl" not in (browser.frame(tl="nobody").panel or {})
 
 
-def test_the_city_panel_counts_decisions_and_missing_answers(page):
-    page.step(1, decisions=[decided(page, "SA101"), decided(page, "SA102", failure="Unavailable: no server")])
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            return (await browser.frame()).panel["city"]
-
-    city = run(work)
+def test_the_city_panel_counts_decisions_and_missing_answers(page, browser):
+    page.step(1, decisions=[page.decided("SA101"), page.decided("SA102", failure="Unavailable: no server")])
+    city = browser.frame().panel["city"]
     assert (city["decisions"], city["missing"], city["watchers"]) == (1, 1, 1)
     assert city["latency_ms"]["inference"] == [1.5, 1.5] and city["run"]["is_paused"] is False
 
 
 def command(page, body, **headers):
-    async def work(session):
-        data = body if isinstance(body, (bytes, str)) else json.dumps(body)
-        sent = {"Content-Type": "application/json", **page.token, **headers}
-        async with session.post(f"{page.url}/command", data=data, headers=sent) as response:
-            return response.status, (
-                await response.json() if response.content_type == "application/json" else await response.text()
-            )
-
-    return run(work)
+    """(status, answer) of a command."""
+    data = body if isinstance(body, bytes | str) else json.dumps(body)
+    sent = {"Content-Type": "application/json", **page.token, **headers}
+    status, received, text = fetch(f"{page.url}/command", "POST", data, **sent)
+    return status, json.loads(text) if received["Content-Type"].startswith("application/json") else text.decode()
 
 
 def test_a_command_sets_a_tl_to_fixed_and_back_and_names_its_author(page):
@@ -471,63 +355,41 @@ def test_requests_of_other_sites_are_refused_even_with_the_token(page, headers):
         status, text = command(page, {"action": "pause"}, **headers)
     assert status == 403 and "open the printed address" in text
     assert not page.pace.state.is_paused
-
-    async def work(session):
-        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            await session.ws_connect(f"{page.url}/live", headers=headers)
-        return refused.value.status
-
-    assert run(work) == 403
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        Browser(page.url, **headers)
+    assert refused.value.status == 403
 
 
 def test_the_page_is_reached_by_any_name_of_this_machine(page):
-    async def work(session):
-        async with session.get(page.url, headers={"Host": f"localhost:{page.server.port}"}) as response:
-            return response.status
-
-    assert run(work) == 200
+    assert fetch(page.url, Host=f"localhost:{page.port}")[0] == 200
 
 
 def test_the_address_has_the_token_in_its_fragment(page):
     address, _, fragment = page.server.url.partition("#")
-    assert address == f"{page.url}/" and fragment == f"token={page.server.token}"
+    assert address == f"{page.url}/" and f"Bearer {fragment.removeprefix('token=')}" == page.token["Authorization"]
 
 
 def test_a_port_in_use_is_an_input_error(page):
     with pytest.raises(InputError, match=r"--page 127.0.0.1:\d+: cannot listen there \(Address already in use\)"):
-        listen("127.0.0.1", page.server.port)
+        listen("127.0.0.1", page.port)
 
 
-def test_watchers_learn_that_the_run_has_ended(page):
+def test_watchers_learn_that_the_run_has_ended(page, browser):
     page.step(1)
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            await browser.frame()
-            await browser.ask()
-            page.feed.close()
-            return await browser.frame()
-
-    assert run(work).panel["city"]["has_ended"]
+    browser.frame()
+    browser.ask()
+    page.state.close()
+    assert browser.frame().panel["city"]["has_ended"]
 
 
-def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(page, caplog, monkeypatch):
+def test_an_error_in_a_frame_is_logged_and_ends_only_this_connection(page, browser, caplog, monkeypatch):
     page.step(1)
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            with monkeypatch.context() as broken:
-                broken.setattr(page.server._street, "signals_in", lambda view: 1 / 0)
-                await browser.ask()
-                message = await browser.socket.receive(timeout=5)
-            assert (message.type, browser.socket.close_code) == (
-                aiohttp.WSMsgType.CLOSE,
-                aiohttp.WSCloseCode.INTERNAL_ERROR,
-            )
-        async with Browser(session, page) as browser:
-            return await browser.frame()
-
-    assert run(work).at_s == 1
+    with monkeypatch.context() as broken:
+        broken.setattr(page.street, "signals_in", lambda view: 1 / 0)
+        browser.ask()
+        assert browser.end() == WSCloseCode.INTERNAL_ERROR
+    with Browser(page.url) as other:
+        assert other.frame().at_s == 1
     assert "a frame could not be made" in caplog.text and "ZeroDivisionError" in caplog.text
 
 
@@ -536,28 +398,15 @@ def test_a_page_without_its_extra_is_an_input_error(monkeypatch):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(InputError, match=r"--page needs aiohttp; install greenserve\[page\]"):
-        daemon._page(None, ("127.0.0.1", 0), {}, None, None)
+        operator_interface._page(None, ("127.0.0.1", 0), None)
 
 
-def test_the_end_of_the_run_waits_for_no_watcher(page):
+def test_the_end_of_the_run_waits_for_no_watcher(page, browser):
     page.step(1)
-
-    async def work(session):
-        async with Browser(session, page) as browser:
-            await browser.frame()
-            begin = time.monotonic()
-            stopping = asyncio.get_running_loop().run_in_executor(None, page.server.stop)
-            message = await browser.socket.receive(timeout=5)
-            await stopping
-            return message.type, browser.socket.close_code, time.monotonic() - begin
-
-    kind, code, took_s = run(work)
-    assert (kind, code) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.GOING_AWAY)
-    assert took_s < 1
-
-
-def wait_until(condition, timeout_s=5.0):
-    end_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
+    browser.frame()
+    begin_s = time.monotonic()
+    stopping = threading.Thread(target=page.server.stop)
+    stopping.start()
+    assert browser.end() == WSCloseCode.GOING_AWAY
+    stopping.join()
+    assert time.monotonic() - begin_s < 1

@@ -73,7 +73,7 @@ def from_flags(args: argparse.Namespace, city: City) -> ControlAddress | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine reach a host."""
+    """Tell if only programs on this machine reach a host."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

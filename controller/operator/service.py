@@ -1,0 +1,244 @@
+"""The operator API of one run: check a request, hand its command to the queue, answer with the state that results.
+
+Requests and answers are the messages of protos/control.proto. gRPC (`control_rpcs`) and the page (`page.server`) are
+thin over it: both call `OperatorService.call`, and both answer with the status of its OperatorError.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from city import names
+from city.config import MAX_SPEED
+from city.errors import InputError, ProgramFailed
+from city.printable import printable
+from controller.alarms import Alarms, with_instructions
+from controller.operator.command_queue import CommandQueue, author_of
+from controller.operator.control_messages import decision_message
+from controller.operator.errors import OperatorError, Status
+from controller.operator.run_state import RunState
+from controller.pace import Pace
+from controller.policies.served_policies import ServedPolicies
+from protos import control_pb2 as pb
+from signals.fallback.control_mode import OperatorMode
+
+APPLY_TIMEOUT_S = 10.0
+"""Wall time for which a call waits until its command is applied: SUMO may wait for another client."""
+WATCHED_COMMANDS = 10
+"""Newest commands in a message to watchers."""
+MAX_NAMED_TLS = 10
+"""TLs named in an error."""
+MAX_SHOWN_CHARS = 100
+"""Limit for an invalid value in an error."""
+MAX_FOR_S = 1e9
+MAX_VERSION_DIGITS = 19
+LATEST = "latest"
+
+
+class Caller(NamedTuple):
+    """Who calls, and how long it waits until its command is applied."""
+
+    author: str
+    timeout_s: float
+
+
+class OperatorService:
+    """The operator API of one run. Every method may be called by any thread but the decision loop's."""
+
+    def __init__(
+        self,
+        state: RunState,
+        queue: CommandQueue,
+        pace: Pace,
+        alarms: Alarms,
+        policies: ServedPolicies | None,
+        policy: str,
+        sumo: tuple[str, int] | None,
+    ) -> None:
+        """Prepare the methods.
+
+        Args:
+            state, queue, pace, alarms: of the run.
+            policies: policies whose models can be pinned; None: no model is asked.
+            policy: what controls the TLs in mode policy.
+            sumo: (host, port) of the SUMO that the controller is attached to.
+        """
+        self.state = state
+        self.alarms = alarms
+        self.policies = policies
+        self._queue, self._pace = queue, pace
+        self._policy = policy
+        self._sumo = f"{sumo[0]}:{sumo[1]}" if sumo else ""
+        self._methods: Mapping[str, Callable[[Any, Caller], Any]] = {
+            "ListTls": self._list_tls,
+            "SetMode": self._set_mode,
+            "PinModel": self._pin_model,
+            "ReloadContracts": self._reload_contracts,
+            "Pause": lambda request, caller: self._applied(caller, queue.pause),
+            "Resume": lambda request, caller: self._applied(caller, queue.resume),
+            "Step": self._step,
+            "SetSpeed": self._set_speed,
+            "ListAlarms": lambda request, caller: self._list_alarms(request.with_ended),
+            "AcknowledgeAlarm": self._acknowledge,
+        }
+
+    def call(self, method: str, request: Any, author: str, timeout_s: float = APPLY_TIMEOUT_S) -> Any:
+        """Answer a method of METHODS. Raises OperatorError.
+
+        Args:
+            method: its name.
+            request: its message.
+            author: who commands.
+            timeout_s: wall time to wait until a command is applied, at most APPLY_TIMEOUT_S.
+        """
+        caller = Caller(author_of(author), min(timeout_s, APPLY_TIMEOUT_S))
+        try:
+            return self._methods[method](request, caller)
+        except InputError as error:
+            raise OperatorError(Status.INVALID_ARGUMENT, str(error)) from None
+        except ProgramFailed as error:
+            raise OperatorError(Status.UNAVAILABLE, str(error)) from None
+
+    def run(self) -> pb.Run:
+        """The run as a whole."""
+        pace = self._pace.state._asdict()
+        return pb.Run(second=self.state.second, policy=self._policy, sumo=self._sumo, **pace)
+
+    def tl_states(self, tls: Sequence[str]) -> list[pb.TlState]:
+        """The states of TLs, in their order."""
+        states = [self.state.state(tl) for tl in tls]
+        modes, pinned = self._queue.modes, self._queue.pinned
+        for state in states:
+            if (mode := modes.get(state.tl)) is not None:
+                state.set_by = mode.author
+                state.until_s = mode.until_s if math.isfinite(mode.until_s) else 0.0
+            if (pin := pinned.get(state.tl)) is not None:
+                state.pinned_version, state.pinned_by = pin.version, pin.author
+        return states
+
+    def newest_decisions(self, sequence: int) -> pb.Decisions:
+        """The newest step with decisions. `sequence`: counts steps and commands."""
+        newest = self.state.newest_decided.event
+        return pb.Decisions(
+            sequence=sequence,
+            run=self.run(),
+            decisions=[decision_message(decision, newest.at_s) for decision in newest.decisions],
+            commands=self.state.commands(WATCHED_COMMANDS),
+            active_alarms=[alarm.id for alarm in self.alarms.current()],
+        )
+
+    def _list_tls(self, request: pb.ListTlsRequest, caller: Caller) -> pb.ControllerState:
+        tls = self._selected(request.tls or ["all"])
+        return pb.ControllerState(run=self.run(), tls=self.tl_states(tls), commands=self.state.commands())
+
+    def _set_mode(self, request: pb.SetModeRequest, caller: Caller) -> pb.TlStates:
+        try:
+            mode = OperatorMode(request.mode)
+        except ValueError:
+            raise InputError(f"mode {_shown(request.mode)!r} must be one of {', '.join(OperatorMode)}") from None
+        for_s = _number("for_seconds", request.for_seconds, 0, MAX_FOR_S)
+        if for_s and mode is OperatorMode.POLICY:
+            raise InputError("for_seconds is for the modes hold and fixed; leave it out")
+        tls = self._selected(request.tls)
+        self._applied(caller, self._queue.set_modes, tls, mode, for_s)
+        return pb.TlStates(run=self.run(), tls=self.tl_states(tls))
+
+    def _pin_model(self, request: pb.PinModelRequest, caller: Caller) -> pb.TlStates:
+        (tl,) = self._selected([request.tl], takes_all=False)
+        version = _version(request.version)
+        if self.policies is None:
+            raise self._without_models("there is no model to pin")
+        if version is not None:
+            try:
+                # before the command is queued, so that no decision waits for the model server
+                self.policies.check_pin(tl, version)
+            except InputError as error:
+                raise OperatorError(Status.FAILED_PRECONDITION, str(error)) from None
+        self._applied(caller, self._queue.pin_model, tl, version)
+        return pb.TlStates(run=self.run(), tls=self.tl_states([tl]))
+
+    def _reload_contracts(self, request: pb.ReloadContractsRequest, caller: Caller) -> pb.ReloadContractsResponse:
+        if self.policies is None:
+            raise self._without_models("there are no contracts to compare")
+        compared = self.policies.compare_contracts()
+        count = len(compared.same) + len(compared.changed)
+        value = f"{count} compared, {len(compared.changed)} changed, {len(compared.failed)} failed"
+        self._applied(caller, self._queue.note, "reload", "", value)
+        return pb.ReloadContractsResponse(
+            run=self.run(), compared=count, changed=compared.changed, failed=compared.failed
+        )
+
+    def _step(self, request: pb.StepRequest, caller: Caller) -> pb.Run:
+        until_s = _number("until_s", request.until_s, 0, MAX_FOR_S)
+        return self._applied(caller, self._queue.step, until_s)
+
+    def _set_speed(self, request: pb.SetSpeedRequest, caller: Caller) -> pb.Run:
+        factor = _number("factor", request.factor, 0, MAX_SPEED)
+        return self._applied(caller, self._queue.set_speed, factor)
+
+    def _acknowledge(self, request: pb.AcknowledgeAlarmRequest, caller: Caller) -> pb.Alarms:
+        self._applied(caller, self._queue.acknowledge, request.id)
+        return self._list_alarms()
+
+    def _list_alarms(self, with_ended: bool = False) -> pb.Alarms:
+        return pb.Alarms(run=self.run(), alarms=map(with_instructions, self.alarms.current(with_ended)))
+
+    def _applied(self, caller: Caller, command: Callable[..., None], *arguments: Any) -> pb.Run:
+        """The run once a command of the queue is applied; its arguments end with the author. Raises OperatorError."""
+        self._queue.submit(partial(command, *arguments, caller.author), caller.timeout_s)
+        return self.run()
+
+    def _without_models(self, lacking: str) -> OperatorError:
+        return OperatorError(Status.FAILED_PRECONDITION, f"{self._policy} controls the TLs; {lacking}")
+
+    def _selected(self, requested: Sequence[str], takes_all: bool = True) -> list[str]:
+        """The TLs of a request, in their order. Raises InputError, OperatorError."""
+        tls = self.state.tls
+        if not requested:
+            raise InputError("no TL is named; name some, or all")
+        selected: dict[str, None] = {}
+        for word in requested:
+            if word == "all" and takes_all:
+                selected.update(dict.fromkeys(tls))
+            elif (tl := names.find(word, tls)) is not None:
+                selected[tl] = None
+            else:
+                text = _unknown(word, tls, self.state.layout.tl_of_signal.get(word))
+                raise OperatorError(Status.NOT_FOUND, text)
+        return list(selected)
+
+
+def _unknown(word: str, tls: Sequence[str], tl: str | None) -> str:
+    """The error text for a name that no TL has. `tl`: the TL of the signal with this id, if there is one."""
+    if tl is not None:
+        return f"{word} is a signal, which belongs to TL {tl}; pass {tl}"
+    word = _shown(word)
+    near = difflib.get_close_matches(names.key(word).upper(), [name.upper() for name in tls], n=3)
+    close = [name for name in tls if name.upper() in near]
+    remedy = f"did you mean {' or '.join(close)}?" if close else f"its TLs are {names.listed(tls, MAX_NAMED_TLS)}"
+    return f"{word} is not a TL of this controller; {remedy}"
+
+
+def _version(text: str) -> int | None:
+    """The model number of a text, None for the latest. Raises InputError."""
+    if text == LATEST:
+        return None
+    # Python refuses to convert thousands of digits
+    version = int(text) if len(text) <= MAX_VERSION_DIGITS and text.isdecimal() else 0
+    if not 0 < version < 1 << 63:
+        raise InputError(f"version {_shown(text)!r} must be a model number, such as 3, or {LATEST}")
+    return version
+
+
+def _shown(text: str) -> str:
+    """A text of a request, for an error."""
+    return printable(text, MAX_SHOWN_CHARS)
+
+
+def _number(field: str, value: float, low: float, high: float) -> float:
+    """A number of a request. Raises InputError."""
+    if not (math.isfinite(value) and low <= value <= high):
+        raise InputError(f"{field} {value:g} must lie between {low:g} and {high:g}")
+    return value

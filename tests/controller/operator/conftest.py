@@ -1,0 +1,16 @@
+import pytest
+
+from tests.controller.operator.operated_runs import OperatedRun
+
+
+@pytest.fixture
+def operated():
+    """A run whose commands a test applies."""
+    return OperatedRun()
+
+
+@pytest.fixture
+def client(operated):
+    """A client of its control API, whose commands are applied."""
+    with operated.client() as client:
+        yield client

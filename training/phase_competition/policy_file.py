@@ -1,0 +1,32 @@
+"""The file of a policy of the street dialect, between trainings: actors and critics."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from export.actors.phase_competition import SHAPES
+from export.checkpoints import phase_networks
+from training.phase_competition.networks import ACTOR, CRITIC_SHAPES
+from training.transitions import Float32s
+
+
+def path_in(folder: Path, number: int) -> Path:
+    """The file of a policy with a model number."""
+    return folder / f"street_trial_{number}{phase_networks.SUFFIX}"
+
+
+def save(path: Path, arrays: Sequence[Float32s], sharpness: float, description: Mapping[str, Any]) -> None:
+    """Write a policy, with the sharpness in the actors' last layers. Raises InputError."""
+    arrays = list(arrays)
+    arrays[ACTOR - 2 : ACTOR] = [np.float32(sharpness) * array for array in arrays[ACTOR - 2 : ACTOR]]
+    actors = dict(zip(SHAPES, arrays[:ACTOR], strict=True))
+    critics = dict(zip(CRITIC_SHAPES, arrays[ACTOR:], strict=True))
+    phase_networks.save(path, actors, critics, description)
+
+
+def load(path: Path) -> list[Float32s]:
+    """The arrays to start from, of a file of `save`. Raises InputError."""
+    actors, critics = phase_networks.load(path, CRITIC_SHAPES)
+    return [*(actors[name] for name in SHAPES), *(critics[name] for name in CRITIC_SHAPES)]
