@@ -1,5 +1,6 @@
 """The recorder: what its files contain, when they are written, and what fails without delaying a decision."""
 
+import copy
 import json
 import logging
 import os
@@ -50,8 +51,8 @@ class Snapshots:
 
     def add(self, event):
         # only the loop of now can give the state of now
-        state = event.save_state() if event.save_state is not None else None
-        self.events.append(replace(snapshot(event), save_state=None if state is None else lambda: state))
+        state = copy.deepcopy(event.state()) if event.state is not None else None
+        self.events.append(replace(snapshot(event), state=None if state is None else lambda: state))
 
     def close(self):
         pass
