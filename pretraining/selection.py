@@ -50,7 +50,7 @@ class Selected:
 
     @property
     def passes(self) -> bool:
-        """Whether there is a policy, and it passes the gate."""
+        """True if there is a policy, and it passes the gate."""
         last = self.verdicts[-1]
         return bool(self.kept) and not (last.name == PRODUCT and last.failure)
 

@@ -19,7 +19,7 @@ from city.errors import InputError, first_line
 from city.version import VERSION
 
 ANEW = "pass another --model-number, or remove this training's files and start without --resume"
-"""What to do about the damaged state of a training."""
+"""Remedy for the damaged state of a training."""
 Values = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 

@@ -36,7 +36,7 @@ TRAIN = tuple(f"{PREFIX}{name}" for name in UPDATE)
 EPISODE_REWARD, EPISODE_LENGTH, FPS = "rollout/ep_rew_mean", "rollout/ep_len_mean", "time/fps"
 NAMES = (EPISODE_REWARD, EPISODE_LENGTH, FPS, *TRAIN)
 IN_CURVES = tuple(name for name in NAMES if name != FPS)
-"""Of a curve: without wall times, the same training has the same curve and state, byte for byte."""
+"""Columns of a curve: without wall times, the same training has the same curve and state, byte for byte."""
 
 
 def of_rollouts(transitions: Sequence[Transitions]) -> dict[str, float]:
