@@ -128,7 +128,7 @@ class StreetsSettings:
         """Raise InputError if there is nothing to resume, or the training would replace results of this model
         number."""
         if self.resume:
-            self.state.restore(_ignore)
+            self.state.check()
             return
         if self.state.path.exists():
             raise InputError(
@@ -142,11 +142,7 @@ class StreetsSettings:
             )
         if self.shared_updates and self.shared_state.path.exists():
             # made by another network, or before an interruption
-            self.shared_state.restore(_ignore)
-
-
-def _ignore(values: Values, arrays: Arrays) -> None:
-    """Restore nothing: the state is only checked."""
+            self.shared_state.check()
 
 
 class StreetsTrainer:
