@@ -77,8 +77,10 @@ def explained_variance(pairs: Sequence[tuple[Float32s, Float32s]]) -> float:
 
 
 def cell(value: float | None) -> str:
-    """A value in the curve; empty if it was not measured."""
-    return "" if value is None or math.isnan(value) else f"{value:.6g}"
+    """A value in the curve, with 6 digits if it is not a count; empty if it was not measured."""
+    if value is None or math.isnan(value):
+        return ""
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def summary(values: Mapping[str, float]) -> str:
