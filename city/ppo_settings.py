@@ -68,7 +68,7 @@ class PpoSettings:
 
 
 METADATA: Mapping[str, Mapping[str, Any]] = {field.name: field.metadata for field in fields(PpoSettings)}
-"""Of each setting: about, requirement, is_valid and choices."""
+"""By setting: about, requirement, is_valid and choices."""
 
 
 def check(settings: PpoSettings, shown: Callable[[str, Any], str]) -> None:

@@ -32,7 +32,7 @@ from records.atspm.pictures.canvas import (
 
 COLOURS = (BLUE, ORANGE, GREEN, RED, PINK, LIGHT_BLUE, BLACK)
 DASHES = ("", "6 3", "2 2")
-"""Of the first, second and third seven networks: lines that differ without colours."""
+"""Dashes of the first, second and third seven networks: lines that differ without colours."""
 COLUMNS = {
     "delay_s": (
         "Mean delay",
@@ -162,7 +162,7 @@ def _gate(selected: Selected) -> Canvas:
 
 
 def _sentences(curves: Mapping[str, Curve], selected: Selected | None) -> list[str]:
-    """What the picture shows as sentences, for screen readers."""
+    """The content of the picture as sentences, for screen readers."""
     lines = [
         f"{name}: mean delay {curve['delay_s'][0]:.1f} s at {curve['vehicles_per_lane_h'][0]:.0f} vehicles per hour "
         f"and lane in the first update, {curve['delay_s'][-1]:.1f} s at {curve['vehicles_per_lane_h'][-1]:.0f} in the "

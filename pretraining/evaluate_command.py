@@ -76,9 +76,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError("--streets synthetic needs --out, where the streets are written")
         streets = synthetic(args.out / "streets", range(HELD_OUT_SEED, HELD_OUT_SEED + args.street_count))
     else:
-        streets, left_out = of_folder(Path(args.streets), "--streets")
-        for reason in left_out:
-            print(f"left out: {reason}", file=sys.stderr)
+        streets = of_folder(Path(args.streets), select_command.print_line)
     # read before the simulations: an error afterwards would lose their results
     cities = {street.name: city_of(street) for street in streets} if args.out is not None else {}
     results: dict[str, dict[str, StreetResult]] = {street.name: {} for street in streets}

@@ -43,7 +43,7 @@ ODDITY_PART = 8
 LIGHT, USUAL, SATURATED = (10.0, 60.0), (60.0, 200.0), (200.0, 350.0)
 """Bounds of the demand, vehicles per hour and lane of the sources."""
 DEMANDS = (USUAL, SATURATED, USUAL, LIGHT, USUAL, SATURATED)
-"""Of one street after another, over and over."""
+"""Demand of one street after another, over and over."""
 MAX_RATIO = 1.5
 MAX_MEAN_RATIO = 1.15
 EXTRA_S = 5.0
@@ -59,7 +59,7 @@ class GateStreet:
 
     folder: Path
     seed: int
-    """Of the demand and SUMO; that of the street, and SEED_STEP for each simulation before."""
+    """Seed of the demand and SUMO: that of the street, and SEED_STEP for each simulation before."""
     vehicles_per_lane_h: float
     oddities: tuple[Oddity, ...]
 

@@ -74,7 +74,7 @@ def _select(args: argparse.Namespace) -> int:
 
 def _select_locked(args: argparse.Namespace) -> int:
     # after the checks of the flags: importing TensorFlow takes seconds
-    from pretraining.selection import Network, names_of
+    from pretraining.selection import names_of, network
     from simulation.street_simulation import SimulationFailed
 
     for path in args.files:
@@ -86,7 +86,7 @@ def _select_locked(args: argparse.Namespace) -> int:
     try:
         selected = selection(args, len(args.files))
         check_cluster(args)
-        networks = [Network(*pair) for pair in zip(names, args.files, strict=True)]
+        networks = [network(*pair) for pair in zip(names, args.files, strict=True)]
         return exit_code(selected, selected.run(networks))
     except SimulationFailed as error:
         raise ProgramFailed(str(error)) from None

@@ -30,12 +30,9 @@ PRODUCT = "product"
 """Name of the product at the gate."""
 
 
-@dataclass(frozen=True)
-class Network:
+def network(name: str, path: Path) -> Arm:
     """A trained policy that may become a part of the product."""
-
-    name: str
-    path: Path
+    return Arm(name, POLICY, policy=path)
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Selected:
 
     @property
     def passes(self) -> bool:
-        """Whether there is a policy, and it passes the gate."""
+        """True if there is a policy, and it passes the gate."""
         last = self.verdicts[-1]
         return bool(self.kept) and not (last.name == PRODUCT and last.failure)
 
@@ -107,7 +104,7 @@ class Selection:
         self._saved: dict[str, dict[str, Sequence[Any]]] = {}
         """By simulation of a street, by digest of a policy's weights: the fields of StreetResult."""
 
-    def run(self, networks: Sequence[Network]) -> Selected:
+    def run(self, networks: Sequence[Arm]) -> Selected:
         """Gate the networks; write the results and, if enough pass, the product.
 
         Prints a line for each network.
@@ -118,8 +115,8 @@ class Selection:
             SimulationFailed: SUMO has ended the simulation of each street.
         """
         settings = self.settings
-        for network in networks:
-            phase_networks.load(network.path, CRITIC_SHAPES)
+        for each in networks:
+            phase_networks.load(_path(each), CRITIC_SHAPES)
         streets = gate.streets(settings.out / "gate_streets", settings.street_count)
         names = [street.name for street in streets]
         identity = {"--gate-streets": names, "--seconds": settings.seconds, "SUMO": version("eclipse-sumo")}
@@ -129,7 +126,7 @@ class Selection:
         # a policy of an earlier selection must not stand beside new results
         settings.policy_file.unlink(missing_ok=True)
         results: gate.Results = self._simulate(streets, networks)
-        verdicts = gate.judge(results, [network.name for network in networks])
+        verdicts = gate.judge(results, [own.name for own in networks])
         self._print(verdicts)
         kept = gate.best(verdicts, settings.keep)
         if len(kept) < settings.keep:
@@ -140,7 +137,7 @@ class Selection:
                 "--keep or more networks"
             )
             return Selected(results, tuple(verdicts), ())
-        chosen = [network for network in networks if network.name in {verdict.name for verdict in kept}]
+        chosen = [each for each in networks if each.name in {verdict.name for verdict in kept}]
         if len(chosen) == 1:
             own = kept[0]
         else:
@@ -150,33 +147,30 @@ class Selection:
         self._write(chosen, streets, results, verdicts, own)
         whole_files.write(settings.table_file, gate.table(streets, results))
         judged = verdicts if len(chosen) == 1 else [*verdicts, own]
-        return Selected(results, tuple(judged), tuple(network.name for network in chosen))
+        return Selected(results, tuple(judged), tuple(each.name for each in chosen))
 
     def _product_at_the_gate(
         self,
-        chosen: Sequence[Network],
+        chosen: Sequence[Arm],
         streets: Sequence[GateStreet],
         results: gate.Results,
-        networks: Sequence[Network],
+        networks: Sequence[Arm],
     ) -> tuple[gate.Results, Verdict]:
         draft = self.settings.out / f".{PRODUCT}.{os.getpid()}.draft"
         try:
             _save_product(draft, chosen, {})
-            product = Network(PRODUCT, draft)
-            together = self._simulate(streets, [*networks, product])
+            together = self._simulate(streets, [*networks, network(PRODUCT, draft)])
         finally:
             draft.unlink(missing_ok=True)
         together = {street: by_name for street, by_name in together.items() if street in results}
-        *_, own = gate.judge(together, [*(network.name for network in chosen), PRODUCT])
+        *_, own = gate.judge(together, [*(each.name for each in chosen), PRODUCT])
         return together, own
 
-    def _simulate(
-        self, streets: Sequence[GateStreet], networks: Sequence[Network]
-    ) -> dict[str, dict[str, StreetResult]]:
+    def _simulate(self, streets: Sequence[GateStreet], networks: Sequence[Arm]) -> dict[str, dict[str, StreetResult]]:
         """The results by simulation and network; simulations that SUMO has ended early are left out. Saves each."""
         settings = self.settings
-        keys = {network.name: _digest(network.path) for network in networks} | {REFERENCE: REFERENCE}
-        arms = [Arm(network.name, POLICY, policy=network.path) for network in networks] + [Arm(REFERENCE, MAX_PRESSURE)]
+        keys = {own.name: _digest(_path(own)) for own in networks} | {REFERENCE: REFERENCE}
+        arms = [*networks, Arm(REFERENCE, MAX_PRESSURE)]
         failed = set()
         with executor(settings.workers, settings.ray) as runner:
             contents = {arm.name: arm.policy.read_bytes() for arm in arms if arm.policy and runner.moves_files}
@@ -227,13 +221,13 @@ class Selection:
 
     def _write(
         self,
-        chosen: Sequence[Network],
+        chosen: Sequence[Arm],
         streets: Sequence[GateStreet],
         results: gate.Results,
         verdicts: Sequence[Verdict],
         product: Verdict,
     ) -> None:
-        names = {network.name for network in chosen}
+        names = {each.name for each in chosen}
         facts = [_facts(verdict) | {"is_kept": verdict.name in names} for verdict in verdicts]
         description = {
             "gate": {
@@ -259,12 +253,12 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return [str(path.absolute().relative_to(shared)) for path in paths]
 
 
-def _save_product(path: Path, networks: Sequence[Network], description: dict[str, Any]) -> None:
+def _save_product(path: Path, networks: Sequence[Arm], description: dict[str, Any]) -> None:
     """Write the networks of several policies as one. Raises InputError."""
-    loaded = [phase_networks.load(network.path, CRITIC_SHAPES) for network in networks]
+    loaded = [phase_networks.load(_path(own), CRITIC_SHAPES) for own in networks]
     actors = {name: np.concatenate([actor[name] for actor, _ in loaded]) for name in SHAPES}
     critics = {name: np.concatenate([critic[name] for _, critic in loaded]) for name in CRITIC_SHAPES}
-    trainings = [training for network in networks for training in phase_networks.trainings(network.path)]
+    trainings = [training for own in networks for training in phase_networks.trainings(_path(own))]
     phase_networks.save(path, actors, critics, {"training": trainings} | description)
 
 
@@ -278,3 +272,8 @@ def _digest(path: Path) -> str:
     """A digest of the actors' weights of a policy. Raises InputError."""
     actors, _ = phase_networks.load(path)
     return hashlib.sha256(b"".join(actors[name].tobytes() for name in SHAPES)).hexdigest()
+
+
+def _path(network: Arm) -> Path:
+    assert network.policy is not None, "each network has a file"
+    return network.policy

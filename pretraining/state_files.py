@@ -5,7 +5,7 @@ from pathlib import Path
 from training.saved_state import state_file
 
 AGAIN = "remove it and repeat the command, which keeps what else is saved"
-"""What to do about the damaged state of a part of a training."""
+"""Remedy for the damaged state of a part of a training."""
 
 
 def networks_folder(out: Path, number: int) -> Path:

@@ -54,7 +54,7 @@ class StreetJob:
     """Name of the street and its demand."""
     street: StreetFiles
     seed: int
-    """Of the demand and SUMO."""
+    """Seed of the demand and SUMO."""
     vehicles_per_lane_h: float
     seconds: float
     arm: Arm
@@ -145,7 +145,7 @@ def result_of(
 
 
 def moves_too_few(by_arm: Mapping[str, StreetResult], arm: str) -> bool:
-    """Whether an arm has far fewer arrivals than the best one; shown as a gridlock."""
+    """True if an arm has far fewer arrivals than the best one; shown as a gridlock."""
     return by_arm[arm].finished < TOO_FEW_SHARE * max(result.finished for result in by_arm.values())
 
 

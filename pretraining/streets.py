@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,13 +75,13 @@ def synthetic(folder: Path, seeds: Sequence[int]) -> list[Path]:
             raise
 
 
-def of_folder(folder: Path, flag: str) -> tuple[list[Path], list[str]]:
-    """(the streets of a folder: each of its folders with SUMOCFG and a signal, reasons of those that are left out).
+def of_folder(folder: Path, report: Callable[[str], None]) -> list[Path]:
+    """The streets of a folder, of --streets: each of its folders with SUMOCFG and a signal; reports those left out.
 
-    Raises InputError without any; its text begins with `flag`.
+    Raises InputError without any.
     """
     if not folder.is_dir():
-        raise InputError(f"{flag} {folder}: no such folder; pass a folder of streets, or {SYNTHETIC}")
+        raise InputError(f"--streets {folder}: no such folder; pass a folder of streets, or {SYNTHETIC}")
     usable, reasons = [], []
     for street in sorted(path.parent for path in folder.glob(f"*/{SUMOCFG}")):
         try:
@@ -92,8 +92,10 @@ def of_folder(folder: Path, flag: str) -> tuple[list[Path], list[str]]:
             usable.append(street)
     if not usable:
         reason = f"; {reasons[0]}" if reasons else ""
-        raise InputError(f"{flag} {folder}: none of its folders has a {SUMOCFG} with a signal to control{reason}")
-    return usable, reasons
+        raise InputError(f"--streets {folder}: none of its folders has a {SUMOCFG} with a signal to control{reason}")
+    for left_out in reasons:
+        report(f"left out: {left_out}")
+    return usable
 
 
 def city_of(folder: Path) -> config.City:

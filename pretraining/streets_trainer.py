@@ -31,9 +31,9 @@ FIRST_VEHICLES_PER_LANE_H = 180.0
 MIN_FACTOR, MAX_FACTOR = 0.55, 1.1
 """Bounds of an episode's demand, relative to the rate that its street has reached."""
 MIN_HEAVY, MAX_HEAVY = 1.2, 1.7
-"""The same for saturated episodes."""
+"""Bounds for saturated episodes."""
 MIN_LIGHT, MAX_LIGHT = 0.05, 0.5
-"""The same for episodes of light traffic."""
+"""Bounds for episodes of light traffic."""
 CLONING_STEPS, SOFTENING = 250, 0.25
 SAVE_EVERY = 5
 """Updates between two saved states."""
@@ -65,7 +65,7 @@ class StreetsSettings:
     ppo: StreetPpo = field(default_factory=StreetPpo)
     resume: bool = False
     is_part: bool = False
-    """Whether the policy is one of the networks of a product; the names of its files then have the seed."""
+    """The policy is one of the networks of a product; the names of its files then have the seed."""
     shared_updates: int = 0
     """First updates that the networks of a product have in common."""
     shared_seed: int = 1
@@ -128,7 +128,7 @@ class StreetsSettings:
         """Raise InputError if there is nothing to resume, or the training would replace results of this model
         number."""
         if self.resume:
-            self.state.restore(_ignore)
+            self.state.check()
             return
         if self.state.path.exists():
             raise InputError(
@@ -142,11 +142,7 @@ class StreetsSettings:
             )
         if self.shared_updates and self.shared_state.path.exists():
             # made by another network, or before an interruption
-            self.shared_state.restore(_ignore)
-
-
-def _ignore(values: Values, arrays: Arrays) -> None:
-    """Restore nothing: the state is only checked."""
+            self.shared_state.check()
 
 
 class StreetsTrainer:

@@ -18,7 +18,8 @@ from training.ppo_config import StreetPpo
 from training.saved_state import locked, run_resumable
 
 if TYPE_CHECKING:
-    from pretraining.selection import Network, Selection
+    from evaluation.arms import Arm
+    from pretraining.selection import Selection
     from pretraining.streets_trainer import StreetsSettings
 
 STREET_COUNT, SECONDS = 160, 1200.0
@@ -115,10 +116,7 @@ def _streets(args: argparse.Namespace) -> Sequence[Path]:
     """The folders of the streets. Raises InputError."""
     if args.streets == SYNTHETIC:
         return synthetic(args.out / "streets", range(args.street_count or STREET_COUNT))
-    found, left_out = of_folder(Path(args.streets), "--streets")
-    for reason in left_out:
-        print_line(f"left out: {reason}")
-    return found
+    return of_folder(Path(args.streets), print_line)
 
 
 def _train_and_select(selection: "Selection", settings: "StreetsSettings", count: int) -> int:
@@ -141,12 +139,12 @@ def _train_and_select(selection: "Selection", settings: "StreetsSettings", count
     return select_command.exit_code(selection, selected)
 
 
-def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Network"]:
+def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Arm"]:
     """Train networks one after another, each with a seed of its own.
 
     Raises InputError, SimulationFailed, NotFinite if none has been trained.
     """
-    from pretraining.selection import Network
+    from pretraining.selection import network
     from pretraining.streets_trainer import StreetsTrainer
     from training.statistics import NotFinite
 
@@ -158,7 +156,7 @@ def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Network"]:
     # all of them before the first training, which takes long
     for part in resumed:
         part.check_files()
-    networks: list[Network] = []
+    networks: list[Arm] = []
     for k, part in enumerate(resumed, 1):
         print_line(f"network {k} of {len(parts)}, seed {part.seed}")
         try:
@@ -169,7 +167,7 @@ def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Network"]:
                 raise
             print_line(f"warning: seed {part.seed} is dropped: {error}")
             continue
-        networks.append(Network(_name(part), path))
+        networks.append(network(_name(part), path))
     return networks
 
 

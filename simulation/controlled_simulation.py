@@ -25,15 +25,15 @@ from simulation.street_simulation import SimulationFailed, failures_of
 
 @dataclass(frozen=True)
 class Control:
-    """What controls the TLs of a simulation; all other signals run their programs."""
+    """Control of the TLs of a simulation; all other signals run their programs."""
 
     contracts: Sequence[pb.PolicyContract] = ()
-    """Of the controlled TLs."""
+    """Contracts of the controlled TLs."""
     policies: Policies = field(default_factory=NoPolicies)
     driver: str | None = None
     """One of `controller.assembly.DRIVERS`, in the place of the policies."""
     is_checked: bool = False
-    """Whether the contracts are known to match the network file (`check_contract_matches_network`)."""
+    """The contracts are known to match the network file (`check_contract_matches_network`)."""
 
 
 class ControlledSimulation:

@@ -49,7 +49,7 @@ class Demand:
     scale: float = 1.0
     shift_s: float = 0.0
     resampled: bool = False
-    """Whether the vehicles of the routes are a bootstrap sample."""
+    """The vehicles of the routes are a bootstrap sample."""
 
     def options(self, sumocfg: Path, folder: Path) -> list[str]:
         """SUMO's options; `scale` multiplies the configuration's own. `folder`: where sampled route files are
@@ -109,7 +109,7 @@ class _Elements:
     includes: dict[int, bytes]
     """Element's index -> the include with an absolute path, because the sample is in another folder."""
     has_riders: bool
-    """Whether the file has persons or containers."""
+    """True if the file has persons or containers."""
 
 
 @functools.cache

@@ -53,7 +53,7 @@ Measure = Callable[[Iterable[str]], dict[str, float]]
 Kind = Callable[[StreetNetwork, Sequence[pb.PolicyContract]], Callable[[SumoConnection], Measure]]
 """Street and contracts -> (connection -> measure): what is the same in all episodes is computed once."""
 RewardFunction = Callable[[TlReadings], float]
-"""What the readings at a decision are worth."""
+"""Rewards of the readings at a decision."""
 Reward = str | RewardFunction
 """One of `names()`, or a function of the user's own."""
 
@@ -65,7 +65,7 @@ class RewardedTls:
         """`contracts`: of the TLs."""
         self.street, self.contracts = street, contracts
         self.function = _FUNCTIONS.get(reward) if isinstance(reward, str) else reward
-        """What evaluates a TL's readings; None for a reward that is measured on the lanes."""
+        """Evaluates a TL's readings; None for a reward that is measured on the lanes."""
         self.measure_of: Callable[[SumoConnection], Measure] | None = None
         """Connection -> measure, without a function."""
         if self.function is None:
@@ -103,7 +103,7 @@ class Rewards:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether `sample` must be called between decisions."""
+        """True if `sample` must be called between decisions."""
         return self._function is None and not self._is_difference
 
     def sample(self, now: float) -> None:

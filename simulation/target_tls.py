@@ -36,7 +36,7 @@ from simulation.street_simulation import SERVED_DEADLINE_S, TRACI, end_of, simul
 
 @dataclass(frozen=True)
 class TargetTask:
-    """What is simulated, the same for all episodes."""
+    """Task of a simulation, the same for all episodes."""
 
     city: config.City
     target_tls: tuple[str, ...]
@@ -155,11 +155,11 @@ class TargetSimulation:
         return {tl: observation for tl, observation in self._simulation.observe().items() if tl in self._idle}
 
     def decides(self, tl: str) -> bool:
-        """Whether the action of a TL that is due now is a decision; if not, it is not followed."""
+        """True if the action of a TL that is due now is a decision; if not, it is not followed."""
         return self.loop.intersections[tl].decides_at(self.now)
 
     def take_overrides(self) -> list[Sent]:
-        """What was sent with overrides, and was not taken yet."""
+        """Return what was sent with overrides since the last call."""
         overridden, self._overridden = self._overridden, []
         return overridden
 

@@ -1,4 +1,4 @@
-"""What a reward function sees of a TL: SUMO's readings at a decision."""
+"""Readings of a TL for a reward function: SUMO's at a decision."""
 
 from city.network import StreetNetwork
 from controller.sumo.connection import ApiConnection

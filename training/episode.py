@@ -30,7 +30,7 @@ Arrays = Sequence[Sequence[Float32s]]
 
 @dataclass(frozen=True)
 class TrainingTask(TargetTask):
-    """What is trained, the same for all episodes of a run."""
+    """Task of a training, the same for all episodes of a run."""
 
     reward: str = "delay"
     shared: bool = False

@@ -19,7 +19,7 @@ from city.errors import InputError, first_line
 from city.version import VERSION
 
 ANEW = "pass another --model-number, or remove this training's files and start without --resume"
-"""What to do about the damaged state of a training."""
+"""Remedy for the damaged state of a training."""
 Values = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
@@ -74,7 +74,7 @@ class SavedState:
                 with np.load(file, allow_pickle=False) as archive:
                     arrays = {name: archive[name] for name in archive.files}
             values = json.loads(str(arrays.pop("values")))
-            self._check(differing(values["identity"], self._identity))
+            self._check_identity(differing(values["identity"], self._identity))
             set_state(values, arrays)
         except InputError:
             raise
@@ -83,7 +83,11 @@ class SavedState:
                 f"{self.path}: is not the state of this {self._kind} ({first_line(error)}); {self._remedy}"
             ) from None
 
-    def _check(self, names: Sequence[str]) -> None:
+    def check(self) -> None:
+        """Raise InputError as `restore`."""
+        self.restore(lambda values, arrays: None)
+
+    def _check_identity(self, names: Sequence[str]) -> None:
         """Raise InputError unless the identities are equal. `names`: in which they differ."""
         if any(not name.startswith(("--", "[")) for name in names):
             raise InputError(

@@ -21,9 +21,9 @@ class Settings:
     workers: int = 1
     ppo: PpoConfig = field(default_factory=PpoConfig)
     street_ppo: StreetPpo = field(default_factory=StreetPpo)
-    """Of TLs of the street dialect; the final sharpness is that of `ppo` for all TLs."""
+    """Hyperparameters of TLs of the street dialect; the final sharpness is that of `ppo` for all TLs."""
     varies: bool = True
-    """Whether demand varies between episodes."""
+    """Demand varies between episodes."""
     evaluate_every: int = 10
     """Updates between two evaluations on validation demand."""
     held_out: int = 2
@@ -36,5 +36,5 @@ class Settings:
     """Arrays of a policy of the street dialect to start from (`policy_file.load`)."""
     resume: bool = False
     writes_newest: bool = False
-    """Whether the newest state is written, after each update, instead of the best one after an evaluation that finds
+    """The newest state is written, after each update, instead of the best one after an evaluation that finds
     it."""

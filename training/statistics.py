@@ -36,7 +36,7 @@ TRAIN = tuple(f"{PREFIX}{name}" for name in UPDATE)
 EPISODE_REWARD, EPISODE_LENGTH, FPS = "rollout/ep_rew_mean", "rollout/ep_len_mean", "time/fps"
 NAMES = (EPISODE_REWARD, EPISODE_LENGTH, FPS, *TRAIN)
 IN_CURVES = tuple(name for name in NAMES if name != FPS)
-"""Of a curve: without wall times, the same training has the same curve and state, byte for byte."""
+"""Columns of a curve: without wall times, the same training has the same curve and state, byte for byte."""
 
 
 def of_rollouts(transitions: Sequence[Transitions]) -> dict[str, float]:
@@ -77,8 +77,10 @@ def explained_variance(pairs: Sequence[tuple[Float32s, Float32s]]) -> float:
 
 
 def cell(value: float | None) -> str:
-    """A value in the curve; empty if it was not measured."""
-    return "" if value is None or math.isnan(value) else f"{value:.6g}"
+    """A value in the curve, with 6 digits if it is not a count; empty if it was not measured."""
+    if value is None or math.isnan(value):
+        return ""
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def summary(values: Mapping[str, float]) -> str:

@@ -125,7 +125,7 @@ class Trainer:
         return episodes, statistics
 
     def _has_demand(self) -> bool:
-        """Whether a vehicle departs in an episode of the city's own demand; a varied one of few vehicles may have
+        """True if a vehicle departs in an episode of the city's own demand; a varied one of few vehicles may have
         none."""
         (episode,) = self._simulated([(self._arrays(), Demand(self._settings.seed + 1), (0,), False)])
         return episode.trips.total > 0
@@ -273,7 +273,7 @@ class Trainer:
 
 
 def common_identity(task: TrainingTask, settings: Settings) -> dict[str, Any]:
-    """What must be the same when a training or rounds are resumed, by the flag or table that changes it."""
+    """Everything that must be the same when a training or rounds are resumed, by the flag or table that changes it."""
     sumocfg = task.city.network.sumocfg
     street_ppo = settings.street_ppo.by_flag()
     assert sumocfg is not None, "a city without demand is refused before it is trained"

@@ -1,4 +1,4 @@
-"""What a training shows: its curve, TensorBoard's log, and a progress bar or a line for each update."""
+"""Log of a training: its curve, TensorBoard's log, and a progress bar or a line for each update."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ class TrainingLog:
         self.rows: list[str] = []
         """Lines of the curve, the header first; a part of the training's state."""
         self._is_unused = False
-        """Whether TensorBoard's folder is new, and has no values."""
+        """TensorBoard's folder is new, and has no values."""
         self._writer: Any = None
 
     def __enter__(self) -> Self:

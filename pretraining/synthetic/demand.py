@@ -13,7 +13,7 @@ from city import whole_files
 from city.sumo_files import elements
 
 WEIGHT_SIGMA = 0.6
-"""Of the log-normal weights of origins and destinations."""
+"""Sigma of the log-normal weights of origins and destinations."""
 MIN_LEVEL, MAX_LEVEL = 0.6, 1.4
 """Bounds of the three levels of demand over the time, relative to the mean."""
 INNER_SHARE = 0.08

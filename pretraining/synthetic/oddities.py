@@ -1,4 +1,4 @@
-"""What a street has that makes signal control hard, as real networks do; found in the street's files."""
+"""Oddities of a street that make signal control hard, as in real networks; found in the street's files."""
 
 from collections import Counter
 from enum import StrEnum
@@ -21,7 +21,7 @@ MIN_MANY_ARMS = 5
 
 
 class Oddity(StrEnum):
-    """What makes a street odd."""
+    """A feature that makes a street odd."""
 
     LEFT_ONLY = "left-only green on a shared lane"
     MERGE = "merge"
@@ -45,7 +45,7 @@ def of_street(folder: Path) -> set[Oddity]:
 
 
 def _has_left_only_green(signal: SignalNetwork, movements: Movements) -> bool:
-    """Whether a green of the running program serves left turns alone, on a lane that others share."""
+    """True if a green of the running program serves left turns alone, on a lane that others share."""
     lefts = {link for approach in movements.approaches for link in approach.left}
     shared = {
         lane for link, pairs in enumerate(signal.links) if link not in lefts | set(movements.crossings) for lane,

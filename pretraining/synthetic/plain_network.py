@@ -28,7 +28,7 @@ MAX_RING_LANES = 3
 MAX_RING_KMH = 40
 RAMP_LANES = 1
 RAMP_PRIORITY, ROAD_PRIORITY, MAIN_PRIORITY = 1, 2, 3
-"""Of netconvert: an edge yields to those of a higher priority, where there is no signal."""
+"""Priorities for netconvert: an edge yields to those of a higher priority, where there is no signal."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Edge:
 
     @property
     def is_split(self) -> bool:
-        """Whether its number of lanes changes."""
+        """True if its number of lanes changes."""
         return bool(self.turn_lane_m or self.lane_drop_m)
 
 

@@ -25,7 +25,7 @@ MIN_ARM_M, MAX_ARM_M = 100.0, 400.0
 MIN_ANGLE = math.radians(38)
 """Between two arms of an irregular junction."""
 MIN_RADIUS_M, MAX_RADIUS_M = 22.0, 45.0
-"""Of a roundabout."""
+"""Radius of a roundabout."""
 RING_STEP = math.radians(15)
 """Angle between two points of a roundabout's lanes."""
 MIN_MERGE_M, MAX_MERGE_M = 60.0, 150.0
@@ -46,9 +46,9 @@ class Road:
     end: str
     is_one_way: bool = False
     is_ramp: bool = False
-    """Whether it yields where it merges."""
+    """It yields where it merges."""
     is_ring: bool = False
-    """Whether it is a part of a roundabout."""
+    """It is a part of a roundabout."""
     bend: tuple[Point, ...] = ()
     """Points between its ends, m."""
     street: str = ""

@@ -1,4 +1,4 @@
-"""What kind of street a seed gives: shape, sizes, lanes, speeds and signal programs, drawn before any tool of SUMO
+"""Kinds of streets, by seed: shape, sizes, lanes, speeds and signal programs, drawn before any tool of SUMO
 runs."""
 
 from collections.abc import Mapping
@@ -52,16 +52,16 @@ class StreetKind:
 
     shape: Shape
     columns: int
-    """Of a grid or a line; of an irregular street and of a roundabout, the number of signals."""
+    """Columns of a grid or a line; of an irregular street and of a roundabout, the number of signals."""
     rows: int
     block_m: float
     """Median distance of two junctions."""
     has_short_blocks: bool
-    """Whether some junctions are so close that a queue spills back."""
+    """Some junctions are so close that a queue spills back."""
     lanes: int
     """Lanes per direction of the roads; with `is_uniform` of all of them."""
     is_uniform: bool
-    """Whether all roads have the same lanes and the same speed limit."""
+    """All roads have the same lanes and the same speed limit."""
     speed_kmh: int
     jitter_m: float
     """Standard deviation of the junctions' places."""

@@ -34,7 +34,7 @@ RANDOM_OPTIONS = (
     "--rand --rand.bidi-probability 1 --rand.connectivity 0.95 --rand.min-distance 80 --rand.max-distance 300"
 )
 MIN_ITERATIONS, MAX_ITERATIONS = 14, 34
-"""Of netgenerate: the number of roads of a random network, nearly."""
+"""Iterations of netgenerate: the number of roads of a random network, nearly."""
 _HEADER = re.compile(rb"<!--.*?-->\s*", re.DOTALL)
 
 

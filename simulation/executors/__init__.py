@@ -15,7 +15,7 @@ class Executor(Protocol):
     """Runs a function with many jobs: `ThisProcess`, `Processes` or `RayTasks`."""
 
     moves_files: bool
-    """Whether jobs and results carry their files as bytes, because processes share no folder."""
+    """Jobs and results carry their files as bytes, because processes share no folder."""
 
     @property
     def cpus(self) -> int:

@@ -114,11 +114,11 @@ class _Process:
 
 
 class _Job:
-    """What a process is doing, for its handler of SIGTERM."""
+    """The work of a process, for its handler of SIGTERM."""
 
     is_running = False
     is_unwanted = False
-    """Whether SIGTERM has arrived: no further job is begun."""
+    """SIGTERM has arrived: no further job is begun."""
 
 
 def _run(function: Callable[[Any], T], job: Any) -> T:

@@ -16,7 +16,7 @@ from training.optimisers import MAX_GRADIENT_NORM, Adam, RowAdam, row_norms
 from training.ppo import gae, minibatches
 from training.ppo_config import SHARP_FROM, PpoConfig
 from training.settings import Settings
-from training.statistics import TRAIN, UPDATE, NotFinite, combined, explained_variance
+from training.statistics import TRAIN, UPDATE, NotFinite, cell, combined, explained_variance
 from training.transitions import RewardScale, Transitions
 
 A, B = ("A", 1, 2), ("B", 2, 3)
@@ -401,3 +401,7 @@ def test_learning_rate_falls_linearly_or_is_constant():
     assert [linear.learning_rate_at(x) for x in (0, 0.5, 1)] == pytest.approx([1e-3, 0.525e-3, 0.05e-3])
     assert [constant.learning_rate_at(x) for x in (0, 0.5, 1)] == [1e-3] * 3
     assert linear.entropy_at(1) == constant.entropy_at(1) == pytest.approx(0.0005)
+
+
+def test_cells_of_the_curve_have_whole_counts_and_6_digits():
+    assert [cell(value) for value in (1_234_567, 12.34567891, None, float("nan"))] == ["1234567", "12.3457", "", ""]

@@ -1,4 +1,4 @@
-"""What the shared networks learn from: decisions of TLs of many streets, with advantages over unequal times.
+"""Batches of the shared networks: decisions of TLs of many streets, with advantages over unequal times.
 
 A decision lasts until the next one at which the green may change: 5 s if the green is kept, more if it changes. So
 rewards and values are discounted by time.

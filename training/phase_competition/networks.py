@@ -71,7 +71,7 @@ def initial_arrays(rng: np.random.Generator) -> list[Float32s]:
 
 
 class StreetNetworks(ABC):
-    """What decides at the junctions of one street; the interface is that of `ActorCritics`."""
+    """Decides at the junctions of one street; the interface is that of `ActorCritics`."""
 
     def __init__(self, layout: StreetLayout) -> None:
         self.layout = layout
