@@ -215,12 +215,15 @@ class Alarms:
     def note_certificates(self, source: str, expiries_s: Mapping[str, float]) -> None:
         """Take when the certificates of a source expire, by file, in s since 1970. Called from one thread at a time."""
         self._certificates = {**self._certificates, source: dict(expiries_s)}
-        expiries = [item for each in self._certificates.values() for item in each.items()]
-        near = {file: expiry_s - self._wall_clock() for file, expiry_s in expiries}
-        near = {file: left_s for file, left_s in near.items() if left_s < CERTIFICATE_S}
-        texts = (f"expires in {left_s / 86400:.1f} days" if left_s > 0 else "has expired" for left_s in near.values())
+        texts = {}
+        for expiries in self._certificates.values():
+            for file, expiry_s in expiries.items():
+                left_s = expiry_s - self._wall_clock()
+                if left_s < CERTIFICATE_S:
+                    when = f"expires in {left_s / 86400:.1f} days" if left_s > 0 else "has expired"
+                    texts[file] = f"{file} {when}"
         with self._lock:
-            self._holds(CERTIFICATE, near, "; ".join(f"{file} {text}" for file, text in zip(near, texts, strict=True)))
+            self._holds(CERTIFICATE, texts, "; ".join(texts.values()))
 
     def note_record(self, error: str) -> None:
         """Take the error that has ended the record, or "" while it is written."""

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from city.errors import InputError
-from controller.operator.page.panels import RATE_S, STAGES, RunFigures
+from controller.operator.page import panels
+from controller.operator.page.panels import RATE_S, STAGES
 from controller.operator.run_state import MAX_COMMANDS, MAX_TIMES
 from controller.recording.record_writer import NS
 from protos import control_pb2
@@ -122,14 +123,14 @@ class Overview:
             end = bisect_right(self._commands, at_s, key=lambda command: command.at_s)
             return self._commands[max(end - MAX_COMMANDS, 0) : end]
 
-    def figures(self, at_s: float) -> RunFigures:
+    def figures(self, at_s: float) -> dict[str, Any]:
         """Counts up to a second, and times of the steps before it."""
         with self._lock:
             first, end = self._recent(at_s)
             recent = self._decisions[end] - self._decisions[first]
             timed = bisect_right(self._timed_at_s, at_s)
             times_s = {stage: values[max(timed - MAX_TIMES, 0) : timed] for stage, values in self._times.items()}
-            return RunFigures(self._decisions[end], self._missing[end], recent, times_s)
+            return panels.figures(self._decisions[end], self._missing[end], recent, times_s)
 
     def progress(self, at_s: float) -> dict[str, Any]:
         """How far the record is read, and how fast the run was at a second; None if that is not known."""

@@ -8,7 +8,7 @@ GET  /live                        WebSocket (frame_server), with the second that
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiohttp import web
 
@@ -21,17 +21,11 @@ from records.playback.overview import Overview
 from records.playback.record_panels import RecordPanels
 
 
-class SentPanel(NamedTuple):
-    """The TL's panel that a browser has."""
-
-    tl: str
-    at_s: float
-
-
 class PlaybackWatcher(Watcher):
     """A browser that has the page open."""
 
-    panel: SentPanel | None = None
+    panel: tuple[str, float] | None = None
+    """(TL, second) of the TL's panel that it has."""
 
 
 class PlaybackServer(FrameServer[PlaybackWatcher]):
@@ -82,7 +76,7 @@ class PlaybackServer(FrameServer[PlaybackWatcher]):
         frame, watcher.panel = await loop.run_in_executor(self._pool, self.frame, request, watcher.panel)
         return frame
 
-    def frame(self, request: FrameRequest, panel: SentPanel | None) -> tuple[bytes, SentPanel | None]:
+    def frame(self, request: FrameRequest, panel: tuple[str, float] | None) -> tuple[bytes, tuple[str, float] | None]:
         """The frame of a request, and the panel that its browser has then. `panel`: the one that it has."""
         assert request.at_s is not None, "`take` refuses such a request"
         timeline, street = self._moments.timeline, self.site.street
@@ -91,9 +85,9 @@ class PlaybackServer(FrameServer[PlaybackWatcher]):
         shown: dict[str, Any] = {"city": {**self._panels.city(moment), "watchers": len(self.watchers)}}
         tl = request.tl if request.tl in street.layout.contracts else None
         if tl is not None:
-            follows = panel is not None and panel.tl == tl and not request.is_fresh
-            since_s = panel.at_s if panel is not None and follows and 0 <= at_s - panel.at_s < HISTORY_S else None
-            shown["tl"] = self._panels.tl(tl, moment, since_s)
+            sent_tl, sent_s = panel or ("", at_s)
+            follows = sent_tl == tl and not request.is_fresh and 0 <= at_s - sent_s < HISTORY_S
+            shown["tl"] = self._panels.tl(tl, moment, sent_s if follows else None)
         # a record has no states of uncontrolled signals, which come last
         in_view = [signal for signal in street.signals_in(request.view) if signal < len(moment.shown)]
         rows = street.lanes_in(request.view)
@@ -104,5 +98,4 @@ class PlaybackServer(FrameServer[PlaybackWatcher]):
             frames.queues_section(rows, moment.halting[rows]),
             frames.panel_section(shown),
         ]
-        sent = SentPanel(tl, at_s) if tl is not None else None
-        return frames.encode(moment.number + 1, at_s, True, sections), sent
+        return frames.encode(moment.number + 1, at_s, True, sections), (tl, at_s) if tl is not None else None

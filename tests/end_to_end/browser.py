@@ -56,6 +56,13 @@ def opened(browser, url, status, width=1280, height=800, scheme="dark"):
         context.close()
 
 
+def select_tl(page, tl):
+    """Find a TL by its name, and wait for its panel."""
+    page.fill("#search", tl)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#tl-panel:visible")
+
+
 def eventually(check, timeout_s=30.0):
     end_s = time.monotonic() + timeout_s
     while not check():

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.end_to_end import browser as real_browser
-from tests.end_to_end.browser import COLOURS, VIEWS, chromium, eventually, needs_chromium
+from tests.end_to_end.browser import COLOURS, VIEWS, chromium, eventually, needs_chromium, select_tl
 from tests.end_to_end.programs import connect, controller, free_port, sumo
 
 pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.alone]
@@ -96,9 +96,7 @@ def test_a_click_sets_a_tl_to_fixed_and_back(browser, url):
     with opened(browser, url) as page:
         page.fill("#author", "Ada")
         page.keyboard.press("Tab")
-        page.fill("#search", "sa102")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#tl-panel:visible")
+        select_tl(page, "sa102")
         assert page.inner_text("#tl-name") == "SA102"
         page.click("[data-mode=fixed]")
         page.wait_for_selector("[data-mode=fixed][aria-pressed=true]")
@@ -262,8 +260,7 @@ def test_an_alarm_has_its_runbook_on_the_page(browser, url):
 @pytest.mark.parametrize(("width", "height", "scheme"), VIEWS)
 def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, width, height, scheme):
     with opened(browser, url, width=width, height=height, scheme=scheme) as page:
-        page.fill("#search", "SA101")
-        page.keyboard.press("Enter")
+        select_tl(page, "SA101")
         page.wait_for_selector("#tl-chart canvas")
         page.screenshot(path=tmp_path / "page.png")
         assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -15,7 +15,7 @@ import pytest
 from records.run_files import open_files
 from tests.conftest import ROOT
 from tests.end_to_end import browser as real_browser
-from tests.end_to_end.browser import COLOURS, VIEWS, chromium, eventually, needs_chromium
+from tests.end_to_end.browser import COLOURS, VIEWS, chromium, eventually, needs_chromium, select_tl
 from tests.records.recorded_city import SILENT_TL, STREET_TL, record_city
 
 pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.alone]
@@ -139,9 +139,7 @@ def test_keys_alone_play_step_and_seek(browser, url):
 
 def test_a_record_has_no_commands(browser, url):
     with opened(browser, url) as page:
-        page.fill("#search", SILENT_TL)
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#tl-panel:visible")
+        select_tl(page, SILENT_TL)
         assert page.locator("[data-command], [data-mode], #author, #no-token").count() == 0
         names = page.evaluate("[...document.querySelectorAll('button')].map((each) => each.textContent)")
         assert not {"Fixed", "Hold", "Policy", "Acknowledge"} & set(names)
@@ -149,9 +147,7 @@ def test_a_record_has_no_commands(browser, url):
 
 def test_a_tls_panel_goes_back_in_time(browser, url):
     with opened(browser, url) as page:
-        page.fill("#search", SILENT_TL)
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#tl-panel:visible")
+        select_tl(page, SILENT_TL)
         seek(page, 50)
         eventually(lambda: "policy" in page.inner_text("#tl-mode").lower())
         before = page.inner_text("#tl-sentences")
@@ -215,8 +211,7 @@ def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, w
         seek(page, 250)
         page.wait_for_selector("#next-mark:enabled")
         page.screenshot(path=tmp_path / "city.png")
-        page.fill("#search", SILENT_TL)
-        page.keyboard.press("Enter")
+        select_tl(page, SILENT_TL)
         page.wait_for_selector("#tl-chart canvas")
         page.screenshot(path=tmp_path / "tl.png")
         assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -24,33 +24,35 @@ STAGES = ("sumo", "observe", "inference", "apply")
 """Stages of a decision step, in their order."""
 
 
-class RunFigures(NamedTuple):
-    """Counts of a run, and times of its newest steps."""
-
-    decisions: int
-    """So far, without those that were missing."""
-    missing: int
-    recent_decisions: int
-    """Decisions of the newest RATE_S."""
-    times_s: Mapping[str, Sequence[float]]
-    """By stage, of the newest steps."""
-
-
 def city_panel(
     run: Mapping[str, Any],
-    figures: RunFigures,
+    figures: Mapping[str, Any],
     alarms: Iterable[control_pb2.Alarm],
     commands: Iterable[control_pb2.Command],
 ) -> dict[str, Any]:
-    """The run as a whole."""
+    """The run as a whole. `figures`: of the function `figures`."""
     return {
         "run": run,
-        "decisions": figures.decisions,
-        "missing": figures.missing,
-        "decisions_per_s": round(figures.recent_decisions / RATE_S, 2),
-        "latency_ms": {stage: _percentiles(values) for stage, values in figures.times_s.items()},
+        **figures,
         "alarms": [{**fields(alarm), "ended_s": None if alarm.is_active else alarm.ended_s} for alarm in alarms],
         "commands": [fields(command) for command in commands],
+    }
+
+
+def figures(decisions: int, missing: int, recent: int, times_s: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Counts of a run, and percentiles of its newest steps.
+
+    Args:
+        decisions: so far, without those that were missing.
+        missing: answers that were.
+        recent: decisions of the newest RATE_S.
+        times_s: by stage, of the newest steps.
+    """
+    return {
+        "decisions": decisions,
+        "missing": missing,
+        "decisions_per_s": round(recent / RATE_S, 2),
+        "latency_ms": {stage: _percentiles(values) for stage, values in times_s.items()},
     }
 
 

@@ -28,7 +28,7 @@ from controller.operator.page.controls import parse_command
 from controller.operator.page.exports import Exports
 from controller.operator.page.frame_server import FrameRequest, FrameServer, Watcher
 from controller.operator.page.frames import View
-from controller.operator.page.panels import RATE_S, STAGES, RunFigures
+from controller.operator.page.panels import RATE_S, STAGES
 from controller.operator.page.site import Site
 from controller.operator.page.watched_tl import WatchedTl
 from controller.operator.run_state import KeptStep, RunState
@@ -314,7 +314,7 @@ class PageServer(FrameServer[LiveWatcher]):
         begin_s = time.monotonic() - RATE_S
         recent = sum(decisions for monotonic_s, decisions, _ in durations if monotonic_s > begin_s)
         times_s = {stage: [getattr(times, f"{stage}_s") for _, _, times in durations] for stage in STAGES}
-        figures = RunFigures(state.decisions, state.missing, recent, times_s)
+        figures = panels.figures(state.decisions, state.missing, recent, times_s)
         alarms = self._service.alarms.current(with_ended=True)
         return {
             **panels.city_panel(fields(self._service.run()), figures, alarms, state.commands()),

@@ -14,6 +14,7 @@ from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes
 from controller.operator.service import OperatorService
 from controller.pace import Pace
+from controller.policies.served_contracts import ComparedContracts
 from protos import policy_pb2
 from serving.client.tls_files import ChangingTls
 from signals.fallback.control_mode import ModeState, operator_mode
@@ -53,10 +54,14 @@ class Loop:
 
 
 class Pins:
-    """Policies of which every version below 10 can be pinned."""
+    """Policies of which every version can be pinned, until `refusal` is set."""
 
-    def __init__(self):
+    def __init__(self, compared=None):
         self.pinned, self.refusal = {}, None
+        self._compared = compared or ComparedContracts(TLS, (), ())
+
+    def compare_contracts(self):
+        return self._compared
 
     def check_pin(self, tl, version):
         if self.refusal is not None:

@@ -110,11 +110,7 @@ def test_without_models_there_is_nothing_to_pin_or_reload():
 
 
 def test_reload_reports_what_changed_and_is_recorded():
-    class Policies(Pins):
-        def compare_contracts(self):
-            return ComparedContracts(("SA101",), ("SA102",), ("SA103",))
-
-    operated = OperatedRun(pins=Policies())
+    operated = OperatedRun(pins=Pins(ComparedContracts(("SA101",), ("SA102",), ("SA103",))))
     with operated.client() as client:
         answer = client.call("ReloadContracts", pb.ReloadContractsRequest(author="ann"))
     assert (answer.compared, list(answer.changed), list(answer.failed)) == (2, ["SA102"], ["SA103"])
@@ -237,11 +233,7 @@ def test_commands_of_an_ended_run_are_refused(operated, client):
 def test_commands_of_many_operators_at_once_have_one_order_that_all_see():
     """Modes, pins and comparisons of contracts in the same second."""
 
-    class Policies(Pins):
-        def compare_contracts(self):
-            return ComparedContracts(TLS, (), ())
-
-    operated = OperatedRun(pins=Policies())
+    operated = OperatedRun(pins=Pins())
 
     def operate(name):
         for k in range(5):

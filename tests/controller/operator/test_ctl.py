@@ -210,6 +210,6 @@ def test_pin_without_an_answer_of_the_model_server_does_not_blame_the_address(op
 
 
 def test_reload_without_an_answered_contract_tells_why(operated, address, capsys, monkeypatch):
-    monkeypatch.setattr(operated.pins, "compare_contracts", lambda: ComparedContracts((), (), ()), raising=False)
+    monkeypatch.setattr(operated.pins, "compare_contracts", lambda: ComparedContracts((), (), ()))
     assert ctl(address, "reload") == 0
     assert "0 contracts compared: no TL's own model has answered" in capsys.readouterr().out

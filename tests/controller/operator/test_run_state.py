@@ -1,4 +1,4 @@
-"""What readers in other threads see of a run, and the history that a page keeps."""
+"""The state of a run as readers in other threads see it, and the history that a page needs."""
 
 from dataclasses import replace
 

@@ -33,7 +33,7 @@ class Operator:
 
 
 class Live:
-    """What a running controller keeps for its page, and what a browser gets that asks after each step."""
+    """The state that a running controller keeps for its page, and the panels of a browser that asks after each step."""
 
     def __init__(self, run):
         self.state = RunState(run.contracts, keeps_history=True)

@@ -1,4 +1,4 @@
-"""What is read from SUMO for the page alone: only while somebody watches, only what is in view, within a share of the
+"""Reading from SUMO for the page alone: only while somebody watches, only what is in view, within a share of the
 time."""
 
 from types import SimpleNamespace

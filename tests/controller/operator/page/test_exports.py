@@ -14,6 +14,9 @@ from controller.operator.page.exports import MANIFEST, RETRY_S, Exports
 from protos import policy_pb2 as pb
 from serving.contract import JSON_FILE
 
+SHOWN = "models/SA101/1/assets.extra/export.json"
+DAMAGED = {"empty": b"", "bytes": b"\xff\xfe", "a list": b"[]", "nested": b"[" * 100_000, "cut": b'{"tl": 1'}
+
 
 class Contracts:
     """Policies that know one contract of every version."""
@@ -46,27 +49,30 @@ def test_the_manifest_of_the_served_export_is_shown_with_its_parity_check(models
     content = json.loads((models / "SA101" / "1" / MANIFEST).read_text())
     assert found["origin"]["file_name"] == content["source"]["name"] and found["why"] == ""
     manifest = found["manifest"]
-    assert manifest["path"] == "models/SA101/1/assets.extra/export.json"
+    assert manifest["path"] == SHOWN
     assert manifest["parity"]["observations"] == content["parity"]["observations"] > 0
     assert 0 <= manifest["parity"]["difference"] <= manifest["parity"]["permitted"]
     assert manifest["files"] == [file["name"] for file in content["source"]["files"]]
 
 
-def test_without_the_file_the_page_says_why_and_has_the_contracts_origin(models):
-    (models / "SA101" / "1" / MANIFEST).unlink()
-    found = exports(models).of("SA101", "SA101", 1)
-    assert found["manifest"] is None and "this machine has no models/SA101/1/" in found["why"]
-    assert found["origin"]["sha256"]
-
-
-def test_a_manifest_that_is_no_regular_file_does_not_block_the_page(models):
+@pytest.mark.parametrize(
+    ("replace", "why"),
+    [
+        pytest.param(lambda path: None, "this machine has no models/SA101/1/", id="missing"),
+        pytest.param(os.mkfifo, f"{SHOWN} is not a regular file", id="a FIFO, which would block the page"),
+        *(
+            pytest.param(lambda path, content=content: path.write_bytes(content), f"{SHOWN} is damaged", id=name)
+            for name, content in DAMAGED.items()
+        ),
+    ],
+)
+def test_without_a_manifest_the_page_says_why_and_has_the_contracts_origin(models, replace, why):
     path = models / "SA101" / "1" / MANIFEST
     path.unlink()
-    os.mkfifo(path)
-    assert (
-        exports(models).of("SA101", "SA101", 1)["why"]
-        == "models/SA101/1/assets.extra/export.json is not a regular file"
-    )
+    replace(path)
+    found = exports(models).of("SA101", "SA101", 1)
+    assert found["manifest"] is None and why in found["why"]
+    assert found["origin"]["sha256"]
 
 
 def test_a_manifest_of_another_export_is_not_shown(models):
@@ -122,9 +128,3 @@ def test_a_damaged_manifest_is_shown_in_part_or_refused(tmp_path_factory, grid_m
     found = exports(folder, contract_of(grid_models)).of("SA101", "SA101", 1)
     json.dumps(found, allow_nan=False)  # as a frame does
     assert (found["manifest"] is None) == bool(found["why"])
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"[" * 100_000, b'{"tl": 1'])
-def test_a_file_that_is_no_manifest_is_named_as_damaged(models, content):
-    (models / "SA101" / "1" / MANIFEST).write_bytes(content)
-    assert exports(models).of("SA101", "SA101", 1)["why"] == "models/SA101/1/assets.extra/export.json is damaged"
