@@ -182,6 +182,7 @@ class StreetsTrainer:
                         self._save(self._shared_state)
                     if self._update % SAVE_EVERY == 0 or self._update == settings.updates:
                         self._save(self._state)
+                    self._log.show()
         sharpness = settings.ppo.sharpness(1.0)
         policy_file.save(settings.policy_file, self._learner.arrays, sharpness, {"training": [settings.description]})
         return settings.policy_file

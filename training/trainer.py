@@ -110,6 +110,7 @@ class Trainer:
                     self._write()  # before the curve's row, which says that they are there
                 self._log_update(log, episodes, statistics, validation_s)
                 self._save()
+                log.show()
         return Result(self._update * settings.episodes_per_update, self.best_delay_s, self._write())
 
     def update(self) -> tuple[list[Episode], dict[str, UpdateStatistics]]:

@@ -90,11 +90,14 @@ class TrainingLog:
         kinds = statistics if len(statistics) > 1 else {}
         by_kind = {f"{name}/{kind}": value for kind, part in kinds.items() for name, value in named(part).items()}
         self._add_to_tensorboard({**dict(others), **learning, **by_kind}, step)
-        line = f"{text}; {summary(learning)}"
+        self._line = f"{text}; {summary(learning)}"
+
+    def show(self) -> None:
+        """Show the update that was added last; after it was saved, because a reader may interrupt the training."""
         self._bar.update()
-        self._bar.set_postfix_str(line)
+        self._bar.set_postfix_str(self._line)
         if self._bar.disable:
-            self._report(f"update {len(self.rows) - 1} of {self._updates}: {line}")
+            self._report(f"update {len(self.rows) - 1} of {self._updates}: {self._line}")
 
     def _add_to_tensorboard(self, values: Mapping[str, float | None], step: float | None) -> None:
         import tensorflow as tf  # here: it takes seconds to load, and the first simulations need none

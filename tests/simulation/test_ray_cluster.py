@@ -13,11 +13,11 @@ from evaluation.__main__ import main as evaluate
 from pretraining import gate
 from pretraining.streets_trainer import StreetsSettings
 from pretraining.synthetic.streets import generate
+from pretraining.train_command import main as train
 from rounds.__main__ import main
 from simulation.executors.ray_tasks import RayTasks
 from simulation.street_simulation import SimulationFailed
 from tests.conftest import GRID
-from training.__main__ import main as train
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray", reason="Ray is not installed")
