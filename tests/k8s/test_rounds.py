@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from evaluation.__main__ import _parse as parse_evaluation
-from rounds.__main__ import _groups, _parse
+from rounds.__main__ import _groups
+from rounds.__main__ import parser as rounds_parser
 from tests.conftest import GRID, ROOT
 from tests.k8s.json_schema import validator
 
@@ -67,7 +68,7 @@ def command_of(documents):
 def test_command_of_the_rounds_is_accepted():
     command = command_of(by_kind("rayjob.yaml"))
     assert command[:3] == ["python", "-m", "rounds"]
-    args = _parse(command[3:], "rounds")
+    args = rounds_parser("rounds").parse_args(command[3:])
     known = list(tomllib.loads((GRID / "city.toml").read_text())["tl"])
     assert args.ray == "auto" and args.rounds == 3 and len(_groups(args.groups, known)) == 3
     assert (args.city.as_posix(), args.out.as_posix()) == ("/city/city.toml", "/rounds")
