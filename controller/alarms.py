@@ -5,11 +5,13 @@ An alarm begins with its first occurrence. It ends when its condition is over (a
 what is reported as single occurrences, after a time without another one.
 """
 
+import math
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
 
@@ -29,32 +31,58 @@ MONITOR, REJECTIONS, OVERRIDES = "GreenserveMonitorAlarm", "GreenserveSumoReject
 FALLBACK, MANY_FALLBACKS = "GreenserveTLInFallback", "GreenserveManyTLsInFallback"
 SERVER, DEADLINE = "GreenserveServerDown", "GreenserveDeadlineMisses"
 CERTIFICATE, RECORD, LATE = "GreenserveCertificateExpires", "GreenserveRecordStopped", "GreenserveRunLate"
-SEVERITIES = {
-    MONITOR: CRITICAL, MANY_FALLBACKS: CRITICAL, SERVER: CRITICAL, FALLBACK: WARNING, DEADLINE: WARNING,
-    OVERRIDES: WARNING,
-    REJECTIONS: WARNING, CERTIFICATE: WARNING, RECORD: WARNING, LATE: WARNING,
-}  # fmt: skip
-"""By name, the severity of its alert."""
-REMEDIES = {
-    MONITOR: "unexpected_state: stop the other client that sets the signal; any other rule: greenserve ctl set fixed "
-    "TL, and keep the log",
-    MANY_FALLBACKS: "find the reasons in controller_missing_answers_total; start the model server, or roll the "
-    "publication back",
-    SERVER: "greenserve status --server HOST:PORT; restart the server if it does not run, else look at its "
-    "certificates",
-    FALLBACK: "its fallback plan runs; find the reason in controller_missing_answers_total",
-    DEADLINE: "find the slow stage in controller_stage_seconds; use a fleet, more cores or districts, or raise "
-    "deadline_ms",
-    OVERRIDES: "compare [safety] with the contract's timing (greenserve describe), and train with the street's times",
-    REJECTIONS: "compare the models and the network files with what SUMO loads (greenserve check)",
-    CERTIFICATE: "replace its file or Secret; it is read again without a restart",
-    RECORD: "make room, or lower [controller] record_max_gb, and restart the controller; control goes on without the "
-    "record",
-    LATE: "lower the speed (greenserve ctl speed X), or find what slows SUMO in controller_stage_seconds",
+
+
+class AlarmKind(NamedTuple):
+    """All alarms of one name."""
+
+    severity: str
+    """That of the alert of this name."""
+    remedy: str
+    """What to do, in one line; runbook.md has more."""
+    quiet_s: float = math.inf
+    """Of single occurrences: simulated time without another one after which the alarm ends."""
+
+
+KINDS = {
+    MONITOR: AlarmKind(
+        CRITICAL,
+        "unexpected_state: stop the other client that sets the signal; any other rule: greenserve ctl set fixed TL, "
+        "and keep the log",
+        300.0,
+    ),
+    MANY_FALLBACKS: AlarmKind(
+        CRITICAL,
+        "find the reasons in controller_missing_answers_total; start the model server, or roll the publication back",
+    ),
+    SERVER: AlarmKind(
+        CRITICAL,
+        "greenserve status --server HOST:PORT; restart the server if it does not run, else look at its certificates",
+        10.0,
+    ),
+    FALLBACK: AlarmKind(WARNING, "its fallback plan runs; find the reason in controller_missing_answers_total"),
+    DEADLINE: AlarmKind(
+        WARNING,
+        "find the slow stage in controller_stage_seconds; use a fleet, more cores or districts, or raise deadline_ms",
+    ),
+    OVERRIDES: AlarmKind(
+        WARNING,
+        "compare [safety] with the contract's timing (greenserve describe), and train with the street's times",
+    ),
+    REJECTIONS: AlarmKind(
+        WARNING, "compare the models and the network files with what SUMO loads (greenserve check)", 300.0
+    ),
+    CERTIFICATE: AlarmKind(WARNING, "replace its file or Secret; it is read again without a restart"),
+    RECORD: AlarmKind(
+        WARNING,
+        "make room, or lower [controller] record_max_gb, and restart the controller; control goes on without the "
+        "record",
+    ),
+    LATE: AlarmKind(
+        WARNING, "lower the speed (greenserve ctl speed X), or find what slows SUMO in controller_stage_seconds", 60.0
+    ),
 }
-"""By name, what to do, in one line; runbook.md has more."""
-QUIET_S = {MONITOR: 300.0, REJECTIONS: 300.0, SERVER: 10.0, LATE: 60.0}
-"""By name of an alarm of single occurrences: simulated time without another one after which it ends."""
+"""By name."""
 WINDOW_S = 300.0
 """Simulated time over which shares of decisions are counted."""
 MAX_OVERRIDDEN_SHARE, MAX_MISSED_SHARE, MAX_FALLBACK_SHARE = 0.5, 0.05, 0.2
@@ -101,7 +129,7 @@ class _Active:
         return pb.Alarm(
             id=self.id,
             name=self.name,
-            severity=SEVERITIES[self.name],
+            severity=KINDS[self.name].severity,
             since_s=self.since_s,
             since_unix_s=self.since_unix_s,
             last_s=self.last_s,
@@ -118,7 +146,7 @@ class _Active:
 
 def with_instructions(alarm: pb.Alarm) -> pb.Alarm:
     """The alarm with what to do: in one line, as the runbook has it, and where the alert rules say that it stands."""
-    alarm.remedy, alarm.instructions = REMEDIES[alarm.name], runbook.instructions(alarm.name)
+    alarm.remedy, alarm.instructions = KINDS[alarm.name].remedy, runbook.instructions(alarm.name)
     alarm.runbook = f"docs/runbook.md#{alarm.name.lower()}"
     return alarm
 
@@ -259,7 +287,7 @@ class Alarms:
         )
         with self._lock:
             counts = Counter(active.name for active in self._active.values())
-        for name in SEVERITIES:
+        for name in KINDS:
             family.add_metric((name,), counts[name])
         yield family
 
@@ -339,7 +367,7 @@ class Alarms:
 
     def _end_quiet(self) -> None:
         for alarm_id, active in list(self._active.items()):
-            if self._now - active.last_s > QUIET_S.get(active.name, float("inf")):
+            if self._now - active.last_s > KINDS[active.name].quiet_s:
                 self._end(alarm_id)
 
     def _end(self, alarm_id: str) -> None:

@@ -8,7 +8,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from controller import alarms as alarms_module
-from controller.alarms import REMEDIES, SEVERITIES, Alarms, UnknownAlarm, with_instructions
+from controller.alarms import KINDS, Alarms, UnknownAlarm, with_instructions
 from controller.events import OperatorCommand
 from controller.pace import PaceState
 from signals.fallback.control_mode import ControlMode, OperatorMode
@@ -178,15 +178,16 @@ def test_metric_names_every_alarm(alarms):
     alarms.add(monitor_alarm(2, rule=MonitorRule.YELLOW))
     (family,) = registry.collect()
     values = {sample.labels["name"]: sample.value for sample in family.samples}
-    assert values.keys() == SEVERITIES.keys()
+    assert values.keys() == KINDS.keys()
     assert values.pop("GreenserveMonitorAlarm") == 2 and set(values.values()) == {0}
 
 
 def test_names_severities_and_anchors_are_those_of_the_alert_rules():
     groups = yaml.safe_load((ROOT / "k8s" / "monitoring" / "rules.yaml").read_text())["groups"]
     rules = {rule["alert"]: rule for group in groups for rule in group["rules"]}
-    assert SEVERITIES.keys() <= rules.keys()
-    assert {name: rules[name]["labels"]["severity"] for name in SEVERITIES} == SEVERITIES
+    assert KINDS.keys() <= rules.keys()
+    assert {name: rules[name]["labels"]["severity"] for name in KINDS} == {
+        name: kind.severity for name, kind in KINDS.items()
+    }
     sections = re.findall(r"^### (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.M)
-    assert SEVERITIES.keys() <= set(sections)
-    assert REMEDIES.keys() == SEVERITIES.keys()
+    assert KINDS.keys() <= set(sections)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.alarms import SEVERITIES
+from controller.alarms import KINDS
 from controller.runbook import instructions, plain_text, sections
 from tests.conftest import ROOT
 
@@ -13,14 +13,14 @@ DOCUMENTED = ROOT / "docs" / "runbook.md"
 
 def test_the_packages_sections_are_those_of_the_documentation():
     documented = sections(DOCUMENTED.read_text(encoding="utf-8"))
-    assert sections().keys() == SEVERITIES.keys()
-    assert sections() == {name: documented[name] for name in SEVERITIES}, "copy the changed section into both files"
+    assert sections().keys() == KINDS.keys()
+    assert sections() == {name: documented[name] for name in KINDS}, "copy the changed section into both files"
 
 
-@pytest.mark.parametrize("name", SEVERITIES)
+@pytest.mark.parametrize("name", KINDS)
 def test_instructions_are_lines_without_links_or_tables(name):
     text = instructions(name)
-    assert text.startswith(f"{SEVERITIES[name].capitalize()}. ") and len(text) > 100
+    assert text.startswith(f"{KINDS[name].severity.capitalize()}. ") and len(text) > 100
     assert "](" not in text and "|" not in text and ".md" not in text and "\n\n" not in text
     assert all(line == line.strip() for line in text.split("\n"))
 

@@ -16,7 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from city.network import StreetNetwork
-from controller.alarms import SEVERITIES, Alarms
+from controller.alarms import KINDS, Alarms
 from controller.guard.metrics import GuardMetrics
 from controller.pace import Pace
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics, RecordMetrics
@@ -100,7 +100,7 @@ def test_every_label_value_in_alerts_and_dashboard_exists():
         "reason": {*MISSING_REASONS.values(), "other", *(reason.value for reason in OverrideReason)},
         "rule": {rule.value for rule in MonitorRule},
         "status": {"success", "fail", "OK"},
-        "name": set(SEVERITIES),
+        "name": set(KINDS),
     }
     found = [match for expression in expressions() for match in LABEL.findall(expression) if match[1] != "$instance"]
     assert {label for label, _ in found} >= {"job", "mode", "reason", "status"}

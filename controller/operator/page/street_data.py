@@ -12,7 +12,7 @@ from city.lanes import is_internal
 from city.network import StreetNetwork
 from city.street_shapes import Polyline, StreetShapes
 from city.version import VERSION
-from controller.alarms import REMEDIES
+from controller.alarms import KINDS
 from controller.operator.page.frames import MAX_SIGNALS, View
 from controller.operator.tl_layout import TlLayout
 from controller.runbook import instructions
@@ -78,7 +78,9 @@ class StreetData:
                 for signal, at in zip(signals, self.signal_at.tolist(), strict=True)
             ],
             "controlled": len(layout.signals),
-            "alarms": {name: {"remedy": REMEDIES[name], "instructions": instructions(name)} for name in REMEDIES},
+            "alarms": {
+                name: {"remedy": kind.remedy, "instructions": instructions(name)} for name, kind in KINDS.items()
+            },
             "tls": [self._tl(contract) for contract in layout.contracts.values()],
         }
         self.compressed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), 6, mtime=0)
