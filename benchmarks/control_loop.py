@@ -65,7 +65,7 @@ class Case(NamedTuple):
     references: tuple[str, ...] = ()
     """Cases to compare it with."""
     once: bool = False
-    """Whether it runs in the first round only, because it takes much longer than the others."""
+    """True if it runs in the first round only, because it takes much longer than the others."""
 
 
 def command(kind: str, *arguments: str) -> Command:

@@ -1,4 +1,4 @@
-"""What benchmarks share: processes, servers, timed calls in turns, and tables of medians and ratios.
+"""Parts that benchmarks share: processes, servers, timed calls in turns, and tables of medians and ratios.
 
 `benchmarks.turns` lets whole programs advance in turns; here one process calls several servers in turns.
 """

@@ -1,4 +1,4 @@
-"""What the live page costs a controller that runs as fast as it can: no page, no watcher, one watcher, and sumo-gui.
+"""Cost of the live page to a controller that runs as fast as it can: no page, no watcher, one watcher, and sumo-gui.
 
 python -m benchmarks.live_page [--rounds N] [--thousand FOLDER]
 
@@ -37,7 +37,7 @@ WHOLE_CITY = [-1e6, -1e6, 1e6, 1e6]
 
 
 class Cost(NamedTuple):
-    """What a run took from its first step on, in s."""
+    """Times of a run from its first step on, in s."""
 
     wall_s: float
     controller_s: float

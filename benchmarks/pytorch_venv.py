@@ -11,7 +11,7 @@ from benchmarks.turns import ROOT
 TORCH = "torch==2.13.0"
 SB3, SUPERSUIT = "stable-baselines3>=2.7,<3", "supersuit>=3.10,<4"
 RLLIB = ("dm-tree", "lz4", "ormsgpack", "pydantic>=2", "pyyaml", "scipy")
-"""What RLlib needs of the extra ray[rllib] beside Ray and Gymnasium, whose versions are this environment's."""
+"""Packages that RLlib needs of the extra ray[rllib] beside Ray and Gymnasium, whose versions are this environment's."""
 TIMEOUT_S = 1500
 
 

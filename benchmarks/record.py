@@ -1,4 +1,4 @@
-"""What a record costs: the controlled simulation with and without it, and the bytes it writes.
+"""Cost of a record: the controlled simulation with and without it, and the bytes it writes.
 
     python -m benchmarks.record [--seconds 1200] [--rounds 3] [--street NAME ...] [--transport traci|libsumo]
 

@@ -102,7 +102,7 @@ async def watch(url: str, begin_s: float) -> None:
 
 
 async def has_read(session: aiohttp.ClientSession, url: str) -> bool:
-    """Whether the server has read the whole record once."""
+    """True if the server has read the whole record once."""
     async with session.get(f"{url}overview.json") as response:
         return bool((await response.json())["is_complete"])
 

@@ -49,7 +49,7 @@ COLUMNS = ("all_red_s", "demand", "street", "arm", "policy", "seed", "delay_s", 
 
 
 class Variant(NamedTuple):
-    """What is simulated on each street."""
+    """Simulations of each street."""
 
     all_red: str
     is_varied: bool

@@ -24,7 +24,7 @@ LIBSUMO_VARIABLE = "LIBSUMO_AS_TRACI"
 
 
 def is_installed() -> bool:
-    """Whether sumo-rl can be imported."""
+    """True if sumo-rl can be imported."""
     return importlib.util.find_spec("sumo_rl") is not None
 
 

@@ -37,11 +37,11 @@ class AlarmKind(NamedTuple):
     """All alarms of one name."""
 
     severity: str
-    """That of the alert of this name."""
+    """Severity of the alert of this name."""
     remedy: str
-    """What to do, in one line; runbook.md has more."""
+    """One line about what to do; runbook.md has more."""
     quiet_s: float = math.inf
-    """Of single occurrences: simulated time without another one after which the alarm ends."""
+    """Simulated time without another occurrence after which an alarm of single occurrences ends."""
 
 
 KINDS = {

@@ -38,7 +38,7 @@ from signals.safety.monitor import SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 
 DRIVERS: dict[str, type[GreenScore]] = {kind.name: kind for kind in (MaxPressure, Greedy)}
-"""What can control in the place of the policies, by name."""
+"""Drivers that can control in the place of the policies, by name."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Start:
     """Simulated second."""
     sumo_step_s: float
     has_traffic: bool
-    """Whether vehicles or persons are there."""
+    """True if vehicles or persons are there."""
     signals: Mapping[str, RunningSignal]
     """By signal of the contracts, in their order."""
 
 
 class LanesToRead(NamedTuple):
-    """What a connection reads for the TLs."""
+    """Lanes that a connection reads for the TLs."""
 
     lanes_of: dict[str, list[str]]
     """By TL, the lanes whose counts it needs."""

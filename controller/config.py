@@ -26,7 +26,7 @@ from signals.fallback.max_pressure import MaxPressure
 
 SERVED = "served"
 BASELINES = (MaxPressure.name, Greedy.name)
-"""What controls the TLs without a model."""
+"""Baselines that control the TLs without a model."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ControllerConfig:
     sumo: SumoAccess
     libsumo: bool
     guard: bool
-    """Whether a guard holds the connection to SUMO, so that the simulation goes on for other clients if this process
+    """True if a guard holds the connection to SUMO, so that the simulation goes on for other clients if this process
     dies."""
     end_s: float | None
     tripinfo: Path | None
@@ -45,9 +45,9 @@ class ControllerConfig:
     summary: Path | None
     log_level: str
     strict: bool = False
-    """Whether a TL that must be left on its own program is an error."""
+    """True if a TL that must be left on its own program is an error."""
     policy: str = SERVED
-    """What controls the TLs: `served` policies of the model server, or one of BASELINES, without a server."""
+    """Control of the TLs: `served` policies of the model server, or one of BASELINES, without a server."""
     record: Path | None = None
     """Folder of the run's record."""
     control: ControlAddress | None = None

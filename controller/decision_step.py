@@ -111,7 +111,7 @@ class DecisionLoop:
         self._sumo_step_s = sumo_step_s
         self._monitors = list(monitors)
         self._unmonitored: tuple[float, Sequence[tuple[float, Sequence[str]]], dict[str, float]] = (now, (), {})
-        """What is not fed to the monitors yet: (begin in s, states shown since then, `_released_at_s` of that time)."""
+        """Readings that are not fed to the monitors yet: (begin in s, states shown since then, `_released_at_s` of that time)."""
         self._released_at_s: dict[str, float] = {}
         """By signal, since when it runs its own program, which is not monitored."""
         self._readings_s: float | None = None
@@ -125,7 +125,7 @@ class DecisionLoop:
         """TLs with an override since the last decision of their policy."""
         self._batches: dict[tuple[str, ...], ObservationBatch] = {}
         self._observations: dict[str, Observation] | None = None
-        """Of the TLs that are due now, once they are computed; None before."""
+        """Observations of the TLs that are due now; None before they are computed."""
         self._phase_states: list[PhaseState] = []
         self._observe_s = self._observed_at_s = 0.0
         """How long the observations took, and when they were ready (time.perf_counter)."""
@@ -133,7 +133,7 @@ class DecisionLoop:
         """Events so far."""
         self._unpublished = Unpublished()
         self.sent: Sequence[Sent] = ()
-        """What the newest step has sent to SUMO."""
+        """Commands that the newest step has sent to SUMO."""
 
     def step(self, end_s: float) -> None:
         """Run a decision step: decide for the TLs that are due now, then simulate to the next decision, at most to

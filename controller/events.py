@@ -23,7 +23,7 @@ class LoopState(SavedState):
     """The decision loop between two steps. Those of its TLs and monitors change with the next reading."""
 
     next_number: int
-    """Of the step that follows."""
+    """Number of the step that follows."""
     now_s: float
     """Simulated second of the step before."""
     is_releasing: bool
@@ -74,14 +74,14 @@ class StepTimes(NamedTuple):
 
 
 class TlDecision(NamedTuple):
-    """What a TL that was due saw and chose."""
+    """Observation and choice of a TL that was due."""
 
     tl: str
     observation: Observation
     """float32 [O]"""
     phase_state: PhaseState
     answer: Answer | Exception
-    """Of the policy, or why there is none."""
+    """Answer of the policy, or why there is none."""
     failure: str
     """Why the answer is not a valid action, or ""."""
     mode_before: ControlMode
@@ -105,7 +105,7 @@ class TlStates(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What was sent to SUMO for one second."""
+    """Commands and states that were sent to SUMO for one second."""
 
     at_s: float
     states: tuple[TlStates, ...]
@@ -136,7 +136,7 @@ class DecisionEvent:
     """SUMO's readings, those of the TLs in `decisions` are of this second. Their arrays change with the next reading:
     copy what is kept."""
     decisions: tuple[TlDecision, ...]
-    """Of the TLs that were due."""
+    """Decisions of the TLs that were due."""
     sent: tuple[Sent, ...]
     """From this second to the next reading, in order."""
     shown: tuple[Shown, ...]
@@ -149,9 +149,9 @@ class DecisionEvent:
     times: StepTimes | None
     """None if no TL was due."""
     commands: tuple[OperatorCommand, ...] = ()
-    """Of operators, before the decisions of this step."""
+    """Commands of operators, before the decisions of this step."""
     actions: tuple[OperatorAction, ...] = ()
-    """Of operators too: the commands that do not set a TL's mode."""
+    """Commands of operators that do not set a TL's mode."""
     state: Callable[[], LoopState] | None = None
     """Returns the loop's state after this step, from which a run can be replayed; only while a subscriber gets the
     event. None if no reading follows."""
@@ -165,7 +165,7 @@ class DecisionEvent:
 
 
 class Unpublished:
-    """What has happened since the last event."""
+    """Everything that has happened since the last event."""
 
     def __init__(self) -> None:
         self.decisions: list[TlDecision] = []

@@ -22,7 +22,7 @@ class Stop:
     def __init__(self) -> None:
         self.count = 0
         self.is_controlling = False
-        """Whether signals are under control, so that they must be released first."""
+        """True if signals are under control, so that they must be released first."""
 
     def install_handlers(self) -> None:
         # a terminal that closes (SIGHUP) is a stop like any other

@@ -77,7 +77,7 @@ class Episodes:
         """Number of the episode since the seed was set."""
         self._simulation: TargetSimulation | None = None
         self._running = contextlib.ExitStack()
-        """What the episode must close."""
+        """Everything that the episode must close."""
         self._stack.push(self._running)
         self._image: StreetImage | None = None
         self._signals = {tl: tuple(contract.signal_ids) for tl, contract in self.contracts.items()}
@@ -95,7 +95,7 @@ class Episodes:
         self.ended_s: float | None = None
         """The second at which the episode ended; None before its end."""
         self._last_picture: NDArray[np.uint8] | None = None
-        """That of the end, when SUMO runs no longer."""
+        """Picture of the end, when SUMO runs no longer."""
 
     def reset(self, seed: int | None) -> None:
         """Begin an episode: the first one of a seed, or the next one. Raises InputError, SimulationFailed."""

@@ -73,7 +73,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Selection:
-    """What the options name."""
+    """City, TLs and models that the options name."""
 
     city: City
     target_tls: tuple[str, ...]

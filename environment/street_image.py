@@ -151,7 +151,7 @@ class StreetImage:
         return (point[0] - self._left) * self._scale, (self._top - point[1]) * self._scale
 
     def _is_seen(self, pixels: Sequence[Point]) -> bool:
-        """Whether the box around points overlaps the picture."""
+        """True if the box around points overlaps the picture."""
         xs, ys = [x for x, _ in pixels], [y for _, y in pixels]
         return max(xs) >= 0 and min(xs) <= self._size[0] and max(ys) >= 0 and min(ys) <= self._size[1]
 

@@ -27,11 +27,11 @@ class Arm:
     policy: Path | None = None
     """File of a policy for any junction."""
     has_faults: bool = False
-    """Whether its detectors are faulty."""
+    """True if its detectors are faulty."""
 
     @property
     def has_models(self) -> bool:
-        """Whether models control the TLs."""
+        """True if models control the TLs."""
         return self.kind in (SERVED, POLICY)
 
     @property

@@ -30,7 +30,7 @@ class SimulationBatch:
     server: str = ""
     """HOST:PORT of a running model server; empty to start servers of `models`."""
     records_signals: bool = False
-    """Whether the signals are recorded in the simulations of the first demand."""
+    """True if the signals are recorded in the simulations of the first demand."""
 
 
 def run(

@@ -38,7 +38,7 @@ READING_INTERVAL_S = 5.0
 MAIN_PHASE = 2
 """A direction of the main street, by the rule of the phases' numbers."""
 ZERO = datetime(2000, 1, 1)
-"""Of simulated second 0; pictures show times of day alone."""
+"""Date of simulated second 0; pictures show times of day alone."""
 
 
 @dataclass(frozen=True)

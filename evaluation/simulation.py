@@ -48,7 +48,7 @@ class EvaluationTask:
     seconds: float | None = None
     """Simulated time (default: until the configuration's end)."""
     emissions: bool = False
-    """Whether SUMO computes the vehicles' emissions, which takes more time."""
+    """True if SUMO computes the vehicles' emissions, which takes more time."""
     faults: FaultRates = NO_FAULTS
     """Rates of the detectors' faults, for arms with faults."""
 
@@ -216,7 +216,7 @@ class ArmSimulator:
         return measurement, simulation, controlled or uncontrolled
 
     def _control(self, arm: Arm, models: ServedModels | None) -> Control:
-        """What controls the TLs of an arm; nothing if SUMO itself does. Raises InputError."""
+        """Contracts and policies of an arm's TLs; none if SUMO itself controls them. Raises InputError."""
         city = self.task.city
         if arm.kind in (FIXED, ACTUATED) or (models is not None and not models.tls):
             return Control()

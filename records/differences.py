@@ -25,9 +25,9 @@ class Difference(NamedTuple):
     at_s: float
     """Simulated second."""
     path: str
-    """Of the field, such as observation[3]."""
+    """Path of the field, such as observation[3]."""
     meaning: str
-    """Of the value, such as "density of lane A0_1"; "" if the path names it."""
+    """Meaning of the value, such as "density of lane A0_1"; "" if the path names it."""
     recorded: str
     new: str
 

@@ -22,7 +22,7 @@ MAX_UNPACKED_BYTES = 1 << 30
 """Largest size of all network files of a record, unpacked."""
 READ_BYTES = 1 << 20
 MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
-"""What the project's own code may raise for a record that another version wrote, or that was changed."""
+"""Exceptions that the project's own code may raise for a record that another version wrote, or that was changed."""
 
 
 class RecordedRun:
@@ -55,7 +55,7 @@ class RecordedRun:
                 "the run's folder"
             )
         self.first_number = self.state.next_number if self.state is not None else 0
-        """Of its first step in the run."""
+        """Number of its first step in the run."""
         self.begin_s = self.state.now_s if self.state is not None else self.city.begin_s
         """Simulated second at which its steps begin."""
         self.ended = ""

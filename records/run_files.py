@@ -34,7 +34,7 @@ class RunReader:
     files: list[RunFile]
     """In their order."""
     missing: list[str] = field(default_factory=list)
-    """What is missing, known once the steps have been read; empty if the run is whole."""
+    """Missing parts, known once the steps have been read; empty if the run is whole."""
 
     @property
     def city(self) -> record.City:

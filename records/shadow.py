@@ -43,7 +43,7 @@ class TlShadow:
     decisions: int = 0
     """Recorded decisions of a policy that the model answered too."""
     otherwise: int = 0
-    """Those of them with another choice or other values."""
+    """Decisions of them with another choice or other values."""
     probability: float = 0.0
     """Sum over these of the probability of the model's choice."""
     recorded_probability: float = 0.0
@@ -126,7 +126,7 @@ class ShadowPolicies:
         self._spaces = {tl: ActionSpace(contract) for tl, contract in contracts.items()}
         self._has_probabilities = {tl for tl, contract in contracts.items() if scores_name(contract) == PROBABILITIES}
         self.intersections: Mapping[str, Intersection] = {}
-        """Of the replay's loop, once it is built."""
+        """Intersections of the replay's loop, once it is built."""
         self.by_tl = {tl: TlShadow() for tl in contracts}
         self.latency_s = array("f")
         """Wall time of each request."""

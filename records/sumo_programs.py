@@ -48,7 +48,7 @@ class _Plan:
     begin_s: float
     phase: int
     remaining_s: float
-    """Of the phase."""
+    """Duration of the phase."""
 
     def changes(self, until_s: float) -> Iterator[tuple[float, str]]:
         """(second, state) of its phases up to until_s."""

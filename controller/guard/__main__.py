@@ -63,9 +63,9 @@ class GuardConfig:
     end_s: float
     """Simulated second at which the guard stops waiting for a controller."""
     is_only_client: bool
-    """Whether a running SUMO has no other client."""
+    """True if a running SUMO has no other client."""
     ends_with_controller: bool
-    """Whether the guard ends after a controller that closes its connection."""
+    """True if the guard ends after a controller that closes its connection."""
     port: int
     """Loopback port for the controller; 0 for a free one."""
     pid_file: Path | None

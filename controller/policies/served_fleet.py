@@ -33,7 +33,7 @@ class Coverage(NamedTuple):
     version: int
     tls: frozenset[str]
     only_in_fleet: frozenset[str]
-    """Those of `tls` without a served model of their own."""
+    """TLs of `tls` without a served model of their own."""
 
 
 class ServedFleet:

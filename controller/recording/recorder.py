@@ -96,14 +96,14 @@ class Recorder:
         self._queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
         """None: the run has ended."""
         self._hour = 0
-        """Of the file to which the newest step belongs; 0 before the first one."""
+        """Hour of the file to which the newest step belongs; 0 before the first one."""
         self._states = 0
         """States of the decision loop that were asked for: each ends a file."""
         # each count has one writer: the decision loop counts what it adds, the thread what it takes
         self._added_steps = self._added_bytes = self._taken_steps = self._taken_bytes = 0
         self._dropped_steps = 0
         self._has_stopped = False
-        """Whether an error has ended the record."""
+        """True if an error has ended the record."""
         self._thread: threading.Thread | None = None
 
     def add(self, event: DecisionEvent) -> None:
@@ -223,7 +223,7 @@ class _Queued(NamedTuple):
     memory: int
     """In bytes, as `_memory` estimates it."""
     state: LoopState | None
-    """Of the decision loop after the step, if a new file begins there."""
+    """State of the decision loop after the step, if a new file begins there."""
 
 
 class _Files:
@@ -253,9 +253,9 @@ class _Files:
         self.number = 0
         """Files that were begun."""
         self.is_complete = False
-        """Whether the file is large enough that a new one should begin."""
+        """True if the file is large enough that a new one should begin."""
         self._state: LoopState | None = None
-        """Of the decision loop before the next file."""
+        """State of the decision loop before the next file."""
         self._steps = self._bytes = 0
         self._open: tuple[IO[bytes], RecordWriter] | None = None
         self._unflushed_steps, self._flushed_bytes = 0, 0

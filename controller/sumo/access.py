@@ -25,7 +25,7 @@ class SumoAccess:
     order: int | None = None
     """TraCI order of this client among several clients of one simulation."""
     gui: bool = False
-    """Whether sumo-gui is started in the place of sumo."""
+    """True if sumo-gui is started in the place of sumo."""
 
     @property
     def has_other_clients(self) -> bool:

@@ -99,7 +99,7 @@ class _Getters(NamedTuple):
     """The getters for the TLs that are due."""
 
     numbers: wire.NumericGetters
-    """Of the lane variables, and the time."""
+    """Getters of the lane variables and of the time."""
     rows: slice | Rows
     """Rows of the lanes whose variables are read."""
     vehicle_ids: wire.VehicleIdGetters

@@ -24,7 +24,7 @@ class StopLine:
 
     signal: str
     phase: int
-    """Of the through movement."""
+    """Phase of the through movement."""
     at_m: float
     """From the corridor's begin."""
     speed_mps: float

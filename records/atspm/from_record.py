@@ -161,7 +161,7 @@ class _Signal:
     lanes: dict[int, list[int]]
     """By phase, the rows of its incoming lanes."""
     uses_flow: bool = False
-    """Whether vehicles are not counted, but read one by one."""
+    """True if vehicles are read one by one, not counted."""
     spool: InitVar[Spool | None] = None
     readings: SignalReadings = field(default_factory=SignalReadings)
     flow: dict[int, float] = field(default_factory=dict)

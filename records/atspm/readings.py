@@ -24,7 +24,7 @@ class VehicleReading(NamedTuple):
     time_s: float
     lane: str
     position_m: float
-    """Of its front, from the begin of the lane."""
+    """Position of its front, from the begin of the lane."""
     speed_mps: float
 
 

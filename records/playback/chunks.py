@@ -49,7 +49,7 @@ class Chunks:
         self._cached_bytes = 0
         self._lost: set[str] = set()
         self.losses = Losses()
-        """What could not be read so far."""
+        """Losses of what has been read so far."""
         self.reads = 0
         """Chunks that were read from files."""
         self._places = sorted((place, file) for file in range(len(paths)) for place in self._find(file))

@@ -111,7 +111,7 @@ class Entry:
     text: str
     colour: str
     shape: str = ""
-    """Of a mark; "": a line."""
+    """Shape of a mark; "": a line."""
     dash: str = ""
     width: float = 1.6
 
