@@ -111,7 +111,8 @@ class DecisionLoop:
         self._sumo_step_s = sumo_step_s
         self._monitors = list(monitors)
         self._unmonitored: tuple[float, Sequence[tuple[float, Sequence[str]]], dict[str, float]] = (now, (), {})
-        """Readings that are not fed to the monitors yet: (begin in s, states shown since then, `_released_at_s` of that time)."""
+        """Readings that are not fed to the monitors yet: (begin in s, states shown since then, `_released_at_s` of that
+        time)."""
         self._released_at_s: dict[str, float] = {}
         """By signal, since when it runs its own program, which is not monitored."""
         self._readings_s: float | None = None
