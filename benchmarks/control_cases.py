@@ -17,7 +17,7 @@ from benchmarks.loop_instruments import RunRecorder, Stopwatch
 from benchmarks.sumo_rl_loop import DELTA_S, LIBSUMO, MIN_GREEN_S, TRACI, YELLOW_S, check_transport
 from city import config, network
 from city.network import StreetNetwork
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.guard import handover
 from controller.guard.start import open_guarded
 from controller.policies.served_fleet import ServedFleet
@@ -171,7 +171,7 @@ def controlled(
     elif inference:
         contracts, policies, fleet = served_policies(address, contracts, inference == FLEET)
     connection = open_connection(transport, sumocfg)
-    loop = assemble(connection, street, contracts, policies, config.Safety(), config.Controller())
+    loop = assemble(connection, ControlledTls(street, contracts, config.Safety(), config.Controller()), policies)
     connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
     check_connection(connection, transport)
     recorder = RunRecorder(loop, connection, policies) if recording and inference != ECHO else None

@@ -36,12 +36,12 @@ from benchmarks.control_cases import RandomPolicies, check_connection, contracts
 from benchmarks.control_loop import TURNS, parts
 from benchmarks.turns import ROOT, Command, serve_turns, take_turns
 from city import config, network, sumo_files
-from controller.assembly import checked_start, loop_from, take_over
+from controller.assembly import ControlledTls, checked_start, loop_from, take_over
 from controller.recording import recorder
 from controller.recording.detectors import track_detectors
 from controller.recording.record_folder import RecordFolder
 from controller.recording.recorder import Recorder
-from controller.recording.run_start import RunStart
+from controller.recording.run_start import of_tls
 from controller.telemetry.metrics import RecordMetrics
 from protos import policy_pb2 as pb
 from records.atspm import detectors
@@ -90,15 +90,13 @@ def controlled(sumocfg: Path, seconds: float, case: str, transport: str, folder:
     connection = open_connection(transport, sumocfg, options)
     check_connection(connection, transport)
     start = checked_start(connection, street, contracts)
-    safety, control = config.Safety(), config.Controller()
+    tls = ControlledTls(street, tuple(contracts), config.Safety(), config.Controller())
     metrics, subscribers = RecordMetrics(CollectorRegistry()), []
     if case != PLAIN:
         found = track_detectors(connection, start.signals, start.sumo_step_s)
-        run = RunStart(street, tuple(contracts), start, safety, control, detectors=found)
+        run = of_tls(tls, start, found)
         subscribers.append(Recorder(RecordFolder(Path(folder), MAX_BYTES), run, metrics))
-    loop = loop_from(
-        start, connection, street, contracts, ScoredPolicies(contracts), safety, control, subscribers, None
-    )
+    loop = loop_from(start, connection, tls, ScoredPolicies(contracts), subscribers)
     take_over(connection, street, start)
     end_s = loop.now + seconds
     yield loop.now

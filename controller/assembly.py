@@ -65,29 +65,41 @@ class LanesToRead(NamedTuple):
     """By TL, the lanes whose single vehicles it needs."""
 
 
+@dataclass(frozen=True)
+class ControlledTls:
+    """TLs of a street, and the settings under which they are controlled."""
+
+    street: StreetNetwork
+    contracts: Sequence[pb.PolicyContract]
+    safety: city_config.Safety
+    control: city_config.Controller
+    driver: str | None = None
+    """One of DRIVERS, which controls in the place of the policies, with the greens of the programs that run."""
+
+
 def assemble(
     connection: StartConnection,
-    street: StreetNetwork,
-    contracts: Sequence[pb.PolicyContract],
+    tls: ControlledTls,
     policies: Policies,
-    safety: city_config.Safety,
-    control: city_config.Controller,
     subscribers: Iterable[Subscriber] = (),
-    driver: str | None = None,
     is_monitored: bool = True,
     is_checked: bool = False,
 ) -> DecisionLoop:
     """Check every contract against the running simulation and take its signals over.
 
-    `subscribers`: get the decision events.
-    `driver`: one of DRIVERS, which controls in the place of the policies, with the greens of the programs that run.
-    `is_monitored`: whether monitors check the shown states; False for a run whose alarms are not used.
-    `is_checked`: see `checked_start`.
+    Args:
+        connection: to SUMO.
+        tls: the TLs and their settings.
+        policies: source of the actions.
+        subscribers: get the decision events.
+        is_monitored: whether monitors check the shown states; False for a run whose alarms are not used.
+        is_checked: see `checked_start`.
+
     Raises InputError that names the difference.
     """
-    start = checked_start(connection, street, contracts, is_checked)
-    loop = loop_from(start, connection, street, contracts, policies, safety, control, subscribers, driver, is_monitored)
-    take_over(connection, street, start)
+    start = checked_start(connection, tls.street, tls.contracts, is_checked)
+    loop = loop_from(start, connection, tls, policies, subscribers, is_monitored)
+    take_over(connection, tls.street, start)
     return loop
 
 
@@ -118,26 +130,23 @@ def take_over(connection: StartConnection, street: StreetNetwork, start: Start) 
 def loop_from(
     start: Start,
     connection: TrackingConnection,
-    street: StreetNetwork,
-    contracts: Sequence[pb.PolicyContract],
+    tls: ControlledTls,
     policies: Policies,
-    safety: city_config.Safety,
-    control: city_config.Controller,
     subscribers: Iterable[Subscriber],
-    driver: str | None,
     is_monitored: bool = True,
 ) -> DecisionLoop:
     """The decision loop of a start; it asks nothing more of SUMO. Arguments and errors as `assemble`."""
-    to_read = lanes_to_read(street, contracts, control, driver)
+    street = tls.street
+    to_read = lanes_to_read(tls)
     links = {signal: len(street.signals[signal].links) for signal in start.signals}
     connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of)
     # as in training, where an episode begins on an empty network, with the first green phase at once
-    forces_first = safety.floors == "dialect" and not start.has_traffic
+    forces_first = tls.safety.floors == "dialect" and not start.has_traffic
     lanes = ReadLanes({lane: i for i, lane in enumerate(connection.lanes)}, street)
     intersections: list[Intersection] = []
     monitors: list[SignalMonitor] = []
-    for contract in contracts:
-        intersection = _intersection(contract, street, lanes, start.signals, safety, control, start.now, driver)
+    for contract in tls.contracts:
+        intersection = _intersection(contract, tls, lanes, start)
         watching = _monitors(intersection, street) if is_monitored else []
         for monitor, signal in zip(watching, contract.signal_ids, strict=is_monitored):
             if not forces_first:
@@ -162,13 +171,12 @@ class ReadLanes:
         """float64 [lanes]"""
 
 
-def lanes_to_read(
-    street: StreetNetwork, contracts: Sequence[pb.PolicyContract], control: city_config.Controller, driver: str | None
-) -> LanesToRead:
+def lanes_to_read(tls: ControlledTls) -> LanesToRead:
     """The lanes that the TLs' observers, the driver and the fallback need."""
-    with_pressure = MaxPressure.name in (driver, control.fallback)
+    street = tls.street
+    with_pressure = MaxPressure.name in (tls.driver, tls.control.fallback)
     lanes_of, outflow_lanes, vehicle_lanes_of = {}, [], {}
-    for contract in contracts:
+    for contract in tls.contracts:
         lanes = [lane for signal in contract.signals for lane in signal.lane_ids]
         outflow_lanes += lanes if dialects.of(contract).counts_outflow(contract) else []
         signals = [street.signals[signal] for signal in contract.signal_ids]
@@ -176,7 +184,7 @@ def lanes_to_read(
             lanes += [lane for signal in signals for lane in _roads(max_pressure.lanes_of(signal, street.lanes_behind))]
         lanes_of[contract.tl] = lanes
         vehicle_lanes = list(dialects.of(contract).vehicle_lanes(contract))
-        if driver == Greedy.name:
+        if tls.driver == Greedy.name:
             vehicle_lanes += [
                 lane for signal in signals for lane in _roads(greedy.approach_lanes(signal, street.lanes_behind))
             ]
@@ -184,19 +192,11 @@ def lanes_to_read(
     return LanesToRead(lanes_of, list(dict.fromkeys(outflow_lanes)), vehicle_lanes_of)
 
 
-def _intersection(
-    contract: pb.PolicyContract,
-    street: StreetNetwork,
-    lanes: ReadLanes,
-    running: Mapping[str, RunningSignal],
-    safety: city_config.Safety,
-    control: city_config.Controller,
-    now: float,
-    driver: str | None,
-) -> Intersection:
+def _intersection(contract: pb.PolicyContract, tls: ControlledTls, lanes: ReadLanes, start: Start) -> Intersection:
     """Build one TL, before it starts."""
+    street, driver = tls.street, tls.driver
     dialect = dialects.of(contract)
-    safeties = signal_safeties(contract, street, safety)
+    safeties = signal_safeties(contract, street, tls.safety)
     times = safeties[0].times
     driving = _scored_greens(DRIVERS[driver], contract, street, lanes, times) if driver is not None else None
     if driver is not None and driving is None:
@@ -205,15 +205,17 @@ def _intersection(
             "leave it out with --infer-tl"
         )
     pressure = (
-        _scored_greens(MaxPressure, contract, street, lanes, times) if control.fallback == MaxPressure.name else None
+        _scored_greens(MaxPressure, contract, street, lanes, times)
+        if tls.control.fallback == MaxPressure.name
+        else None
     )
     return Intersection(
         contract,
         dialect.observer(contract, lanes.row, lanes.length_m),
         dialect.sequencer(with_street_changes(contract, change_times(contract, safeties))),
         safeties,
-        [fallback_schedule(running[signal], street.signals[signal], now) for signal in contract.signal_ids],
-        control,
+        [fallback_schedule(start.signals[signal], street.signals[signal], start.now) for signal in contract.signal_ids],
+        tls.control,
         pressure,
         driving,
     )

@@ -13,9 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from city import network
 from city.errors import InputError
-from city.network import StreetNetwork
 from controller.alarms import Alarms
-from controller.assembly import Start, checked_start, loop_from, take_over
+from controller.assembly import ControlledTls, Start, checked_start, loop_from, take_over
 from controller.config import ControllerConfig
 from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
@@ -85,24 +84,16 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         metrics.report_traffic(traffic)
         connection = _open(config, stop)
         with _closed_if_control_does_not_begin(connection):
-            begin = checked_start(connection, street, list(contracts.values()))
+            city = config.city
+            tls = ControlledTls(street, tuple(contracts.values()), city.safety, city.controller, config.driver)
+            begin = checked_start(connection, street, tls.contracts)
             subscribers: list[Subscriber] = [run_log, traffic, alarms]
             if interface is not None:
                 subscribers.append(interface.state)
             if config.record is not None:
-                subscribers.append(
-                    _recorder(
-                        config,
-                        config.record,
-                        connection,
-                        street,
-                        list(contracts.values()),
-                        begin,
-                        metrics.registry,
-                        alarms,
-                    )
-                )
-            loop = _assembled(config, connection, street, list(contracts.values()), policies, subscribers, begin)
+                recorder = _recorder(config, config.record, connection, tls, begin, metrics.registry, alarms)
+                subscribers.append(recorder)
+            loop = _assembled(connection, tls, policies, subscribers, begin)
             traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
             if interface is not None:
@@ -141,10 +132,8 @@ def _closed_if_control_does_not_begin(connection: ApiConnection) -> Iterator[Non
 
 
 def _assembled(
-    config: ControllerConfig,
     connection: SumoConnection,
-    street: StreetNetwork,
-    contracts: Sequence[pb.PolicyContract],
+    tls: ControlledTls,
     policies: Policies,
     subscribers: Sequence[Subscriber],
     begin: Start,
@@ -153,10 +142,11 @@ def _assembled(
 
     Raises InputError.
     """
-    city, driver = config.city, config.driver
-    loop = loop_from(begin, connection, street, contracts, policies, city.safety, city.controller, subscribers, driver)
-    take_over(connection, street, begin)
-    information, warning = describe_programs((contract.tl, of_contract(contract, street)) for contract in contracts)
+    driver = tls.driver
+    loop = loop_from(begin, connection, tls, policies, subscribers)
+    take_over(connection, tls.street, begin)
+    signals = ((contract.tl, of_contract(contract, tls.street)) for contract in tls.contracts)
+    information, warning = describe_programs(signals)
     if information:
         log.info("%s", information)
     how = "" if driver is None else f", by {driver}, without models"
@@ -167,7 +157,7 @@ def _assembled(
     observed = (
         describe_other_changes((i.contract, i.safeties) for i in loop.intersections.values()) if driver is None else []
     )
-    for line in (warning, *slow, *observed, "" if city.safety.floors == "street" else floors):
+    for line in (warning, *slow, *observed, "" if tls.safety.floors == "street" else floors):
         if line:
             log.warning("%s", line)
     return loop
@@ -177,8 +167,7 @@ def _recorder(
     config: ControllerConfig,
     folder: Path,
     connection: SumoConnection,
-    street: StreetNetwork,
-    contracts: Sequence[pb.PolicyContract],
+    tls: ControlledTls,
     begin: Start,
     registry: CollectorRegistry,
     alarms: Alarms,
@@ -188,14 +177,14 @@ def _recorder(
     from controller.recording.detectors import track_detectors
     from controller.recording.record_folder import RecordFolder
     from controller.recording.recorder import Recorder
-    from controller.recording.run_start import RunStart
+    from controller.recording.run_start import of_tls
 
     city = config.city
     phases = {name: tl.phases for name, tl in city.tls.items() if name in config.infer_tls and tl.phases}
     tracked = track_detectors(connection, begin.signals, begin.sumo_step_s)
     if tracked:
         log.info("recording the vehicles on %d detectors, which are read after every step of SUMO", len(tracked))
-    run = RunStart(street, tuple(contracts), begin, city.safety, city.controller, config.driver, phases, tracked)
+    run = of_tls(tls, begin, tracked, phases)
     files = RecordFolder(folder, int(city.controller.record_max_gb * 1e9))
     return Recorder(files, run, RecordMetrics(registry), on_end_by_error=alarms.note_record)
 

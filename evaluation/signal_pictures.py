@@ -13,12 +13,12 @@ from pathlib import Path
 
 from city.config import City
 from city.network import StreetNetwork
-from controller.assembly import Start, checked_start
+from controller.assembly import ControlledTls, Start, checked_start
 from controller.events import DecisionEvent
 from controller.policies.no_policies import contracts_of_city
+from controller.recording import run_start
 from controller.recording.detectors import track_detectors
 from controller.recording.messages import Encoder
-from controller.recording.run_start import RunStart
 from controller.sumo.connection import SumoConnection
 from controller.sumo.network import running_signals
 from controller.sumo.tracked_detectors import step_ends
@@ -86,7 +86,8 @@ class ControlledSignals:
         signals = {signal for contract in own for signal in contract.signal_ids}
         found = track_detectors(connection, signals, start.sumo_step_s)
         city = pictured.city
-        run = RunStart(street, tuple(contracts), start, city.safety, city.controller, control.driver, {}, found)
+        tls = ControlledTls(street, tuple(contracts), city.safety, city.controller, control.driver)
+        run = run_start.of_tls(tls, start, found)
         self._encoder = Encoder(run)
         selection = Selection(frozenset(contract.tl for contract in own), vehicles_s=time_space.MAX_S)
         self._steps = StepCollector(run, pictured.phases, selection)
@@ -115,7 +116,7 @@ class UncontrolledSignals:
         self._sumo_step_s = start.sumo_step_s
         found = track_detectors(connection, running, start.sumo_step_s)
         city = pictured.city
-        run = RunStart(pictured.street, contracts, start, city.safety, city.controller, None, {}, found)
+        run = run_start.of_tls(ControlledTls(pictured.street, contracts, city.safety, city.controller), start, found)
         to_read = run.to_read
         links = {signal: len(pictured.street.signals[signal].links) for signal in running}
         connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of)

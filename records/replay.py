@@ -308,13 +308,9 @@ class Replay:
             self.loop: DecisionLoop = loop_from(
                 start.start,
                 RecordedConnection(start, self.steps),
-                start.street,
-                start.contracts,
+                start,
                 recorded if policies is None else policies(recorded, self.steps),
-                start.safety,
-                start.control,
                 [self._comparison],
-                start.driver,
             )
             if run.state is not None:
                 state = loop_state.restore(self.loop.saved_state(), run.state)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from city.config import City
 from city.network import StreetNetwork
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.events import Subscriber
 from controller.policies.no_policies import NoPolicies
 from controller.sumo.connection import StartConnection
@@ -52,11 +52,9 @@ class ControlledSimulation:
         `subscribers`: get the decision events; without any, no monitors check the shown states.
         """
         self.connection, self._policies, self._sumocfg = connection, control.policies, city.network.sumocfg
-        self.loop = assemble(
-            connection, street, control.contracts, control.policies, city.safety, city.controller, subscribers,
-            control.driver,
-            is_monitored=bool(subscribers), is_checked=control.is_checked,
-        )  # fmt: skip
+        tls = ControlledTls(street, control.contracts, city.safety, city.controller, control.driver)
+        is_monitored = bool(subscribers)
+        self.loop = assemble(connection, tls, control.policies, subscribers, is_monitored, control.is_checked)
 
     @property
     def now(self) -> float:

@@ -10,9 +10,9 @@ from typing import Any
 
 from city import config as city_config
 from city import network
-from city.network import Program, ProgramPhase, StreetNetwork
+from city.network import Program, ProgramPhase
 from city.version import VERSION
-from controller.assembly import LanesToRead, Start, lanes_to_read
+from controller.assembly import ControlledTls, LanesToRead, Start, lanes_to_read
 from controller.recording.detectors import Detector
 from controller.sumo.connection import TrackedLanes
 from controller.sumo.network import RunningSignal
@@ -20,16 +20,11 @@ from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 
 
-@dataclass(frozen=True)
-class RunStart:
+@dataclass(frozen=True, kw_only=True)
+class RunStart(ControlledTls):
     """Street, contracts, settings and running programs at a run's begin."""
 
-    street: StreetNetwork
-    contracts: tuple[pb.PolicyContract, ...]
     start: Start
-    safety: city_config.Safety
-    control: city_config.Controller
-    driver: str | None = None
     phases: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By TL, the phase numbers of city.toml by movement."""
     detectors: tuple[Detector, ...] = ()
@@ -37,7 +32,7 @@ class RunStart:
 
     @cached_property
     def to_read(self) -> LanesToRead:
-        return lanes_to_read(self.street, self.contracts, self.control, self.driver)
+        return lanes_to_read(self)
 
     def tracked_lanes(self) -> TrackedLanes:
         """The rows of the lanes in readings, as the connection has them."""
@@ -92,20 +87,30 @@ def decode(city: record.City, network_files: Mapping[str, Path]) -> RunStart:
     """
     net, *additional = (network_files[name] for name in city.network_files)
     return RunStart(
-        network.read(net, additional, city.network_begin_s),
-        tuple(city.contracts),
-        Start(
+        street=network.read(net, additional, city.network_begin_s),
+        contracts=tuple(city.contracts),
+        safety=city_config.Safety(**_settings(city.safety, city_config.Safety)),
+        control=city_config.Controller(**_settings(city.controller, city_config.Controller)),
+        driver=city.driver or None,
+        start=Start(
             city.begin_s,
             city.sumo_step_s,
             city.has_traffic,
             {signal.id: _decode_signal(signal) for signal in city.signals},
         ),
-        city_config.Safety(**_settings(city.safety, city_config.Safety)),
-        city_config.Controller(**_settings(city.controller, city_config.Controller)),
-        city.driver or None,
-        _phases(city.phases),
-        tuple(Detector(each.id, each.signal, each.function, each.stop_lane) for each in city.detectors),
+        phases=_phases(city.phases),
+        detectors=tuple(Detector(each.id, each.signal, each.function, each.stop_lane) for each in city.detectors),
     )
+
+
+def of_tls(
+    tls: ControlledTls,
+    start: Start,
+    detectors: tuple[Detector, ...] = (),
+    phases: Mapping[str, Mapping[str, int]] = {},
+) -> RunStart:
+    """The start of a run that controls these TLs."""
+    return RunStart(**vars(tls), start=start, detectors=detectors, phases=phases)
 
 
 def _settings(text: str, kind: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from city import config, network
 from city.errors import InputError
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import connect
@@ -44,9 +44,8 @@ def assembled(street, connection, **safety):
     read = network.read(street.net_file)
     city = config.City(street.net_file)
     contracts = [contract.build(city, config.TL(("A0",), "sumo-rl", "SA101"), read)]
-    return assemble(
-        connection, read, contracts, LongestQueue(read, contracts), config.Safety(**safety), config.Controller()
-    )
+    tls = ControlledTls(read, contracts, config.Safety(**safety), config.Controller())
+    return assemble(connection, tls, LongestQueue(read, contracts))
 
 
 @pytest.mark.parametrize(("floors", "has_vehicles"), [("dialect", False), ("dialect", True), ("street", False)])

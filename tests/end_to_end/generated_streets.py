@@ -10,7 +10,7 @@ import numpy as np
 
 from city import config, network
 from city.network import StreetNetwork, green_states
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import connect
@@ -196,7 +196,7 @@ def _control(connection, street, seconds, policies, dialect, safety, control, ou
         for signal in read.signals.values()
         if signal.first_program.greens
     ]
-    loop = assemble(connection, read, contracts, policies(read, contracts), safety, control, [alarms])
+    loop = assemble(connection, ControlledTls(read, contracts, safety, control), policies(read, contracts), [alarms])
     shown_since: dict[str, tuple[str, float]] = {}
     end_s = street.begin_s + seconds
     while loop.now < end_s:

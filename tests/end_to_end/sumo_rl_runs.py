@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from city import config, network
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.guard.start import open_guarded
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
@@ -127,7 +127,7 @@ def run_controller(run, transport):
         connection = connect(SumoAccess(arguments=options), Interrupts())
     with contextlib.closing(connection):
         safety = config.Safety(floors="dialect")
-        loop = assemble(connection, street, contracts, actors, safety, config.Controller(), [alarms])
+        loop = assemble(connection, ControlledTls(street, contracts, safety, config.Controller()), actors, [alarms])
         while loop.now < run.begin_s + run.seconds:
             loop.step(run.begin_s + run.seconds)
         loop.finish()

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from city import config, network
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import connect
@@ -62,7 +62,7 @@ def test_no_collision_and_no_alarm_under_adversarial_policies(name, kind, second
         alarms = Alarms()
         control = config.Controller(hold_s=10, fallback="max-pressure" if kind == "max-pressure" else "plan")
         policies = AdversarialPolicies(kind, contracts)
-        loop = assemble(connection, street, contracts, policies, SAFETY, control, [alarms])
+        loop = assemble(connection, ControlledTls(street, contracts, SAFETY, control), policies, [alarms])
         end_s = loop.now + seconds
         while loop.now < end_s:
             loop.step(end_s)

@@ -9,7 +9,7 @@ from concurrent import futures
 import grpc
 import pytest
 
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.libsumo_connection import start_libsumo
@@ -62,7 +62,10 @@ class Run:
         self.reasons, self.health = set(), Health()
         policies = ServedPolicies(client, contracts, None, DEADLINE_S)
         self.loop = assemble(
-            self.connection, street, list(contracts.values()), policies, city.safety, city.controller, [self]
+            self.connection,
+            ControlledTls(street, list(contracts.values()), city.safety, city.controller),
+            policies,
+            [self],
         )
 
     def add(self, event):

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from export import locate
@@ -63,11 +63,8 @@ def in_process(grid_city, grid_street, tmp_path_factory):
     try:
         loop = assemble(
             connection,
-            grid_street,
-            list(contracts.values()),
+            ControlledTls(grid_street, list(contracts.values()), grid_city.safety, grid_city.controller),
             InProcess(grid_city, contracts),
-            grid_city.safety,
-            grid_city.controller,
         )
         while loop.now < END_S:
             loop.step(END_S)

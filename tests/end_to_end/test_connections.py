@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.sumo import start
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
@@ -48,7 +48,9 @@ def run(connection, grid_city, grid_street, shown):
     contracts = [contract.build(grid_city, settings, grid_street) for settings in tls.values()]
     policies = AlternatingPolicies({c.tl: c.action.size for c in contracts})
     try:
-        loop = assemble(connection, grid_street, contracts, policies, grid_city.safety, grid_city.controller)
+        loop = assemble(
+            connection, ControlledTls(grid_street, contracts, grid_city.safety, grid_city.controller), policies
+        )
         while loop.now < END_S:
             loop.step(END_S)
         loop.finish()

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.access import SumoAccess
@@ -41,11 +41,8 @@ def test_every_tl_returns_to_its_policy_after_a_server_restart(server, grid_city
     events = Events()
     loop = assemble(
         connection,
-        grid_street,
-        list(contracts.values()),
+        ControlledTls(grid_street, list(contracts.values()), grid_city.safety, grid_city.controller),
         ServedPolicies(client, contracts, None, 0.5),
-        grid_city.safety,
-        grid_city.controller,
         [events],
     )
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.policies.served_contracts import AVAILABLE, fetch_contracts
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
@@ -66,11 +66,8 @@ class Run:
         policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
         self.loop = assemble(
             self.connection,
-            street,
-            list(self.contracts.values()),
+            ControlledTls(street, list(self.contracts.values()), city.safety, city.controller),
             policies,
-            city.safety,
-            city.controller,
             [self.alarms],
         )
         self._slow_down()

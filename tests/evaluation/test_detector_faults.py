@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from city import config, network
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from evaluation import detector_faults, policy_models
 from evaluation.arms import parse, with_faults
@@ -184,7 +184,7 @@ def test_blind_lanes_are_served_by_the_longest_red(fault):
     connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings", "--seed", "3"])
     faulty = FaultyDetectors(connection, FaultRates(**{fault: 1.0}), 1, 0.0, 60.0)
     policies, alarms = JunctionPolicies(contracts, pretrained.policy()), Alarms()
-    loop = assemble(faulty, street, contracts, policies, city.safety, city.controller, [alarms])
+    loop = assemble(faulty, ControlledTls(street, contracts, city.safety, city.controller), policies, [alarms])
     reds_s = {signal: [0.0] * len(own.links) for signal, own in street.signals.items()}
     longest_s = 0.0
     while loop.now < 600.0:

@@ -3,7 +3,7 @@
 import pytest
 
 from city import config, network
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.policies.no_policies import NoPolicies, contracts_of_city
 from evaluation import __main__ as program
 from evaluation.arms import Arm
@@ -47,7 +47,9 @@ def test_greedy_serves_the_longer_queue_first(longer, city_of, tmp_path):
     street = network.of_city(city)
     contracts = list(contracts_of_city(city, tuple(city.tls), street).values())
     with simulated(city, Demand(1), tmp_path / "trips.xml") as connection:
-        loop = assemble(connection, street, contracts, NoPolicies(), city.safety, city.controller, driver="greedy")
+        loop = assemble(
+            connection, ControlledTls(street, contracts, city.safety, city.controller, "greedy"), NoPolicies()
+        )
         (x,) = loop.intersections.values()
         assert x.control_name == "GREEDY"
         while loop.now < 20:

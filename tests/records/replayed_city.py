@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from city import config, network
-from controller.assembly import checked_start, loop_from, take_over
+from controller.assembly import ControlledTls, checked_start, loop_from, take_over
 from controller.policies.no_policies import contracts_of_city
 from controller.recording import loop_state
 from controller.recording.detectors import track_detectors
 from controller.recording.messages import Encoder
 from controller.recording.record_writer import RecordWriter
-from controller.recording.run_start import RunStart, encode, network_file_names
+from controller.recording.run_start import RunStart, encode, network_file_names, of_tls
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
@@ -162,11 +162,10 @@ def run_city(
             connection.api.simulationStep()
         begin = checked_start(connection, street, contracts)
         found = track_detectors(connection, begin.signals, begin.sumo_step_s)
-        run = RunStart(street, contracts, begin, city.safety, city.controller, driver, {}, found)
+        tls = ControlledTls(street, contracts, city.safety, city.controller, driver)
+        run = of_tls(tls, begin, found)
         asked = policies if policies is not None else ProjectingPolicies(contracts, fails)
-        loop = loop_from(
-            begin, connection, street, contracts, asked, city.safety, city.controller, subscribe(run), driver
-        )
+        loop = loop_from(begin, connection, tls, asked, subscribe(run))
         take_over(connection, street, begin)
         while loop.now < end_s:
             disturb(connection.api, loop.now)

@@ -15,7 +15,7 @@ import pytest
 from city import config, network
 from city.errors import InputError
 from controller import assembly
-from controller.assembly import assemble
+from controller.assembly import ControlledTls, assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from serving.client import client as client_module
 from serving.embedded.config import ServerConfig
@@ -230,7 +230,7 @@ def loop_and_connection(task):
         def ask(self, observations, observed_s=None):
             return {tl: Answer(np.zeros(next(c for c in contracts if c.tl == tl).action.size)) for tl in observations}
 
-    loop = assemble(connection, street, contracts, Steady(), task.city.safety, task.city.controller)
+    loop = assemble(connection, ControlledTls(street, contracts, task.city.safety, task.city.controller), Steady())
     yield loop, connection, street, contracts
     connection.close()
 
