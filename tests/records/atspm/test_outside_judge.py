@@ -38,7 +38,7 @@ folder = sys.argv[1]
 names = {"has_data": {"no_data_min": 5, "min_data_points": 3}, "actuations": {}, "terminations": {}, "coordination_agg": {},
     "arrival_on_green": {"latency_offset_seconds": 0}, "yellow_red": {"latency_offset_seconds": 0},
     "split_failures": {"red_time": 5, "red_occupancy_threshold": 0.8, "green_occupancy_threshold": 0.8, "by_approach": True},
-    "period": {"min_duration": 0, "cushion_time": 1}}
+    "timeline": {"min_duration": 0, "cushion_time": 1}}
 with SignalDataProcessor(raw_data=f"{folder}/events.csv", detector_config=f"{folder}/detectors.csv", bin_size=15, verbose=0,
         aggregations=[{"name": name, "params": params} for name, params in names.items()]) as processor:
     processor.load()
@@ -171,7 +171,7 @@ def test_every_bin_has_data_and_every_interval_is_valid(judged):
     assert all("no event for" in note and "in control mode policy" in note for note in judged.notes)
     assert judged.notes == () or judged.is_controlled
     assert len(judged.table("has_data")) == 9 * SECONDS // BIN_S
-    intervals = Counter((row["EventClass"], row["IsValid"]) for row in judged.tables["period"])
+    intervals = Counter((row["EventClass"], row["IsValid"]) for row in judged.tables["timeline"])
     assert {kind for kind, _ in intervals} >= {"Green", "Yellow", "Red", "Phase Call", "Pattern Change"}
     too_long = {"Green", "Red", "Phase Call", "Phase Wait"} if judged.is_controlled else set()
     assert {kind for kind, is_valid in intervals if not is_valid} <= too_long
@@ -308,7 +308,7 @@ def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
     files.write(tmp_path, made, signal_events(made, phases, programs={"X": day}), phases)
     tables = read_by_atspm(atspm, tmp_path)
     found = {}
-    for row in tables["period"]:
+    for row in tables["timeline"]:
         begin_s = (datetime.fromisoformat(row["StartTime"]).replace(tzinfo=None) - ZERO).total_seconds()
         found.setdefault(row["EventClass"], []).append((begin_s, row["Duration"], row["EventValue"], row["IsValid"]))
     assert found["Special Function"] == [(110, 660, 1, True)]
