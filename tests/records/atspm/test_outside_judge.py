@@ -132,7 +132,7 @@ def controlled(folder, additional):
     lights)."""
     city = config.load(GRID / "city.toml")
     files = ",".join(map(str, [GRID / "fixed_time.add.xml", *additional]))
-    record_run(folder / "run.mcap", city, SECONDS, "-a", files, *OPTIONS, over_traci=True, releases=False)
+    record_run(folder / "run.mcap", city, SECONDS, "-a", files, *OPTIONS, over_traci=True, releases_until_s=None)
     recorded = RecordedRun([folder / "run.mcap"])
     assert sumo_programs.write(folder / "lights.add.xml", recorded.start, recorded.steps()) == []
     return export_atspm(
