@@ -21,6 +21,27 @@ settings.load_profile("repeatable")
 ROOT = Path(__file__).resolve().parent.parent
 GRID = ROOT / "examples" / "grid"
 SHARED = ROOT.parent / "shared"
+SLOWEST_FILES = (
+    "export/test_phase_competition.py",
+    "end_to_end/test_several_clients.py",
+    "training/test_training.py",
+    "end_to_end/test_guard_ends.py",
+    "end_to_end/test_strange_neighbours.py",
+    "end_to_end/test_operator.py",
+    "end_to_end/test_sumo_rl_identity.py",
+    "rounds/test_rounds.py",
+    "end_to_end/test_guard.py",
+    "export/test_user_builder.py",
+    "training/phase_competition/test_shared_networks.py",
+    "evaluation/test_evaluation.py",
+)
+"""Files that take longest in `make test` (`--durations`): they run first, so that no process ends long after the
+other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {ROOT / "tests" / name: k for k, name in enumerate(SLOWEST_FILES)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 @pytest.fixture(scope="session")
