@@ -39,11 +39,6 @@ SLOWEST_FILES = (
 other."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    rank = {ROOT / "tests" / name: k for k, name in enumerate(SLOWEST_FILES)}
-    items.sort(key=lambda item: rank.get(item.path, len(rank)))
-
-
 @pytest.fixture(scope="session")
 def shared() -> Path:
     if not SHARED.is_dir():
@@ -150,10 +145,12 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    """Keep tests that run alone in tests/end_to_end: `make test` collects that folder a second time, and nothing else.
+    """Put the slowest files first, and keep tests that run alone in tests/end_to_end.
 
-    `make slow` collects every folder a second time.
+    `make test` collects that folder a second time, and nothing else; `make slow` collects every folder a second time.
     """
+    rank = {ROOT / "tests" / name: k for k, name in enumerate(SLOWEST_FILES)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
     for item in items:
         is_alone, is_slow = (item.get_closest_marker(name) is not None for name in ("alone", "slow"))
         if is_alone and not is_slow and not item.path.is_relative_to(ROOT / "tests" / "end_to_end"):
