@@ -56,10 +56,21 @@ def connect(sumo: SumoAccess, interrupts: Interrupts) -> TraciConnection:
     """Connect to a running SUMO, or start one. Raises InputError. `interrupts`: the operator's requests."""
     if sumo.attach is not None:
         return attach(sumo.attach, interrupts, sumo.order)
-    program = sumo_gui_program() if sumo.gui else sumo_program()
-    port = sumo.port or free_port()
     if sumo.port:
-        _check_free(port)
+        _check_free(sumo.port)
+        return _start(sumo, sumo.port, interrupts)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        # The port stays bound until SUMO is connected. Otherwise another program that starts a SUMO at this moment may
+        # be given the same port, and each of the two is connected to the other's simulation.
+        # SUMO may listen all the same: it sets SO_REUSEADDR too, and this socket does not listen.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return _start(sumo, held.getsockname()[1], interrupts)
+
+
+def _start(sumo: SumoAccess, port: int, interrupts: Interrupts) -> TraciConnection:
+    """Start a SUMO that listens on a port, and connect to it. Raises InputError."""
+    program = sumo_gui_program() if sumo.gui else sumo_program()
     log_clients(port, sumo.clients)
     command = [program, *sumo.arguments, "--remote-port", str(port), "--num-clients", str(sumo.clients)]
     command += GUI_OPTIONS if sumo.gui else ()

@@ -1,0 +1,35 @@
+"""A started SUMO is this process's own, also while other programs start theirs."""
+
+import contextlib
+import socket
+
+import pytest
+
+from controller.sumo import start
+from controller.sumo.access import SumoAccess
+from controller.sumo.connection import Interrupts
+from tests.conftest import GRID
+
+ARGUMENTS = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true"]
+
+
+def test_no_other_program_gets_the_port_before_sumo_listens(monkeypatch):
+    """Two programs with one port were each connected to the other's SUMO."""
+
+    class NotStarted(Exception):
+        pass
+
+    def attach(address, *rest):
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        raise NotStarted
+
+    monkeypatch.setattr(start, "sumo_program", lambda: "true")  # it never listens
+    monkeypatch.setattr(start, "attach", attach)
+    with pytest.raises(NotStarted):
+        start.connect(SumoAccess(arguments=ARGUMENTS), Interrupts())
+
+
+def test_sumo_listens_on_the_port_that_is_held_for_it():
+    with contextlib.closing(start.connect(SumoAccess(arguments=ARGUMENTS), Interrupts())) as connection:
+        assert connection.api.trafficlight.getIDCount() == 9
