@@ -36,5 +36,5 @@ def test_every_file_named_exists():
             assert (home / name).is_dir() or (home / f"{name}.py").is_file() or [*home.glob(f"*/{name}")], (
                 f"{package}: {name}"
             )
-    paths = re.findall(r"`([\w/]+/\w*\.py)`", PAGE)
-    assert len(paths) > 10 and all((ROOT / path).is_file() for path in paths)
+    paths = re.findall(r"\b[a-z_]+(?:/\w+)+\.py\b", PAGE)
+    assert len(paths) > 30 and [path for path in paths if not (ROOT / path).is_file()] == []
