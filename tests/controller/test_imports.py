@@ -1,4 +1,4 @@
-"""What importing the controller must not load; import-linter checks the directions of imports (`make lint`)."""
+"""Packages that importing the controller must not load; import-linter checks the directions of imports (`make lint`)."""
 
 import subprocess
 import sys

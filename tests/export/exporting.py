@@ -55,7 +55,7 @@ def bytes_without_time(folder):
 
 
 def refused(capsys, *parts):
-    """Whether stderr has one error line with these parts, and nothing of Python's."""
+    """True if stderr has one error line with these parts, and nothing of Python's."""
     err = capsys.readouterr().err
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and "Traceback" not in err, err
@@ -64,7 +64,7 @@ def refused(capsys, *parts):
 
 
 def refuses(capsys, checkpoints, *parts, flags=(), tl="SA101"):
-    """Whether an export fails in one line with these parts, and publishes nothing."""
+    """True if an export fails in one line with these parts, and publishes nothing."""
     before = sorted((checkpoints.parent / "models").glob("*/*"))
     assert export(checkpoints, *flags, tl=tl) == 2
     refused(capsys, *parts)

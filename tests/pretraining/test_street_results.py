@@ -5,7 +5,7 @@ from pretraining.street_results import StreetJob, run_job
 from pretraining.synthetic.streets import generate
 
 SEED = 1000050
-"""Of a street with conflicts in junctions that SUMO decides by the addresses of its objects."""
+"""Results of a street with conflicts in junctions that SUMO decides by the addresses of its objects."""
 
 
 def simulated(folder, seconds):

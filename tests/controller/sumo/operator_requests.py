@@ -1,4 +1,4 @@
-"""What an operator requests while the controller waits for SUMO."""
+"""Requests of an operator while the controller waits for SUMO."""
 
 from controller.sumo.connection import Interrupts
 

@@ -13,7 +13,7 @@ PASSAGES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9_000), st.integ
 
 
 def of_newest_step(passages, time_s, step_s):
-    """What SUMO reports at time_s."""
+    """Detections that SUMO reports at time_s."""
     vehicles_of = {}
     for vehicle, (detector, entry_ms, stay_ms) in enumerate(passages):
         entry_s, exit_s = entry_ms / 1000, (entry_ms + stay_ms) / 1000

@@ -120,7 +120,7 @@ class Drawing:
         return " ".join(each.text or "" for each in self.root.iter(f"{SVG}text"))
 
     def is_inside(self):
-        """Whether marks lie inside of the axes, and all other data in elements that cut it there."""
+        """True if marks lie inside of the axes, and all other data in elements that cut it there."""
         frame = {"x": self.left - 2, "y": self.top - 2, "width": self.width + 4, "height": self.height + 4}
         cut = list(self.root.iter(f"{SVG}svg"))[1:]
         for element in cut:
