@@ -44,7 +44,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--held-out", 1, "simulations of an evaluation on validation demand", Settings.held_out)
     patience = "evaluations without an improvement that end the training (default: 0, none)"
     add_count(parser, "--patience", 0, patience, 0)
-    add_ppo(parser, PpoConfig(), StreetPpo())
+    own = PpoConfig()
+    # in a city, one sharpness holds for all TLs: see Learning
+    add_ppo(parser, own, replace(StreetPpo(), final_sharpness=own.final_sharpness))
 
 
 def add_episodes(parser: argparse.ArgumentParser, episodes: int, episodes_per_update: int) -> None:
