@@ -43,8 +43,9 @@ def open_guarded(
         GuardBusy: the guard accepts no controller now.
     """
     host, port = sumo.attach or ("127.0.0.1", sumo.port)
-    if sumo.attach is None:
-        # chosen in this process so that it is logged: the operator does not see the guard's log
+    if sumo.attach is None and sumo.clients > 1:
+        # Chosen in this process so that it is logged: the operator does not see the guard's log. For SUMO's only client
+        # the guard chooses it, and holds it until SUMO is connected.
         sumo = replace(sumo, port=sumo.port or start.free_port())
     try:
         # a later controller finds the PID file by the port, so it needs a fixed one
