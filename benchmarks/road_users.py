@@ -140,8 +140,8 @@ def simulate(
     street = network.of_city(city)
     tripinfo = scratch / "tripinfo.xml"
     kind = POLICY if arm == PRETRAINED else arm
-    control, options = control_of(city, street, kind, policy if kind == POLICY else None, scratch)
-    with simulated(city, demand, tripinfo, options) as connection:
+    control, additional = control_of(city, street, kind, policy if kind == POLICY else None, scratch)
+    with simulated(city, demand, tripinfo, additional=additional) as connection:
         ControlledSimulation(connection, city, street, control).advance(seconds)
     lost: Lost = {}
     for kind, lost_s in lost_of(tripinfo):

@@ -6,7 +6,7 @@ of a policy contract. The XML is read in one streaming pass.
 
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,6 +30,15 @@ from city.sumo_files import elements, seconds, time_hint
 
 MIN_APPROACH_M = 50.0
 """Length of an approach on which waiting vehicles are seen: about seven cars."""
+REFUSED_OPTIONS = {
+    "mesosim": "simulates roads and not lanes, so that no policy sees a vehicle",
+    "tls.all-off": "switches off the programs of all signals, so that none can be compared or handed back",
+}
+"""SUMO's switches that take away what control needs, and why."""
+UNNAMED_PROGRAM = "<unknown>"
+"""SUMO's id of a program without programID."""
+UNBOUNDED_S = 2147483.647
+"""SUMO's maxDur of a phase with a minDur alone."""
 OFF = "off"
 """Id of SUMO's own program without phases: the signal is off, and drivers follow the right of way."""
 SEQUENTIAL_TYPES = ("static", "actuated", "delay_based")
@@ -45,7 +54,7 @@ class ProgramPhase:
     duration_s: float
     min_s: float
     max_s: float
-    """minDur and maxDur; the duration if the file has none."""
+    """minDur and maxDur; the duration if the file has neither."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +190,12 @@ class SignalNetwork:
         """The id of the program that SUMO runs at second `now` if no client sets states or programs."""
         return newest_program(self.switches, now) or self.active_program
 
+    def may_run(self, program_id: str, now: float) -> bool:
+        """True if the files explain that SUMO runs a program at second `now`."""
+        if self.switches:  # one may be due at this very second, before or after the reading
+            return any(program.id == program_id for program in (*self.programs, OFF_PROGRAM))
+        return program_id == self.scheduled_program(now)
+
 
 @dataclass(frozen=True)
 class StreetNetwork:
@@ -232,11 +247,15 @@ def of_sumocfg(path: Path, begin_s: float | None = None) -> StreetNetwork:
     `begin_s`: first simulated second (default: the .sumocfg's).
     """
     values = sumo_files.options(path)
+    for option, reason in REFUSED_OPTIONS.items():
+        if values.get(option, "").lower() in ("true", "t", "1", "on", "yes", "x", "+"):
+            raise InputError(f"{path}: {option} {reason}; remove {option}")
     net = values.get("net-file")
     if not net:
         raise InputError(f"{path}: net-file is missing; add it to <input>")
     begin, end = (_time(path, key, values[key]) if values.get(key) else None for key in ("begin", "end"))
-    additional = sumo_files.listed_files(path, "additional-files")
+    listed = sumo_files.listed_files(path, "additional-files")
+    additional = [file for outer in listed for file in sumo_files.with_includes(outer)]
     return read(
         path.resolve().parent / net,
         additional,
@@ -307,6 +326,15 @@ def _describe(element: ET.Element) -> str:
 
 def _reason(error: KeyError | ValueError) -> str:
     return f"attribute {error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _phase(attributes: Mapping[str, str]) -> ProgramPhase:
+    """A phase of a `tlLogic`, with SUMO's defaults. Raises KeyError, ValueError."""
+    duration_s = seconds(attributes["duration"]) if "duration" in attributes else math.nan
+    low_s = seconds(attributes["minDur"]) if "minDur" in attributes else duration_s
+    no_high_s = UNBOUNDED_S if "minDur" in attributes else duration_s
+    high_s = seconds(attributes["maxDur"]) if "maxDur" in attributes else no_high_s
+    return ProgramPhase(attributes["state"], duration_s, low_s, high_s)
 
 
 def _is_coordinated(element: ET.Element) -> bool:
@@ -393,20 +421,17 @@ class _NetworkReader:
 
     def add_program(self, element: ET.Element, path: Path | None) -> None:
         signal = element.attrib["id"]
-        phases = []
-        for phase in element.iter("phase"):
-            duration = float(phase.attrib.get("duration", "nan"))
-            low, high = (float(phase.attrib.get(key, duration)) for key in ("minDur", "maxDur"))
-            phases.append(ProgramPhase(phase.attrib["state"], duration, low, high))
+        program_id = element.attrib.get("programID", UNNAMED_PROGRAM)
+        phases = [_phase(phase.attrib) for phase in element.iter("phase")]
         offset = element.attrib.get("offset", "0")
-        loaded = self.programs.get(signal, {}).get(element.attrib["programID"])
+        loaded = self.programs.get(signal, {}).get(program_id)
         if not phases and loaded is not None:
             # tlsCoordinator writes only offsets; SUMO keeps the phases that it has loaded before
             phases = list(loaded.phases)
         program = Program(
-            element.attrib["programID"],
+            program_id,
             element.attrib.get("type", "static"),
-            int(self.begin_s if offset == "begin" else float(offset)),
+            int(self.begin_s if offset == "begin" else seconds(offset)),
             tuple(phases),
             _is_coordinated(element),
         )

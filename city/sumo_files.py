@@ -6,15 +6,34 @@ import math
 import os
 import re
 import xml.etree.ElementTree as ET
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from city.errors import InputError
 
-_LONG_NAMES = {"n": "net-file", "net": "net-file", "r": "route-files", "routes": "route-files", "b": "begin",
-"e": "end",
-                  "a": "additional-files", "additional": "additional-files"}  # fmt: skip
+_LONG_NAMES = {
+    "n": "net-file",
+    "net": "net-file",
+    "r": "route-files",
+    "routes": "route-files",
+    "a": "additional-files",
+    "additional": "additional-files",
+    "b": "begin",
+    "e": "end",
+    "tripinfo": "tripinfo-output",
+    "summary": "summary-output",
+    "vehroutes": "vehroute-output",
+    "ndump": "netstate-dump",
+    "netstate": "netstate-dump",
+    "netstate-output": "netstate-dump",
+    "l": "log",
+    "log-file": "log",
+}
 """Other names that SUMO accepts for its options."""
+_MAX_INCLUDES = 20
+"""Depth of files that include files."""
 _MAX_TIME_S = 1e12
 """Larger ones are not times: SUMO counts milliseconds in 64 bits."""
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -92,7 +111,7 @@ def time_hint(text: str) -> str:
 def elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
     """Yield (depth, element) when each element ends; the root has depth 0. Raises InputError."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with opened(path) as file:
             depth = -1
             for event, element in ET.iterparse(file, events=("start", "end")):
                 if event == "start":
@@ -102,5 +121,47 @@ def elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
                     depth -= 1
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; fix its path in the .sumocfg or city.toml") from None
-    except (OSError, EOFError, ValueError, ET.ParseError) as error:
-        raise InputError(f"{path}: cannot be read as XML: {error}") from None
+    except (OSError, EOFError, ValueError, zlib.error, ET.ParseError) as error:
+        raise InputError(f"{path}: cannot be read as XML: {error}{_remedy(path, error)}") from None
+
+
+def with_includes(path: Path, depth: int = 0) -> list[Path]:
+    """The files that an additional file includes, and the file itself behind them. Raises InputError.
+
+    `depth`: how many files include one another down to this one.
+    """
+    if depth > _MAX_INCLUDES:
+        raise InputError(f"{path}: is included by a file that it includes; remove one of the two <include>s")
+    files: list[Path] = []
+    for _, element in elements(path):
+        if element.tag == "include":
+            files += with_includes(path.parent / element.get("href", ""), depth + 1)
+        element.clear()
+    return [*files, path]
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a file that may be gzipped, by its content as SUMO does, and not by its name. Raises OSError."""
+    with path.open("rb") as file:
+        is_gzipped = file.read(2) == b"\x1f\x8b"
+    return cast(BinaryIO, gzip.open(path)) if is_gzipped else path.open("rb")
+
+
+def _remedy(path: Path, error: Exception) -> str:
+    """How to get the file that a person meant, if the beginning of this one shows it; else ""."""
+    if path.is_dir():
+        return "; name a file"
+    try:
+        with path.open("rb") as file:
+            begin = file.read(200).lstrip().lower()
+    except OSError:
+        return ""
+    if begin.startswith(b"version https://git-lfs"):
+        return "; it is a pointer of Git LFS: fetch the file itself with git lfs pull"
+    if begin.startswith((b"<!doctype html", b"<html")):
+        return "; it is a web page: download the file itself (on GitHub, its raw version)"
+    if not begin:
+        return "; it is empty: copy it again"
+    if isinstance(error, EOFError) or "no element found" in str(error) or "unclosed token" in str(error):
+        return "; it ends too early: copy it again"
+    return ""

@@ -18,6 +18,7 @@ from controller.sumo.connection import StartConnection, TrackingConnection
 from controller.sumo.network import (
     RunningSignal,
     check_contract_matches_network,
+    check_options,
     check_sumo_matches_contract,
     define_off_programs,
     fallback_schedule,
@@ -111,6 +112,7 @@ def checked_start(
     `is_checked`: whether the contracts are known to match the network file (`check_contract_matches_network`).
     """
     api = connection.api
+    check_options(api)
     for contract in () if is_checked else contracts:
         check_contract_matches_network(contract, street)
     running = running_signals(api, street, [signal for contract in contracts for signal in contract.signal_ids])

@@ -28,7 +28,7 @@ from controller.policies.served_policies import ServedPolicies
 from controller.release import Stop, abandon, log_connection_lost, release, release_at_once
 from controller.sumo import libsumo_connection, start
 from controller.sumo.connection import ApiConnection, CommandRejected, SumoConnection, SumoConnectionLost, WaitAborted
-from controller.sumo.network import check_contracts_match_city
+from controller.sumo.network import check_contracts_match_city, other_programs
 from controller.sumo.traci_connection import check_decodable
 from controller.sumo.tripinfo import check_complete
 from controller.telemetry.health import Health, HttpServer
@@ -157,7 +157,8 @@ def _assembled(
     observed = (
         describe_other_changes((i.contract, i.safeties) for i in loop.intersections.values()) if driver is None else []
     )
-    for line in (warning, *slow, *observed, "" if tls.safety.floors == "street" else floors):
+    other = other_programs(begin.signals, tls.street, begin.now)
+    for line in (other, warning, *slow, *observed, "" if tls.safety.floors == "street" else floors):
         if line:
             log.warning("%s", line)
     return loop

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from city.errors import InputError
-from city.network import SEQUENTIAL_TYPES, SignalNetwork, is_green
+from city.network import SEQUENTIAL_TYPES, UNBOUNDED_S, SignalNetwork, is_green
 
 MIN_GREEN_S, MAX_GREEN_S = 5.0, 50.0
 """netconvert's --tls.min-dur and --tls.max-dur."""
@@ -38,7 +38,7 @@ def write(path: Path, signals: Iterable[SignalNetwork]) -> Path:
             element = ET.SubElement(logic, "phase", duration=f"{phase.duration_s:g}", state=phase.state)
             if is_green(phase.state):
                 # netconvert writes the duration as both bounds of a phase of fixed duration
-                has_bounds = phase.min_s < phase.max_s
+                has_bounds = phase.min_s < phase.max_s < UNBOUNDED_S
                 low, high = (phase.min_s, phase.max_s) if has_bounds else (MIN_GREEN_S, MAX_GREEN_S)
                 element.set("minDur", f"{min(low, phase.duration_s):g}")
                 element.set("maxDur", f"{max(high, phase.duration_s):g}")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -139,8 +140,9 @@ class ArmSimulator:
             pictured, no_pictures = self._pictured() if records_signals else (None, "")
             passed = PassedVehicles(folder, self._roads_of_tl)
             tripinfo = folder / "tripinfo.xml"
-            options = self._options(arm, folder, recording, passed, pictured)
-            with simulated(self.task.city, demand, tripinfo, options) as connection:
+            options = ["--device.emissions.probability", "1"] if self.task.emissions else []
+            additional = self._additional_files(arm, folder, recording, passed, pictured)
+            with simulated(self.task.city, demand, tripinfo, options, additional=additional) as connection:
                 if recording is not None:
                     recording.locate(connection.api)
                 measurement, simulation, signals = self._simulate(arm, demand, connection, models, pictured)
@@ -160,30 +162,27 @@ class ArmSimulator:
         except InputError as error:
             return None, str(error)
 
-    def _options(
+    def _additional_files(
         self,
         arm: Arm,
         folder: Path,
         recording: SignalRecording | None,
         passed: PassedVehicles,
         pictured: PicturedTls | None,
-    ) -> list[str]:
-        """SUMO's options for an arm."""
+    ) -> list[Path]:
+        """The additional files of an arm, behind those of the configuration."""
         additional = [passed.additional_file]
         if arm.kind == ACTUATED:
             signals = [self.street.signals[signal] for signal in self._signals]
             additional.append(actuated.write(folder / "actuated.add.xml", signals))
         if recording is not None:
             additional.append(recording.additional_file)
-        options = ["--device.emissions.probability", "1"] if self.task.emissions else []
         sumocfg = self.task.city.network.sumocfg
         assert sumocfg is not None, "a city without demand is refused before it is evaluated"
-        listed = sumo_files.listed_files(sumocfg, "additional-files")
         if pictured is not None:
+            listed = sumo_files.listed_files(sumocfg, "additional-files")
             additional += pictured.write_detectors(folder / "detectors.add.xml", listed)
-        files = [*listed, *additional]
-        options += ["--additional-files", ",".join(map(str, files))]
-        return options
+        return additional
 
     def _simulate(
         self,
@@ -196,6 +195,8 @@ class ArmSimulator:
         """Simulate to the end. Returns the measurement, the simulation, and what pictures need."""
         now = float(connection.api.simulation.getTime())
         end_s = end_of(self.street, now, self.task.seconds)
+        if arm.kind in (FIXED, ACTUATED):
+            self._check_programs(arm, connection.api, now)
         read = connection
         if arm.has_faults:
             read = FaultyDetectors(connection, self.task.faults, demand.seed, now, end_s)
@@ -214,6 +215,18 @@ class ArmSimulator:
         simulation.loop.finish()
         simulation.loop.close()
         return measurement, simulation, controlled or uncontrolled
+
+    def _check_programs(self, arm: Arm, api: Any, now: float) -> None:
+        """Raise InputError unless SUMO runs the programs that an arm without a controller is named after."""
+        for signal in self._signals:
+            program, network = api.trafficlight.getProgram(signal), self.street.signals[signal]
+            expected = actuated.PROGRAM if arm.kind == ACTUATED else network.scheduled_program(now)
+            if program != expected and (arm.kind == ACTUATED or not network.may_run(program, now)):
+                raise InputError(
+                    f"{self.task.city.network.sumocfg}: SUMO runs program {program!r} of signal {signal} at second "
+                    f"{now:g}, not {expected!r}, so {arm.name} would not be {arm.kind}; if the configuration loads a "
+                    "state (load-state), remove it"
+                )
 
     def _control(self, arm: Arm, models: ServedModels | None) -> Control:
         """Contracts and policies of an arm's TLs; none if SUMO itself controls them. Raises InputError."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from city import network, sumo_files
+from city import network
 from city.config import City
 from city.network import StreetNetwork
 from controller.policies.no_policies import NoPolicies
@@ -99,8 +99,8 @@ def _read(folder: Path) -> tuple[City, StreetNetwork]:
 
 def control_of(
     city: City, street: StreetNetwork, kind: str, policy: Path | None, scratch: Path
-) -> tuple[Control, list[str]]:
-    """(control of all TLs of a street by an arm, options of SUMO for it). Raises InputError.
+) -> tuple[Control, list[Path]]:
+    """(control of all TLs of a street by an arm, additional files for it). Raises InputError.
 
     Args:
         city: the TLs and their times.
@@ -112,11 +112,8 @@ def control_of(
     if kind == FIXED:
         return Control(), []
     if kind == ACTUATED:
-        assert city.network.sumocfg is not None, "a street has one"
         signals = [street.signals[signal] for tl in city.tls.values() for signal in tl.signals]
-        programs = actuated.write(scratch / "actuated.add.xml", signals)
-        files = [*sumo_files.listed_files(city.network.sumocfg, "additional-files"), programs]
-        return Control(), ["--additional-files", ",".join(map(str, files))]
+        return Control(), [actuated.write(scratch / "actuated.add.xml", signals)]
     contracts = [contract.build(city, tl, street) for tl in city.tls.values()]
     if kind == POLICY:
         assert policy is not None, "this kind has a file"
@@ -125,7 +122,12 @@ def control_of(
 
 
 def result_of(
-    city: City, street: StreetNetwork, traffic: RandomTraffic, control: Control, options: Sequence[str], scratch: Path
+    city: City,
+    street: StreetNetwork,
+    traffic: RandomTraffic,
+    control: Control,
+    additional: Sequence[Path],
+    scratch: Path,
 ) -> StreetResult:
     """Simulate a street under control to the end of its traffic. Raises InputError, SimulationFailed.
 
@@ -134,11 +136,11 @@ def result_of(
         street: the city's network.
         traffic: its demand.
         control: of its TLs.
-        options: further options of SUMO.
+        additional: further additional files.
         scratch: folder for the files of the simulation.
     """
     tripinfo = scratch / "tripinfo.xml"
-    with simulated(city, traffic, tripinfo, options) as connection:
+    with simulated(city, traffic, tripinfo, additional=additional) as connection:
         ControlledSimulation(connection, city, street, control).advance(traffic.seconds)
     trips = read_trips(tripinfo)
     return StreetResult(trips.delay_s, trips.finished, trips.total, trips.duration_s)

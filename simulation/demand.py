@@ -7,14 +7,13 @@ fewer of them (`--scale`), at other times (`--random-depart-offset`), with other
 """
 
 import functools
-import gzip
 import re
 import shutil
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Protocol
 from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
@@ -138,7 +137,7 @@ def _elements(path: Path) -> _Elements:
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     try:
-        with _open(path) as file:
+        with sumo_files.opened(path) as file:
             parser.ParseFile(file)
     except (OSError, EOFError, ValueError, expat.ExpatError) as error:
         raise InputError(
@@ -152,7 +151,7 @@ def _elements(path: Path) -> _Elements:
 
 def _write_sample(routes: Path, elements: _Elements, counts: NDArray[np.int64], target: Path) -> None:
     """Write a route file in which each element occurs as often as its count says. Raises InputError."""
-    with _open(routes) as source, target.open("wb") as file:
+    with sumo_files.opened(routes) as source, target.open("wb") as file:
         file.write(source.read(int(elements.offsets[0])))
         for k, (length, count) in enumerate(zip(np.diff(elements.offsets).tolist(), counts.tolist(), strict=True)):
             text = source.read(length)
@@ -170,10 +169,6 @@ def _id_end(routes: Path, text: bytes) -> int:
         if attribute[1] == b"id":
             return attribute.end() - 1
     raise InputError(f"{routes}: has no id that can be read; write the file as UTF-8")
-
-
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def varied(rng: np.random.Generator, varies: bool) -> Demand:

@@ -12,6 +12,7 @@ from controller.sumo.access import SumoAccess
 from controller.sumo.connection import ApiConnection, CommandRejected, Interrupts, SumoConnection, SumoConnectionLost
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
+from simulation import own_outputs
 from simulation.demand import SimulatedDemand
 
 LIBSUMO, TRACI = TRANSPORTS = ("libsumo", "traci")
@@ -57,8 +58,9 @@ def simulated(
     options: Sequence[str] = (),
     folder: Path | None = None,
     transport: str = TRACI,
+    additional: Sequence[Path] = (),
 ) -> Iterator[SumoConnection]:
-    """Run a simulation of a city; the tripinfo file is complete after the block.
+    """Run a simulation of a city; the tripinfo file is complete after the block, no other output is written.
 
     Args:
         city: its [network] is simulated.
@@ -67,6 +69,7 @@ def simulated(
         options: further options of SUMO.
         folder: where route files are written (default: the tripinfo file's).
         transport: one of TRANSPORTS.
+        additional: additional files behind those of the configuration.
 
     Raises InputError if SUMO does not start, SimulationFailed if it ends early.
     """
@@ -78,6 +81,10 @@ def simulated(
     sumocfg, begin_s = city.network.sumocfg, city.network.begin_s
     assert sumocfg is not None, "a city without demand is refused before it is simulated"
     begin = [] if begin_s is None else ["--begin", f"{begin_s:.15g}"]
+    outputs += own_outputs.options(sumocfg, folder)
+    files = [*own_outputs.additional_files(sumocfg, folder), *additional]
+    if files:
+        outputs += ["--additional-files", ",".join(map(str, files))]
     connection = _start(["-c", str(sumocfg), *begin, *demand.options(sumocfg, folder), *outputs, *options], transport)
     try:
         with failures_of(connection, sumocfg):

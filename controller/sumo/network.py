@@ -9,7 +9,16 @@ import numpy as np
 from city import names
 from city.config import City
 from city.errors import InputError
-from city.network import OFF, OFF_PROGRAM, SEQUENTIAL_TYPES, Program, ProgramPhase, SignalNetwork, StreetNetwork
+from city.network import (
+    OFF,
+    OFF_PROGRAM,
+    REFUSED_OPTIONS,
+    SEQUENTIAL_TYPES,
+    Program,
+    ProgramPhase,
+    SignalNetwork,
+    StreetNetwork,
+)
 from controller.sumo.connection import ONLINE, OWNER_KEY
 from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
@@ -73,6 +82,28 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
             program = street.signals[signal].scheduled_program(float(api.simulation.getTime()))
         running[signal] = RunningSignal(program, api.trafficlight.getRedYellowGreenState(signal), programs)
     return running
+
+
+def check_options(api: Any) -> None:
+    """Raise InputError if the running SUMO has an option that takes away what control needs."""
+    for option, reason in REFUSED_OPTIONS.items():
+        if api.simulation.getOption(option) == "true":
+            raise InputError(f"SUMO runs with {option}, which {reason}; start it without {option}")
+
+
+def other_programs(running: Mapping[str, RunningSignal], street: StreetNetwork, now: float) -> str:
+    """A line about signals that run another program than the files say at second `now`; "" if none does."""
+    differing = []
+    for signal, in_sumo in running.items():
+        network, program = street.signals[signal], in_sumo.fallback_program_id
+        if not network.may_run(program, now):
+            differing.append(f"{signal} ({program!r} instead of {network.scheduled_program(now)!r})")
+    if not differing:
+        return ""
+    return (
+        f"SUMO runs other programs than the files say: {_list(differing)}; greens and conflicts come from the files, "
+        "the fallback plan is what SUMO runs; if these programs are meant, name their additional file in the .sumocfg"
+    )
 
 
 def define_off_programs(api: Any, signals: Iterable[SignalNetwork]) -> None:

@@ -250,6 +250,51 @@ def sumocfg(folder, options):
     return path
 
 
+@pytest.mark.parametrize("option", network.REFUSED_OPTIONS)
+def test_configuration_without_lanes_or_signals_is_refused(tmp_path, option):
+    with pytest.raises(InputError, match=f"remove {option}"):
+        network.of_sumocfg(sumocfg(tmp_path, f'<{option} value="true"/>'))
+    assert network.of_sumocfg(sumocfg(tmp_path, f'<{option} value="false"/>')).signals
+
+
+def test_programs_of_included_files_are_read(tmp_path):
+    (tmp_path / "parts").mkdir()
+    included = tmp_path / "parts" / "a.add.xml"
+    included.write_text((GRID / "fixed_time.add.xml").read_text())
+    (tmp_path / "b.add.xml").write_text('<additional><include href="parts/a.add.xml"/></additional>')
+    street = network.of_sumocfg(sumocfg(tmp_path, '<additional-files value="b.add.xml"/>'))
+    assert street.signals["B1"].plan.id == "adapted" and street.additional == (included,)
+
+
+def test_files_that_include_each_other_are_refused(tmp_path):
+    (tmp_path / "b.add.xml").write_text('<additional><include href="b.add.xml"/></additional>')
+    with pytest.raises(InputError, match="remove one of the two"):
+        network.of_sumocfg(sumocfg(tmp_path, '<additional-files value="b.add.xml"/>'))
+
+
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "git lfs pull"),
+        (b"<!DOCTYPE html>\n<html><body>Not found<br></body></html>", "raw version"),
+        (b"", "it is empty"),
+        (b'<net version="1.9"><edge id="a">', "ends too early"),
+        (gzip.compress((GRID / "grid.net.xml").read_bytes())[:5000], "ends too early"),
+    ],
+)
+def test_file_that_is_no_network_names_the_remedy(tmp_path, content, remedy):
+    (tmp_path / "a.net.xml").write_bytes(content)
+    with pytest.raises(InputError, match=remedy):
+        network.read(tmp_path / "a.net.xml")
+
+
+def test_network_is_compressed_by_content_and_not_by_name(tmp_path):
+    packed, plain = tmp_path / "packed.net.xml", tmp_path / "plain.net.xml.gz"
+    packed.write_bytes(gzip.compress((GRID / "grid.net.xml").read_bytes()))
+    plain.write_bytes((GRID / "grid.net.xml").read_bytes())
+    assert network.read(packed).signals.keys() == network.read(plain).signals.keys() != set()
+
+
 def test_sumocfg_with_times_of_day_begins_and_ends_there(tmp_path):
     street = network.of_sumocfg(sumocfg(tmp_path, '<begin value="7:30:00"/><end value="08:15:00"/>'))
     assert (street.begin_s, street.end_s) == (27000, 29700)

@@ -6,9 +6,10 @@ import pytest
 
 from city import config, network
 from city.errors import InputError
-from controller.assembly import ControlledTls, assemble
+from controller.assembly import ControlledTls, assemble, checked_start
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
+from controller.sumo.network import other_programs, running_signals
 from controller.sumo.start import connect
 from signals import contract
 from tests.end_to_end.generated_streets import LongestQueue, generate
@@ -23,8 +24,9 @@ def street(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def running(street):
+def running(street, *more):
     options = [
+        *more,
         "-n",
         str(street.net_file),
         "-r",
@@ -78,3 +80,40 @@ def test_second_controller_is_refused_while_the_first_one_is_connected(street):
             assembled(street, connection)
         connection.mark_controlled(["A0"], "")
         assert assembled(street, connection).now == loop.now
+
+
+@pytest.mark.parametrize("option", network.REFUSED_OPTIONS)
+def test_running_sumo_without_lanes_or_signals_is_refused(street, option):
+    with running(street, f"--{option}", "true") as connection, pytest.raises(InputError, match=f"without {option}"):
+        checked_start(connection, network.read(street.net_file), [])
+
+
+def test_programs_are_read_with_the_defaults_of_sumo(street, tmp_path):
+    """A program without an id, times as h:m:s, and bounds of which one is missing."""
+    state = "r" * len(network.read(street.net_file).signals["A0"].links)
+    bounds = ('minDur="5"', 'maxDur="70"', 'minDur="0:00:03" maxDur="0:01:00"', "")
+    phases = "".join(f'<phase duration="0:00:42" {bound} state="{state}"/>' for bound in bounds)
+    additional = tmp_path / "a.add.xml"
+    additional.write_text(
+        f'<additional><tlLogic id="A0" type="static" offset="0:00:10">{phases}</tlLogic></additional>'
+    )
+    read = network.read(street.net_file, [additional])
+    with running(street, "-a", str(additional)) as connection:
+        in_sumo = running_signals(connection.api, read, ["A0"])["A0"]
+    assert list(in_sumo.programs.values()) == list(read.signals["A0"].programs)
+    assert in_sumo.fallback_program_id == read.signals["A0"].active_program == network.UNNAMED_PROGRAM
+
+
+def test_another_program_than_the_files_say_is_named(street, tmp_path):
+    read = network.read(street.net_file)
+    plan = read.signals["A0"].plan
+    phases = "".join(f'<phase duration="9" state="{phase.state}"/>' for phase in plan.phases)
+    additional = tmp_path / "a.add.xml"
+    additional.write_text(
+        f'<additional><tlLogic id="A0" type="static" programID="split">{phases}</tlLogic></additional>'
+    )
+    with running(street, "-a", str(additional)) as connection:
+        start = checked_start(connection, read, [])
+        in_sumo = running_signals(connection.api, read, ["A0"])
+    assert "A0 ('split' instead of '0')" in other_programs(in_sumo, read, start.now)
+    assert other_programs(in_sumo, network.read(street.net_file, [additional]), start.now) == ""

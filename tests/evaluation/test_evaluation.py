@@ -1,6 +1,7 @@
 """`python -m evaluation`: paired simulations of served policies and baselines in the real SUMO."""
 
 import base64
+import contextlib
 import csv
 import json
 import math
@@ -411,3 +412,19 @@ def test_wrong_input_is_one_line_and_exit_code_2(flags, message, grid_models, ca
     assert program.main([*CITY, *models, *flags]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("arm", ["fixed", "actuated"])
+def test_arm_is_refused_if_sumo_runs_another_program_than_it_is_named_after(grid_city, tmp_path, arm):
+    """A state that the configuration loads names the programs that run."""
+    state, sumocfg = tmp_path / "state.xml", tmp_path / "a.sumocfg"
+    options = ["-c", str(GRID / "grid.sumocfg"), "--save-state.times", "5", "--save-state.files", str(state)]
+    with contextlib.closing(start_libsumo([*options, "--no-step-log"])) as connection:
+        connection.api.trafficlight.setProgram("A0", "0")
+        connection.api.simulationStep(6.0)
+    text = (GRID / "grid.sumocfg").read_text().replace('value="', f'value="{GRID}/', 3)
+    sumocfg.write_text(text.replace("</input>", f'<load-state value="{state}"/></input>'))
+    city = replace(grid_city, network=replace(grid_city.network, sumocfg=sumocfg))
+    simulator = ArmSimulator(EvaluationTask(city, ("SA101",), 20.0))
+    with pytest.raises(InputError, match="SUMO runs program '0' of signal"):
+        simulator.run(Arm(arm, arm), Demand(1))
