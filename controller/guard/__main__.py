@@ -156,6 +156,7 @@ class Guard:
                 lambda: self._is_stopped,
                 self._clock,
                 self._beat,
+                self._connection.error_message,
             )
             self._set_connected(True)
             end = relay.run()

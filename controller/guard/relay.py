@@ -20,6 +20,8 @@ from controller.sumo.wire import MessageSplitter
 POLL_INTERVAL_S = 0.5
 """Wall time between two checks of the watchdog and of the stop flag."""
 MAX_RECEIVE_BYTES = 1 << 18
+END_TIMEOUT_S = 2.0
+"""Wall time within which the controller takes the reason for SUMO's end."""
 
 
 class End(Enum):
@@ -45,6 +47,7 @@ class Relay:
         is_stopped: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
         beat: Callable[[], None] = lambda: None,
+        sumo_error: Callable[[], str] = lambda: "",
     ) -> None:
         """Prepare to forward.
 
@@ -57,7 +60,9 @@ class Relay:
             is_stopped: whether to end now.
             clock: wall time in s.
             beat: called at least every POLL_INTERVAL_S, or every second while SUMO finishes its answers.
+            sumo_error: SUMO's error text after it has ended, or "".
         """
+        self._sumo_error = sumo_error
         self._beat = beat
         self._controller = controller
         self._sumo = sumo
@@ -81,6 +86,8 @@ class Relay:
         for connection in (self._controller, self._sumo):
             connection.setblocking(False)
         end = self._run()
+        if end is End.SUMO_GONE and (reason := self._sumo_error()):
+            self._send_last(wire.message([wire.ENDED + reason.encode()]))
         self._controller.close()
         if end in (End.LOST, End.HUNG, End.STOPPED) and not self._drain_sumo():
             end = End.SUMO_GONE
@@ -201,6 +208,17 @@ class Relay:
                 del self._to_sumo[: self._sumo.send(self._to_sumo)]
             except OSError:
                 return  # the next receive reports the lost connection
+
+    def _send_last(self, message: bytes) -> None:
+        """Send the controller a last message, and wait until it has closed its connection."""
+        self._to_controller += message
+        with contextlib.suppress(OSError):
+            self._controller.settimeout(END_TIMEOUT_S)
+            self._controller.sendall(self._to_controller)
+            self._controller.shutdown(socket.SHUT_WR)
+            # A socket that is closed with unread requests is reset, and the controller might lose the text.
+            while self._controller.recv(MAX_RECEIVE_BYTES):
+                pass
 
     def _drain_sumo(self) -> bool:
         """Finish the exchange with SUMO: send messages completely and receive all answers. False if the connection is

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from controller.sumo.connection import Interrupts, SumoConnectionLost, WaitAborted
 from controller.sumo.programs import StderrReader
-from controller.sumo.wire import MalformedMessage, MessageSplitter
+from controller.sumo.wire import ENDED, MalformedMessage, MessageSplitter
 
 log = logging.getLogger("controller")
 
@@ -38,6 +38,8 @@ class MessageStream:
         """Bytes that are not sent yet."""
         self._incoming = MessageSplitter()
         self._arrived: deque[bytes] = deque()
+        self._end_reason = ""
+        """SUMO's error text that a guard has sent."""
         self._silence = _Silence(clock)
 
     def queue(self, message: bytes) -> None:
@@ -85,7 +87,11 @@ class MessageStream:
         if not data:
             raise self._lost()
         try:
-            self._arrived.extend(self._incoming.feed(data))
+            for message in self._incoming.feed(data):
+                if message.startswith(ENDED, 4):
+                    self._end_reason = message[4 + len(ENDED) :].decode(errors="replace")
+                else:
+                    self._arrived.append(message)
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
 
@@ -103,7 +109,7 @@ class MessageStream:
     def _lost(self, error: Exception | None = None) -> SumoConnectionLost:
         """The end of the connection, with SUMO's own error text if there is one."""
         ended = "SUMO has closed the connection" if error is None else f"the connection to SUMO has ended: {error}"
-        return SumoConnectionLost(self._stderr.error() or ended)
+        return SumoConnectionLost(self._stderr.error() or self._end_reason or ended)
 
     def end(self, message: bytes, wait: bool = True) -> bool:
         """Send the last message, wait until SUMO closes the connection or quit is requested, and close it. Never

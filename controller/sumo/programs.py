@@ -10,6 +10,8 @@ from typing import Any
 from city.errors import InputError
 
 MAX_ERROR_LINES = 5
+END_TIMEOUT_S = 10.0
+"""Wall time within which a SUMO that has closed its connection ends."""
 NO_DISPLAY = "unable to open display"
 """Text of sumo-gui's error without a display, which does not begin like SUMO's errors."""
 GUI_REMEDY = "run in a desktop session or with ssh -X, or leave --gui out"
@@ -58,5 +60,6 @@ class StderrReader:
 
     def error(self) -> str:
         """The error text of a SUMO that has ended, or ""."""
-        self._thread.join(timeout=2)
+        # SUMO closes its connections before it ends, which takes some seconds if the machine is busy
+        self._thread.join(END_TIMEOUT_S)
         return " ".join(self._error_lines)

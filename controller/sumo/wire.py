@@ -27,6 +27,8 @@ SETORDER = tc.CMD_SETORDER
 CLOSE = tc.CMD_CLOSE
 HANDOVER = 0xF7
 """Not a TraCI command: a controller registers its handover plans with its guard."""
+ENDED = b"\x00SUMO ended: "
+"""Begin of a guard's last message to its controller, with SUMO's error text behind it; no answer begins like this."""
 GUARDED = "behind a guard"
 """Suffix of SUMO's version text if a guard answers."""
 WRONG_LAYOUT = "an answer whose layout does not match its getters"

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from controller.guard.relay import End, Relay
 from controller.sumo import wire
+from controller.sumo.connection import Interrupts, SumoConnectionLost
+from controller.sumo.messages import MessageStream
+from controller.sumo.programs import StderrReader
 from controller.sumo.wire import MessageSplitter
 
 VERSION = wire.version_answer(21, "SUMO of the test behind a guard")
@@ -167,6 +170,19 @@ def test_end_of_sumo_ends_the_relay():
         end.close()
         assert made.test_end() == [End.SUMO_GONE]
         assert controller.recv(1) == b""
+
+
+def test_controller_gets_the_reason_for_the_end_of_sumo():
+    with relay(answers=False, sumo_error=lambda: "Error: no route") as (made, controller, _, _, end):
+        stream = MessageStream(controller, StderrReader(None), Interrupts())
+        stream.queue(STEP)
+        stream.send()
+        end.recv(100)
+        end.close()
+        with pytest.raises(SumoConnectionLost, match=r"^Error: no route$"):
+            next(stream.answers(1))
+        controller.close()
+        assert made.test_end() == [End.SUMO_GONE]
 
 
 def test_reset_by_sumo_while_sending_ends_the_relay():
