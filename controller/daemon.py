@@ -328,7 +328,7 @@ def _loop(
         abandon(loop, connection)
         return 1
     except CommandRejected as error:
-        log.error("%s at second %g", error, loop.now)
+        log.error("second %g: %s", loop.now, error)
         release_at_once(loop, connection, stop)
         return 1
     except BaseException:

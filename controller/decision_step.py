@@ -49,7 +49,7 @@ from controller.events import (
     Unpublished,
 )
 from controller.run_counters import RunCounters
-from controller.sumo.connection import ONLINE, CommandRejected, DecisionConnection
+from controller.sumo.connection import ONLINE, CommandRejected, DecisionConnection, SimulationReplaced
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
 from signals.observation import MAX_CACHED_BATCHES, Observation, ObservationBatch, PhaseState, shares_of
@@ -361,6 +361,11 @@ class DecisionLoop:
         begin = time.perf_counter()
         result = self._connection.read(self._read_for)
         self._sumo_s = time.perf_counter() - begin
+        if result.time_s < self.now:
+            raise SimulationReplaced(
+                f"another client has loaded another simulation or state: time went back to second {result.time_s:g}, "
+                "so ages of states and readings are void; start the controller again with each new simulation"
+            )
         unconfirmed = (
             [intersection for intersection in self.intersections.values() if intersection.awaits_confirmation]
             if self._released_at_s

@@ -20,6 +20,8 @@ from controller.sumo.wire import MessageSplitter
 POLL_INTERVAL_S = 0.5
 """Wall time between two checks of the watchdog and of the stop flag."""
 MAX_RECEIVE_BYTES = 1 << 18
+DRAIN_TIMEOUT_S = 10.0
+"""Wall time for which SUMO may be silent after a stop, while answers of it are outstanding."""
 END_TIMEOUT_S = 2.0
 """Wall time within which the controller takes the reason for SUMO's end."""
 
@@ -221,13 +223,21 @@ class Relay:
                 pass
 
     def _drain_sumo(self) -> bool:
-        """Finish the exchange with SUMO: send messages completely and receive all answers. False if the connection is
-        lost."""
+        """Finish the exchange with SUMO: send messages completely and receive all answers.
+
+        False if the connection is lost, or SUMO answers nothing for DRAIN_TIMEOUT_S after a stop.
+        """
         poll = select.poll()
+        answered_s = self._clock()
         while self._to_sumo or None in self._pending_answers or not self._answers.is_between:
             self._beat()
+            if not self._is_stopped():
+                answered_s = self._clock()
+            elif self._clock() - answered_s > DRAIN_TIMEOUT_S:
+                return False
             poll.register(self._sumo, select.POLLIN | (select.POLLOUT if self._to_sumo else 0))
             for _, event in poll.poll(1000):
+                answered_s = self._clock()
                 try:
                     if not self._receive_sumo(event):
                         return False

@@ -32,6 +32,10 @@ class CommandRejected(Exception):
     """SUMO rejected a command; the connection is still usable."""
 
 
+class SimulationReplaced(CommandRejected):
+    """Another client has loaded another simulation or state; the connection is still usable."""
+
+
 class WaitAborted(Exception):
     """SUMO has not answered, and the operator has requested not to wait for it."""
 

@@ -62,17 +62,6 @@ def check_decodable(error: Exception) -> None:
     ) from None
 
 
-@contextlib.contextmanager
-def _decoding(rejection: str = "SUMO rejected a request: ") -> Iterator[None]:
-    """Begin SUMO's error text with `rejection`, and end the connection at bytes that cannot be read."""
-    try:
-        yield
-    except CommandRejected as error:
-        raise CommandRejected(f"{rejection}{error}") from None
-    except MalformedMessage as error:
-        raise SumoConnectionLost(f"SUMO sent {error}") from None
-
-
 def _ignore(_: bytes) -> None:
     """Decode nothing: the answer is decoded where it is waited for."""
 
@@ -141,6 +130,8 @@ class TraciConnection:
         """
         self._through_guard = through_guard
         self._is_guarded = False
+        self._is_readable = True
+        """False after an answer that cannot be read: later ones may never come."""
         self._api = api
         self._stderr = stderr
         self.connection_error = connection_error
@@ -289,7 +280,7 @@ class TraciConnection:
             # SUMO answers this while the next decision is prepared
             self._post(wire.message([self._states.request]), self._decode_shown)
         answer = b""
-        with _decoding("SUMO rejected a step or a request: "):
+        with self._decoding("SUMO rejected a step or a request: "):
             try:
                 # the answers before the lanes' are decoded while SUMO still simulates
                 for answer in answers:
@@ -316,7 +307,7 @@ class TraciConnection:
         if self._unanswered and self._unanswered[0] == self._decode_shown:
             answer = next(self._messages.answers(1))
             self._unanswered.popleft()
-            with _decoding():
+            with self._decoding():
                 self._decode_shown(answer)
         return self._shown
 
@@ -376,7 +367,7 @@ class TraciConnection:
         with contextlib.suppress(CommandRejected):
             self.shown()  # receives the answer that is due first; the signal is switched even if it is a rejection
         answer = self._request(wire.message([wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_PROGRAM, signal, program)]))
-        with _decoding(""):
+        with self._decoding(""):
             wire.Reader(answer).status()
 
     def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
@@ -410,11 +401,22 @@ class TraciConnection:
         getters = _state_getters(tuple(links_of.items()))
         return self._ask([getters.request], lambda answer: getters.decode(answer)[0])
 
+    @contextlib.contextmanager
+    def _decoding(self, rejection: str = "SUMO rejected a request: ") -> Iterator[None]:
+        """Begin SUMO's error text with `rejection`, and end the connection at bytes that cannot be read."""
+        try:
+            yield
+        except CommandRejected as error:
+            raise CommandRejected(f"{rejection}{error}") from None
+        except MalformedMessage as error:
+            self._is_readable = False
+            raise SumoConnectionLost(f"SUMO sent {error}") from None
+
     def _ask(self, commands: Sequence[bytes], decode: Callable[[bytes], Decoded]) -> Decoded:
         """Request between a reading and the next commands, and decode the answer. Raises the exceptions of `read`."""
         self.shown()  # receives the answer that is due first
         answer = self._request(wire.message(commands))
-        with _decoding():
+        with self._decoding():
             return decode(answer)
 
     def _request(self, message: bytes) -> bytes:
@@ -437,14 +439,14 @@ class TraciConnection:
         switches = [
             wire.set_string(tc.CMD_SET_TL_VARIABLE, tc.TL_PROGRAM, signal, program) for signal, program in programs
         ]
-        self._messages.end(wire.message(switches) + self._unmark + CLOSE)
+        self._messages.end(wire.message(switches) + self._unmark + CLOSE, wait=self._is_readable)
 
     def close(self) -> None:
         """Close cleanly, and wait for the end of a SUMO that this process started."""
         with contextlib.suppress(SumoConnectionLost, CommandRejected, WaitAborted):
             self.shown()  # its answer is due before that of CLOSE; if SUMO has ended, the next call reports it
         # a guard hands the signals back, so this need not wait for SUMO's other clients
-        wait = not (self._is_guarded and self._interrupts.abort_requested())
+        wait = self._is_readable and not (self._is_guarded and self._interrupts.abort_requested())
         has_answer = self._messages.end(self._unmark + CLOSE, wait)
         # a guard that has cut this controller off keeps running
         if has_answer or not self._through_guard:

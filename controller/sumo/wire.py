@@ -434,7 +434,11 @@ def check_stepped(answer: bytes) -> None:
     Subscription results that follow its status belong to other clients.
     """
     if answer != STEPPED and Reader(answer).status() != tc.CMD_SIMSTEP:
-        raise MalformedMessage("an answer to a command other than the step")
+        # eclipse-sumo/sumo issue 8893: SUMO 1.28 drops the answer of the step in which a later client loads
+        raise MalformedMessage(
+            "an answer to a command other than the step: probably another client has loaded another simulation, after "
+            "which SUMO may answer nobody; end that SUMO, and start it and the controller again"
+        )
 
 
 def value_at(answer: bytes, at: int, begin: bytes) -> tuple[int, int]:

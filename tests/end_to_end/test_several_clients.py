@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from controller.sumo.start import CLOSE_TIMEOUT_S
+from tests.conftest import GRID
 from tests.end_to_end.programs import connect, controller, free_port, sumo
 from tests.end_to_end.signal_history import SIGNALS, assert_in_step, assert_safe, step_until
 
@@ -180,3 +181,24 @@ def test_without_a_guard_a_second_signal_hands_back_at_once(grid_server):
         step_until(client, client.simulation.getTime() + 30, [])
         assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
         client.close()
+
+
+@pytest.mark.parametrize(("order", "flags"), [(1, ()), (1, ("--no-guard",)), (2, ())], ids=["guard", "alone", "later"])
+def test_another_clients_load_ends_the_control_and_leaves_no_signal_frozen(order, flags):
+    """If a later client loads, SUMO 1.28 answers nobody any more: the controller leaves at once."""
+    own = ("--policy", "max-pressure", "--order", str(3 - order), *flags)
+    with sumo(2) as (port, process), controller("--sumo", f"127.0.0.1:{port}", *own) as controlling:
+        client = connect(port, order)
+        step_until(client, 60, [])
+        client.load(["-c", str(GRID / "grid.sumocfg")])
+        history = []
+        if order == 1:
+            step_until(client, 100, history)
+        assert controlling.wait(30) == 1
+        log = controlling.stderr.read()
+        assert log.count(" ERROR ") == 1 and "another client has loaded another simulation" in log
+        if order == 1:
+            assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
+            client.close()
+        else:
+            process.kill()  # it hangs
