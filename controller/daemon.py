@@ -79,10 +79,10 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         else:
             contracts, policies = _served(config, metrics, alarms, closing)
         interface = _interface(config, contracts, policies, alarms, metrics, health, closing)
-        run_log = RunLog(metrics, health, contracts)
+        run_log = RunLog(metrics, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
         metrics.report_traffic(traffic)
-        connection = _open(config, stop)
+        connection = _open(config, stop, health)
         with _closed_if_control_does_not_begin(connection):
             city = config.city
             tls = ControlledTls(street, tuple(contracts.values()), city.safety, city.controller, config.driver)
@@ -305,6 +305,7 @@ def _loop(
             if stop.is_requested():
                 break
             loop.step(step_end_s)
+            health.beat()
             if logged_s + SUMMARY_INTERVAL_S <= loop.now < end_s:
                 logged_s = loop.now
                 run_log.summary(loop)
@@ -342,13 +343,19 @@ def _loop(
         connection.close()
 
 
-def _open(config: ControllerConfig, stop: Stop) -> SumoConnection:
+def _open(config: ControllerConfig, stop: Stop, health: Health) -> SumoConnection:
     """Connect to SUMO: through a guard, to a running one, or to one that is started. Raises InputError."""
     if config.libsumo:
         return libsumo_connection.start_libsumo(config.sumo.arguments)
+
+    def is_aborted() -> bool:
+        health.wait()  # asked each second in which SUMO does not answer
+        return stop.interrupts().abort_requested()
+
+    interrupts = stop.interrupts()._replace(abort_requested=is_aborted)
     if config.guard:
-        return open_guarded(config.sumo, config.city.controller.watchdog_s, stop.interrupts(), config.end_s)
-    return start.connect(config.sumo, stop.interrupts())
+        return open_guarded(config.sumo, config.city.controller.watchdog_s, interrupts, config.end_s)
+    return start.connect(config.sumo, interrupts)
 
 
 def control_end_s(config: ControllerConfig, connection: ApiConnection) -> float:

@@ -48,6 +48,14 @@ class Health:
         # the steps of a release beat as well, and must not turn stopping into running
         if self._state != "stopping":
             self._state = "running"
+        self._note_alive()
+
+    def wait(self) -> None:
+        """Record that the process waits for SUMO, which may wait for another client: it is not stuck."""
+        if self._state != "starting":
+            self._note_alive()
+
+    def _note_alive(self) -> None:
         self._beat_s = self._clock()
         if self._watchdog_interval_s is not None and self._beat_s >= self._watchdog_s + self._watchdog_interval_s:
             self._watchdog_s = self._beat_s

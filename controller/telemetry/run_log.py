@@ -11,7 +11,6 @@ from city import names
 from controller.decision_step import DecisionLoop
 from controller.events import DecisionEvent, TlDecision
 from controller.run_counters import RunCounters
-from controller.telemetry.health import Health
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS
@@ -33,8 +32,8 @@ ALARM_LOG_INTERVAL_S = 60.0
 class RunLog:
     """Counts events in metrics and logs them; the mode changes of a decision step are one line per kind."""
 
-    def __init__(self, metrics: ControllerMetrics, health: Health, tls: Iterable[str]) -> None:
-        self._metrics, self._health = metrics, health
+    def __init__(self, metrics: ControllerMetrics, tls: Iterable[str]) -> None:
+        self._metrics = metrics
         self._mode_changes: dict[tuple[ControlMode, ControlMode], list[tuple[str, str]]] = {}
         """(old, new) -> (TL, reason) of this decision step."""
         self._logged_alarms: dict[tuple[str, MonitorRule], tuple[float, int]] = {}
@@ -64,7 +63,6 @@ class RunLog:
         for alarm in event.alarms:
             self._alarm(alarm)
         self._write_mode_changes(event.at_s)
-        self._health.beat()
         self._metrics.simulation_s.set(event.at_s)
         if event.times is not None:
             self._decided(event)

@@ -10,13 +10,16 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from controller import config as controller_config
+from controller import daemon
 from controller.guard import __main__ as guard
+from controller.release import Stop
 from controller.telemetry.health import MAX_CONNECTIONS, STALE_TIMEOUT_S, Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
 from serving.embedded.flags import parse as parse_serve
@@ -59,9 +62,10 @@ def test_health_follows_the_state_of_the_controller(served):
     """A process that starts may wait for SUMO and the model server for long; a release takes steps too."""
     clock, health, _, url = served
     for waited_s, act, healthz, livez in (
-        (LATER_S, None, (503, "starting\n"), (200, "alive\n")),
+        (LATER_S, health.wait, (503, "starting\n"), (200, "alive\n")),
         (0.0, health.beat, (200, "running\n"), (200, "alive\n")),
         (LATER_S, None, (503, "stuck\n"), (503, "stuck\n")),
+        (LATER_S, health.wait, (200, "running\n"), (200, "alive\n")),
         (0.0, health.beat, (200, "running\n"), (200, "alive\n")),
         (0.0, health.begin_stopping, (503, "stopping\n"), (200, "alive\n")),
         (0.0, health.beat, (503, "stopping\n"), (200, "alive\n")),
@@ -71,6 +75,23 @@ def test_health_follows_the_state_of_the_controller(served):
         if act is not None:
             act()
         assert (get(f"{url}/healthz"), get(f"{url}/livez")) == (healthz, livez)
+
+
+@pytest.mark.parametrize("has_guard", [False, True])
+def test_a_wait_for_sumo_is_no_sign_of_a_stuck_controller(monkeypatch, has_guard):
+    """SUMO may wait for another client for any time, and a restart of the controller would not help."""
+    opened = []
+    monkeypatch.setattr(daemon.start, "connect", lambda sumo, interrupts: opened.append(interrupts))
+    monkeypatch.setattr(daemon, "open_guarded", lambda sumo, watchdog_s, interrupts, end_s: opened.append(interrupts))
+    clock, stop = [0.0], Stop()
+    health = Health(lambda: clock[0])
+    config = controller_config.parse(["--city", str(GRID / "city.toml"), "--policy", "max-pressure"])
+    daemon._open(replace(config, guard=has_guard), stop, health)
+    health.beat()
+    clock[0] += LATER_S
+    assert not opened[0].abort_requested() and not health.is_stuck
+    stop.count = 2
+    assert opened[0].abort_requested()
 
 
 def test_systemd_is_told_ready_watchdog_and_stopping(monkeypatch):

@@ -9,7 +9,6 @@ from prometheus_client import CollectorRegistry
 
 from controller.policies.served_contracts import ContractChanged
 from controller.run_counters import RunCounters
-from controller.telemetry.health import Health
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog
 from serving.errors import ERROR_BY_STATUS, InvalidResponse
@@ -37,7 +36,7 @@ def metrics():
 @pytest.fixture
 def run_log(metrics, caplog):
     caplog.set_level(logging.DEBUG, "controller")
-    return RunLog(metrics, Health(lambda: 0.0), TLS)
+    return RunLog(metrics, TLS)
 
 
 def lines(caplog, level=logging.INFO):
@@ -145,7 +144,7 @@ def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(met
     counters = RunCounters(decisions=200)
     counters.decisions_by_tl.update(SA101=100, SA102=100)
     counters.overruled_by_tl.update(SA101=overruled, SA102=1)
-    RunLog(metrics, Health(), TLS).summary(run_of(counters))
+    RunLog(metrics, TLS).summary(run_of(counters))
     warnings = lines(caplog, logging.WARNING)
     assert bool(warnings) == is_warning
     if is_warning:
@@ -154,13 +153,13 @@ def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(met
 
 def test_max_pressure_is_not_advised_to_be_trained(metrics, caplog):
     counters = RunCounters(decisions_by_tl=Counter(SA101=100), overruled_by_tl=Counter(SA101=50))
-    RunLog(metrics, Health(), TLS).summary(run_of(counters, has_policy=False))
+    RunLog(metrics, TLS).summary(run_of(counters, has_policy=False))
     assert not lines(caplog, logging.WARNING)
 
 
 def test_overruled_tl_is_reported_once_a_run_in_a_line_that_fits(metrics, caplog):
     caplog.set_level(logging.INFO, "controller")
-    run_log, counters = RunLog(metrics, Health(), TLS), RunCounters()
+    run_log, counters = RunLog(metrics, TLS), RunCounters()
     counters.decisions_by_tl.update(dict.fromkeys(TLS, 720))
     counters.overruled_by_tl.update(dict.fromkeys(TLS[:20], 308))
     loop = run_of(counters)
