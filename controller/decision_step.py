@@ -54,6 +54,7 @@ from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
 from signals.observation import MAX_CACHED_BATCHES, Observation, ObservationBatch, PhaseState, shares_of
 from signals.policy import Answer, Policies
+from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule, SignalMonitor
 from signals.safety.signal_safety import Override, PermittedRelease, SignalCommand
 from signals.simulation_time import round_to_ms
@@ -64,6 +65,10 @@ MAX_SEGMENTS = 64
 """Segments of one exchange; bounded, so that a stop request need not wait long."""
 COUNTING_INTERVAL_S = 1.0
 """Simulated time between two samples of the lanes with counted outflow."""
+
+
+CHANGE_REASONS = (OverrideReason.YELLOW, OverrideReason.CLEARANCE)
+"""Overrides that delay a change until it is safe."""
 
 
 class MissingAnswer(Exception):
@@ -122,8 +127,10 @@ class DecisionLoop:
         self._observed: tuple[float, Sequence[Intersection]] | None = None
         """The second of the newest readings, and the TLs for which lanes were read."""
         self._read_for: tuple[str, ...] = ()
-        self._overruled: set[str] = set()
-        """TLs with an override since the last decision of their policy."""
+        self._overruled: dict[str, OverrideReason] = {}
+        """By TL with an override since the last decision of its policy, the first reason."""
+        self._observe_changes = {x.tl for x in intersections if any(s.change_s for s in x.contract.signals)}
+        """TLs whose policies know how long each change takes: a change does not overrule their decisions."""
         self._batches: dict[tuple[str, ...], ObservationBatch] = {}
         self._observations: dict[str, Observation] | None = None
         """Observations of the TLs that are due now; None before they are computed."""
@@ -283,8 +290,8 @@ class DecisionLoop:
             new_commands, new_overrides = intersection.commands(now)
             commands += new_commands
             overrides += new_overrides
-            if new_overrides and intersection.mode is ControlMode.POLICY:
-                self._overruled.add(intersection.tl)
+            if intersection.mode is ControlMode.POLICY:
+                self._note_overruled(intersection.tl, new_overrides)
             if self._subscribers:
                 permitted = tuple(safety.shown for safety in intersection.safeties)
                 states.append(TlStates(intersection.tl, intersection.requested, permitted))
@@ -292,6 +299,12 @@ class DecisionLoop:
         for intersection in due:
             intersection.state.due_s = intersection.next_due_s(now)
         return Sent(now, tuple(states), tuple(commands), tuple(overrides))
+
+    def _note_overruled(self, tl: str, overrides: Sequence[Override]) -> None:
+        """Note that the safety rules did not follow the newest decision of a TL's policy."""
+        for override in overrides:
+            if tl not in self._observe_changes or override.reason not in CHANGE_REASONS:
+                self._overruled.setdefault(tl, override.reason)
 
     def _count(self, sent: Sent) -> None:
         for command in sent.commands:
@@ -447,9 +460,9 @@ class DecisionLoop:
             else:
                 self.counters.decisions += 1
                 self.counters.decisions_by_tl[tl] += 1
-                if tl in self._overruled:
-                    self._overruled.discard(tl)
+                if reason := self._overruled.pop(tl, None):
                     self.counters.overruled_by_tl[tl] += 1
+                    self.counters.overruled_reason[tl] = reason
             if intersection.mode is ControlMode.FALLBACK and before not in (
                 ControlMode.FALLBACK,
                 ControlMode.RECOVERING,

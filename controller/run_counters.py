@@ -4,6 +4,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from controller.events import StepTimes
+from signals.safety.conflicts import OverrideReason
 
 MAX_KEPT_TIMES = 20_000
 """Wall times kept for percentiles; bounded, so that memory does not grow with the run."""
@@ -24,6 +25,8 @@ class RunCounters:
     decisions_by_tl: Counter[str] = field(default_factory=Counter)
     overruled_by_tl: Counter[str] = field(default_factory=Counter)
     """By TL, decisions that were followed by an override before the next decision."""
+    overruled_reason: dict[str, OverrideReason] = field(default_factory=dict)
+    """By TL, the reason of the newest of these overrides."""
     rejections: int = 0
     """Commands that SUMO rejected."""
     alarms: Counter[str] = field(default_factory=Counter)

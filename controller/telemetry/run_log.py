@@ -13,7 +13,7 @@ from controller.events import DecisionEvent, TlDecision
 from controller.run_counters import RunCounters
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from signals.fallback.control_mode import ControlMode
-from signals.safety.conflicts import EXPLANATIONS
+from signals.safety.conflicts import EXPLANATIONS, OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule
 from signals.safety.signal_safety import Override
 
@@ -23,6 +23,16 @@ MAX_NAMED_TLS = 10
 """TLs named in one line; the others are counted."""
 MAX_OVERRULED_SHARE = 0.1
 """Share of a TL's decisions that the safety rules may overrule without a warning."""
+_TRAIN_REMEDY = "greenserve check prints times to train with"
+OVERRULED_REMEDIES = {
+    OverrideReason.YELLOW: _TRAIN_REMEDY,
+    OverrideReason.CLEARANCE: _TRAIN_REMEDY,
+    OverrideReason.MIN_GREEN: _TRAIN_REMEDY,
+    OverrideReason.MAX_GREEN: "a longer max_green_s in [safety] leaves the choice to the policy",
+    OverrideReason.MAX_RED: "a longer max_red_s in [safety] leaves the choice to the policy",
+}
+"""By reason of the overrides, how to avoid them."""
+COMPARE_REMEDY = "greenserve check compares its greens with the network"
 MAX_NAMED_OVERRULED = 3
 """TLs named in this warning, with their counts."""
 ALARM_LOG_INTERVAL_S = 60.0
@@ -151,13 +161,14 @@ class RunLog:
         overruled = [item for item in overruled_tls(loop.counters) if item[0] in unreported]
         self._overruled.update(tl for tl, _, _ in overruled)
         if overruled:
+            named = [f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled]
+            reasons = [loop.counters.overruled_reason[tl] for tl, _, _ in overruled]
+            remedies = {OVERRULED_REMEDIES.get(reason, COMPARE_REMEDY) for reason in reasons}
             log.warning(
-                "safety rules overruled more than %g %% of the decisions of %s; greenserve check prints times to train "
-                "with",
+                "safety rules overruled more than %g %% of the decisions of %s; %s",
                 100 * MAX_OVERRULED_SHARE,
-                names.listed(
-                    [f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled], MAX_NAMED_OVERRULED
-                ),
+                names.listed(named, MAX_NAMED_OVERRULED),
+                ", and ".join(sorted(remedies)),
             )
 
 

@@ -282,6 +282,15 @@ def test_decisions_that_the_safety_rules_overrule_are_counted_by_tl(crossing):
     counters = loop.counters
     assert counters.decisions_by_tl == {"SA101": counters.decisions}
     assert 0 < counters.overruled_by_tl["SA101"] <= min(counters.decisions, counters.overrides.total())
+    slow = one_signal(crossing)
+    slow.safeties = (SignalSafety(crossing, SafetyTimes(yellow_s=6, min_green_s=4), GREENS),)
+    slow.contract.signals.add(change_s=[0, 6, 6, 0])
+    slow.start(loop.now, ["GgGr"])
+    loop = DecisionLoop(connection, [slow], flipping, street, (), loop.now, 1.0)
+    while loop.now < 800:
+        loop.step(800)
+    assert loop.counters.overrides["yellow"] > 10
+    assert not loop.counters.overruled_by_tl, "a policy that observes how long a change takes has chosen it"
 
 
 def test_overrides_outside_the_policys_control_do_not_count_as_overruled_decisions(crossing):

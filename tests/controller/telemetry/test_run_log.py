@@ -144,11 +144,21 @@ def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(met
     counters = RunCounters(decisions=200)
     counters.decisions_by_tl.update(SA101=100, SA102=100)
     counters.overruled_by_tl.update(SA101=overruled, SA102=1)
+    counters.overruled_reason.update(SA101=OverrideReason.YELLOW, SA102=OverrideReason.YELLOW)
     RunLog(metrics, TLS).summary(run_of(counters))
     warnings = lines(caplog, logging.WARNING)
     assert bool(warnings) == is_warning
     if is_warning:
         assert "more than 10 % of the decisions of SA101 (11 of 100);" in warnings[0] and "SA102" not in warnings[0]
+
+
+@pytest.mark.parametrize("reason", list(OverrideReason))
+def test_overruled_policy_has_a_remedy_that_fits_the_reason(metrics, caplog, reason):
+    counters = RunCounters(decisions_by_tl=Counter(SA101=100), overruled_by_tl=Counter(SA101=50))
+    counters.overruled_reason["SA101"] = reason
+    RunLog(metrics, TLS).summary(run_of(counters))
+    expected = {"max_red": "max_red_s", "max_green": "max_green_s", "conflict": "its greens", "malformed": "its greens"}
+    assert expected.get(reason, "times to train with") in lines(caplog, logging.WARNING)[0]
 
 
 def test_max_pressure_is_not_advised_to_be_trained(metrics, caplog):
@@ -162,12 +172,13 @@ def test_overruled_tl_is_reported_once_a_run_in_a_line_that_fits(metrics, caplog
     run_log, counters = RunLog(metrics, TLS), RunCounters()
     counters.decisions_by_tl.update(dict.fromkeys(TLS, 720))
     counters.overruled_by_tl.update(dict.fromkeys(TLS[:20], 308))
+    counters.overruled_reason.update(dict.fromkeys(TLS[:20], OverrideReason.CLEARANCE))
     loop = run_of(counters)
     run_log.summary(loop)
     (first,) = lines(caplog, logging.WARNING)
     assert "SA103 (308 of 720) and 17 more; greenserve check" in first and len(first) < 180
     run_log.summary(loop)
     assert lines(caplog, logging.WARNING) == [first], "the same TLs are not reported again"
-    counters.overruled_by_tl["SA125"] = 73
+    counters.overruled_by_tl["SA125"], counters.overruled_reason["SA125"] = 73, OverrideReason.MAX_RED
     run_log.summary(loop)
     assert "decisions of SA125 (73 of 720);" in lines(caplog, logging.WARNING)[-1]
