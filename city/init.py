@@ -16,6 +16,8 @@ from city.names import MAX_SIGNAL_NAME, canonical, key
 from city.network import SignalNetwork, StreetNetwork
 from city.sumo_files import elements
 
+MAX_REASONS = 20
+"""Signals whose reasons one error line has."""
 SUMO_RL = "sumo-rl"
 RESERVED_NAMES = ("all", "city")
 """`--tl all` means every TL, and `city` is the fleet's name by default."""
@@ -117,7 +119,10 @@ def _init(args: argparse.Namespace, choose: Callable[[SignalNetwork], Choice]) -
     choices, left_out = _choices(street, choose)
     tls = tl_names(choices)
     if not tls:
-        reason = next(iter(left_out.values()), "it has no signal")
+        reasons = list(left_out.values())
+        reason = "; ".join(reasons[:MAX_REASONS]) or "it has no signal"
+        if len(reasons) > MAX_REASONS:
+            reason += f"; and {len(reasons) - MAX_REASONS} more signals"
         raise InputError(f"{source}: no signal can be controlled ({reason}); pass another network")
     if not out.parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent}; create it, or pass another --out")

@@ -86,26 +86,42 @@ class ConflictRules:
 
 
 def check_phases(where: str, signal: SignalNetwork, program_id: str, states: Iterable[str]) -> None:
-    """Raise InputError unless the safety rules permit every state of the program that a policy was trained with."""
+    """Raise InputError unless the safety rules permit every state of the program that a policy was trained with.
+
+    The message has all conflicts of all states, and the states to write instead.
+    """
     rules = ConflictRules(signal)
-    for state in states:
+    conflicts = []
+    for state in dict.fromkeys(states):
         if rules.violation(state) is OverrideReason.MALFORMED:
             raise InputError(
                 f"{where}: phase {state!r} of program {program_id!r} is not a state of {len(signal.links)} links with "
                 "r, y, g, G, s and u; the safety rules would never show it: write y for Y, and a colour for o"
             )
-        for i, j in rules.conflicts(state):
-            remedy = "never show them green together"
-            if signal.yields[i, j] or signal.yields[j, i]:
-                remedy = (
-                    f"write g for link {i if signal.yields[i, j] else j}, which yields by the junction's right of way"
-                )
-            elif signal.permissive[i, j]:
-                remedy = "write g for both, because each yields to a part of the other"
-            raise InputError(
-                f"{where}: phase {state} of program {program_id!r} gives green to links {i} and {j}, which are foes "
-                f"in the network; the safety rules would never show it: {remedy}"
-            )
+        if pairs := rules.conflicts(state):
+            foes = ", ".join(f"{i} and {j}" for i, j in sorted({(min(pair), max(pair)) for pair in pairs}))
+            permitted = _with_yielding_links(signal, state, pairs)
+            remedy = f"write {permitted}"
+            if rules.conflicts(permitted):
+                remedy = "never show them green together"
+            conflicts.append(f"phase {state} has links {foes}: {remedy}")
+    if conflicts:
+        raise InputError(
+            f"{where}: program {program_id!r} gives green to foes of the network, which the safety rules would never "
+            f"show: {'; '.join(conflicts)}"
+        )
+
+
+def _with_yielding_links(signal: SignalNetwork, state: str, pairs: Iterable[tuple[int, int]]) -> str:
+    """The state with g for the links of conflicting pairs that yield by the junction's right of way."""
+    links = list(state)
+    for i, j in pairs:
+        is_mutual = signal.permissive[i, j] and not (signal.yields[i, j] or signal.yields[j, i])
+        if signal.yields[i, j] or is_mutual:
+            links[i] = "g"
+        if (signal.yields[j, i] and not signal.yields[i, j]) or is_mutual:
+            links[j] = "g"
+    return "".join(links)
 
 
 def links_that_show(kind: Mapping[int, str], state: Iterable[str]) -> int:

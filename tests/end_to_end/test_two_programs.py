@@ -74,7 +74,7 @@ def test_city_init_writes_the_running_program_and_leaves_out_an_odd_signal(city_
     )
     assert ODD not in city.tls
     text = city_toml.read_text()
-    assert "# Left out: A1: signal A1: phase GGG" in text
+    assert "# Left out: A1: signal A1: program " in text
     assert 'program = "real"  # it runs at the begin time; a policy of sumo-rl is trained on the first, 0' in text
 
 
@@ -94,10 +94,10 @@ def test_evaluation_goes_on_without_an_odd_signal_and_names_it_once(folder, city
     assert [line.split()[0] for line in out.splitlines()[1:3]] == ["fixed", "max-pressure"]
     assert "Statistics" not in out and "Loading" not in out, "SUMO's own text"
     (line,) = (line for line in err.splitlines() if "left on its own program" in line)
-    assert "ODD: signal A1: phase" in line and "are foes in the network" in line
+    assert "ODD: signal A1: program" in line and "foes of the network" in line
     assert "not of the network's first: A0 (program 'real', not '0')" in err
     assert evaluate([*flags, "--strict"]) == 2
-    assert capfd.readouterr().err.startswith("error: ODD: signal A1: phase")
+    assert capfd.readouterr().err.startswith("error: ODD: signal A1: program")
 
 
 def test_check_names_a_signal_that_stays_on_its_own_program(folder, city_toml, capsys):
@@ -106,7 +106,7 @@ def test_check_names_a_signal_that_stays_on_its_own_program(folder, city_toml, c
     assert "left on its own program: ODD: signal A1" in " ".join(capsys.readouterr().out.split())
     assert check([*flags, "--strict"]) == 2
     strict = " ".join(capsys.readouterr().out.split())
-    assert "ODD: signal A1: phase" in strict and "left on its own program" not in strict
+    assert "ODD: signal A1: program" in strict and "left on its own program" not in strict
 
 
 def test_export_takes_the_program_that_the_training_recorded_and_else_sumo_rls(folder, city_toml, tmp_path, capsys):
@@ -144,10 +144,10 @@ def test_control_goes_on_without_an_odd_signal_unless_it_is_strict(folder, city_
         "20",
     ]
     assert control([*flags, "--strict"]) == 2
-    assert capsys.readouterr().err.startswith("error: ODD: signal A1: phase")
+    assert capsys.readouterr().err.startswith("error: ODD: signal A1: program")
     assert control(flags) == 0
     (line,) = (record.getMessage() for record in caplog.records if "left on its own program" in record.getMessage())
-    assert "ODD: signal A1: phase" in line
+    assert "ODD: signal A1: program" in line
 
 
 def test_city_without_tables_has_the_same_signals_evaluated_and_controlled(folder, tmp_path, capfd, caplog):
@@ -169,10 +169,10 @@ def test_city_without_tables_has_the_same_signals_evaluated_and_controlled(folde
     assert any(line.startswith(f"controlling {', '.join(results['conditions']['tls'])} from second 0") for line in log)
     for lines in (err.splitlines(), log):
         (line,) = (line for line in lines if "left on its own program" in line)
-        assert f"{ODD}: signal {ODD}: phase" in line
+        assert f"{ODD}: signal {ODD}: program" in line
     for command, flags in ((evaluate, ["--arms", "fixed"]), (control, ["--policy", "max-pressure"])):
         assert command(["--city", str(city), *flags, "--strict"]) == 2
-        assert capfd.readouterr().err.splitlines()[-1].startswith(f"error: {ODD}: signal {ODD}: phase")
+        assert capfd.readouterr().err.splitlines()[-1].startswith(f"error: {ODD}: signal {ODD}: program")
 
 
 @pytest.mark.slow
@@ -186,15 +186,15 @@ def test_rounds_go_on_without_an_odd_signal_unless_they_are_strict(folder, tmp_p
     assert rounds(flags) == 0
     out, err = capsys.readouterr()
     (line,) = (line for line in err.splitlines() if "left on its own program" in line)
-    assert "ODD: signal A1: phase" in line
+    assert "ODD: signal A1: program" in line
     (decision,) = json.loads((tmp_path / "out" / "rounds.json").read_text())["rounds"]
     assert all(simulation["delay_by_tl"].keys() == {"A0", "B0"} for simulation in decision["simulations"])
     assert [line.partition(":")[0] for line in out.splitlines()] == ["A0", "B0"], "the rounds' result"
     assert rounds([*flags, "--resume", "--strict"]) == 2
-    assert capsys.readouterr().err.startswith("error: ODD: signal A1: phase")
+    assert capsys.readouterr().err.startswith("error: ODD: signal A1: program")
 
 
 def test_nothing_to_control_is_an_error(folder, city_toml, capsys):
     flags = ["--city", str(with_every_signal(folder, city_toml)), "--arms", "fixed", "--seeds", "1", "--tl", "ODD"]
     assert evaluate(flags) == 2
-    assert capsys.readouterr().err.startswith("error: ODD: signal A1: phase")
+    assert capsys.readouterr().err.startswith("error: ODD: signal A1: program")

@@ -32,10 +32,10 @@ def test_phases_without_conflict_are_accepted(crossing):
     ("state", "yields", "permissive", "message"),
     [
         ("GgG", (), (), "phase 'GgG' of program '0' is not a state of 4 links"),
-        ("GGGr", (1, 2), (), "links 1 and 2, .*: write g for link 1, which yields"),
-        ("GGGr", (2, 1), (), "links 1 and 2, .*: write g for link 2, which yields"),
-        ("GGGr", (), (1, 2), "links 1 and 2, .*: write g for both"),
-        ("GrrG", (), (), "links 0 and 3, .*: never show them green together"),
+        ("GGGr", (1, 2), (), "phase GGGr has links 1 and 2: write GgGr$"),
+        ("GGGr", (2, 1), (), "phase GGGr has links 1 and 2: write GGgr$"),
+        ("GGGr", (), (1, 2), "phase GGGr has links 1 and 2: write Gggr$"),
+        ("GrrG", (), (), "phase GrrG has links 0 and 3.*: never show them green together$"),
     ],
 )
 def test_phase_that_is_never_shown_is_refused_with_its_remedy(crossing, state, yields, permissive, message):
@@ -46,6 +46,13 @@ def test_phase_that_is_never_shown_is_refused_with_its_remedy(crossing, state, y
         signal.permissive[permissive] = signal.permissive[permissive[::-1]] = True
     with pytest.raises(InputError, match=message):
         check_phases("city.toml", signal, "0", ["GrGr", state])
+
+
+def test_conflicts_of_all_phases_are_in_one_line(crossing):
+    signal = replace(crossing, yields=crossing.yields & False, permissive=crossing.permissive & False)
+    signal.yields[1, 2] = True
+    with pytest.raises(InputError, match=r"phase GGGr .*: write GgGr; phase rGGr .*: write rgGr$"):
+        check_phases("city.toml", signal, "0", ["GGGr", "yyyr", "rGGr", "GGGr"])
 
 
 def test_caches_of_states_keep_results_and_are_bounded(crossing, monkeypatch):
