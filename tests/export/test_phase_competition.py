@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.random_models import random_actor
 from export.actors import Actor
 from export.actors.phase_competition import (
-    JUNCTION_PARTS,
+    JUNCTION_RANKS,
     SHAPES,
     Junction,
     Padded,
@@ -360,7 +360,7 @@ def test_description_that_does_not_fit_the_weights_is_refused(change):
             from_json({"phase_competition": damage}, step.weights)
 
 
-@pytest.mark.parametrize("part", [*SHAPES, *(part for part in JUNCTION_PARTS if not part.endswith("mask"))])
+@pytest.mark.parametrize("part", [*SHAPES, *(part for part in JUNCTION_RANKS if not part.endswith("mask"))])
 def test_weights_that_are_missing_or_of_another_shape_are_refused(part):
     step = random_policy(np.random.default_rng(2), 5, 11).steps[0]
     values = step.weights[part]
