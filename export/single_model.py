@@ -18,11 +18,10 @@ from export.checkpoints import scopes, source_of
 from export.checkpoints.source import ActorRequest
 from export.config import Job
 from export.graphs import graph_process
-from export.graphs.graph_actor import PARITY_OBSERVATIONS, GraphActor
+from export.graphs.graph_actor import GraphActor
 from export.locate import Candidate
 from export.rebuild import RebuiltActor, rebuild
 from export.saved_model import manifest, publish, verify, warmup, write
-from export.saved_model.manifest import Verification
 from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, PROBABILITIES, lanes
@@ -31,7 +30,6 @@ from signals import dialects
 
 MAX_MODEL_NUMBER = 1 << 62
 """Model numbers are below this: TensorFlow Serving's versions are int64, and a fleet's next version is one more."""
-NUMPY_REFERENCE = "NumPy float64 evaluation of the checkpoint's variables"
 
 
 def export(job: Job, tl: str) -> str:
@@ -72,7 +70,7 @@ class TlExport:
     def publish(self) -> tuple[str, list[str]]:
         """Write, verify and publish the version; return a summary and remarks on it. Raises InputError, ParityError."""
         job, candidate, source = self.job, self.candidate, source_of(self.candidate.format)
-        record = training_record.read(candidate, job.model_path, self.number, self.tl)
+        record = training_record.read(candidate, job.search.folder, self.number, self.tl)
         observations = traffic_observations.read(job.observations, self.tl) if job.observations is not None else None
         rebuilt, contract = self._rebuild(record, observations)
         with errors_about(candidate.path):
@@ -84,16 +82,16 @@ class TlExport:
             arguments = (draft, rebuilt, contract, observations)
             if rebuilt.runs_in_helper:
                 with errors_about(candidate.path):
-                    results: Verification = graph_process.run(_write_and_verify, *arguments)
+                    operations, parity = graph_process.run(_write_and_verify, *arguments)
             else:
-                results = _write_and_verify(*arguments)
-            manifest.write(draft, rebuilt, contract, files, results)
+                operations, parity = _write_and_verify(*arguments)
+            manifest.write(draft, rebuilt, contract, files, operations, parity)
         widths = " -> ".join(map(str, rebuilt.actor.widths))
         compared = " from the trainer's graph" if rebuilt.reference_model else ""
         return (
             f"{candidate.label} -> {job.models_dir / self.tl / str(self.number)} "
             f"({rebuilt.actor.description}, {contract.action.kind} {widths}), "
-            f"largest difference{compared} {results.parity.difference:.1e}"
+            f"largest difference{compared} {parity.difference:.1e}"
         ), _notes(rebuilt, contract)
 
     def _rebuild(
@@ -233,14 +231,15 @@ class TlExport:
 
 def _write_and_verify(
     draft: Path, rebuilt: RebuiltActor, contract: pb.PolicyContract, of_traffic: NDArray[np.float32] | None
-) -> Verification:
-    """Write an actor's SavedModel into an empty folder and verify it. Raises ParityError, NotInferenceOnly."""
+) -> tuple[dict[str, int], verify.Parity]:
+    """Write an actor's SavedModel into an empty folder; return its operations and the result of the parity check.
+
+    Raises ParityError, NotInferenceOnly.
+    """
     write.write(draft, rebuilt.actor, contract)
     warmup.write(draft, contract, contract.origin.model_number)
     parity = verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model, of_traffic)
-    reference = rebuilt.reference_model.description if rebuilt.reference_model else NUMPY_REFERENCE
-    observations = PARITY_OBSERVATIONS + (0 if of_traffic is None else len(of_traffic))
-    return Verification(verify.count_operations(draft), observations, parity, reference)
+    return verify.count_operations(draft), parity
 
 
 def _size_advice(inputs: int, contract: pb.PolicyContract) -> str:

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,7 @@ from protos import policy_pb2 as pb
 from serving.contract import FLEET
 
 FILE_NAME = "export.json"
-
-
-@dataclass(frozen=True)
-class Verification:
-    """Results of a model's verification."""
-
-    operations: Mapping[str, int]
-    """Number of operations of each kind in the graph."""
-    observations: int
-    parity: Parity
-    reference: str
-    """The model or evaluation that the actions were compared with."""
+Operations = Mapping[str, int]
 
 
 def origin(source_format: str, file_name: str, sha256s: Iterable[str], model_number: int) -> pb.Origin:
@@ -56,7 +44,12 @@ def origin(source_format: str, file_name: str, sha256s: Iterable[str], model_num
 
 
 def write(
-    folder: Path, rebuilt: RebuiltActor, contract: pb.PolicyContract, files: Sequence[Path], verification: Verification
+    folder: Path,
+    rebuilt: RebuiltActor,
+    contract: pb.PolicyContract,
+    files: Sequence[Path],
+    operations: Operations,
+    parity: Parity,
 ) -> None:
     """Write the manifest of a verified model.
 
@@ -65,7 +58,8 @@ def write(
         rebuilt: the actor and its scope in the checkpoint.
         contract: the model's contract, with its origin.
         files: the checkpoint's files.
-        verification: the results to record.
+        operations: number of operations of each kind in the graph.
+        parity: the parity check's result.
     """
     actor = rebuilt.actor
     summary: dict[str, Any] = {"architecture": actor.architecture, "inputs": actor.inputs, "outputs": actor.outputs}
@@ -92,7 +86,7 @@ def write(
         ],
         "left_unread": scopes.group_unread(actor.unread, rebuilt.scope),
     }
-    _write(folder, contract, content, verification)
+    _write(folder, contract, content, operations, parity)
 
 
 def write_fleet(
@@ -100,7 +94,8 @@ def write_fleet(
     contract: pb.PolicyContract,
     single_models: Mapping[str, Path],
     groups: Sequence[Mapping[str, Any]],
-    verification: Verification,
+    operations: Operations,
+    parity: Parity,
 ) -> None:
     """Write the manifest of a verified fleet.
 
@@ -109,7 +104,8 @@ def write_fleet(
         contract: the fleet's contract.
         single_models: version folder of every TL's own model.
         groups: the TLs of every group, its layer sizes, and whether it is stacked.
-        verification: the results to record.
+        operations: number of operations of each kind in the graph.
+        parity: the parity check's result.
     """
     models = {
         tl: {
@@ -121,23 +117,26 @@ def write_fleet(
         }
         for tl, version in single_models.items()
     }
-    _write(folder, contract, {"source": {"format": FLEET, "models": models}, "groups": list(groups)}, verification)
+    content = {"source": {"format": FLEET, "models": models}, "groups": list(groups)}
+    _write(folder, contract, content, operations, parity)
 
 
-def _write(folder: Path, contract: pb.PolicyContract, content: Mapping[str, Any], verification: Verification) -> None:
+def _write(
+    folder: Path, contract: pb.PolicyContract, content: Mapping[str, Any], operations: Operations, parity: Parity
+) -> None:
     origin = contract.origin
     manifest = {
         "tl": contract.tl,
         "model_number": origin.model_number,
         **content,
         "parity": {
-            "observations": verification.observations,
-            "largest_absolute_difference": verification.parity.difference,
-            "largest_permitted_difference": verification.parity.permitted,
-            "reference": verification.reference,
+            "observations": parity.observations,
+            "largest_absolute_difference": parity.difference,
+            "largest_permitted_difference": parity.permitted,
+            "reference": parity.reference,
             "loaded_by": "TF1-style session, tag serve",
         },
-        "operations": dict(verification.operations),
+        "operations": dict(operations),
         "versions": {
             "exporter": origin.exporter_version,
             "tensorflow": origin.tensorflow_version,

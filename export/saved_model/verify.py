@@ -50,8 +50,6 @@ RUN_TIMEOUT_S = 60.0
 
 Run = Callable[[str, dict[str, Any]], dict[str, NDArray[Any]]]
 """(signature, inputs by key) -> outputs by key."""
-Progress = Callable[[Iterable[pb.Member]], Iterable[pb.Member]]
-"""Wraps an iterable in a progress bar."""
 
 
 class ParityError(ProgramFailed):
@@ -65,6 +63,9 @@ class Parity(NamedTuple):
     """Largest absolute difference of an action (categorical: of a probability)."""
     permitted: float
     """Largest difference that was permitted."""
+    observations: int
+    reference: str
+    """The model or evaluation that the actions were compared with."""
 
 
 class NotInferenceOnly(ProgramFailed):
@@ -111,10 +112,10 @@ def compare_with_checkpoint(
         outputs = run(DEFAULT_SIGNATURE, {INPUT: x})
         check_policy_signature(run, contract)
     if reference_model is not None:
-        expected = reference_model.evaluate(x, categorical)
+        expected, reference = reference_model.evaluate(x, categorical), reference_model.description
     else:
         assert isinstance(actor, Actor)
-        expected = actor.evaluate(x, categorical)
+        expected, reference = actor.evaluate(x, categorical), "NumPy float64 evaluation of the checkpoint's variables"
     scores = actor.scores if isinstance(actor, Actor) else PROBABILITIES
     actual = outputs[scores] if categorical else outputs[ACTION]
     difference, ranking = np.abs(actual - expected), expected
@@ -133,7 +134,7 @@ def compare_with_checkpoint(
         _check_difference("its actions", difference, bounds)
     if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), ranking, permitted):
         raise ParityError("its chosen actions are not the checkpoint's most probable ones")
-    return Parity(float(difference.max()), permitted)
+    return Parity(float(difference.max()), permitted, len(x), reference)
 
 
 def _check_difference(what: str, difference: NDArray[Any], permitted: NDArray[Any] | float) -> None:
@@ -159,7 +160,7 @@ def _logits(
 
 
 def compare_with_single_models(
-    folder: Path, contract: pb.PolicyContract, single_models: Mapping[str, Path], progress: Progress
+    folder: Path, contract: pb.PolicyContract, single_models: Mapping[str, Path], members: Iterable[pb.Member]
 ) -> Parity:
     """Compare a written fleet with its single models on random observations.
 
@@ -167,7 +168,7 @@ def compare_with_single_models(
         folder: the fleet's SavedModel.
         contract: the fleet's contract.
         single_models: version folder of every TL's own model.
-        progress: shows the members compared so far.
+        members: those of the contract, which may show a progress bar.
 
     Raises:
         ParityError: a model cannot be loaded or run, a TL's actions, probabilities or q-values differ by more than
@@ -181,15 +182,13 @@ def compare_with_single_models(
         # a client sends one row, the check a batch; both must give the same actions
         first = run(DEFAULT_SIGNATURE, {INPUT: x[:1]})
     actions, first_row = outputs[ACTION], first[ACTION]
-    largest, max_permitted = (
-        float(np.abs(actions[:1] - first_row).max()),
-        permitted_difference(FLEET_TOLERANCE, first_row),
-    )
+    largest = float(np.abs(actions[:1] - first_row).max())
+    max_permitted = permitted_difference(FLEET_TOLERANCE, first_row)
     if not largest <= max_permitted:
         raise ParityError(
             f"its actions for one row and for a batch differ by up to {largest:.3g}, more than {max_permitted:g}"
         )
-    for member in progress(contract.members):
+    for member in members:
         columns = slice(member.action_begin, member.action_begin + member.action_size)
         observations = x[:, member.observation_begin : member.observation_begin + member.observation_size]
         single_model = single_models[member.tl]
@@ -217,7 +216,7 @@ def compare_with_single_models(
                 f"more than {permitted:g}"
             )
         largest, max_permitted = max(largest, difference), max(max_permitted, permitted)
-    return Parity(largest, max_permitted)
+    return Parity(largest, max_permitted, len(x), "the single models, each loaded separately")
 
 
 def _choices_differ(actual: NDArray[Any], expected: NDArray[Any], scores: NDArray[Any], tolerance: float) -> bool:
