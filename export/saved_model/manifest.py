@@ -18,7 +18,6 @@ from city.version import VERSION
 from export.actors import Actor
 from export.checkpoints import scopes
 from export.rebuild import RebuiltActor
-from export.saved_model import actor_file
 from export.saved_model.verify import Parity
 from protos import policy_pb2 as pb
 from serving.contract import FLEET
@@ -64,7 +63,7 @@ def write(
     actor = rebuilt.actor
     summary: dict[str, Any] = {"architecture": actor.architecture, "inputs": actor.inputs, "outputs": actor.outputs}
     if isinstance(actor, Actor):
-        summary["steps"] = actor_file.describe_steps(actor)
+        summary["steps"] = [step.to_json() for step in actor.steps]
     else:
         summary |= {"output_tensor": actor.output, "output_kind": actor.output_kind}
     content = {
@@ -107,16 +106,10 @@ def write_fleet(
         operations: number of operations of each kind in the graph.
         parity: the parity check's result.
     """
-    models = {
-        tl: {
-            "version": int(version.name),
-            "sha256": {
-                path.name: sha256(path)
-                for path in (version / "saved_model.pb", version / "variables" / "variables.data-00000-of-00001")
-            },
-        }
-        for tl, version in single_models.items()
-    }
+    models = {}
+    for tl, version in single_models.items():
+        paths = version / "saved_model.pb", version / "variables" / "variables.data-00000-of-00001"
+        models[tl] = {"version": int(version.name), "sha256": {path.name: sha256(path) for path in paths}}
     content = {"source": {"format": FLEET, "models": models}, "groups": list(groups)}
     _write(folder, contract, content, operations, parity)
 

@@ -229,11 +229,11 @@ def _choices_differ(actual: NDArray[Any], expected: NDArray[Any], scores: NDArra
         scores: [n, choices] probabilities, their logarithms or Q-values.
         tolerance: of a score.
     """
-    ascending = np.sort(scores, axis=1)
-    is_clear = (
-        ascending[:, -1] - ascending[:, -2] > 2 * tolerance if scores.shape[1] > 1 else np.ones(len(scores), bool)
-    )
-    return bool((actual != expected)[is_clear].any())
+    differs = actual != expected
+    if scores.shape[1] > 1:
+        ascending = np.sort(scores, axis=1)
+        differs &= ascending[:, -1] - ascending[:, -2] > 2 * tolerance
+    return bool(differs.any())
 
 
 def check_policy_signature(run: Run, contract: pb.PolicyContract) -> None:
