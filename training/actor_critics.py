@@ -107,8 +107,7 @@ class ActorCritics:
             outputs = max(layout.action_sizes) if is_actor else 1
             sizes = [max(layout.observation_sizes), *layout.hidden, outputs]
             for k, (n, m) in enumerate(pairwise(sizes)):
-                last_gain = 0.01 if is_actor else 1.0
-                gain = last_gain if k == len(layout.hidden) else np.sqrt(2.0)
+                gain = np.sqrt(2.0) if k < len(layout.hidden) else 0.01 if is_actor else 1.0
                 kernels = np.zeros((layout.row_count, n, m), np.float32)
                 for row in range(layout.row_count):
                     # without padding, which would take a share of the norm

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Episodes = Sequence[Mapping[str, Transitions]]
 """The transitions of episodes by TL."""
-DEFAULT_FORMAT = "tf2"
 
 
 class Learning(ABC):
@@ -123,7 +122,7 @@ class MlpLearning(Learning):
         networks, paths = ActorCritics(self._layout, arrays, sharpness), {}
         for contract in contracts:
             if contract.tl in self._layout.tls:
-                kind, layers = settings.formats.get(contract.tl, DEFAULT_FORMAT), networks.layers_of(contract.tl)
+                kind, layers = settings.formats.get(contract.tl, "tf2"), networks.layers_of(contract.tl)
                 paths[contract.tl] = checkpoints.write(kind, settings.out, contract, layers, settings.number)
         return paths
 

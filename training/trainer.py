@@ -132,7 +132,6 @@ class Trainer:
         return episode.trips.total > 0
 
     def _jobs(self) -> Sequence[tuple[Arrays, Demand, tuple[int, ...], bool, float]]:
-        """The arguments of the next episodes."""
         settings = self._settings
         first = self._update * settings.episodes_per_update
         jobs = []
@@ -215,12 +214,9 @@ class Trainer:
                 "--model-number"
             )
         existing = [self._log.curve] if self._log.curve.exists() else []
-        candidates = find_candidates(self._settings.out) if self._settings.out.is_dir() else []
-        existing += [
-            candidate.path
-            for candidate in candidates
-            if candidate.number == number and any(candidate.is_named_after(tl) for tl in self._task.target_tls)
-        ]
+        for candidate in find_candidates(self._settings.out) if self._settings.out.is_dir() else []:
+            if candidate.number == number and any(candidate.is_named_after(tl) for tl in self._task.target_tls):
+                existing.append(candidate.path)
         if existing:
             raise InputError(
                 f"{existing[0]}: already exists, with model number {number}; pass another --model-number or --out"
@@ -242,10 +238,9 @@ class Trainer:
         return paths
 
     def _identity(self) -> dict[str, Any]:
-        """Everything that must be the same when a training is resumed."""
         return {
             "--target-tl or their [tl] tables": serialized_contracts(self._simulation.contracts),
-            "--infer-tl or their models": serialized_contracts(self._simulation.served_contracts),
+            "--infer-tl or their models": serialized_contracts(self._simulation.tls.served_contracts),
             "--format": self._settings.formats,
             **common_identity(self._task, self._settings),
         }

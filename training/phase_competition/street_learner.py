@@ -67,5 +67,4 @@ def inputs_of(decisions: Tensors, shared: Tensors) -> Inputs:
 
 
 def _each(variables: Sequence[tf.Variable]) -> list[tuple[tf.Tensor, ...]]:
-    """The arrays of each network."""
     return list(zip(*(tf.unstack(variable) for variable in variables), strict=True))
