@@ -266,25 +266,6 @@ def test_a_model_with_a_damaged_actor_json_is_read_as_a_graph(content, grid_mode
     assert actor.architecture == "graph"
 
 
-def test_categorical_actors_without_output_bias_are_stacked(checkpoints):
-    """Negative logits: a padded column of zeros would win the argmax."""
-    rng = np.random.default_rng(3)
-    for tl, choices in {"SA101": 2, "SA102": 5}.items():
-        kernels = {"dense": rng.random((9, 8)), "dense_1": -1 - rng.random((8, choices))}
-        values = {f"{layer}/kernel": kernel.astype(np.float32) for layer, kernel in kernels.items()}
-        np.savez(checkpoints / f"{tl}_trial_1.npz", **values, **{"dense/bias": np.ones(8, np.float32)})
-    models = checkpoints.parent / "models"
-    flags = ["--model-path", str(checkpoints), "--models-dir", str(models), "--action", "categorical"]
-    assert main(["--tl", "all", *flags]) == 0
-    assert build(models) == 0
-    contract = contract_of(models / "city" / "1")
-    x = rng.standard_normal((64, contract.observation.size)).astype(np.float32)
-    actions = run(models / "city" / "1", "serving_default", observation=x)["action"]
-    np.testing.assert_array_equal(actions, actions_of_each(models, contract, x))
-    groups = json.loads((models / "city" / "1" / "assets.extra" / "export.json").read_text())["groups"]
-    assert [(entry["tls"], entry["stacked"]) for entry in groups] == [(["SA101", "SA102"], True)]
-
-
 def test_a_graph_actor_with_as_many_outputs_as_inputs_joins_a_fleet(checkpoints):
     x = observation = keras3.Input((9,))
     x = keras3.layers.Dense(9, "elu")(x)

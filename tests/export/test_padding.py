@@ -91,18 +91,13 @@ def test_fleet_stores_a_shared_policy_once_and_acts_like_its_tls(weights, tmp_pa
     assert stored < 1.2 * single
 
 
-def test_larger_network_without_padding_is_refused_with_the_setting(weights, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("tl", "error"), [("SA101", f"has {INPUTS} inputs"), ("all", "padded by SuperSuit")])
+def test_shared_policy_without_padding_is_refused_with_the_setting(weights, tmp_path, monkeypatch, capsys, tl, error):
     (tmp_path / "city.toml").write_text(CITY.replace('padding = "supersuit"\n', ""))
     monkeypatch.chdir(tmp_path)
-    assert main(["--tl", "SA101"]) == 2
-    refused(capsys, f"has {INPUTS} inputs", 'set padding = "supersuit" under [training]')
-
-
-def test_error_of_a_shared_policy_without_padding_names_the_setting(weights, tmp_path, monkeypatch, capsys):
-    (tmp_path / "city.toml").write_text(CITY.replace('padding = "supersuit"\n', ""))
-    monkeypatch.chdir(tmp_path)
-    assert main(["--tl", "all"]) != 0
-    assert 'set padding = "supersuit" under [training]' in capsys.readouterr().err
+    assert main(["--tl", tl]) == 2
+    err = capsys.readouterr().err
+    assert error in err and 'set padding = "supersuit" under [training]' in err
 
 
 def test_tl_that_needs_more_than_the_shared_policy_is_refused(weights, tmp_path, monkeypatch, capsys):

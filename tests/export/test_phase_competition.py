@@ -4,7 +4,6 @@ fleets."""
 import concurrent.futures
 import functools
 import itertools
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -317,15 +316,6 @@ def test_greens_allowed_are_those_of_the_lane_that_waits_longest():
 
 
 # JSON
-
-
-def test_json_and_weights_give_the_same_actor():
-    rng = np.random.default_rng(2)
-    step = random_policy(rng, 5, 11, random_networks(rng, 2)).steps[0]
-    copy = from_json(json.loads(json.dumps(step.to_json())), step.weights)
-    x = random_observations(rng, 5, 11, 20, 200).astype(np.float64)
-    np.testing.assert_array_equal(copy.evaluate(x, []), step.evaluate(x, []))
-    assert (copy.outline, copy.note) == (step.outline, "of 2 networks")
 
 
 @pytest.mark.parametrize(
