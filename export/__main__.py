@@ -80,8 +80,7 @@ def _reason(tl: str, error: Exception) -> str:
         return str(error)
     if isinstance(error, ProgramFailed):
         return f"{tl}: not published: {error}"
-    text = " ".join(str(error).split())[:300]
-    return f"{tl}: not published: unexpected {type(error).__name__}: {text}"
+    return f"{tl}: not published: unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 if __name__ == "__main__":

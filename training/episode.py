@@ -17,10 +17,10 @@ from simulation.demand import SimulatedDemand
 from simulation.target_tls import TargetSimulation, TargetTask, TargetTls
 from simulation.trips import Trips, read_trips
 from training.actor_critics import ActorCritics, Layout, layouts
-from training.phase_competition.networks import StreetLayout, StreetNetworks
+from training.phase_competition.networks import Heuristic, StreetActorCritic, StreetLayout
 from training.transitions import Float32s, Transitions
 
-Networks = ActorCritics | StreetNetworks
+Networks = ActorCritics | StreetActorCritic | Heuristic
 STREET = street.DIALECT.name
 Arrays = Sequence[Sequence[Float32s]]
 """The arrays of `ActorCritics`, by layout."""

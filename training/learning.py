@@ -84,8 +84,8 @@ class MlpLearning(Learning):
     """Learning of separate networks, a row each."""
 
     def __init__(self, layout: Layout, settings: Settings, rng: np.random.Generator) -> None:
-        kind = "categorical" if layout.is_categorical else "continuous"
-        super().__init__(kind, ActorCritics.initial_arrays(layout, rng))
+        arrays = ActorCritics.initial_arrays(layout, rng)
+        super().__init__("categorical" if layout.is_categorical else "continuous", arrays)
         self._layout, self._ppo = layout, settings.ppo
         self._scales = [RewardScale(self._ppo.gamma) for _ in range(layout.row_count)]
 

@@ -77,6 +77,6 @@ def cell(value: float | None) -> str:
 
 def summary(values: Mapping[str, float]) -> str:
     """Statistics for a progress line."""
-    names = [name for name in (EPISODE_REWARD, *TRAIN) if name in values]
-    texts = [f"{name.partition('/')[2]} {values[name]:.3g}" for name in names]
+    shown = (EPISODE_REWARD, *TRAIN)
+    texts = [f"{name.partition('/')[2]} {values[name]:.3g}" for name in shown if name in values]
     return ", ".join([*texts, f"{values[FPS]:.0f} fps"])

@@ -145,12 +145,8 @@ class Trainer:
         """Simulate episodes; return them in order. `jobs`: arguments of `EpisodeSimulator.run`."""
         return in_order(self._executor.run(self._simulate, jobs))
 
-    def _progress(self) -> float:
-        """The share of the updates that are done, in [0, 1]."""
-        return self._update / self._updates
-
     def _sharpness(self) -> float:
-        return self._settings.ppo.sharpness(self._progress())
+        return self._settings.ppo.sharpness(self._update / self._updates)
 
     def _prepare(self) -> None:
         """Prepare the learning in another thread, while the first episodes run in other processes: it takes seconds."""
@@ -164,7 +160,7 @@ class Trainer:
         transitions = [episode.transitions for episode in episodes]
         for k, learning in enumerate(self._learnings):
             rng = np.random.default_rng([self._settings.seed, self._update, 2 + k])
-            learned = learning.learn(transitions, rng, self._progress())
+            learned = learning.learn(transitions, rng, self._update / self._updates)
             if learned is not None:
                 statistics[learning.kind] = learned
         return statistics
@@ -172,11 +168,9 @@ class Trainer:
     def _evaluate(self) -> float:
         """Mean delay in s of the newest state on validation demand, without exploration. Keeps the best state."""
         settings = self._settings
-        demands: list[Demand] = [
-            varied(np.random.default_rng([VALIDATION_SEED, settings.seed, k]), settings.varies)
-            for k in range(settings.held_out)
-        ]
-        episodes = self._simulated([(self._arrays(), demand, (0,), False) for demand in demands])
+        rngs = [np.random.default_rng([VALIDATION_SEED, settings.seed, k]) for k in range(settings.held_out)]
+        jobs = [(self._arrays(), varied(rng, settings.varies), (0,), False) for rng in rngs]
+        episodes = self._simulated(jobs)
         delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
         if delay_s < self.best_delay_s:
             self._best, self.best_delay_s, self._stale = self._arrays(), delay_s, 0

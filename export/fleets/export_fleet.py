@@ -154,9 +154,8 @@ def _exported_tls(models_dir: Path) -> list[str]:
         raise InputError(f"{models_dir}: no such folder; export the TLs first, or pass their folder with --models-dir")
     tls = []
     for home in model_folders.subfolders(models_dir):
-        if not (versions := model_folders.versions(home)):
-            continue
-        if not _is_fleet(versions[max(versions)]):
+        versions = model_folders.versions(home)
+        if versions and not _is_fleet(versions[max(versions)]):
             tls.append(home.name)
     if not tls:
         raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (greenserve export --tl all)")
@@ -224,7 +223,6 @@ def export(job: FleetJob) -> str:
 
 
 def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
-    """Tell whether a fleet was built from exactly these models."""
     try:
         regular_files.check_model(version)
         members = {member.tl: member for member in from_saved_model(version).members}
@@ -238,7 +236,6 @@ def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
 
 
 def _read_members(single_models: Mapping[str, Path]) -> tuple[dict[str, pb.PolicyContract], list[FleetActor]]:
-    """Contract and actor of every TL. Raises InputError."""
     contracts, members = {}, []
     for tl, folder in _bar(single_models.items(), "read"):
         with errors_about(folder):
