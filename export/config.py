@@ -225,7 +225,6 @@ def prepare(args: argparse.Namespace) -> Job:
 
 
 def _check_flags(args: argparse.Namespace, city: City | None, tls: Sequence[str]) -> None:
-    """Raise InputError if a flag does not apply to these TLs."""
     for key in ("scope", "output_tensor"):
         if getattr(args, key) and len(tls) > 1:
             raise InputError(

@@ -212,7 +212,6 @@ class TlExport:
             return replace(rebuilt, actor=padding.for_tl(actor, contract.observation.size, contract.action.size))
 
     def _check_sizes(self, actor: Actor | GraphActor, contract: pb.PolicyContract) -> None:
-        """Raise InputError unless the actor's sizes are the contract's."""
         if actor.inputs != contract.observation.size:
             kind = f"{contract.observation.dialect} {contract.observation.state}".strip()
             raise InputError(

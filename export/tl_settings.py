@@ -44,7 +44,6 @@ def settings_of(city: City | None, name: str, candidate: Candidate) -> TL | None
 
 
 def _value(key: str, text: str) -> str | float:
-    """The value of a setting in a file name. Raises InputError if it is out of bounds."""
     if key in ("state", "action"):
         return text
     value = float(text) if key == "actionp" else int(text)

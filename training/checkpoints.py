@@ -82,7 +82,6 @@ def _h5(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int) 
 
 
 def _tf1(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int) -> str:
-    """Write variables by name with the TF1 Saver."""
     name = f"PPO-_{contract.tl}_trial_{number}"
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         for k, layer in enumerate(layers):

@@ -138,7 +138,6 @@ def settings(args: argparse.Namespace, city: City, tls: Iterable[str], out: Path
 
 
 def _start(given: str, city: City, tls: Iterable[str]) -> list[Float32s]:
-    """The arrays of the policy to start from. Raises InputError."""
     if others := [tl for tl in tls if city.tls[tl].dialect != STREET]:
         raise InputError(
             f"--start-from is for TLs of dialect street, and {', '.join(others)} has another; leave it out"

@@ -200,7 +200,6 @@ class Trainer:
         log.add(values, statistics, transitions, f"mean delay {delay_s:.1f} s{validation}")
 
     def _refuse_existing(self) -> None:
-        """Raise InputError if the training would replace results of this model number."""
         number = self._settings.number
         if self._state.path.exists():
             raise InputError(
@@ -220,7 +219,6 @@ class Trainer:
         return [learning.arrays for learning in self._learnings]
 
     def _write(self) -> dict[str, Path]:
-        """Write the checkpoints; return TL -> path."""
         settings, contracts = self._settings, self._simulation.contracts
         state, sharpness = self._best, self._best_sharpness
         if settings.writes_newest:

@@ -106,7 +106,6 @@ def build(layers: Layers, hints: ArchitectureHints, categorical: bool) -> Actor:
 
 
 def _assemble(layers: Layers, hints: ArchitectureHints, categorical: bool) -> Actor:
-    """The actor that layers form in their order. Raises InputError if they do not form one."""
     name = hints.architecture or _recognise(layers, hints)
     if name not in BUILDERS:
         raise InputError(

@@ -194,15 +194,15 @@ def compare_with_single_models(
         single_model = single_models[member.tl]
         with session(single_model) as run:
             expected = run(DEFAULT_SIGNATURE, {INPUT: observations})
-        name, kind = scores_name(member.contract), "actions"
+        name = scores_name(member.contract)
+        kind = name or "actions"
         if name is None:
             difference = float(np.abs(actions[:, columns] - expected[ACTION]).max())
             permitted = permitted_difference(FLEET_TOLERANCE, expected[ACTION])
         else:
-            scores, kind = expected[name], name
-            if _choices_differ(
-                actions[:, columns.start], expected[ACTION], scores, permitted_difference(FLEET_TOLERANCE, scores)
-            ):
+            scores = expected[name]
+            tolerance = permitted_difference(FLEET_TOLERANCE, scores)
+            if _choices_differ(actions[:, columns.start], expected[ACTION], scores, tolerance):
                 raise ParityError(f"it chooses other actions for {member.tl} than {single_model} does")
             columns = slice(member.score_begin, member.score_begin + member.score_size)
             differences = outputs[SCORES][:, columns] - scores, first[SCORES][:, columns] - scores[:1]
