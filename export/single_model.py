@@ -82,16 +82,16 @@ class TlExport:
             arguments = (draft, rebuilt, contract, observations)
             if rebuilt.runs_in_helper:
                 with errors_about(candidate.path):
-                    operations, parity = graph_process.run(_write_and_verify, *arguments)
+                    results = graph_process.run(_write_and_verify, *arguments)
             else:
-                operations, parity = _write_and_verify(*arguments)
-            manifest.write(draft, rebuilt, contract, files, operations, parity)
+                results = _write_and_verify(*arguments)
+            manifest.write(draft, rebuilt, contract, files, results)
         widths = " -> ".join(map(str, rebuilt.actor.widths))
         compared = " from the trainer's graph" if rebuilt.reference_model else ""
         return (
             f"{candidate.label} -> {job.models_dir / self.tl / str(self.number)} "
             f"({rebuilt.actor.description}, {contract.action.kind} {widths}), "
-            f"largest difference{compared} {parity.difference:.1e}"
+            f"largest difference{compared} {results.difference:.1e}"
         ), _notes(rebuilt, contract)
 
     def _rebuild(
@@ -230,15 +230,11 @@ class TlExport:
 
 def _write_and_verify(
     draft: Path, rebuilt: RebuiltActor, contract: pb.PolicyContract, of_traffic: NDArray[np.float32] | None
-) -> tuple[dict[str, int], verify.Parity]:
-    """Write an actor's SavedModel into an empty folder; return its operations and the result of the parity check.
-
-    Raises ParityError, NotInferenceOnly.
-    """
+) -> verify.Verification:
+    """Write an actor's SavedModel into an empty folder and verify it. Raises ParityError, NotInferenceOnly."""
     write.write(draft, rebuilt.actor, contract)
     warmup.write(draft, contract, contract.origin.model_number)
-    parity = verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model, of_traffic)
-    return verify.count_operations(draft), parity
+    return verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model, of_traffic)
 
 
 def _size_advice(inputs: int, contract: pb.PolicyContract) -> str:

@@ -202,7 +202,7 @@ def export(job: FleetJob) -> str:
         template = meta_graph.assemble(inputs, lambda x, v: fleet_graph.build(groups, x, v))
         meta_graph.write(draft, template, contract, fleet_graph.weights(groups))
         warmup.write(draft, contract, number)
-        parity = verify.compare_with_single_models(draft, contract, single_models, _bar(contract.members, "verify"))
+        results = verify.compare_with_single_models(draft, contract, single_models, _bar(contract.members, "verify"))
         recorded_groups = [
             {
                 "tls": [member.tl for member in group.members],
@@ -211,14 +211,13 @@ def export(job: FleetJob) -> str:
             }
             for group in groups
         ]
-        operations = verify.count_operations(draft)
-        manifest.write_fleet(draft, contract, single_models, recorded_groups, operations, parity)
+        manifest.write_fleet(draft, contract, single_models, recorded_groups, results)
     stacked = sum(len(group.members) for group in groups if group.stacked)
     return (
         f"{job.name}: {len(members)} TLs -> {home / str(number)} "
         f"({len(groups)} group{'' if len(groups) == 1 else 's'}, {stacked} TLs stacked, "
         f"{inputs} inputs, {outputs} outputs), largest difference from single models "
-        f"{parity.difference:.1e}, {time.perf_counter() - begin:.1f} s"
+        f"{results.difference:.1e}, {time.perf_counter() - begin:.1f} s"
     )
 
 

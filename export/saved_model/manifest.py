@@ -18,12 +18,11 @@ from city.version import VERSION
 from export.actors import Actor
 from export.checkpoints import scopes
 from export.rebuild import RebuiltActor
-from export.saved_model.verify import Parity
+from export.saved_model.verify import Verification
 from protos import policy_pb2 as pb
 from serving.contract import FLEET
 
 FILE_NAME = "export.json"
-Operations = Mapping[str, int]
 
 
 def origin(source_format: str, file_name: str, sha256s: Iterable[str], model_number: int) -> pb.Origin:
@@ -43,12 +42,7 @@ def origin(source_format: str, file_name: str, sha256s: Iterable[str], model_num
 
 
 def write(
-    folder: Path,
-    rebuilt: RebuiltActor,
-    contract: pb.PolicyContract,
-    files: Sequence[Path],
-    operations: Operations,
-    parity: Parity,
+    folder: Path, rebuilt: RebuiltActor, contract: pb.PolicyContract, files: Sequence[Path], verification: Verification
 ) -> None:
     """Write the manifest of a verified model.
 
@@ -57,8 +51,7 @@ def write(
         rebuilt: the actor and its scope in the checkpoint.
         contract: the model's contract, with its origin.
         files: the checkpoint's files.
-        operations: number of operations of each kind in the graph.
-        parity: the parity check's result.
+        verification: the results to record.
     """
     actor = rebuilt.actor
     summary: dict[str, Any] = {"architecture": actor.architecture, "inputs": actor.inputs, "outputs": actor.outputs}
@@ -85,7 +78,7 @@ def write(
         ],
         "left_unread": scopes.group_unread(actor.unread, rebuilt.scope),
     }
-    _write(folder, contract, content, operations, parity)
+    _write(folder, contract, content, verification)
 
 
 def write_fleet(
@@ -93,8 +86,7 @@ def write_fleet(
     contract: pb.PolicyContract,
     single_models: Mapping[str, Path],
     groups: Sequence[Mapping[str, Any]],
-    operations: Operations,
-    parity: Parity,
+    verification: Verification,
 ) -> None:
     """Write the manifest of a verified fleet.
 
@@ -103,33 +95,30 @@ def write_fleet(
         contract: the fleet's contract.
         single_models: version folder of every TL's own model.
         groups: the TLs of every group, its layer sizes, and whether it is stacked.
-        operations: number of operations of each kind in the graph.
-        parity: the parity check's result.
+        verification: the results to record.
     """
     models = {}
     for tl, version in single_models.items():
         paths = version / "saved_model.pb", version / "variables" / "variables.data-00000-of-00001"
         models[tl] = {"version": int(version.name), "sha256": {path.name: sha256(path) for path in paths}}
     content = {"source": {"format": FLEET, "models": models}, "groups": list(groups)}
-    _write(folder, contract, content, operations, parity)
+    _write(folder, contract, content, verification)
 
 
-def _write(
-    folder: Path, contract: pb.PolicyContract, content: Mapping[str, Any], operations: Operations, parity: Parity
-) -> None:
+def _write(folder: Path, contract: pb.PolicyContract, content: Mapping[str, Any], verification: Verification) -> None:
     origin = contract.origin
     manifest = {
         "tl": contract.tl,
         "model_number": origin.model_number,
         **content,
         "parity": {
-            "observations": parity.observations,
-            "largest_absolute_difference": parity.difference,
-            "largest_permitted_difference": parity.permitted,
-            "reference": parity.reference,
+            "observations": verification.observations,
+            "largest_absolute_difference": verification.difference,
+            "largest_permitted_difference": verification.permitted,
+            "reference": verification.reference,
             "loaded_by": "TF1-style session, tag serve",
         },
-        "operations": dict(operations),
+        "operations": verification.operations,
         "versions": {
             "exporter": origin.exporter_version,
             "tensorflow": origin.tensorflow_version,

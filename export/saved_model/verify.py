@@ -56,8 +56,8 @@ class ParityError(ProgramFailed):
     """The written model does not act like its reference, and must not be published."""
 
 
-class Parity(NamedTuple):
-    """The result of a parity check."""
+class Verification(NamedTuple):
+    """The results of a model's verification."""
 
     difference: float
     """Largest absolute difference of an action (categorical: of a probability)."""
@@ -66,6 +66,8 @@ class Parity(NamedTuple):
     observations: int
     reference: str
     """The model or evaluation that the actions were compared with."""
+    operations: dict[str, int]
+    """Number of operations of each kind in the graph."""
 
 
 class NotInferenceOnly(ProgramFailed):
@@ -90,7 +92,7 @@ def compare_with_checkpoint(
     contract: pb.PolicyContract,
     reference_model: ReferenceModel | None,
     of_traffic: NDArray[np.float32] | None = None,
-) -> Parity:
+) -> Verification:
     """Compare a written model with its checkpoint's actor on `parity_observations`; replays the warm-up records first.
 
     Args:
@@ -104,6 +106,7 @@ def compare_with_checkpoint(
         InputError: the recorded observations have another size.
         ParityError: the model cannot be loaded or run, the difference exceeds TOLERANCE times the scale of the actions
             or of their logits, or a categorical choice differs.
+        NotInferenceOnly: its graph has other operations.
     """
     x = parity_observations(actor.inputs, of_traffic)
     categorical = contract.action.kind == CATEGORICAL
@@ -134,7 +137,7 @@ def compare_with_checkpoint(
         _check_difference("its actions", difference, bounds)
     if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), ranking, permitted):
         raise ParityError("its chosen actions are not the checkpoint's most probable ones")
-    return Parity(float(difference.max()), permitted, len(x), reference)
+    return Verification(float(difference.max()), permitted, len(x), reference, count_operations(folder))
 
 
 def _check_difference(what: str, difference: NDArray[Any], permitted: NDArray[Any] | float) -> None:
@@ -161,7 +164,7 @@ def _logits(
 
 def compare_with_single_models(
     folder: Path, contract: pb.PolicyContract, single_models: Mapping[str, Path], members: Iterable[pb.Member]
-) -> Parity:
+) -> Verification:
     """Compare a written fleet with its single models on random observations.
 
     Args:
@@ -173,6 +176,7 @@ def compare_with_single_models(
     Raises:
         ParityError: a model cannot be loaded or run, a TL's actions, probabilities or q-values differ by more than
             FLEET_TOLERANCE times their scale, or a categorical choice differs.
+        NotInferenceOnly: its graph has other operations.
     """
     x = random_observations(contract.observation.size)
     with session(folder) as run:
@@ -216,7 +220,8 @@ def compare_with_single_models(
                 f"more than {permitted:g}"
             )
         largest, max_permitted = max(largest, difference), max(max_permitted, permitted)
-    return Parity(largest, max_permitted, len(x), "the single models, each loaded separately")
+    reference = "the single models, each loaded separately"
+    return Verification(largest, max_permitted, len(x), reference, count_operations(folder))
 
 
 def _choices_differ(actual: NDArray[Any], expected: NDArray[Any], scores: NDArray[Any], tolerance: float) -> bool:
