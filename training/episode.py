@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.actors.phase_competition import Junction
 from export.training_record import TrainingRecord
 from signals.change_times import change_times, signal_safeties
 from signals.dialects import street
@@ -58,7 +59,8 @@ class EpisodeSimulator:
         others = [contract for contract in self.contracts if contract.observation.dialect != STREET]
         self.layouts: list[Layout | StreetLayout] = [*layouts(others, task.shared, task.hidden)]
         if of_streets:
-            self.layouts.append(StreetLayout.of(of_streets))
+            tls = tuple(contract.tl for contract in of_streets)
+            self.layouts.append(StreetLayout(tls, tuple(map(Junction.of_contract, of_streets))))
 
     def records(self) -> dict[str, TrainingRecord]:
         """By target TL, its programs and change times, which a checkpoint does not contain."""

@@ -21,7 +21,6 @@ from export.actors.phase_competition import (
     log_softmax,
     scores,
 )
-from protos import policy_pb2 as pb
 from signals.approach_features import FEATURES
 from training.actor_critics import orthogonal
 from training.transitions import Float32s
@@ -42,10 +41,6 @@ class StreetLayout:
     tls: tuple[str, ...]
     junctions: tuple[Junction, ...]
     is_categorical = True
-
-    @classmethod
-    def of(cls, contracts: Sequence[pb.PolicyContract]) -> "StreetLayout":
-        return cls(tuple(c.tl for c in contracts), tuple(Junction.of_contract(c) for c in contracts))
 
     def networks(self, arrays: Sequence[Float32s], sharpness: float) -> "StreetActorCritic | Heuristic":
         """The networks of `arrays`; without arrays, the heuristic that they are cloned from at first."""
