@@ -181,8 +181,7 @@ def _search(city: City | None, tls: Sequence[str], folder: Path, candidates: Seq
 def prepare(args: argparse.Namespace) -> Job:
     """Read the city and its network, and find the checkpoints. Raises InputError."""
     city = _city(args.city, args.model_path)
-    has_street = city is not None and (city.network.sumocfg or city.network.net)
-    if args.pretrained and not has_street:
+    if args.pretrained and _street(city) is None:
         raise InputError(
             "--pretrained needs a city.toml with a [network]; write one with greenserve city init --dialect street, "
             "or pass --city FILE"
@@ -195,19 +194,11 @@ def prepare(args: argparse.Namespace) -> Job:
     if args.pretrained and args.model_number is not None:
         # the number of the policy's file is not the version of the TLs' models
         candidates = [replace(candidate, number=args.model_number) for candidate in candidates]
-    city_tls = list(city.tls) if city else []
-    by_key = names.by_key(city_tls)
-    given_tls = [by_key.get(names.key(name)) or names.canonical(name) for name in _split_commas(args.target_tls or ())]
-    target_tls = tuple(given_tls) or training.target_tls or ()
-    if not city_tls:
-        # `all` means the TLs of file names, of training and of --tl
-        requested = [names.canonical(name) for name in _split_commas(args.tl) if name != "all"]
-        city_tls = list(dict.fromkeys([*locate.tls_in_names(candidates), *target_tls, *requested]))
-    tls = names.select(args.tl, city_tls, "--tl", city.tl_of_signal if city else None)
+    tls, target_tls = _tls(args, city, candidates)
     _check_flags(args, city, tls)
     return Job(
         city=city,
-        street=network.of_city(city) if city is not None and has_street else None,
+        street=_street(city),
         tls=tuple(tls),
         search=_search(city, (*tls, *target_tls), model_path, candidates),
         model_number=training.model_number if args.model_number is None and not args.pretrained else args.model_number,
@@ -222,6 +213,27 @@ def prepare(args: argparse.Namespace) -> Job:
         if args.observations is not None
         else None,
     )
+
+
+def _street(city: City | None) -> StreetNetwork | None:
+    if city is None or not (city.network.sumocfg or city.network.net):
+        return None
+    return network.of_city(city)
+
+
+def _tls(
+    args: argparse.Namespace, city: City | None, candidates: Sequence[Candidate]
+) -> tuple[list[str], tuple[str, ...]]:
+    """(TLs to export, the target TLs of their training). Raises InputError."""
+    city_tls = list(city.tls) if city else []
+    by_key = names.by_key(city_tls)
+    given_tls = [by_key.get(names.key(name)) or names.canonical(name) for name in _split_commas(args.target_tls or ())]
+    target_tls = tuple(given_tls) or (city.training.target_tls if city else None) or ()
+    if not city_tls:
+        # `all` means the TLs of file names, of training and of --tl
+        requested = [names.canonical(name) for name in _split_commas(args.tl) if name != "all"]
+        city_tls = list(dict.fromkeys([*locate.tls_in_names(candidates), *target_tls, *requested]))
+    return names.select(args.tl, city_tls, "--tl", city.tl_of_signal if city else None), target_tls
 
 
 def _check_flags(args: argparse.Namespace, city: City | None, tls: Sequence[str]) -> None:

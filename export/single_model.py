@@ -214,11 +214,19 @@ class TlExport:
     def _check_sizes(self, actor: Actor | GraphActor, contract: pb.PolicyContract) -> None:
         if actor.inputs != contract.observation.size:
             kind = f"{contract.observation.dialect} {contract.observation.state}".strip()
+            advice = ""
+            if contract.action.kind == CATEGORICAL:
+                advice += "; another observation function is a dialect of its own (docs/reference/dialects.md)"
+            if actor.inputs > contract.observation.size:
+                advice += (
+                    '; if TLs of several sizes share this policy, padded by SuperSuit, set padding = "supersuit" under '
+                    "[training]"
+                )
             raise InputError(
                 f"the actor of {self.candidate.label} has {actor.inputs} inputs, but the network's lanes give "
                 f"{contract.observation.size} ({kind} on {len(lanes(contract))} lanes: {', '.join(lanes(contract))}); "
                 "use the SUMO network that the policy was trained on, or another "
-                f"checkpoint{_size_advice(actor.inputs, contract)}"
+                f"checkpoint{advice}"
             )
         if actor.outputs != contract.action.size:
             raise InputError(
@@ -235,17 +243,6 @@ def _write_and_verify(
     write.write(draft, rebuilt.actor, contract)
     warmup.write(draft, contract, contract.origin.model_number)
     return verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model, of_traffic)
-
-
-def _size_advice(inputs: int, contract: pb.PolicyContract) -> str:
-    """Other possible causes of an actor whose inputs do not fit its TL."""
-    advice = ""
-    if contract.action.kind == CATEGORICAL:
-        advice += "; another observation function is a dialect of its own (docs/reference/dialects.md)"
-    if inputs > contract.observation.size:
-        advice += "; if TLs of several sizes share this policy, padded by SuperSuit, "
-        advice += 'set padding = "supersuit" under [training]'
-    return advice
 
 
 def _notes(rebuilt: RebuiltActor, contract: pb.PolicyContract) -> list[str]:

@@ -27,13 +27,10 @@ FILE_NAME = "export.json"
 
 def origin(source_format: str, file_name: str, sha256s: Iterable[str], model_number: int) -> pb.Origin:
     """The origin of an export made now; its digest is that of the sources' hex digests in order."""
-    digest = hashlib.sha256()
-    for source_digest in sha256s:
-        digest.update(bytes.fromhex(source_digest))
     return pb.Origin(
         source_format=source_format,
         file_name=file_name,
-        sha256=digest.hexdigest(),
+        sha256=hashlib.sha256(b"".join(map(bytes.fromhex, sha256s))).hexdigest(),
         model_number=model_number,
         exporter_version=VERSION,
         tensorflow_version=tf.__version__,
