@@ -23,8 +23,8 @@ def city(tmp_path):
     return tmp_path
 
 
-def named(city, state="vdd", action="gro", sizes="64, 64", more="_offset_range_2"):
-    name = NAME.format(state=state, action=action, sizes=sizes, more=more)
+def named(city, sizes="64, 64", more="_offset_range_2", name=NAME):
+    name = name.format(state="vdd", action="gro", sizes=sizes, more=more)
     for suffix in ("index", "data-00000-of-00001"):
         shutil.copy(GRID / "checkpoints" / f"PPO-_SA107_trial_1.{suffix}", city / "checkpoints" / f"{name}.{suffix}")
     return name
@@ -81,8 +81,7 @@ def test_a_sappo_checkpoint_of_a_sumo_rl_tl_is_refused(city, capsys):
 
 
 def test_a_missing_state_is_refused(city, capsys):
-    for suffix in ("index", "data-00000-of-00001"):
-        shutil.copy(GRID / "checkpoints" / f"PPO-_SA107_trial_1.{suffix}", city / "checkpoints")
+    named(city, name="PPO-_SA107_trial_1")
     settings(city, state=None)
     assert export(city) == 2
     err = capsys.readouterr().err
