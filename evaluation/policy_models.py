@@ -52,10 +52,8 @@ def export(city: config.City, tls: Sequence[str], policy: Path, folder: Path) ->
         raise InputError(f"--arms: {policy} is not a policy for any junction; name a .policy file of greenserve train")
     quiet.first_session()
     own_tls = [own for tl in tls for own in _by_signal(city, tl)]
-    job = replace(
-        city_job(with_street_dialect(city), own_tls, policy.parent, folder, candidate.number or 1),
-        candidates=(candidate,),
-    )
+    job = city_job(with_street_dialect(city), own_tls, policy.parent, folder, candidate.number or 1)
+    job = replace(job, search=replace(job.search, candidates=(candidate,)))
     for tl in own_tls:
         single_model.export(job, tl)
     return model_files.find(folder, dict.fromkeys(own_tls))

@@ -67,7 +67,11 @@ def run(job: "Job", interrupts: InterruptContext) -> int:
                 failed[tl] = 2 if isinstance(error, InputError) else 1
                 bar.write(f"error: {printable(_reason(tl, error))}", file=sys.stderr)
     if len(job.tls) > 1:
-        _print_summary(len(job.tls), list(failed), time.perf_counter() - begin)
+        summary = f"{len(job.tls) - len(failed)} of {len(job.tls)} TLs exported in {time.perf_counter() - begin:.1f} s"
+        if failed:
+            print(f"{summary}; failed: {names.listed(list(failed), MAX_NAMES)}", file=sys.stderr)
+        else:
+            print(summary)
     return max(failed.values(), default=0)
 
 
@@ -76,16 +80,7 @@ def _reason(tl: str, error: Exception) -> str:
         return str(error)
     if isinstance(error, ProgramFailed):
         return f"{tl}: not published: {error}"
-    text = " ".join(str(error).split())[:300]
-    return f"{tl}: not published: unexpected {type(error).__name__}: {text}"
-
-
-def _print_summary(count: int, failed: list[str], duration_s: float) -> None:
-    summary = f"{count - len(failed)} of {count} TLs exported in {duration_s:.1f} s"
-    if not failed:
-        print(summary)
-        return
-    print(f"{summary}; failed: {names.listed(failed, MAX_NAMES)}", file=sys.stderr)
+    return f"{tl}: not published: unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 if __name__ == "__main__":

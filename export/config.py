@@ -1,7 +1,6 @@
 """Settings of an export, from flags and city.toml."""
 
 import argparse
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,9 +29,8 @@ class Job:
     street: StreetNetwork | None
     """Without it, contracts stay incomplete."""
     tls: tuple[str, ...]
-    model_path: Path
-    candidates: tuple[Candidate, ...]
-    """Every checkpoint under model_path."""
+    search: Search
+    """The checkpoints by TL."""
     model_number: int | None
     """`None` means the newest."""
     models_dir: Path
@@ -49,18 +47,6 @@ class Job:
     """Versions of a TL to keep. `None` means all."""
     observations: Path | None = None
     """Folder of recorded observations for the parity check, TL.npy each."""
-
-    @functools.cached_property
-    def search(self) -> Search:
-        """The checkpoints by TL."""
-        tls = self.city.tls if self.city else {}
-        # `city init` does not name a TL after a signal whose id is too long
-        signal_of = {
-            name: tl.signals[0]
-            for name, tl in tls.items()
-            if len(tl.signals) == 1 and len(tl.signals[0]) > names.MAX_SIGNAL_NAME
-        }
-        return Search(self.model_path, self.candidates, [*self.tls, *self.target_tls, *tls], signal_of)
 
 
 def parser(prog: str) -> Parser:
@@ -168,46 +154,55 @@ def check_versions(args: argparse.Namespace) -> None:
 
 def city_job(city: City, tls: Sequence[str], model_path: Path, models_dir: Path, model_number: int) -> Job:
     """The export of a city's TLs with the settings of city.toml. Raises InputError."""
+    target_tls = city.training.target_tls or ()
     return Job(
         city=city,
         street=network.of_city(city),
         tls=tuple(tls),
-        model_path=model_path,
-        candidates=tuple(locate.find_candidates(model_path)),
+        search=_search(city, (*tls, *target_tls), model_path, locate.find_candidates(model_path)),
         model_number=model_number,
         models_dir=models_dir,
-        target_tls=city.training.target_tls or (),
+        target_tls=target_tls,
     )
+
+
+def _search(city: City | None, tls: Sequence[str], folder: Path, candidates: Sequence[Candidate]) -> Search:
+    """The checkpoints of a folder, for TLs and those of the city."""
+    city_tls = city.tls if city else {}
+    # `city init` does not name a TL after a signal whose id is too long
+    signal_of = {
+        name: tl.signals[0]
+        for name, tl in city_tls.items()
+        if len(tl.signals) == 1 and len(tl.signals[0]) > names.MAX_SIGNAL_NAME
+    }
+    return Search(folder, candidates, [*tls, *city_tls], signal_of)
 
 
 def prepare(args: argparse.Namespace) -> Job:
     """Read the city and its network, and find the checkpoints. Raises InputError."""
     city = _city(args.city, args.model_path)
+    if args.pretrained and _street(city) is None:
+        raise InputError(
+            "--pretrained needs a city.toml with a [network]; write one with greenserve city init --dialect street, "
+            "or pass --city FILE"
+        )
     training, serving = (city.training, city.serving) if city else (city_config.Training(), city_config.Serving())
-    model_path = _pretrained(city) if args.pretrained else args.model_path or training.model_path
+    model_path = pretrained.FOLDER if args.pretrained else args.model_path or training.model_path
     if model_path is None:
         raise InputError("no folder of checkpoints: pass --model-path DIR, or set [training] model_path in city.toml")
-    candidates = tuple(locate.find_candidates(model_path))
+    candidates = locate.find_candidates(model_path)
     if args.pretrained and args.model_number is not None:
         # the number of the policy's file is not the version of the TLs' models
-        candidates = tuple(replace(candidate, number=args.model_number) for candidate in candidates)
-    city_tls = list(city.tls) if city else []
-    target_tls = _target_tls(args.target_tls or (), city_tls) or training.target_tls or ()
-    tls = names.select(
-        args.tl,
-        city_tls or _tls_without_city(args.tl, candidates, target_tls),
-        "--tl",
-        city.tl_of_signal if city else None,
-    )
+        candidates = [replace(candidate, number=args.model_number) for candidate in candidates]
+    tls, target_tls = _tls(args, city, candidates)
     _check_flags(args, city, tls)
     return Job(
         city=city,
         street=_street(city),
         tls=tuple(tls),
-        model_path=model_path,
+        search=_search(city, (*tls, *target_tls), model_path, candidates),
         model_number=training.model_number if args.model_number is None and not args.pretrained else args.model_number,
         models_dir=args.models_dir or serving.models_dir,
-        candidates=candidates,
         target_tls=target_tls,
         keep=args.keep,
         action=args.action,
@@ -220,24 +215,28 @@ def prepare(args: argparse.Namespace) -> Job:
     )
 
 
-def _pretrained(city: City | None) -> Path:
-    """The folder of the policy that is part of the package. Raises InputError without a street."""
-    if _street(city) is None:
-        raise InputError(
-            "--pretrained needs a city.toml with a [network]; write one with greenserve city init --dialect street, "
-            "or pass --city FILE"
-        )
-    return pretrained.FOLDER
-
-
 def _street(city: City | None) -> StreetNetwork | None:
     if city is None or not (city.network.sumocfg or city.network.net):
         return None
     return network.of_city(city)
 
 
+def _tls(
+    args: argparse.Namespace, city: City | None, candidates: Sequence[Candidate]
+) -> tuple[list[str], tuple[str, ...]]:
+    """(TLs to export, the target TLs of their training). Raises InputError."""
+    city_tls = list(city.tls) if city else []
+    by_key = names.by_key(city_tls)
+    given_tls = [by_key.get(names.key(name)) or names.canonical(name) for name in _split_commas(args.target_tls or ())]
+    target_tls = tuple(given_tls) or (city.training.target_tls if city else None) or ()
+    if not city_tls:
+        # `all` means the TLs of file names, of training and of --tl
+        requested = [names.canonical(name) for name in _split_commas(args.tl) if name != "all"]
+        city_tls = list(dict.fromkeys([*locate.tls_in_names(candidates), *target_tls, *requested]))
+    return names.select(args.tl, city_tls, "--tl", city.tl_of_signal if city else None), target_tls
+
+
 def _check_flags(args: argparse.Namespace, city: City | None, tls: Sequence[str]) -> None:
-    """Raise InputError if a flag does not apply to these TLs."""
     for key in ("scope", "output_tensor"):
         if getattr(args, key) and len(tls) > 1:
             raise InputError(
@@ -256,12 +255,6 @@ def _split_commas(values: Sequence[str]) -> list[str]:
     return [name.strip() for value in values for name in value.split(",") if name.strip()]
 
 
-def _target_tls(values: Sequence[str], city_tls: Sequence[str]) -> tuple[str, ...]:
-    """The TLs of --target-tls, spelled as in city.toml."""
-    by_key = names.by_key(city_tls)
-    return tuple(by_key.get(names.key(name)) or names.canonical(name) for name in _split_commas(values))
-
-
 def _city(path: Path | None, model_path: Path | None) -> City | None:
     """Load the city; without --city and ./city.toml, a folder of checkpoints is enough."""
     if path is None and model_path is not None and not Path("city.toml").exists():
@@ -269,9 +262,3 @@ def _city(path: Path | None, model_path: Path | None) -> City | None:
     city = city_config.load(path or Path("city.toml"))
     dialects.check_city_settings(city)
     return city
-
-
-def _tls_without_city(tl_values: list[str], candidates: Sequence[Candidate], target_tls: Sequence[str]) -> list[str]:
-    """The TLs of file names, of training and of --tl: `all` means these if there is no city."""
-    requested = [names.canonical(name) for name in _split_commas(tl_values) if name != "all"]
-    return list(dict.fromkeys([*locate.tls_in_names(candidates), *target_tls, *requested]))

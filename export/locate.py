@@ -21,11 +21,9 @@ _TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
 _STEPS = re.compile(r"_(\d+)_steps$")
 _HIDDEN_SIZES = re.compile(r"netSz_\((\d[\d, ]*)\)")
-_TEXT_SETTINGS = {
+_SETTINGS = {
     "state": re.compile(r"_state_([a-z]+)(?=[_-])"),
     "action": re.compile(r"_action_(?!t_\d)([a-z]+)(?=[_-])"),
-}
-_NUMBER_SETTINGS = {
     "offset_range": re.compile(r"_offset_range_(\d+)(?=[_-])"),
     "control_cycle": re.compile(r"_control_cycle_(\d+)(?=[_-])"),
     "add_time_s": re.compile(r"_add_time_(\d+)(?=[_-])"),
@@ -66,9 +64,7 @@ class Candidate:
     @property
     def settings(self) -> dict[str, str]:
         """Settings of city.toml's [tl.NAME] that the file name contains, as text."""
-        matches = {
-            key: pattern.search(self.path.name + "-") for key, pattern in (_TEXT_SETTINGS | _NUMBER_SETTINGS).items()
-        }
+        matches = {key: pattern.search(self.path.name + "-") for key, pattern in _SETTINGS.items()}
         return {key: match[1] for key, match in matches.items() if match}
 
     def is_named_after(self, tl: str, longer_names: Sequence[str] = ()) -> bool:
@@ -165,14 +161,17 @@ class Search:
         pool = self._of(tl)
         searched = f"searched {len(self.candidates)} checkpoints under {self.folder}"
         if not pool:
-            labels = list(dict.fromkeys(candidate.label for candidate in self.candidates[: MAX_LABELS + 1]))
+            labels = dict.fromkeys(candidate.label for candidate in self.candidates[:MAX_LABELS])
             more = ", ..." if len(self.candidates) > MAX_LABELS else ""
             raise InputError(
-                f"no checkpoint for {tl}: {searched} ({', '.join(labels[:MAX_LABELS]) or 'none'}{more}); "
+                f"no checkpoint for {tl}: {searched} ({', '.join(labels) or 'none'}{more}); "
                 f"put {' or '.join(self._names(tl))} into the name of the file or of its folder, "
                 "or pass another --model-path"
             )
-        chosen = _newest(pool) if number is None else _with_number(pool, number)
+        if number is None:
+            chosen = _newest(pool)
+        else:
+            chosen = [c for c in pool if c.number == number] or [c for c in pool if c.number is None]
         if not chosen:
             numbers = sorted({candidate.number for candidate in pool if candidate.number is not None})
             available = ", ".join(map(str, numbers)) or "none with a number"
@@ -208,24 +207,19 @@ class Search:
         return [candidate for candidate in self.candidates if candidate.has_no_tl(known_names)]
 
 
-def _with_number(pool: Sequence[Candidate], number: int) -> list[Candidate]:
-    """The checkpoints with this number, else those without a number."""
-    return [c for c in pool if c.number == number] or [c for c in pool if c.number is None]
-
-
 def _newest(pool: Sequence[Candidate]) -> Sequence[Candidate]:
     """The newest checkpoints of the folders with the highest number; the whole pool if none has a number."""
-    folders = {candidate.path.parent for candidate in pool}
-    newest = [c for folder in folders for c in _newest_in_folder([c for c in pool if c.path.parent == folder])]
-    highest = max((c.number for c in newest if c.number is not None), default=None)
-    return pool if highest is None else [c for c in newest if c.number == highest]
+    newest: list[Candidate] = []
+    for folder in dict.fromkeys(candidate.path.parent for candidate in pool):
+        numbered = [c for c in pool if c.number is not None and c.path.parent == folder]
+        # the one in the folder's state file, else that with the highest number
+        newest += [c for c in numbered if c.newest] or _with_highest_number(numbered)
+    return _with_highest_number(newest) or pool
 
 
-def _newest_in_folder(pool: Sequence[Candidate]) -> list[Candidate]:
-    """The newest checkpoint of a folder: the one in its state file, else that with the highest number."""
-    highest = max((c.number for c in pool if c.number is not None), default=None)
-    numbered = [c for c in pool if c.number is not None]
-    return [c for c in numbered if c.newest] or [c for c in numbered if c.number == highest]
+def _with_highest_number(candidates: Sequence[Candidate]) -> list[Candidate]:
+    highest = max((c.number for c in candidates if c.number is not None), default=None)
+    return [c for c in candidates if c.number == highest]
 
 
 def tls_in_names(candidates: Sequence[Candidate]) -> list[str]:

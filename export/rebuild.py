@@ -14,7 +14,6 @@ from city.errors import InputError, errors_about
 from export.actors import Actor
 from export.actors.architectures import Layers, build, find_equivalent_actor
 from export.checkpoints import scopes, source_of, tensorflow_files
-from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.layers import read_layers
 from export.checkpoints.source import ActorRequest, KerasModel, MetaGraph, SavedFunction, Source
 from export.checkpoints.tensorflow_files import meta_graph_path
@@ -154,16 +153,10 @@ def _from_builder(path: Path, request: ActorRequest, source: Source) -> RebuiltA
     scope = request.scope_in(checkpoint) if source.has_scopes else ""
     sizes = Sizes(request.inputs, request.hints.hidden_sizes, request.outputs)
     if request.inputs is None or request.outputs is None:
-        sizes = _complete_sizes(path, source, checkpoint, scope, sizes)
+        layers = _layers_or_none(lambda: source.layers(path, checkpoint, scope))
+        if layers is not None and layers.dense:  # otherwise the builder must know its sizes
+            first, last = layers.dense[0].kernel.shape[0], layers.dense[-1].kernel.shape[1]
+            sizes = Sizes(sizes.inputs or int(first), sizes.hidden, sizes.outputs or int(last))
     with errors_about(f"--actor {request.hints.architecture}"):
         trained = user_builder.UserActor(path, checkpoint, scope, sizes, request).build()
     return RebuiltActor(extract_actor(trained), trained.reference_model.recorded(request.observations), scope)
-
-
-def _complete_sizes(path: Path, source: Source, checkpoint: Checkpoint, scope: str, sizes: Sizes) -> Sizes:
-    """Fill in unknown sizes from the first and last dense layers, if these can be read."""
-    layers = _layers_or_none(lambda: source.layers(path, checkpoint, scope))
-    if layers is None or not layers.dense:
-        return sizes  # the builder must know its sizes
-    first, last = layers.dense[0].kernel.shape[0], layers.dense[-1].kernel.shape[1]
-    return Sizes(sizes.inputs or int(first), sizes.hidden, sizes.outputs or int(last))

@@ -18,11 +18,10 @@ from export.checkpoints import scopes, source_of
 from export.checkpoints.source import ActorRequest
 from export.config import Job
 from export.graphs import graph_process
-from export.graphs.graph_actor import PARITY_OBSERVATIONS, GraphActor
+from export.graphs.graph_actor import GraphActor
 from export.locate import Candidate
 from export.rebuild import RebuiltActor, rebuild
 from export.saved_model import manifest, publish, verify, warmup, write
-from export.saved_model.manifest import Verification
 from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, PROBABILITIES, lanes
@@ -31,7 +30,6 @@ from signals import dialects
 
 MAX_MODEL_NUMBER = 1 << 62
 """Model numbers are below this: TensorFlow Serving's versions are int64, and a fleet's next version is one more."""
-NUMPY_REFERENCE = "NumPy float64 evaluation of the checkpoint's variables"
 
 
 def export(job: Job, tl: str) -> str:
@@ -72,7 +70,7 @@ class TlExport:
     def publish(self) -> tuple[str, list[str]]:
         """Write, verify and publish the version; return a summary and remarks on it. Raises InputError, ParityError."""
         job, candidate, source = self.job, self.candidate, source_of(self.candidate.format)
-        record = training_record.read(candidate, job.model_path, self.number, self.tl)
+        record = training_record.read(candidate, job.search.folder, self.number, self.tl)
         observations = traffic_observations.read(job.observations, self.tl) if job.observations is not None else None
         rebuilt, contract = self._rebuild(record, observations)
         with errors_about(candidate.path):
@@ -84,7 +82,7 @@ class TlExport:
             arguments = (draft, rebuilt, contract, observations)
             if rebuilt.runs_in_helper:
                 with errors_about(candidate.path):
-                    results: Verification = graph_process.run(_write_and_verify, *arguments)
+                    results = graph_process.run(_write_and_verify, *arguments)
             else:
                 results = _write_and_verify(*arguments)
             manifest.write(draft, rebuilt, contract, files, results)
@@ -93,7 +91,7 @@ class TlExport:
         return (
             f"{candidate.label} -> {job.models_dir / self.tl / str(self.number)} "
             f"({rebuilt.actor.description}, {contract.action.kind} {widths}), "
-            f"largest difference{compared} {results.parity.difference:.1e}"
+            f"largest difference{compared} {results.difference:.1e}"
         ), _notes(rebuilt, contract)
 
     def _rebuild(
@@ -214,14 +212,21 @@ class TlExport:
             return replace(rebuilt, actor=padding.for_tl(actor, contract.observation.size, contract.action.size))
 
     def _check_sizes(self, actor: Actor | GraphActor, contract: pb.PolicyContract) -> None:
-        """Raise InputError unless the actor's sizes are the contract's."""
         if actor.inputs != contract.observation.size:
             kind = f"{contract.observation.dialect} {contract.observation.state}".strip()
+            advice = ""
+            if contract.action.kind == CATEGORICAL:
+                advice += "; another observation function is a dialect of its own (docs/reference/dialects.md)"
+            if actor.inputs > contract.observation.size:
+                advice += (
+                    '; if TLs of several sizes share this policy, padded by SuperSuit, set padding = "supersuit" under '
+                    "[training]"
+                )
             raise InputError(
                 f"the actor of {self.candidate.label} has {actor.inputs} inputs, but the network's lanes give "
                 f"{contract.observation.size} ({kind} on {len(lanes(contract))} lanes: {', '.join(lanes(contract))}); "
                 "use the SUMO network that the policy was trained on, or another "
-                f"checkpoint{_size_advice(actor.inputs, contract)}"
+                f"checkpoint{advice}"
             )
         if actor.outputs != contract.action.size:
             raise InputError(
@@ -233,25 +238,11 @@ class TlExport:
 
 def _write_and_verify(
     draft: Path, rebuilt: RebuiltActor, contract: pb.PolicyContract, of_traffic: NDArray[np.float32] | None
-) -> Verification:
+) -> verify.Verification:
     """Write an actor's SavedModel into an empty folder and verify it. Raises ParityError, NotInferenceOnly."""
     write.write(draft, rebuilt.actor, contract)
     warmup.write(draft, contract, contract.origin.model_number)
-    parity = verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model, of_traffic)
-    reference = rebuilt.reference_model.description if rebuilt.reference_model else NUMPY_REFERENCE
-    observations = PARITY_OBSERVATIONS + (0 if of_traffic is None else len(of_traffic))
-    return Verification(verify.count_operations(draft), observations, parity, reference)
-
-
-def _size_advice(inputs: int, contract: pb.PolicyContract) -> str:
-    """Other possible causes of an actor whose inputs do not fit its TL."""
-    advice = ""
-    if contract.action.kind == CATEGORICAL:
-        advice += "; another observation function is a dialect of its own (docs/reference/dialects.md)"
-    if inputs > contract.observation.size:
-        advice += "; if TLs of several sizes share this policy, padded by SuperSuit, "
-        advice += 'set padding = "supersuit" under [training]'
-    return advice
+    return verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model, of_traffic)
 
 
 def _notes(rebuilt: RebuiltActor, contract: pb.PolicyContract) -> list[str]:

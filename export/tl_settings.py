@@ -36,16 +36,14 @@ def settings_of(city: City | None, name: str, candidate: Candidate) -> TL | None
         for key, value in from_file_name.items():
             in_city = getattr(tl, key)
             if in_city is not None and in_city != value:
-                raise InputError(
-                    f"has {key} {_text(value)}, but {city.path} has {_text(in_city)}; fix the one that is wrong"
-                )
+                texts = [", ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in (value, in_city)]
+                raise InputError(f"has {key} {texts[0]}, but {city.path} has {texts[1]}; fix the one that is wrong")
         settings = replace(tl, **from_file_name)
         dialect.check_settings(settings)
     return settings
 
 
 def _value(key: str, text: str) -> str | float:
-    """The value of a setting in a file name. Raises InputError if it is out of bounds."""
     if key in ("state", "action"):
         return text
     value = float(text) if key == "actionp" else int(text)
@@ -53,7 +51,3 @@ def _value(key: str, text: str) -> str | float:
     if not low <= value <= high:
         raise InputError(f"has {key} {text}; it must lie between {low} and {high}")
     return value
-
-
-def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

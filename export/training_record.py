@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from city import whole_files
 from city.errors import InputError, errors_about, first_line
@@ -50,15 +49,13 @@ def read(candidate: Candidate, model_path: Path, number: int, tl: str) -> Traini
 def _read(path: Path, tl: str) -> TrainingRecord | None:
     try:
         record = json.loads(path.read_text(encoding="utf-8")).get(tl)
-        return None if record is None else _parse(tl, record)
+        if record is None:
+            return None
+        programs, change_s = record["programs"], record["change_s"]
+        if not all(isinstance(text, str) for item in programs.items() for text in item):
+            raise ValueError(f"{tl} has no programs by signal")
+        if not isinstance(change_s, int | float) or not 0 <= change_s < math.inf:
+            raise ValueError(f"{tl} has no time in s")
+        return TrainingRecord(dict(programs), float(change_s))
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"is not the record of a training ({first_line(error)}); remove it") from None
-
-
-def _parse(tl: str, record: Any) -> TrainingRecord:
-    programs, change_s = record["programs"], record["change_s"]
-    if not all(isinstance(text, str) for item in programs.items() for text in item):
-        raise ValueError(f"{tl} has no programs by signal")
-    if not isinstance(change_s, int | float) or not 0 <= change_s < math.inf:
-        raise ValueError(f"{tl} has no time in s")
-    return TrainingRecord(dict(programs), float(change_s))

@@ -9,7 +9,6 @@ tanh, and has a standard deviation that does not depend on the observation.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,18 +64,11 @@ def layouts(contracts: Sequence[pb.PolicyContract], shared: bool, hidden: tuple[
         if not group:
             continue
         shapes = [(contract.observation.size, contract.action.size, contract.observation.dialect) for contract in group]
-        keys: list[Any] = list(dict.fromkeys(shapes)) if shared else list(range(len(group)))
-        rows = [keys.index(shape if shared else k) for k, shape in enumerate(shapes)]
-        result.append(
-            Layout(
-                tuple(contract.tl for contract in group),
-                tuple(rows),
-                tuple(shape[0] for shape in shapes),
-                tuple(shape[1] for shape in shapes),
-                is_categorical,
-                hidden,
-            )
-        )
+        distinct = list(dict.fromkeys(shapes))
+        rows = tuple(map(distinct.index, shapes)) if shared else tuple(range(len(group)))
+        tls = tuple(contract.tl for contract in group)
+        observation_sizes, action_sizes, _ = zip(*shapes, strict=True)
+        result.append(Layout(tls, rows, observation_sizes, action_sizes, is_categorical, hidden))
     return result
 
 
@@ -107,8 +99,7 @@ class ActorCritics:
             outputs = max(layout.action_sizes) if is_actor else 1
             sizes = [max(layout.observation_sizes), *layout.hidden, outputs]
             for k, (n, m) in enumerate(pairwise(sizes)):
-                last_gain = 0.01 if is_actor else 1.0
-                gain = last_gain if k == len(layout.hidden) else np.sqrt(2.0)
+                gain = np.sqrt(2.0) if k < len(layout.hidden) else 0.01 if is_actor else 1.0
                 kernels = np.zeros((layout.row_count, n, m), np.float32)
                 for row in range(layout.row_count):
                     # without padding, which would take a share of the norm

@@ -4,7 +4,6 @@ Each checkpoint is written to a temporary folder, then its files are renamed, so
 or a kill leaves the last complete checkpoint.
 """
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,7 +81,6 @@ def _h5(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int) 
 
 
 def _tf1(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int) -> str:
-    """Write variables by name with the TF1 Saver."""
     name = f"PPO-_{contract.tl}_trial_{number}"
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         for k, layer in enumerate(layers):
@@ -109,9 +107,8 @@ def _list_older_numbers(new: Path, target: Path) -> None:
     """Rewrite a new checkpoint's `checkpoint` file so that it also lists the older checkpoints of its folder."""
     (newest,) = (path.stem for path in new.glob("*.index"))
     older = sorted(path.stem for path in target.glob("*.index") if path.stem != newest)
-    lines = [f"model_checkpoint_path: {json.dumps(newest)}"]
-    lines += [f"all_model_checkpoint_paths: {json.dumps(name)}" for name in (*older, newest)]
-    (new / "checkpoint").write_text("\n".join(lines) + "\n")
+    # an absolute folder: TensorFlow then writes the names as they are
+    tf.compat.v1.train.update_checkpoint_state(str(new.absolute()), newest, [*older, newest])
 
 
 _WRITERS = {"h5": _h5, "tf1": _tf1, "tf2": _tf2}

@@ -9,20 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.actors.phase_competition import Junction
 from export.training_record import TrainingRecord
-from protos import policy_pb2 as pb
 from signals.change_times import change_times, signal_safeties
 from signals.dialects import street
-from signals.observation import Observation
 from signals.policy import Action
 from simulation.demand import SimulatedDemand
 from simulation.target_tls import TargetSimulation, TargetTask, TargetTls
 from simulation.trips import Trips, read_trips
 from training.actor_critics import ActorCritics, Layout, layouts
-from training.phase_competition.networks import StreetLayout, StreetNetworks
+from training.phase_competition.networks import Heuristic, StreetActorCritic, StreetLayout
 from training.transitions import Float32s, Transitions
 
-Networks = ActorCritics | StreetNetworks
+Networks = ActorCritics | StreetActorCritic | Heuristic
 STREET = street.DIALECT.name
 Arrays = Sequence[Sequence[Float32s]]
 """The arrays of `ActorCritics`, by layout."""
@@ -54,18 +53,14 @@ class EpisodeSimulator:
     def __init__(self, task: TrainingTask) -> None:
         """Read the street and the contracts. Raises InputError."""
         self.task = task
-        self._tls = TargetTls(task)
-        self.street, self.contracts = self._tls.street, self._tls.contracts
+        self.tls = TargetTls(task)
+        self.street, self.contracts = self.tls.street, self.tls.contracts
         of_streets = [contract for contract in self.contracts if contract.observation.dialect == STREET]
         others = [contract for contract in self.contracts if contract.observation.dialect != STREET]
         self.layouts: list[Layout | StreetLayout] = [*layouts(others, task.shared, task.hidden)]
         if of_streets:
-            self.layouts.append(StreetLayout.of(of_streets))
-
-    @property
-    def served_contracts(self) -> list[pb.PolicyContract]:
-        """The contracts of the infer TLs' models."""
-        return self._tls.served_contracts
+            tls = tuple(contract.tl for contract in of_streets)
+            self.layouts.append(StreetLayout(tls, tuple(map(Junction.of_contract, of_streets))))
 
     def records(self) -> dict[str, TrainingRecord]:
         """By target TL, its programs and change times, which a checkpoint does not contain."""
@@ -92,7 +87,7 @@ class EpisodeSimulator:
         explorer = Explorer(networks, np.random.default_rng(list(seed)), explore)
         with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
             tripinfo = Path(folder) / "tripinfo.xml"
-            with self._tls.simulation(demand, tripinfo, rewards=explore) as simulation:
+            with self.tls.simulation(demand, tripinfo, rewards=explore) as simulation:
                 while not simulation.is_over:
                     simulation.act(explorer.actions(simulation))
             trips = replace(read_trips(tripinfo), delay_by_departure=())
@@ -116,34 +111,24 @@ class Explorer:
         actions: dict[str, Action] = {}
         for k, networks in enumerate(self._networks):
             tls = [tl for tl in observations if self._index[tl][0] == k]
-            if tls:
-                actions.update(self._choose(k, networks, simulation, tls, [observations[tl] for tl in tls]))
+            if not tls:
+                continue
+            rows = networks.rows_of(tls)
+            x = networks.inputs_of([observations[tl] for tl in tls], rows)
+            if self._explore:
+                chosen, log_p = networks.sample(rows, x, self._rng)
+                reward = np.array(simulation.rewards.since_last(tls, simulation.now))
+                indices, now = np.array([self._index[tl][1] for tl in tls]), np.full(len(tls), simulation.now)
+                self._decisions[k].append((indices, x, chosen, log_p, reward, now))
+            else:
+                chosen = networks.greedy_actions(rows, x)
+            layout = networks.layout
+            for tl, action in zip(tls, chosen.astype(np.float64), strict=True):
+                if isinstance(layout, StreetLayout) or layout.is_categorical:
+                    actions[tl] = action
+                else:
+                    actions[tl] = np.clip(action[: layout.action_sizes[self._index[tl][1]]], -1, 1)
         return actions
-
-    def _choose(
-        self,
-        k: int,
-        networks: Networks,
-        simulation: TargetSimulation,
-        tls: Sequence[str],
-        observations: Sequence[Observation],
-    ) -> dict[str, Action]:
-        rows = networks.rows_of(tls)
-        x = networks.inputs_of(observations, rows)
-        if not self._explore:
-            actions = networks.greedy_actions(rows, x)
-        else:
-            actions, log_p = networks.sample(rows, x, self._rng)
-            reward = np.array(simulation.rewards.since_last(tls, simulation.now))
-            indices, now = np.array([self._index[tl][1] for tl in tls]), np.full(len(tls), simulation.now)
-            self._decisions[k].append((indices, x, actions, log_p, reward, now))
-        layout = networks.layout
-        if isinstance(layout, StreetLayout) or layout.is_categorical:
-            return {tl: action.astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
-        sizes = dict(zip(layout.tls, layout.action_sizes, strict=True))
-        return {
-            tl: np.clip(action[: sizes[tl]], -1, 1).astype(np.float64) for tl, action in zip(tls, actions, strict=True)
-        }
 
     def transitions(self) -> dict[str, Transitions]:
         """The recorded transitions by TL; the reward of a decision is measured at the next one."""

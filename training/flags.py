@@ -138,7 +138,6 @@ def settings(args: argparse.Namespace, city: City, tls: Iterable[str], out: Path
 
 
 def _start(given: str, city: City, tls: Iterable[str]) -> list[Float32s]:
-    """The arrays of the policy to start from. Raises InputError."""
     if others := [tl for tl in tls if city.tls[tl].dialect != STREET]:
         raise InputError(
             f"--start-from is for TLs of dialect street, and {', '.join(others)} has another; leave it out"
@@ -154,8 +153,10 @@ def ppo_values(args: argparse.Namespace, training: PpoSettings | None = None) ->
     values = {}
     for key in ppo_settings.METADATA:
         flag = getattr(args, key, None)
-        values[key] = getattr(training, key, None) if flag is None else flag
-    return {key: value for key, value in values.items() if value is not None}
+        value = getattr(training, key, None) if flag is None else flag
+        if value is not None:
+            values[key] = value
+    return values
 
 
 def check_applicable(args: argparse.Namespace, city: City, tls: Iterable[str], street: StreetNetwork) -> None:
@@ -168,7 +169,6 @@ def check_applicable(args: argparse.Namespace, city: City, tls: Iterable[str], s
 
 
 def _refuse(args: argparse.Namespace, key: str, reason: str) -> None:
-    """Raise InputError if a flag is given that does not apply."""
     if getattr(args, key) is not None:
         raise InputError(f"{_flag(key)} does not apply: {reason}; leave it out")
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Episodes = Sequence[Mapping[str, Transitions]]
 """The transitions of episodes by TL."""
-DEFAULT_FORMAT = "tf2"
 
 
 class Learning(ABC):
@@ -85,8 +84,8 @@ class MlpLearning(Learning):
     """Learning of separate networks, a row each."""
 
     def __init__(self, layout: Layout, settings: Settings, rng: np.random.Generator) -> None:
-        kind = "categorical" if layout.is_categorical else "continuous"
-        super().__init__(kind, ActorCritics.initial_arrays(layout, rng))
+        arrays = ActorCritics.initial_arrays(layout, rng)
+        super().__init__("categorical" if layout.is_categorical else "continuous", arrays)
         self._layout, self._ppo = layout, settings.ppo
         self._scales = [RewardScale(self._ppo.gamma) for _ in range(layout.row_count)]
 
@@ -123,7 +122,7 @@ class MlpLearning(Learning):
         networks, paths = ActorCritics(self._layout, arrays, sharpness), {}
         for contract in contracts:
             if contract.tl in self._layout.tls:
-                kind, layers = settings.formats.get(contract.tl, DEFAULT_FORMAT), networks.layers_of(contract.tl)
+                kind, layers = settings.formats.get(contract.tl, "tf2"), networks.layers_of(contract.tl)
                 paths[contract.tl] = checkpoints.write(kind, settings.out, contract, layers, settings.number)
         return paths
 

@@ -237,5 +237,5 @@ def _means(steps: Mapping[str, Float32s], epochs: int) -> dict[str, float]:
     count = steps["decisions"]
     epoch = np.repeat(np.arange(1, epochs + 1), len(count) // epochs)[:, None] * (count > 0)
     weights = {"approx_kl": count * (epoch == epoch.max(0))}
-    means = {name: float(np.average(values, weights=weights.get(name, count))) for name, values in steps.items()}
-    return {name: value for name, value in means.items() if name != "decisions"}
+    names = [name for name in steps if name != "decisions"]
+    return {name: float(np.average(steps[name], weights=weights.get(name, count))) for name in names}

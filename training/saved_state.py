@@ -5,7 +5,7 @@ import os
 import sys
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,17 @@ class SavedState:
                 with np.load(file, allow_pickle=False) as archive:
                     arrays = {name: archive[name] for name in archive.files}
             values = json.loads(str(arrays.pop("values")))
-            self._check_identity(differing(values["identity"], self._identity))
+            names = differing(values["identity"], self._identity)
+            if any(not name.startswith(("--", "[")) for name in names):
+                raise InputError(
+                    f"{self.path}: the {self._kind} to resume was begun by another version of greenserve or SUMO; "
+                    f"{self._remedy}"
+                )
+            if names:
+                raise InputError(
+                    f"{self.path}: the {self._kind} to resume had another {', '.join(names)}; pass the same flags and "
+                    "files, or another --model-number without --resume"
+                )
             set_state(values, arrays)
         except InputError:
             raise
@@ -86,19 +96,6 @@ class SavedState:
     def check(self) -> None:
         """Raise InputError as `restore`."""
         self.restore(lambda values, arrays: None)
-
-    def _check_identity(self, names: Sequence[str]) -> None:
-        """Raise InputError unless the identities are equal. `names`: in which they differ."""
-        if any(not name.startswith(("--", "[")) for name in names):
-            raise InputError(
-                f"{self.path}: the {self._kind} to resume was begun by another version of greenserve or SUMO; "
-                f"{self._remedy}"
-            )
-        if names:
-            raise InputError(
-                f"{self.path}: the {self._kind} to resume had another {', '.join(names)}; pass the same flags and "
-                "files, or another --model-number without --resume"
-            )
 
 
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:

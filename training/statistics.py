@@ -8,8 +8,6 @@ import numpy as np
 from city.errors import ProgramFailed
 from training.transitions import Float32s, Transitions
 
-PREFIX = "train/"
-
 
 class NotFinite(ProgramFailed):
     """A loss or weight is NaN or infinite."""
@@ -32,10 +30,9 @@ UPDATE = (
     "approx_kl", "clip_fraction", "explained_variance", "entropy_loss", "policy_gradient_loss", "value_loss",
     "actor_gradient_norm", "critic_gradient_norm",
 )  # fmt: skip
-TRAIN = tuple(f"{PREFIX}{name}" for name in UPDATE)
+TRAIN = tuple(f"train/{name}" for name in UPDATE)
 EPISODE_REWARD, EPISODE_LENGTH, FPS = "rollout/ep_rew_mean", "rollout/ep_len_mean", "time/fps"
-NAMES = (EPISODE_REWARD, EPISODE_LENGTH, FPS, *TRAIN)
-IN_CURVES = tuple(name for name in NAMES if name != FPS)
+IN_CURVES = (EPISODE_REWARD, EPISODE_LENGTH, *TRAIN)
 """Columns of a curve: without wall times, the same training has the same curve and state, byte for byte."""
 
 
@@ -50,11 +47,6 @@ def of_rollouts(transitions: Sequence[Transitions]) -> dict[str, float]:
     }
 
 
-def named(statistics: UpdateStatistics) -> dict[str, float]:
-    """Statistics by stable-baselines3's names."""
-    return {f"{PREFIX}{name}": statistics[name] for name in UPDATE}
-
-
 def combined(parts: Sequence[UpdateStatistics]) -> dict[str, float]:
     """Means of several networks' statistics by their decisions, by stable-baselines3's names; empty without parts."""
     result = {}
@@ -62,7 +54,7 @@ def combined(parts: Sequence[UpdateStatistics]) -> dict[str, float]:
         values, weights = np.array([(part[name], part["decisions"]) for part in parts]).T
         measured = ~np.isnan(values)
         mean = float(np.average(values[measured], weights=weights[measured])) if measured.any() else math.nan
-        result[f"{PREFIX}{name}"] = mean
+        result[f"train/{name}"] = mean
     return result
 
 
@@ -85,6 +77,6 @@ def cell(value: float | None) -> str:
 
 def summary(values: Mapping[str, float]) -> str:
     """Statistics for a progress line."""
-    names = [name for name in (EPISODE_REWARD, *TRAIN) if name in values]
-    texts = [f"{name.partition('/')[2]} {values[name]:.3g}" for name in names]
+    shown = (EPISODE_REWARD, *TRAIN)
+    texts = [f"{name.partition('/')[2]} {values[name]:.3g}" for name in shown if name in values]
     return ", ".join([*texts, f"{values[FPS]:.0f} fps"])

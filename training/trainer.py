@@ -132,7 +132,6 @@ class Trainer:
         return episode.trips.total > 0
 
     def _jobs(self) -> Sequence[tuple[Arrays, Demand, tuple[int, ...], bool, float]]:
-        """The arguments of the next episodes."""
         settings = self._settings
         first = self._update * settings.episodes_per_update
         jobs = []
@@ -146,12 +145,8 @@ class Trainer:
         """Simulate episodes; return them in order. `jobs`: arguments of `EpisodeSimulator.run`."""
         return in_order(self._executor.run(self._simulate, jobs))
 
-    def _progress(self) -> float:
-        """The share of the updates that are done, in [0, 1]."""
-        return self._update / self._updates
-
     def _sharpness(self) -> float:
-        return self._settings.ppo.sharpness(self._progress())
+        return self._settings.ppo.sharpness(self._update / self._updates)
 
     def _prepare(self) -> None:
         """Prepare the learning in another thread, while the first episodes run in other processes: it takes seconds."""
@@ -165,7 +160,7 @@ class Trainer:
         transitions = [episode.transitions for episode in episodes]
         for k, learning in enumerate(self._learnings):
             rng = np.random.default_rng([self._settings.seed, self._update, 2 + k])
-            learned = learning.learn(transitions, rng, self._progress())
+            learned = learning.learn(transitions, rng, self._update / self._updates)
             if learned is not None:
                 statistics[learning.kind] = learned
         return statistics
@@ -173,11 +168,9 @@ class Trainer:
     def _evaluate(self) -> float:
         """Mean delay in s of the newest state on validation demand, without exploration. Keeps the best state."""
         settings = self._settings
-        demands: list[Demand] = [
-            varied(np.random.default_rng([VALIDATION_SEED, settings.seed, k]), settings.varies)
-            for k in range(settings.held_out)
-        ]
-        episodes = self._simulated([(self._arrays(), demand, (0,), False) for demand in demands])
+        rngs = [np.random.default_rng([VALIDATION_SEED, settings.seed, k]) for k in range(settings.held_out)]
+        jobs = [(self._arrays(), varied(rng, settings.varies), (0,), False) for rng in rngs]
+        episodes = self._simulated(jobs)
         delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
         if delay_s < self.best_delay_s:
             self._best, self.best_delay_s, self._stale = self._arrays(), delay_s, 0
@@ -207,7 +200,6 @@ class Trainer:
         log.add(values, statistics, transitions, f"mean delay {delay_s:.1f} s{validation}")
 
     def _refuse_existing(self) -> None:
-        """Raise InputError if the training would replace results of this model number."""
         number = self._settings.number
         if self._state.path.exists():
             raise InputError(
@@ -215,12 +207,9 @@ class Trainer:
                 "--model-number"
             )
         existing = [self._log.curve] if self._log.curve.exists() else []
-        candidates = find_candidates(self._settings.out) if self._settings.out.is_dir() else []
-        existing += [
-            candidate.path
-            for candidate in candidates
-            if candidate.number == number and any(candidate.is_named_after(tl) for tl in self._task.target_tls)
-        ]
+        for candidate in find_candidates(self._settings.out) if self._settings.out.is_dir() else []:
+            if candidate.number == number and any(candidate.is_named_after(tl) for tl in self._task.target_tls):
+                existing.append(candidate.path)
         if existing:
             raise InputError(
                 f"{existing[0]}: already exists, with model number {number}; pass another --model-number or --out"
@@ -230,7 +219,6 @@ class Trainer:
         return [learning.arrays for learning in self._learnings]
 
     def _write(self) -> dict[str, Path]:
-        """Write the checkpoints; return TL -> path."""
         settings, contracts = self._settings, self._simulation.contracts
         state, sharpness = self._best, self._best_sharpness
         if settings.writes_newest:
@@ -242,10 +230,9 @@ class Trainer:
         return paths
 
     def _identity(self) -> dict[str, Any]:
-        """Everything that must be the same when a training is resumed."""
         return {
             "--target-tl or their [tl] tables": serialized_contracts(self._simulation.contracts),
-            "--infer-tl or their models": serialized_contracts(self._simulation.served_contracts),
+            "--infer-tl or their models": serialized_contracts(self._simulation.tls.served_contracts),
             "--format": self._settings.formats,
             **common_identity(self._task, self._settings),
         }

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from city import whole_files
 from city.errors import InputError
-from training.statistics import FPS, IN_CURVES, UpdateStatistics, cell, combined, named, of_rollouts, summary
+from training.statistics import FPS, IN_CURVES, UpdateStatistics, cell, combined, of_rollouts, summary
 from training.transitions import Transitions
 
 
@@ -88,7 +88,7 @@ class TrainingLog:
         (_, step), *others = values.items()
         # with several kinds of actors, TensorBoard has the statistics of each
         kinds = statistics if len(statistics) > 1 else {}
-        by_kind = {f"{name}/{kind}": value for kind, part in kinds.items() for name, value in named(part).items()}
+        by_kind = {f"{name}/{kind}": value for kind, part in kinds.items() for name, value in combined([part]).items()}
         self._add_to_tensorboard({**dict(others), **learning, **by_kind}, step)
         self._line = f"{text}; {summary(learning)}"
 

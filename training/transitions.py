@@ -39,9 +39,8 @@ class RewardScale:
     DECAY = 0.9
     """Weight of the old average in an update."""
 
-    def __init__(self, gamma: float, variance: float = 0.0) -> None:
-        self._gamma = gamma
-        self.variance = variance
+    def __init__(self, gamma: float) -> None:
+        self._gamma, self.variance = gamma, 0.0
         """0 before the first update."""
 
     def update(self, episodes: Sequence[Transitions]) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.actors import phase_competition as phase_competition  # its step is found by its key
-from export.actors.activations import Floats
+from export.actors.activations import Floats, softmax
 from export.actors.steps import Dense, Step, check_sizes
 from serving.contract import PROBABILITIES, Q_VALUES
 
@@ -83,10 +83,7 @@ class Actor:
         branches: list[Floats] = []
         for step in self.steps:
             x = step.evaluate(x, branches)
-        if not categorical or self.scores == Q_VALUES:
-            return x
-        e = np.exp(x - x.max(axis=1, keepdims=True))
-        return np.asarray(e / e.sum(axis=1, keepdims=True))
+        return softmax(x) if categorical and self.scores != Q_VALUES else x
 
     def build(self, x: Any, weight: Callable[[str, tuple[int, ...]], Any]) -> Any:
         """The output of the last step as TensorFlow operations. `weight`: the tensor of a weight by its name and

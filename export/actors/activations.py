@@ -21,6 +21,12 @@ def _sigmoid(x: Floats) -> Floats:
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
 
 
+def softmax(x: Floats) -> Floats:
+    """Probabilities of logits, both [n, choices]."""
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
 NUMPY: dict[str, Callable[[Floats], Floats]] = {
     "relu": lambda x: np.maximum(x, 0.0),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))),

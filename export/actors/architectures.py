@@ -4,6 +4,7 @@ A checkpoint has its dense layers and its batch norms, each in order. Settings a
 file names define what shapes do not: activations and residuals.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -62,8 +63,8 @@ class Layers:
     @property
     def variables(self) -> list[str]:
         """Names of the layers' variables in the checkpoint."""
-        stored_as = [layer.stored_as for layer in self.dense] + [norm.stored_as for norm in self.norms]
-        return [name for names in stored_as for name in names.values()]
+        layers: tuple[Dense | BatchNorm, ...] = (*self.dense, *self.norms)
+        return [name for layer in layers for name in layer.stored_as.values()]
 
     def joined(self, groups: Sequence["Layers"]) -> "Layers":
         """These layers with their groups in an order."""
@@ -105,8 +106,7 @@ def build(layers: Layers, hints: ArchitectureHints, categorical: bool) -> Actor:
 
 
 def _assemble(layers: Layers, hints: ArchitectureHints, categorical: bool) -> Actor:
-    """The actor that layers form in their order. Raises InputError if they do not form one."""
-    name = hints.architecture or recognise(layers, hints)
+    name = hints.architecture or _recognise(layers, hints)
     if name not in BUILDERS:
         raise InputError(
             f"actor {name!r} (--actor, or [tl.NAME] actor) is not one of {', '.join(BUILDERS)} or MODULE:FUNCTION"
@@ -254,6 +254,8 @@ def _possible_orders(groups: Sequence[Layers]) -> Iterator[Sequence[Layers]]:
     for group in groups:
         sequences.setdefault(group.sequence or f"group {group.name}", []).append(group)
     count = math.factorial(len(groups)) // math.prod(math.factorial(len(sequence)) for sequence in sequences.values())
+    if count > MAX_ORDERS:
+        return
 
     def orders(remaining: list[list[Layers]]) -> Iterator[tuple[Layers, ...]]:
         if not any(remaining):
@@ -263,11 +265,10 @@ def _possible_orders(groups: Sequence[Layers]) -> Iterator[Sequence[Layers]]:
                 for order in orders([*remaining[:k], sequence[1:], *remaining[k + 1 :]]):
                     yield (sequence[0], *order)
 
-    if count <= MAX_ORDERS:
-        yield from orders(list(sequences.values()))
+    yield from orders(list(sequences.values()))
 
 
-def recognise(layers: Layers, hints: ArchitectureHints) -> str:
+def _recognise(layers: Layers, hints: ArchitectureHints) -> str:
     """The only architecture that fits the layers. Raises InputError if there are several or none."""
     if not layers.dense:
         raise InputError(
@@ -284,7 +285,9 @@ def recognise(layers: Layers, hints: ArchitectureHints) -> str:
             )
         has_no_bias = all(layer.bias is None for layer in layers.dense[1:-1])
         return "bn-tanh-bottleneck" if has_no_bias else "bn-elu-res"
-    if not _fits_mlp_res(units):
+    *hidden, _ = units
+    # hidden layers n0, n1..nk are followed by n0 and nk again
+    if len(hidden) < 4 or hidden[-2] != hidden[0] or hidden[-1] != hidden[-3]:
         return "mlp"
     if hints.hidden_sizes is not None:
         return "mlp-res" if len(units) == len(hints.hidden_sizes) + 3 else "mlp"
@@ -292,12 +295,6 @@ def recognise(layers: Layers, hints: ArchitectureHints) -> str:
         f"dense layers of {', '.join(map(str, units))} units are an mlp or an mlp-res; "
         "pass --actor mlp or --actor mlp-res"
     )
-
-
-def _fits_mlp_res(units: Sequence[int]) -> bool:
-    """Tell whether hidden layers n0, n1..nk are followed by n0 and nk again."""
-    *hidden, _ = units
-    return len(hidden) >= 4 and hidden[-2] == hidden[0] and hidden[-1] == hidden[-3]
 
 
 def _mlp(layers: Layers, hints: ArchitectureHints) -> list[Step]:
@@ -319,18 +316,12 @@ def _mlp_res(layers: Layers, hints: ArchitectureHints) -> list[Step]:
     return [*steps, Join(), last, activation, output]
 
 
-def _bn_elu_res(layers: Layers, hints: ArchitectureHints) -> list[Step]:
-    """n0 linear; block(n1); then three blocks added to their input, for every size; block(A)."""
-    return _bn("bn-elu-res", layers, hints, [layers.dense[0]], "elu")
+def _batch_norm(name: str, layers: Layers, hints: ArchitectureHints) -> list[Step]:
+    """A dense layer, then blocks of a batch norm, an activation and a dense layer.
 
-
-def _bn_tanh_bottleneck(layers: Layers, hints: ArchitectureHints) -> list[Step]:
-    """n0 with tanh; block(n1); then blocks n/4, n/4, n added to their input; block(A)."""
-    return _bn("bn-tanh-bottleneck", layers, hints, [layers.dense[0], Activation("tanh")], "tanh")
-
-
-def _bn(name: str, layers: Layers, hints: ArchitectureHints, start: list[Step], activation: str) -> list[Step]:
-    """The steps of `start`, then of blocks: a batch norm, an activation and a dense layer."""
+    bn-elu-res: n0 linear; block(n1); then three blocks added to their input, for every size; block(A).
+    bn-tanh-bottleneck: n0 with tanh; block(n1); then blocks n/4, n/4, n added to their input; block(A).
+    """
     if len(layers.norms) != len(layers.dense) - 1:
         raise InputError(
             f"{name} has a batch norm before every dense layer but the first; "
@@ -340,12 +331,14 @@ def _bn(name: str, layers: Layers, hints: ArchitectureHints, start: list[Step], 
     blocks = [(norm.step(epsilon), dense) for norm, dense in zip(layers.norms, layers.dense[1:], strict=True)]
     if len(blocks) < 5 or (len(blocks) - 2) % 3:
         raise InputError(f"{name} has 1 + 3 * sizes + 1 blocks; found {len(blocks)}; pass another --actor")
-    steps = list(start)
+    is_elu = name == "bn-elu-res"
+    activation = Activation("elu" if is_elu else "tanh")
+    steps: list[Step] = [layers.dense[0]] if is_elu else [layers.dense[0], activation]
     for k, (norm, dense) in enumerate(blocks):
         is_residual = 0 < k < len(blocks) - 1
         if is_residual and k % 3 == 1:
             steps.append(Branch())
-        steps += [norm, Activation(activation), dense]
+        steps += [norm, activation, dense]
         if is_residual and k % 3 == 0:
             steps.append(Join())
     return steps
@@ -376,6 +369,6 @@ def _check_hidden_sizes(name: str, layers: Layers, hints: ArchitectureHints) -> 
 BUILDERS: dict[str, Callable[[Layers, ArchitectureHints], list[Step]]] = {
     "mlp": _mlp,
     "mlp-res": _mlp_res,
-    "bn-elu-res": _bn_elu_res,
-    "bn-tanh-bottleneck": _bn_tanh_bottleneck,
+    "bn-elu-res": functools.partial(_batch_norm, "bn-elu-res"),
+    "bn-tanh-bottleneck": functools.partial(_batch_norm, "bn-tanh-bottleneck"),
 }

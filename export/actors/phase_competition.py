@@ -37,7 +37,7 @@ Phase competition: Zheng et al., Learning Phase Competition for Traffic Signal C
 
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -162,17 +162,48 @@ class Junction:
         )
 
 
-JUNCTION_PARTS = (
-    "protected",
-    "permissive",
-    "change",
-    "kept",
-    "following",
-    "lanes",
-    "interval",
-    "green_mask",
-    "lane_mask",
-)
+@dataclass(frozen=True)
+class Padded(Junction):
+    """Junctions of a batch, padded to the most greens P and lanes L: arrays of Junction with a first axis, the row."""
+
+    green_mask: Float32s
+    """[n, P], 1 for a green of the junction."""
+    lane_mask: Float32s
+    """[n, L]"""
+
+    @classmethod
+    def of(cls, junctions: Sequence[Junction], greens: int = 0, lanes: int = 0) -> "Padded":
+        """Pad junctions, to at least `greens` greens and `lanes` lanes."""
+        p = max([greens, *(j.protected.shape[0] for j in junctions)])
+        m = max([lanes, *(j.protected.shape[1] for j in junctions)])
+        shapes = junction_shapes(p, m)
+        padded = {name: np.zeros((len(junctions), *shape), np.float32) for name, shape in shapes.items()}
+        for k, junction in enumerate(junctions):
+            for name, values in _with_masks(junction).items():
+                padded[name][k][tuple(slice(size) for size in values.shape)] = values
+        return cls(**padded)
+
+    def take(self, rows: NDArray[np.intp]) -> "Padded":
+        return Padded(**{name: array[rows] for name, array in vars(self).items()})
+
+
+def junction_shapes(greens: int, lanes: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of a junction's arrays, with its masks, by name."""
+    return {
+        "protected": (greens, lanes), "permissive": (greens, lanes), "change": (greens, greens),
+        "kept": (greens, greens), "following": (greens, lanes), "lanes": (lanes, 2), "interval": (1,),
+        "green_mask": (greens,), "lane_mask": (lanes,),
+    }  # fmt: skip
+
+
+JUNCTION_RANKS = {name: len(shape) for name, shape in junction_shapes(1, 1).items()}
+"""Number of axes of a junction's arrays, by name."""
+
+
+def _with_masks(junction: Junction) -> dict[str, Float32s]:
+    """A junction's arrays by name, with masks: it has no padding."""
+    greens, lanes = junction.protected.shape
+    return {**vars(junction), "green_mask": np.ones(greens, np.float32), "lane_mask": np.ones(lanes, np.float32)}
 
 
 def _following(greens: Sequence[str], links: Sequence[int], current: int) -> int:
@@ -188,8 +219,8 @@ class PhaseCompetition(Step):
     """The logits [P] of a junction's greens from its observation in the street dialect."""
 
     key: ClassVar[str] = "phase_competition"
-    parts: ClassVar[tuple[str, ...]] = (*SHAPES, *JUNCTION_PARTS)
-    matrices: ClassVar[tuple[str, ...]] = (*SHAPES, *JUNCTION_PARTS)
+    parts: ClassVar[tuple[str, ...]] = (*SHAPES, *JUNCTION_RANKS)
+    matrices = parts
 
     networks: Mapping[str, Float32s]
     """By name of `SHAPES`, the weights of all networks: [networks, *shape]."""
@@ -197,9 +228,7 @@ class PhaseCompetition(Step):
 
     @property
     def weights(self) -> dict[str, Float32s]:
-        greens, lanes = self.junction.protected.shape
-        masks = {"green_mask": np.ones(greens, np.float32), "lane_mask": np.ones(lanes, np.float32)}
-        return {**self.networks, **vars(self.junction), **masks}
+        return {**self.networks, **_with_masks(self.junction)}
 
     @property
     def greens(self) -> int:
@@ -273,56 +302,13 @@ class PhaseCompetition(Step):
         count, p, m = (int(stored[name]) for name in ("networks", "greens", "lanes"))
         if min(count, p, m) < 1:
             raise ValueError("it has no network, no green or no lane")
-        shapes = {name: (count, *shape) for name, shape in SHAPES.items()}
-        shapes |= {"protected": (p, m), "permissive": (p, m), "change": (p, p), "kept": (p, p)}
-        shapes |= {"following": (p, m), "lanes": (m, 2), "interval": (1,)}
-        for name, shape in shapes.items():
-            if weights[name].shape != shape:
-                raise ValueError(f"{name} has shape {list(weights[name].shape)}, not {list(shape)}")
+        parts = [field.name for field in fields(Junction)]
+        shapes = {name: (count, *shape) for name, shape in SHAPES.items()} | junction_shapes(p, m)
+        for name in (*SHAPES, *parts):
+            if weights[name].shape != shapes[name]:
+                raise ValueError(f"{name} has shape {list(weights[name].shape)}, not {list(shapes[name])}")
         networks = {name: weights[name] for name in SHAPES}
-        return cls(networks, Junction(**{name: weights[name] for name in JUNCTION_PARTS if not name.endswith("mask")}))
-
-
-@dataclass(frozen=True)
-class Padded:
-    """Junctions of a batch, padded to the most greens P and lanes L; one row for each."""
-
-    protected: Float32s
-    """[n, P, L], and so on as in Junction."""
-    permissive: Float32s
-    change: Float32s
-    kept: Float32s
-    following: Float32s
-    lanes: Float32s
-    interval: Float32s
-    green_mask: Float32s
-    """[n, P], 1 for a green of the junction."""
-    lane_mask: Float32s
-    """[n, L]"""
-
-    @classmethod
-    def of(cls, junctions: Sequence[Junction], greens: int = 0, lanes: int = 0) -> "Padded":
-        """Pad junctions, to at least `greens` greens and `lanes` lanes."""
-        n = len(junctions)
-        p = max([greens, *(j.protected.shape[0] for j in junctions)])
-        m = max([lanes, *(j.protected.shape[1] for j in junctions)])
-        arrays = {
-            "protected": np.zeros((n, p, m), np.float32), "permissive": np.zeros((n, p, m), np.float32),
-            "change": np.zeros((n, p, p), np.float32), "kept": np.zeros((n, p, p), np.float32),
-            "following": np.zeros((n, p, m), np.float32),
-            "lanes": np.zeros((n, m, 2), np.float32), "interval": np.zeros((n, 1), np.float32),
-        }  # fmt: skip
-        green_mask, lane_mask = np.zeros((n, p), np.float32), np.zeros((n, m), np.float32)
-        for k, junction in enumerate(junctions):
-            for name, array in arrays.items():
-                values = getattr(junction, name)
-                array[k][tuple(slice(size) for size in values.shape)] = values
-            green_mask[k, : junction.protected.shape[0]] = 1
-            lane_mask[k, : junction.protected.shape[1]] = 1
-        return cls(**arrays, green_mask=green_mask, lane_mask=lane_mask)
-
-    def take(self, rows: NDArray[np.intp]) -> "Padded":
-        return Padded(**{name: array[rows] for name, array in vars(self).items()})
+        return cls(networks, Junction(**{name: weights[name] for name in parts}))
 
 
 def logits(networks: Mapping[str, Array], junction: Padded, x: Floats) -> Floats:
@@ -341,7 +327,8 @@ def logits(networks: Mapping[str, Array], junction: Padded, x: Floats) -> Floats
     for k in range(len(networks["lane_bias_1"])):
         network = [networks[name][k].astype(np.float64, copy=False) for name in SHAPES]
         log_p += np.maximum(log_softmax(scores(network, junction, lane_x, green_x)), MIN_LOG_PROBABILITY)
-    return masked(log_p, junction, current, green_s, features)
+    allowed = greens_allowed(junction, current, green_s, features)
+    return np.where(allowed, log_p, log_p.min(1, keepdims=True) - MASKED_BELOW)
 
 
 def inputs(junction: Padded, current: Array, green_s: Array, features: Array) -> tuple[Array, Array]:
@@ -386,20 +373,12 @@ def scores(network: Sequence[Array], junction: Padded, lane_x: Array, green_x: A
     e, c = encode(network, junction, lane_x, green_x)
     k4, b4, k5, b5 = network[6:]
     z = np.maximum(e @ k4[:GREEN_UNITS] + (c @ k4[GREEN_UNITS:])[:, None] + b4, 0)
-    y: Array = np.where(junction.green_mask > 0, (z @ k5)[..., 0] + b5, -1e9)
-    return y
+    return np.where(junction.green_mask > 0, (z @ k5)[..., 0] + b5, -1e9)
 
 
 def log_softmax(y: Array) -> Array:
     shifted = y - y.max(1, keepdims=True)
-    result: Array = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    return result
-
-
-def masked(log_p: Array, junction: Padded, current: Array, green_s: Array, features: Array) -> Array:
-    """Lower the logits of the greens that must not be chosen."""
-    allowed = greens_allowed(junction, current, green_s, features)
-    return np.where(allowed, log_p, log_p.min(1, keepdims=True) - MASKED_BELOW)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
 
 
 def greens_allowed(junction: Padded, current: Array, green_s: Array, features: Array) -> NDArray[np.bool_]:
@@ -408,15 +387,14 @@ def greens_allowed(junction: Padded, current: Array, green_s: Array, features: A
     serves, is_full = junction.protected + junction.permissive > 0, _is_full(features)
     served_now, moves_now = _moves_now(serves, current, features)
     is_near = features[..., NEAR] > 0
-    moves: NDArray[np.bool_] = np.any(serves & (is_near & ~is_full)[:, None], 2)
+    moves = np.any(serves & (is_near & ~is_full)[:, None], 2)
     only_fills = np.any(serves & (is_near & is_full)[:, None], 2) & ~moves
     is_restricted = only_fills.any(1) & moves.any(1)
     allowed = np.where(is_late[:, None], serves_longest, ~only_fills | ~is_restricted[:, None])
     moves_others = allowed & np.any(serves & (is_near & ~is_full & ~served_now)[:, None], 2)
     is_stuck = (green_s >= STUCK_S) & (served_now & is_near).any(1) & ~moves_now.any(1) & moves_others.any(1)
     allowed = np.where(is_stuck[:, None], moves_others, allowed)
-    result: NDArray[np.bool_] = _with_demand(allowed, serves, features) & (junction.green_mask > 0)
-    return result
+    return _with_demand(allowed, junction, features)
 
 
 def greens_in_training(junction: Padded, current: Array, features: Array) -> NDArray[np.bool_]:
@@ -426,18 +404,18 @@ def greens_in_training(junction: Padded, current: Array, features: Array) -> NDA
     A network that never meets full exits or a green that stands, because the rules avoid them, learns nothing of both.
     """
     is_late, serves_longest = _late_lane(junction, current, features)
-    allowed, serves = serves_longest | ~is_late[:, None], junction.protected + junction.permissive > 0
-    result: NDArray[np.bool_] = _with_demand(allowed, serves, features) & (junction.green_mask > 0)
-    return result
+    allowed = serves_longest | ~is_late[:, None]
+    return _with_demand(allowed, junction, features)
 
 
-def _with_demand(allowed: NDArray[np.bool_], serves: NDArray[np.bool_], features: Array) -> NDArray[np.bool_]:
+def _with_demand(allowed: NDArray[np.bool_], junction: Padded, features: Array) -> NDArray[np.bool_]:
     """Keep the allowed greens [n, P] that have demand, or all of them if none serves a vehicle near."""
+    serves = junction.protected + junction.permissive > 0
     is_near, arrives = features[..., NEAR] > 0, features[..., SOON] > 0
     moves = np.any(serves & (is_near & ~_is_full(features))[:, None], 2)
     serves_any = np.any(serves & (is_near | arrives)[:, None], 2)
-    result: NDArray[np.bool_] = allowed & (serves_any | ~(allowed & moves).any(1, keepdims=True))
-    return result
+    has_demand = serves_any | ~(allowed & moves).any(1, keepdims=True)
+    return np.asarray(allowed & has_demand & (junction.green_mask > 0))
 
 
 def _late_lane(junction: Padded, current: Array, features: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -459,13 +437,12 @@ def _late_lane(junction: Padded, current: Array, features: Array) -> tuple[NDArr
 def _is_full(features: Array) -> NDArray[np.bool_]:
     """Tell whether the exits of a lane are full [n, L]."""
     blocked, occupancy = features[..., EXIT_BLOCKED], features[..., EXIT_OCCUPANCY]
-    result: NDArray[np.bool_] = (blocked > MIN_BLOCKED_SHARE) & (occupancy > FULL_OCCUPANCY)
-    return result
+    return np.asarray((blocked > MIN_BLOCKED_SHARE) & (occupancy > FULL_OCCUPANCY))
 
 
 def _moves_now(
     serves: NDArray[np.bool_], current: Array, features: Array
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """(lanes that the current green serves, those of them that move), both [n, L]."""
-    served_now: NDArray[np.bool_] = np.any((current > 0)[:, :, None] & serves, 1)
+    served_now = np.any((current > 0)[:, :, None] & serves, 1)
     return served_now, served_now & (features[..., SPEED] >= MIN_RELATIVE_SPEED)

@@ -16,7 +16,7 @@ from export.actors.phase_competition import (
     GREEN_UNITS,
     GREENS_SCALE,
     HALTING,
-    JUNCTION_PARTS,
+    JUNCTION_RANKS,
     LANE_UNITS,
     LANES_SCALE,
     MASKED_BELOW,
@@ -39,9 +39,7 @@ from signals.approach_features import FEATURES
 PADDING_SCORE = -1e9
 """Score of a green that is padding."""
 Junction = Mapping[str, Any]
-"""By part of `JUNCTION_PARTS`, a tensor of n junctions: [n, P, L] and so on."""
-BY_JUNCTION = {"interval": 1, "green_mask": 1, "lane_mask": 1}
-"""Rank of a junction's parts that are not matrices."""
+"""By part of `JUNCTION_RANKS`, a tensor of n junctions: [n, P, L] and so on."""
 
 
 def logits(x: Any, weights: Mapping[str, Any], networks: int) -> Any:
@@ -54,7 +52,7 @@ def logits(x: Any, weights: Mapping[str, Any], networks: int) -> Any:
     shared = {name: tf.unstack(tf.reshape(weights[name], (networks, *shape))) for name, shape in SHAPES.items()}
     is_single = len(x.shape) == 2
     x = x[None] if is_single else x
-    junction = {name: _of_each(weights[name], BY_JUNCTION.get(name, 2), x.shape[0]) for name in JUNCTION_PARTS}
+    junction = {name: _of_each(weights[name], rank, x.shape[0]) for name, rank in JUNCTION_RANKS.items()}
     greens, lanes = junction["protected"].shape[1:]
     n, batch = x.shape[0], tf.shape(x)[1]
     current = tf.transpose(x[..., :greens], [0, 2, 1])
@@ -119,10 +117,8 @@ def scores(network: Sequence[Any], junction: Junction, lane_x: Any, green_x: Any
     """As `phase_competition.scores`: [n, P, B]."""
     e, c = encode(network, junction, lane_x, green_x)
     k4, b4, k5, b5 = network[6:]
-    own, whole = (
-        _dense(e, k4[:GREEN_UNITS], b4, is_last=True),
-        _dense(c, k4[GREEN_UNITS:], tf.zeros_like(b4), is_last=True),
-    )
+    own = _dense(e, k4[:GREEN_UNITS], b4, is_last=True)
+    whole = _dense(c, k4[GREEN_UNITS:], tf.zeros_like(b4), is_last=True)
     y = _dense(tf.nn.relu(own + whole[:, None]), k5, b5, is_last=True)[..., 0]
     return tf.where(_repeated(junction["green_mask"][..., None], y) > 0, y, PADDING_SCORE)
 
@@ -141,7 +137,7 @@ def _dense(x: Any, kernel: Any, bias: Any, is_last: bool = False) -> Any:
 
 
 def _masked(log_p: Any, junction: Junction, current: Any, green_s: Any, features: Any) -> Any:
-    """As `phase_competition.masked`. Arguments: as for `_inputs`."""
+    """Lower the logits of the greens that `phase_competition.greens_allowed` forbids. Arguments: as for `_inputs`."""
     is_current = tf.cast(current > 0, tf.float32)
     shares = junction["protected"] + junction["permissive"]
     serves = tf.cast(shares > 0, tf.float32)

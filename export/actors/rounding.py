@@ -37,8 +37,7 @@ def rounding_of_actions(tolerance: float, x: NDArray[np.float32], actor: Actor) 
         return values
 
     shift, middle = permitted_difference(tolerance, before), actions(0.0)
-    bounds: NDArray[Any] = np.maximum(np.abs(actions(shift) - middle), np.abs(actions(-shift) - middle))
-    return bounds
+    return np.asarray(np.maximum(np.abs(actions(shift) - middle), np.abs(actions(-shift) - middle)))
 
 
 def rounding(tolerance: float, x: NDArray[np.float32], actor: Actor, categorical: bool) -> NDArray[Any] | float:

@@ -120,7 +120,8 @@ class Step(ABC):
         """The step of a description. Raises LookupError, TypeError or ValueError if the two do not fit it."""
         stored = description[cls.key]
         values = [stored] if len(cls.parameters) == 1 else stored or []
-        parameters = dict(zip(cls.parameters, map(_hashable, values), strict=True))
+        hashable = [tuple(value) if isinstance(value, list) else value for value in values]
+        parameters = dict(zip(cls.parameters, hashable, strict=True))
         return cls(**parameters, **{part: weights[part] for part in cls.parts if part in weights})
 
 
@@ -373,10 +374,6 @@ class FirstChoice(Step):
 
     def build_stacked(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         return x  # a fleet masks the choices of all its members at once
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def check_sizes(steps: Sequence[Step]) -> int | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tqdm import tqdm
 
@@ -22,7 +22,6 @@ from export import config, quiet, single_model
 from export.checkpoints import regular_files
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor, Group
-from export.graphs.graph_actor import PARITY_OBSERVATIONS
 from export.saved_model import manifest, meta_graph, publish, read, verify, warmup
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, FLEET, ContractError, check_fleet, from_saved_model
@@ -155,9 +154,8 @@ def _exported_tls(models_dir: Path) -> list[str]:
         raise InputError(f"{models_dir}: no such folder; export the TLs first, or pass their folder with --models-dir")
     tls = []
     for home in model_folders.subfolders(models_dir):
-        if not (versions := model_folders.versions(home)):
-            continue
-        if not _is_fleet(versions[max(versions)]):
+        versions = model_folders.versions(home)
+        if versions and not _is_fleet(versions[max(versions)]):
             tls.append(home.name)
     if not tls:
         raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (greenserve export --tl all)")
@@ -189,7 +187,8 @@ def export(job: FleetJob) -> str:
     number = job.number if job.number is not None else (newest or 0) + 1
     if number >= single_model.MAX_MODEL_NUMBER:
         raise InputError(f"fleet {job.name}: number {number} is too large for a version; pass a smaller --model-number")
-    single_models = {tl: _newest_version(job.models_dir / tl) for tl in job.tls}
+    versions = {tl: model_folders.versions(job.models_dir / tl) for tl in job.tls}
+    single_models = {tl: own[max(own)] for tl, own in versions.items()}
     for folder in single_models.values():
         regular_files.check_model(folder)
     if job.skip_existing and newest is not None and _is_built_from(home / str(newest), single_models):
@@ -203,23 +202,26 @@ def export(job: FleetJob) -> str:
         template = meta_graph.assemble(inputs, lambda x, v: fleet_graph.build(groups, x, v))
         meta_graph.write(draft, template, contract, fleet_graph.weights(groups))
         warmup.write(draft, contract, number)
-        parity = verify.compare_with_single_models(
-            draft, contract, single_models, lambda members: _bar(members, "verify")
-        )
-        reference = "the single models, each loaded separately"
-        results = manifest.Verification(verify.count_operations(draft), PARITY_OBSERVATIONS, parity, reference)
-        manifest.write_fleet(draft, contract, single_models, _groups_in_manifest(groups), results)
+        results = verify.compare_with_single_models(draft, contract, single_models, _bar(contract.members, "verify"))
+        recorded_groups = [
+            {
+                "tls": [member.tl for member in group.members],
+                "widths": group.members[0].actor.widths,
+                "stacked": group.stacked,
+            }
+            for group in groups
+        ]
+        manifest.write_fleet(draft, contract, single_models, recorded_groups, results)
     stacked = sum(len(group.members) for group in groups if group.stacked)
     return (
         f"{job.name}: {len(members)} TLs -> {home / str(number)} "
         f"({len(groups)} group{'' if len(groups) == 1 else 's'}, {stacked} TLs stacked, "
         f"{inputs} inputs, {outputs} outputs), largest difference from single models "
-        f"{parity.difference:.1e}, {time.perf_counter() - begin:.1f} s"
+        f"{results.difference:.1e}, {time.perf_counter() - begin:.1f} s"
     )
 
 
 def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
-    """Tell whether a fleet was built from exactly these models."""
     try:
         regular_files.check_model(version)
         members = {member.tl: member for member in from_saved_model(version).members}
@@ -232,12 +234,7 @@ def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
     )
 
 
-def _newest_version(home: Path) -> Path:
-    return home / str(max(model_folders.versions(home)))
-
-
 def _read_members(single_models: Mapping[str, Path]) -> tuple[dict[str, pb.PolicyContract], list[FleetActor]]:
-    """Contract and actor of every TL. Raises InputError."""
     contracts, members = {}, []
     for tl, folder in _bar(single_models.items(), "read"):
         with errors_about(folder):
@@ -291,17 +288,6 @@ def _contract(
     except ContractError as error:
         raise InputError(str(error)) from None
     return contract
-
-
-def _groups_in_manifest(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    return [
-        {
-            "tls": [member.tl for member in group.members],
-            "widths": group.members[0].actor.widths,
-            "stacked": group.stacked,
-        }
-        for group in groups
-    ]
 
 
 def _bar(items: Iterable[T], label: str) -> Iterable[T]:

@@ -70,12 +70,12 @@ def group_members(members: Sequence[FleetActor]) -> list[Group]:
     by_operations: dict[Hashable, dict[Shapes, list[int]]] = {}
     graphs = []
     for k, member in enumerate(members):
-        if isinstance(member.actor, Actor):
-            operations = (member.categorical, *(step.operation for step in member.actor.steps))
-            shapes = tuple(shape for step in member.actor.steps for shape in step.padding_shapes)
-            by_operations.setdefault(operations, {}).setdefault(shapes, []).append(k)
-        else:
+        if not isinstance(member.actor, Actor):
             graphs.append(Group((member,)))
+            continue
+        operations = (member.categorical, *(step.operation for step in member.actor.steps))
+        shapes = tuple(shape for step in member.actor.steps for shape in step.padding_shapes)
+        by_operations.setdefault(operations, {}).setdefault(shapes, []).append(k)
     stacks = [stack for by_shapes in by_operations.values() for stack in _merge(by_shapes)]
     return [Group(tuple(members[k] for k in sorted(stack))) for stack in stacks] + graphs
 
@@ -84,8 +84,7 @@ def _merge(by_shapes: dict[Shapes, list[int]]) -> list[list[int]]:
     """Members with equal operations: merge similar shapes, the most similar first."""
     groups = sorted(by_shapes.items())
     while len(groups) > 1:
-        paddings = [(_padding(first, second), k) for k, (first, second) in enumerate(itertools.pairwise(groups))]
-        least, k = min(paddings)
+        least, k = min((_padding(*pair), k) for k, pair in enumerate(itertools.pairwise(groups)))
         if least > MAX_PADDING_BYTES:
             break
         (first_shapes, first_members), (second_shapes, second_members) = groups[k : k + 2]
@@ -118,11 +117,8 @@ def build(groups: Sequence[Group], observation: Any, variables: Variables) -> di
         width = sum(member.actor.inputs for member in group.members)
         columns = observation[:, begin : begin + width]
         begin += width
-        action, *more = (
-            _stacked(k, group.members, columns, variables)
-            if group.stacked
-            else _single(k, group.members[0], columns, variables)
-        )
+        act = _stacked if group.stacked else _single
+        action, *more = act(k, group.members, columns, variables)
         actions.append(action)
         scores += more
     outputs = {ACTION: actions, SCORES: scores}
@@ -184,7 +180,8 @@ def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables:
     if not members[0].categorical:
         return [_unpadded(actors, x)]
     logits = _logits(actors, x)
-    return [_choices(logits), _unpadded(actors, _scores(actors, logits))]
+    choices = tf.cast(tf.argmax(logits, axis=2, output_type=tf.int64), tf.float32)
+    return [tf.transpose(choices), _unpadded(actors, _scores(actors, logits))]
 
 
 def _split(actors: Sequence[Actor], observation: Any) -> Any:
@@ -192,16 +189,16 @@ def _split(actors: Sequence[Actor], observation: Any) -> Any:
     sizes = [actor.inputs for actor in actors]
     first_steps = [actor.steps[0] for actor in actors]
     own_columns = [step.fleet_columns(first_steps) for step in first_steps]
-    if own_columns[0] is not None:
-        widest = len(own_columns[0])
-        columns = _own_columns(sizes, [own for own in own_columns if own is not None])
-    else:
+    if own_columns[0] is None:
         # a shared policy may have more inputs than any of its TLs' observations
         widest = max(actor.dense[0].inputs for actor in actors)
-        columns = _padded_columns(sizes, widest)
-    if len(columns) > sum(sizes):
-        observation = tf.gather(tf.pad(observation, [[0, 0], [0, 1]]), columns, axis=1)
-    return tf.transpose(tf.reshape(observation, [-1, len(actors), widest]), [1, 0, 2])
+        own_columns = [np.arange(widest, dtype=np.int32)] * len(actors)
+    # the source of each column [n, widest]; column sum(sizes) holds zeros
+    own, size = np.array(own_columns), np.array(sizes, np.int32)[:, None]
+    columns = np.where(own < size, np.cumsum(size)[:, None] - size + own, sum(sizes)).astype(np.int32)
+    if columns.size > sum(sizes):
+        observation = tf.gather(tf.pad(observation, [[0, 0], [0, 1]]), columns.reshape(-1), axis=1)
+    return tf.transpose(tf.reshape(observation, [-1, *columns.shape]), [1, 0, 2])
 
 
 def _logits(actors: Sequence[Actor], logits: Any) -> Any:
@@ -217,11 +214,6 @@ def _logits(actors: Sequence[Actor], logits: Any) -> Any:
         first = tf.reduce_max(tf.where(valid_except_first, NO_CHOICE, logits), axis=2, keepdims=True)
         logits = tf.concat([first, tf.where(valid, logits, NO_CHOICE)[..., 1:]], axis=2)
     return logits
-
-
-def _choices(logits: Any) -> Any:
-    """[n, B, widest] logits -> [B, n] choices as float32."""
-    return tf.transpose(tf.cast(tf.argmax(logits, axis=2, output_type=tf.int64), tf.float32))
 
 
 def _scores(actors: Sequence[Actor], logits: Any) -> Any:
@@ -246,31 +238,12 @@ def _unpadded(actors: Sequence[Actor], x: Any) -> Any:
 
 def _column_mask(sizes: Sequence[int], widest: int) -> NDArray[np.bool_]:
     """[n, 1, widest]: whether a column is one of the first `size` of its member."""
-    mask: NDArray[np.bool_] = np.arange(widest) < np.array(sizes)[:, None, None]
-    return mask
+    return np.asarray(np.arange(widest) < np.array(sizes)[:, None, None])
 
 
-def _padded_columns(sizes: Sequence[int], widest: int) -> NDArray[np.int32]:
-    """Source of every column of the padded observations; column sum(sizes) holds zeros."""
-    begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    columns = np.full((len(sizes), widest), sum(sizes), np.int32)
-    for row, (begin, size) in enumerate(zip(begins, sizes, strict=True)):
-        columns[row, :size] = np.arange(begin, begin + size)
-    return columns.reshape(-1)
-
-
-def _own_columns(sizes: Sequence[int], own_columns: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
-    """As `_padded_columns`, from each member's columns in its own observation."""
-    begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    parts = [
-        np.where(own < size, begin + own, sum(sizes))
-        for begin, size, own in zip(begins, sizes, own_columns, strict=True)
-    ]
-    return np.concatenate(parts).astype(np.int32)
-
-
-def _single(k: int, member: FleetActor, observation: Any, variables: Variables) -> list[Any]:
+def _single(k: int, members: Sequence[FleetActor], observation: Any, variables: Variables) -> list[Any]:
     """[action], or [action, scores] if it is categorical, of a trainer's graph, as in the TL's own model."""
+    (member,) = members
     actor = member.actor
     assert isinstance(actor, GraphActor)
     names = tuple((f"group_{k:04d}/{w.name}", w.values.shape, str(w.values.dtype)) for w in actor.weights)

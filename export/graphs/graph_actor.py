@@ -21,6 +21,7 @@ from tensorflow.python.grappler import tf_optimizer
 from city.errors import InputError, errors_about, first_line
 from export import quiet
 from export.actors import Weight
+from export.actors.activations import softmax
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
 
 Arrays = NDArray[Any]
@@ -147,12 +148,6 @@ class TrainedActor:
     graph: TrainedGraph
     reference_model: ReferenceModel
     checkpoint: Checkpoint
-
-
-def softmax(x: Arrays) -> Arrays:
-    e = np.exp(x - x.max(axis=1, keepdims=True))
-    probabilities: Arrays = e / e.sum(axis=1, keepdims=True)
-    return probabilities
 
 
 def extract_actor(trained: TrainedActor) -> GraphActor:

@@ -6,7 +6,6 @@ whose actor is a trainer's graph has no such file.
 
 import json
 from pathlib import Path
-from typing import Any
 
 from export.actors import Actor, weight_name
 from export.actors.steps import from_json
@@ -18,7 +17,7 @@ FILE_NAME = "actor.json"
 
 def write(folder: Path, actor: Actor) -> None:
     """Write the steps of an actor into the assets of its SavedModel."""
-    text = json.dumps({"steps": describe_steps(actor), "scores": actor.scores}, indent=1) + "\n"
+    text = json.dumps({"steps": [step.to_json() for step in actor.steps], "scores": actor.scores}, indent=1) + "\n"
     (folder / "assets.extra" / FILE_NAME).write_text(text, encoding="utf-8")
 
 
@@ -29,20 +28,12 @@ def read(folder: Path, variables: Checkpoint) -> Actor | None:
     """
     try:
         stored = json.loads((folder / "assets.extra" / FILE_NAME).read_text(encoding="utf-8"))
-        steps = tuple(from_json(step, _weights(k, variables)) for k, step in enumerate(stored["steps"]))
+        steps = []
+        for k, step in enumerate(stored["steps"]):
+            prefix = weight_name(k, "")
+            names = [name for name in variables.stored if name.startswith(prefix)]
+            steps.append(from_json(step, {name.removeprefix(prefix): variables.value(name) for name in names}))
         scores = str(stored.get("scores", PROBABILITIES))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError):
         return None
-    actor = Actor("exported", steps, scores=scores)
-    return actor if any(step.parts for step in actor.steps) else None
-
-
-def describe_steps(actor: Actor) -> list[dict[str, Any]]:
-    """The actor's steps in JSON's types, without weights."""
-    return [step.to_json() for step in actor.steps]
-
-
-def _weights(k: int, variables: Checkpoint) -> dict[str, Any]:
-    """The weights of step number k by part. Raises InputError if one cannot be read."""
-    prefix = weight_name(k, "")
-    return {name.removeprefix(prefix): variables.value(name) for name in variables.stored if name.startswith(prefix)}
+    return Actor("exported", tuple(steps), scores=scores) if any(step.parts for step in steps) else None

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +18,19 @@ from city.version import VERSION
 from export.actors import Actor
 from export.checkpoints import scopes
 from export.rebuild import RebuiltActor
-from export.saved_model import actor_file
-from export.saved_model.verify import Parity
+from export.saved_model.verify import Verification
 from protos import policy_pb2 as pb
 from serving.contract import FLEET
 
 FILE_NAME = "export.json"
 
 
-@dataclass(frozen=True)
-class Verification:
-    """Results of a model's verification."""
-
-    operations: Mapping[str, int]
-    """Number of operations of each kind in the graph."""
-    observations: int
-    parity: Parity
-    reference: str
-    """The model or evaluation that the actions were compared with."""
-
-
 def origin(source_format: str, file_name: str, sha256s: Iterable[str], model_number: int) -> pb.Origin:
     """The origin of an export made now; its digest is that of the sources' hex digests in order."""
-    digest = hashlib.sha256()
-    for source_digest in sha256s:
-        digest.update(bytes.fromhex(source_digest))
     return pb.Origin(
         source_format=source_format,
         file_name=file_name,
-        sha256=digest.hexdigest(),
+        sha256=hashlib.sha256(b"".join(map(bytes.fromhex, sha256s))).hexdigest(),
         model_number=model_number,
         exporter_version=VERSION,
         tensorflow_version=tf.__version__,
@@ -70,7 +53,7 @@ def write(
     actor = rebuilt.actor
     summary: dict[str, Any] = {"architecture": actor.architecture, "inputs": actor.inputs, "outputs": actor.outputs}
     if isinstance(actor, Actor):
-        summary["steps"] = actor_file.describe_steps(actor)
+        summary["steps"] = [step.to_json() for step in actor.steps]
     else:
         summary |= {"output_tensor": actor.output, "output_kind": actor.output_kind}
     content = {
@@ -111,17 +94,12 @@ def write_fleet(
         groups: the TLs of every group, its layer sizes, and whether it is stacked.
         verification: the results to record.
     """
-    models = {
-        tl: {
-            "version": int(version.name),
-            "sha256": {
-                path.name: sha256(path)
-                for path in (version / "saved_model.pb", version / "variables" / "variables.data-00000-of-00001")
-            },
-        }
-        for tl, version in single_models.items()
-    }
-    _write(folder, contract, {"source": {"format": FLEET, "models": models}, "groups": list(groups)}, verification)
+    models = {}
+    for tl, version in single_models.items():
+        paths = version / "saved_model.pb", version / "variables" / "variables.data-00000-of-00001"
+        models[tl] = {"version": int(version.name), "sha256": {path.name: sha256(path) for path in paths}}
+    content = {"source": {"format": FLEET, "models": models}, "groups": list(groups)}
+    _write(folder, contract, content, verification)
 
 
 def _write(folder: Path, contract: pb.PolicyContract, content: Mapping[str, Any], verification: Verification) -> None:
@@ -132,12 +110,12 @@ def _write(folder: Path, contract: pb.PolicyContract, content: Mapping[str, Any]
         **content,
         "parity": {
             "observations": verification.observations,
-            "largest_absolute_difference": verification.parity.difference,
-            "largest_permitted_difference": verification.parity.permitted,
+            "largest_absolute_difference": verification.difference,
+            "largest_permitted_difference": verification.permitted,
             "reference": verification.reference,
             "loaded_by": "TF1-style session, tag serve",
         },
-        "operations": dict(verification.operations),
+        "operations": verification.operations,
         "versions": {
             "exporter": origin.exporter_version,
             "tensorflow": origin.tensorflow_version,

@@ -27,14 +27,14 @@ class Variables:
     """The variables of a graph under construction."""
 
     def __init__(self) -> None:
-        self.handles: dict[str, Any] = {}
-        self.dtypes: dict[str, Any] = {}
+        self.handles: dict[str, tuple[Any, Any]] = {}
+        """Name -> (resource handle, dtype)."""
 
     def read(self, name: str, shape: Sequence[int], dtype: Any = tf.float32) -> Any:
         """Create a variable and read its value."""
-        self.handles[name] = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name, name=name)
-        self.dtypes[name] = dtype
-        return tf.raw_ops.ReadVariableOp(resource=self.handles[name], dtype=dtype, name=f"{name}/read")
+        handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name, name=name)
+        self.handles[name] = handle, dtype
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype, name=f"{name}/read")
 
 
 def assemble(inputs: int, build: Callable[[Any, Variables], dict[str, Any]]) -> bytes:
@@ -100,11 +100,11 @@ def _saver(variables: Variables) -> saver_pb2.SaverDef:
         prefix=prefix,
         tensor_names=names,
         shape_and_slices=[""] * len(names),
-        dtypes=[variables.dtypes[name] for name in names],
+        dtypes=[variables.handles[name][1] for name in names],
         name="restore/read",
     )
     assignments = [
-        tf.raw_ops.AssignVariableOp(resource=variables.handles[name], value=value)
+        tf.raw_ops.AssignVariableOp(resource=variables.handles[name][0], value=value)
         for name, value in zip(names, values, strict=True)
     ]
     with tf.control_dependencies(assignments):

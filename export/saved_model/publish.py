@@ -67,7 +67,9 @@ def new_version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: i
     with _draft(home, number) as draft:
         try:
             yield draft
-            _flush(draft)
+            # a rename may reach the disk before the data
+            for path in (*draft.rglob("*"), draft):
+                _fsync(path)
             with _folder_lock(home):
                 _rename_to_version(draft, target, overwrite)
                 _discard(draft)  # after an exchange, the old version
@@ -175,16 +177,13 @@ def _remove_stale_drafts(home: Path) -> None:
         except (BlockingIOError, FileNotFoundError):
             continue  # its exporter is running, or has just ended
         try:
-            if match[2] == "old" and not (home / match[1]).exists() and _is_complete(path):
+            is_complete = (path / "saved_model.pb").is_file() and (path / "variables" / "variables.index").is_file()
+            if match[2] == "old" and is_complete and not (home / match[1]).exists():
                 path.rename(home / match[1])
             else:
                 _discard(path)
         finally:
             os.close(fd)
-
-
-def _is_complete(folder: Path) -> bool:
-    return (folder / "saved_model.pb").is_file() and (folder / "variables" / "variables.index").is_file()
 
 
 def _lock(folder: Path) -> int:
@@ -210,13 +209,6 @@ def _folder_lock(home: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _flush(folder: Path) -> None:
-    """Flush a draft to disk: a rename may reach the disk before the data."""
-    for path in folder.rglob("*"):
-        _fsync(path)
-    _fsync(folder)
 
 
 def _fsync(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Read an exported model back: its contract, and its actor as steps or as a graph."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -47,19 +48,13 @@ def read(folder: Path) -> tuple[pb.PolicyContract, Actor | GraphActor]:
         contract = contract_of(meta)
         variables = tensorflow_files.open_checkpoint(folder / "variables" / "variables")
         actor = actor_file.read(folder, variables)
-        if actor is not None and _fits(actor, contract):
-            return contract, actor
+        if actor is not None:
+            observation = np.zeros((1, contract.observation.size), np.float32)
+            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):  # the steps are damaged
+                actions = actor.evaluate(observation, contract.action.kind == CATEGORICAL)
+                if actions.shape == (1, contract.action.size):
+                    return contract, actor
         return contract, _graph(meta, variables, contract)
-
-
-def _fits(actor: Actor, contract: pb.PolicyContract) -> bool:
-    """Tell whether the steps can be evaluated and their sizes match the contract."""
-    observation = np.zeros((1, contract.observation.size), np.float32)
-    try:
-        actions = actor.evaluate(observation, contract.action.kind == CATEGORICAL)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return False
-    return actions.shape == (1, contract.action.size)
 
 
 def _graph(meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoint, contract: pb.PolicyContract) -> GraphActor:

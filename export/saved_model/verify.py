@@ -50,21 +50,24 @@ RUN_TIMEOUT_S = 60.0
 
 Run = Callable[[str, dict[str, Any]], dict[str, NDArray[Any]]]
 """(signature, inputs by key) -> outputs by key."""
-Progress = Callable[[Iterable[pb.Member]], Iterable[pb.Member]]
-"""Wraps an iterable in a progress bar."""
 
 
 class ParityError(ProgramFailed):
     """The written model does not act like its reference, and must not be published."""
 
 
-class Parity(NamedTuple):
-    """The result of a parity check."""
+class Verification(NamedTuple):
+    """The results of a model's verification."""
 
     difference: float
     """Largest absolute difference of an action (categorical: of a probability)."""
     permitted: float
     """Largest difference that was permitted."""
+    observations: int
+    reference: str
+    """The model or evaluation that the actions were compared with."""
+    operations: dict[str, int]
+    """Number of operations of each kind in the graph."""
 
 
 class NotInferenceOnly(ProgramFailed):
@@ -89,7 +92,7 @@ def compare_with_checkpoint(
     contract: pb.PolicyContract,
     reference_model: ReferenceModel | None,
     of_traffic: NDArray[np.float32] | None = None,
-) -> Parity:
+) -> Verification:
     """Compare a written model with its checkpoint's actor on `parity_observations`; replays the warm-up records first.
 
     Args:
@@ -103,6 +106,7 @@ def compare_with_checkpoint(
         InputError: the recorded observations have another size.
         ParityError: the model cannot be loaded or run, the difference exceeds TOLERANCE times the scale of the actions
             or of their logits, or a categorical choice differs.
+        NotInferenceOnly: its graph has other operations.
     """
     x = parity_observations(actor.inputs, of_traffic)
     categorical = contract.action.kind == CATEGORICAL
@@ -111,10 +115,10 @@ def compare_with_checkpoint(
         outputs = run(DEFAULT_SIGNATURE, {INPUT: x})
         check_policy_signature(run, contract)
     if reference_model is not None:
-        expected = reference_model.evaluate(x, categorical)
+        expected, reference = reference_model.evaluate(x, categorical), reference_model.description
     else:
         assert isinstance(actor, Actor)
-        expected = actor.evaluate(x, categorical)
+        expected, reference = actor.evaluate(x, categorical), "NumPy float64 evaluation of the checkpoint's variables"
     scores = actor.scores if isinstance(actor, Actor) else PROBABILITIES
     actual = outputs[scores] if categorical else outputs[ACTION]
     difference, ranking = np.abs(actual - expected), expected
@@ -133,7 +137,7 @@ def compare_with_checkpoint(
         _check_difference("its actions", difference, bounds)
     if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), ranking, permitted):
         raise ParityError("its chosen actions are not the checkpoint's most probable ones")
-    return Parity(float(difference.max()), permitted)
+    return Verification(float(difference.max()), permitted, len(x), reference, count_operations(folder))
 
 
 def _check_difference(what: str, difference: NDArray[Any], permitted: NDArray[Any] | float) -> None:
@@ -159,19 +163,20 @@ def _logits(
 
 
 def compare_with_single_models(
-    folder: Path, contract: pb.PolicyContract, single_models: Mapping[str, Path], progress: Progress
-) -> Parity:
+    folder: Path, contract: pb.PolicyContract, single_models: Mapping[str, Path], members: Iterable[pb.Member]
+) -> Verification:
     """Compare a written fleet with its single models on random observations.
 
     Args:
         folder: the fleet's SavedModel.
         contract: the fleet's contract.
         single_models: version folder of every TL's own model.
-        progress: shows the members compared so far.
+        members: those of the contract, which may show a progress bar.
 
     Raises:
         ParityError: a model cannot be loaded or run, a TL's actions, probabilities or q-values differ by more than
             FLEET_TOLERANCE times their scale, or a categorical choice differs.
+        NotInferenceOnly: its graph has other operations.
     """
     x = random_observations(contract.observation.size)
     with session(folder) as run:
@@ -181,29 +186,27 @@ def compare_with_single_models(
         # a client sends one row, the check a batch; both must give the same actions
         first = run(DEFAULT_SIGNATURE, {INPUT: x[:1]})
     actions, first_row = outputs[ACTION], first[ACTION]
-    largest, max_permitted = (
-        float(np.abs(actions[:1] - first_row).max()),
-        permitted_difference(FLEET_TOLERANCE, first_row),
-    )
+    largest = float(np.abs(actions[:1] - first_row).max())
+    max_permitted = permitted_difference(FLEET_TOLERANCE, first_row)
     if not largest <= max_permitted:
         raise ParityError(
             f"its actions for one row and for a batch differ by up to {largest:.3g}, more than {max_permitted:g}"
         )
-    for member in progress(contract.members):
+    for member in members:
         columns = slice(member.action_begin, member.action_begin + member.action_size)
         observations = x[:, member.observation_begin : member.observation_begin + member.observation_size]
         single_model = single_models[member.tl]
         with session(single_model) as run:
             expected = run(DEFAULT_SIGNATURE, {INPUT: observations})
-        name, kind = scores_name(member.contract), "actions"
+        name = scores_name(member.contract)
+        kind = name or "actions"
         if name is None:
             difference = float(np.abs(actions[:, columns] - expected[ACTION]).max())
             permitted = permitted_difference(FLEET_TOLERANCE, expected[ACTION])
         else:
-            scores, kind = expected[name], name
-            if _choices_differ(
-                actions[:, columns.start], expected[ACTION], scores, permitted_difference(FLEET_TOLERANCE, scores)
-            ):
+            scores = expected[name]
+            tolerance = permitted_difference(FLEET_TOLERANCE, scores)
+            if _choices_differ(actions[:, columns.start], expected[ACTION], scores, tolerance):
                 raise ParityError(f"it chooses other actions for {member.tl} than {single_model} does")
             columns = slice(member.score_begin, member.score_begin + member.score_size)
             differences = outputs[SCORES][:, columns] - scores, first[SCORES][:, columns] - scores[:1]
@@ -217,7 +220,8 @@ def compare_with_single_models(
                 f"more than {permitted:g}"
             )
         largest, max_permitted = max(largest, difference), max(max_permitted, permitted)
-    return Parity(largest, max_permitted)
+    reference = "the single models, each loaded separately"
+    return Verification(largest, max_permitted, len(x), reference, count_operations(folder))
 
 
 def _choices_differ(actual: NDArray[Any], expected: NDArray[Any], scores: NDArray[Any], tolerance: float) -> bool:
@@ -230,11 +234,11 @@ def _choices_differ(actual: NDArray[Any], expected: NDArray[Any], scores: NDArra
         scores: [n, choices] probabilities, their logarithms or Q-values.
         tolerance: of a score.
     """
-    ascending = np.sort(scores, axis=1)
-    is_clear = (
-        ascending[:, -1] - ascending[:, -2] > 2 * tolerance if scores.shape[1] > 1 else np.ones(len(scores), bool)
-    )
-    return bool((actual != expected)[is_clear].any())
+    differs = actual != expected
+    if scores.shape[1] > 1:
+        ascending = np.sort(scores, axis=1)
+        differs &= ascending[:, -1] - ascending[:, -2] > 2 * tolerance
+    return bool(differs.any())
 
 
 def check_policy_signature(run: Run, contract: pb.PolicyContract) -> None:

@@ -1,6 +1,7 @@
 """Write an actor's SavedModel: the inference operations of its steps or of its trainer's graph."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +33,14 @@ def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:
     graph."""
     if isinstance(actor, GraphActor):
         weights = tuple((weight.name, weight.values.shape, str(weight.values.dtype)) for weight in actor.weights)
-        key: Hashable = (
-            actor.graph,
-            actor.output,
-            actor.output_kind,
-            weights,
-            actor.inputs,
-            actor.outputs,
-            categorical,
-        )
+        key: Hashable = (replace(actor, weights=(), unread=()), weights, categorical)
 
         def build(observation: Any, variables: Variables) -> dict[str, Any]:
             (x,) = import_graph(actor.graph, [actor.output], weights, observation, variables)
             return _outputs(tf.reshape(x, [-1, actor.outputs]), actor.output_kind == PROBABILITIES_OUTPUT, categorical)
 
     else:
-        key = (outline(actor), actor.inputs, categorical, actor.scores)
+        key = (tuple(step.outline for step in actor.steps), actor.inputs, categorical, actor.scores)
 
         def build(observation: Any, variables: Variables) -> dict[str, Any]:
             return _outputs(actor.build(observation, variables.read), False, categorical, actor.scores)
@@ -57,11 +50,6 @@ def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:
             _templates.clear()
         _templates[key] = meta_graph.assemble(actor.inputs, build)
     return _templates[key]
-
-
-def outline(actor: Actor) -> Hashable:
-    """Determines an actor's graph: the operations, shapes and order of its steps."""
-    return tuple(step.outline for step in actor.steps)
 
 
 def _outputs(x: Any, are_probabilities: bool, categorical: bool, scores: str = PROBABILITIES) -> dict[str, Any]:

@@ -80,10 +80,8 @@ def _actor(actor: Any) -> str:
     text = f"{actor['architecture']}, {int(actor['inputs'])} inputs, {int(actor['outputs'])} outputs"
     for step in actor.get("steps", ()):
         if PhaseCompetition.key in step:
-            phases = step[PhaseCompetition.key]
-            text += (
-                f"; {int(phases['networks'])} networks, {int(phases['greens'])} greens, {int(phases['lanes'])} lanes"
-            )
+            parts = step[PhaseCompetition.key]
+            text += f"; {int(parts['networks'])} networks, {int(parts['greens'])} greens, {int(parts['lanes'])} lanes"
     return text
 
 

@@ -77,20 +77,23 @@ def _inspect(argv: list[str], prog: str) -> int:
         inputs=None,
         outputs=None,
     )
-    rebuilt, error = None, None
     source = source_of(candidate.format)
     with errors_about(candidate.path):
         checkpoint = source.open(candidate.path)
         for_any_tl = source.uses_for_any_tl(candidate.path)
+    uses: Mapping[str, str] = {}
+    summary: list[str] = []
+    scope, error = "", None
     if for_any_tl is not None:
         uses, summary = for_any_tl
-        print("\n".join(map(printable, [*_variable_lines(checkpoint, uses, ""), *summary])))
-        return 0
-    try:
-        rebuilt = rebuild(candidate, request)
-    except InputError as reason:
-        error = reason
-    print("\n".join(map(printable, lines(checkpoint, rebuilt, request.scope or ""))))
+    else:
+        try:
+            rebuilt = rebuild(candidate, request)
+        except InputError as reason:
+            scope, error = request.scope or "", reason
+        else:
+            uses, scope, summary = _uses(rebuilt, checkpoint), rebuilt.scope, [_summary(rebuilt)]
+    print("\n".join(map(printable, [*_variable_lines(checkpoint, uses, scope), *summary])))
     if error is not None:
         raise InputError(f"nothing would be exported: {error}")
     return 0
@@ -121,21 +124,8 @@ def _candidate(path: Path) -> Candidate:
     return candidate or Candidate(prefix, TensorFlowCheckpoint.format, number_in_name(prefix.name))
 
 
-def lines(checkpoint: Checkpoint, rebuilt: RebuiltActor | None, scope: str) -> Iterable[str]:
-    """A line for each variable: name, shape, dtype, and its use in an export; then the actor that would be exported.
-
-    Args:
-        checkpoint: the variables.
-        rebuilt: the actor; `None` if nothing would be exported.
-        scope: the requested scope, or "".
-    """
-    uses = {} if rebuilt is None else _uses(rebuilt, checkpoint)
-    yield from _variable_lines(checkpoint, uses, scope if rebuilt is None else rebuilt.scope)
-    if rebuilt is not None:
-        yield _summary(rebuilt)
-
-
 def _variable_lines(checkpoint: Checkpoint, uses: Mapping[str, str], scope: str) -> Iterable[str]:
+    """A line for each variable: name, shape, dtype, and its use in an export. `uses`: by name."""
     stored = checkpoint.stored
     texts = {name: printable(name, MAX_NAME_CHARS) for name in sorted(stored, key=natural)}
     width = max(map(len, texts.values()), default=0)

@@ -5,37 +5,34 @@ import tensorflow as tf
 from keras.src.legacy.saving import legacy_h5_format
 
 
-def block(x, units, activation, bias, dense_layers):
+def block(x, units, activation, bias):
     x = tf.keras.layers.BatchNormalization(epsilon=1e-5)(x)
     x = tf.keras.layers.Activation(activation)(x)
-    dense_layers.append(tf.keras.layers.Dense(units, use_bias=bias))
-    return dense_layers[-1](x)
+    return tf.keras.layers.Dense(units, use_bias=bias)(x)
 
 
 def bn_elu_res(inputs, sizes, outputs):
-    layers = []
     x = observation = tf.keras.Input((inputs,))
     x = tf.keras.layers.Dense(sizes[0])(x)
-    x = block(x, sizes[1], "elu", True, layers)
+    x = block(x, sizes[1], "elu", True)
     for n in sizes[1:]:
         y = x
         for _ in range(3):
-            y = block(y, n, "elu", True, layers)
+            y = block(y, n, "elu", True)
         x = x + y
-    return tf.keras.Model(observation, tf.keras.layers.Activation("tanh")(block(x, outputs, "elu", True, layers)))
+    return tf.keras.Model(observation, tf.keras.layers.Activation("tanh")(block(x, outputs, "elu", True)))
 
 
 def bn_tanh_bottleneck(inputs, sizes, outputs):
-    layers = []
     x = observation = tf.keras.Input((inputs,))
     x = tf.keras.layers.Dense(sizes[0], "tanh")(x)
-    x = block(x, sizes[1], "tanh", False, layers)
+    x = block(x, sizes[1], "tanh", False)
     for n in sizes[1:]:
         y = x
         for units in (n // 4, n // 4, n):
-            y = block(y, units, "tanh", False, layers)
+            y = block(y, units, "tanh", False)
         x = x + y
-    return tf.keras.Model(observation, tf.keras.layers.Activation("tanh")(block(x, outputs, "tanh", True, layers)))
+    return tf.keras.Model(observation, tf.keras.layers.Activation("tanh")(block(x, outputs, "tanh", True)))
 
 
 class Block(tf.keras.layers.Layer):

@@ -5,13 +5,13 @@ import pytest
 import tensorflow as tf
 
 from city.errors import InputError
-from export.actors import Actor, activations, architectures
+from export.actors import activations, architectures
 from export.actors.activations import ACTIVATIONS
 from export.actors.architectures import ArchitectureHints, Layers
-from export.actors.steps import Activation, Dense
+from export.actors.steps import Dense
 from tests.export.batch_norm_actors import Subclassed, bn_elu_res, bn_tanh_bottleneck, legacy_h5
 from tests.export.exporting import exported, refuses
-from tests.export.writers import X, randomise, saved
+from tests.export.writers import X, dense, randomise, saved
 
 MODELS = {
     "bn-elu-res": lambda: bn_elu_res(9, (8, 12, 12, 12), 3),
@@ -31,14 +31,6 @@ def test_batch_norm_actors_are_recognised_and_reproduced(checkpoints, name, how,
         model.save_weights(checkpoints / "x_trial_3_SA_101_actor.weights.h5")
     assert np.abs(exported(checkpoints) - model(X, training=False).numpy()).max() < 1e-5
     assert f"({name} " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["SA101_trial_2.keras", "SA101_trial_2.h5"])
-def test_whole_keras_models_are_read_for_their_weights(checkpoints, name):
-    layers = [tf.keras.layers.Dense(n, a) for n, a in ((8, "relu"), (7, "relu"), (2, "tanh"))]
-    model = randomise(tf.keras.Sequential([tf.keras.Input((9,)), *layers]))
-    model.save(checkpoints / name)
-    assert np.abs(exported(checkpoints) - model(X).numpy()).max() < 1e-5
 
 
 @pytest.fixture
@@ -64,67 +56,36 @@ def test_a_subclassed_weights_file_needs_its_layer_order(checkpoints, subclassed
     assert np.abs(action - subclassed(X, training=False).numpy()).max() < 1e-5
 
 
-def test_layers_that_fit_in_only_one_order_need_no_flag(checkpoints):
-    class Small(tf.keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.zeta = tf.keras.layers.Dense(7, "relu")
-            self.middle = tf.keras.layers.Dense(5, "relu")
-            self.alpha = tf.keras.layers.Dense(2, "tanh")
-
-        def call(self, x):
-            return self.alpha(self.middle(self.zeta(x)))
-
-    model = Small()
-    model(X)
-    randomise(model)
-    model.save_weights(checkpoints / "SA101_trial_3.weights.h5")
-    assert np.abs(exported(checkpoints) - model(X).numpy()).max() < 1e-5
-
-
-def tf1_mlp_res(folder, sizes, outputs, name):
+def tf1_mlp_res(folder, name):
     """The TF1 actor of the sappo dialect's trainer, written by its own kind of session and Saver."""
     with tf.Graph().as_default(), tf.compat.v1.Session():
         tf.compat.v1.set_random_seed(1)
-        made = iter(range(99))
-
-        def dense(x, units, activation=None, bias=True):
-            k = next(made)
-            with tf.compat.v1.variable_scope("dense" if k == 0 else f"dense_{k}"):
-                kernel = tf.compat.v1.get_variable("kernel", [x.shape[1], units])
-                x = x @ kernel
-                if bias:
-                    x = x + tf.compat.v1.get_variable(
-                        "bias", [units], initializer=tf.compat.v1.random_normal_initializer()
-                    )
-            return activation(x) if activation else x
-
-        x = observation = tf.compat.v1.placeholder(tf.float32, [None, 9])
+        observation = tf.compat.v1.placeholder(tf.float32, [None, 9])
         with tf.compat.v1.variable_scope("SA101"):
-            h0 = x = dense(x, sizes[0], tf.nn.relu)
-            for n in sizes[1:]:
-                x = dense(x, n, tf.nn.relu)
-            x = dense(x, sizes[0], tf.nn.relu) + h0
-            x = dense(x, sizes[-1], tf.nn.relu)
-            mean = dense(x, outputs, tf.tanh, bias=False)
+            h0 = x = dense(observation, 16, "dense", tf.nn.relu)
+            for k in (1, 2):
+                x = dense(x, 8, f"dense_{k}", tf.nn.relu)
+            x = dense(x, 16, "dense_3", tf.nn.relu) + h0
+            x = dense(x, 8, "dense_4", tf.nn.relu)
+            mean = tf.tanh(x @ tf.compat.v1.get_variable("dense_5/kernel", [8, 2]))
         return saved(folder, mean, {observation: X}, name)
 
 
 def test_mlp_res_is_recognised_by_the_sizes_in_its_name(checkpoints, capsys):
-    expected = tf1_mlp_res(checkpoints, (16, 8, 8), 2, "SAPPO-_action_gro_netSz_(16, 8, 8)_x-trial_4_SA101")
+    expected = tf1_mlp_res(checkpoints, "SAPPO-_action_gro_netSz_(16, 8, 8)_x-trial_4_SA101")
     assert np.abs(exported(checkpoints) - expected).max() < 1e-5
     assert "(mlp-res relu tanh, gro" in capsys.readouterr().out
 
 
 def test_an_mlp_res_without_sizes_needs_the_actor_flag(checkpoints, tmp_path, capsys):
-    expected = tf1_mlp_res(checkpoints, (16, 8, 8), 2, "x_SA101_trial_4")
+    expected = tf1_mlp_res(checkpoints, "x_SA101_trial_4")
     (checkpoints / "x_SA101_trial_4.meta").unlink()
     refuses(capsys, checkpoints, "pass --actor mlp or --actor mlp-res")
     assert np.abs(exported(checkpoints, "--actor", "mlp-res") - expected).max() < 1e-5
 
 
 def test_an_unknown_architecture_lists_the_known_ones(checkpoints, tmp_path, capsys):
-    tf1_mlp_res(checkpoints, (16, 8, 8), 2, "x_SA101_trial_4")
+    tf1_mlp_res(checkpoints, "x_SA101_trial_4")
     refuses(capsys, checkpoints, "mlp, mlp-res, bn-elu-res, bn-tanh-bottleneck", flags=("--actor", "resnet"))
 
 
@@ -154,22 +115,19 @@ def layers_of(*units, norms=()):
 
 
 def test_layers_that_do_not_fit_each_other_are_refused():
-    broken = layers_of(8, 8, 2)
-    wrong = Layers((broken.dense[0], *layers_of(5, 2).dense[1:]), (), ())
-    with pytest.raises(
-        InputError, match=r"d0/kernel has 8 outputs, but d1/kernel takes 5: a layer between them is missing"
+    wrong = Layers((layers_of(8, 8, 2).dense[0], *layers_of(5, 2).dense[1:]), (), ())
+    for layers, architecture, message in (
+        (wrong, None, "d0/kernel has 8 outputs, but d1/kernel takes 5: a layer between them is missing"),
+        (layers_of(8, 6, 6, 6, 2), "mlp-res", "has 6 outputs, but a residual adds 8"),
+        (Layers((), (), ()), None, "holds no dense layer"),
     ):
-        architectures.build(wrong, ArchitectureHints(), False)
-    with pytest.raises(InputError, match="has 6 outputs, but a residual adds 8"):
-        architectures.build(layers_of(8, 6, 6, 6, 2), ArchitectureHints("mlp-res"), False)
-    with pytest.raises(InputError, match="holds no dense layer"):
-        architectures.build(Layers((), (), ()), ArchitectureHints(), False)
+        with pytest.raises(InputError, match=message):
+            architectures.build(layers, ArchitectureHints(architecture), False)
 
 
 def test_a_categorical_actor_ends_with_logits():
     actor = architectures.build(layers_of(8, 2), ArchitectureHints(), True)
     assert isinstance(actor.steps[-1], Dense)
-    assert isinstance(actor, Actor) and not isinstance(actor.steps[-1], Activation)
     assert actor.evaluate(X, True).sum(axis=1) == pytest.approx(np.ones(64))
 
 

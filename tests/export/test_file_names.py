@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from export import locate
 from export.__main__ import main
-from protos import policy_pb2 as pb
+from serving.contract import from_saved_model
 from tests.conftest import GRID
 
 NAME = "SAPPO-_state_{state}_action_{action}_reward_cwq_gamma_0.99_netSz_({sizes}){more}-trial_3_SA_107_actor"
@@ -23,8 +23,8 @@ def city(tmp_path):
     return tmp_path
 
 
-def named(city, state="vdd", action="gro", sizes="64, 64", more="_offset_range_2"):
-    name = NAME.format(state=state, action=action, sizes=sizes, more=more)
+def named(city, sizes="64, 64", more="_offset_range_2", name=NAME):
+    name = name.format(state="vdd", action="gro", sizes=sizes, more=more)
     for suffix in ("index", "data-00000-of-00001"):
         shutil.copy(GRID / "checkpoints" / f"PPO-_SA107_trial_1.{suffix}", city / "checkpoints" / f"{name}.{suffix}")
     return name
@@ -44,21 +44,11 @@ def export(city):
     return main(["--city", str(city / "city.toml"), "--tl", "SA107"])
 
 
-def contract(city, number="3"):
-    model = city / "models" / "SA107" / number / "saved_model.pb"
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    for node in saved_model_pb2.SavedModel.FromString(model.read_bytes()).meta_graphs[0].graph_def.node:
-        if node.name == "contract":
-            return pb.PolicyContract.FromString(node.attr["value"].tensor.string_val[0])
-    raise AssertionError("no contract")
-
-
 def test_settings_of_the_file_name_complete_the_contract(city):
     named(city, more="_offset_range_4_control_cycle_3_add_time_1")
     settings(city, state=None, action=None, control_cycle=None)
     assert export(city) == 0
-    policy = contract(city)
+    policy = from_saved_model(city / "models" / "SA107" / "3")
     assert (policy.observation.state, policy.action.kind) == ("vdd", "gro")
     assert (policy.action.offset_range, policy.timing.control_cycle, policy.action.add_time_s) == (4, 3, 1)
     assert policy.origin.model_number == 3
@@ -91,8 +81,7 @@ def test_a_sappo_checkpoint_of_a_sumo_rl_tl_is_refused(city, capsys):
 
 
 def test_a_missing_state_is_refused(city, capsys):
-    for suffix in ("index", "data-00000-of-00001"):
-        shutil.copy(GRID / "checkpoints" / f"PPO-_SA107_trial_1.{suffix}", city / "checkpoints")
+    named(city, name="PPO-_SA107_trial_1")
     settings(city, state=None)
     assert export(city) == 2
     err = capsys.readouterr().err

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from serving.client import Client
 from serving.contract import ContractError, check, check_fleet
 from tests.conftest import GRID
 from tests.export import writers
+from tests.export.compared_fleets import compare_fleet
 from tests.export.exporting import refused, run
+from tests.export.phase_competition_models import random_networks, random_observations, random_policy
 from tests.export.writers import keras3
 
 
@@ -111,58 +114,34 @@ def test_the_served_sample_fleet_gives_every_tl_its_action(grid_models, tmp_path
         server.stop()
 
 
-shapes = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()), min_size=1, max_size=12)
-
-
 @given(
-    shapes=shapes,
+    junctions=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 40), st.integers(0, 1)), max_size=8),
+    plain=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()), min_size=1, max_size=12),
     shared=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), max_size=2),
     budget=st.sampled_from([0, 20_000, 10**9]),
+    seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=25, deadline=None)
-def test_grouping_and_padding_change_no_action(shapes, shared, budget):
+@settings(max_examples=30, deadline=None)
+def test_grouping_and_padding_change_no_action(junctions, plain, shared, budget, seed):
     """Any mixture of sizes and kinds, padded not at all, a little or to one group: NumPy's actions, TL by TL."""
-    import tensorflow as tf
-
-    from export.saved_model.meta_graph import Variables
-
-    members = [FleetActor(f"TL{k}", random_actor(a, b, k, c), c) for k, (a, b, c) in enumerate(shapes)]
+    rng = np.random.default_rng(seed)
+    policies = [random_networks(rng, 1), random_networks(rng, 2)]
+    members, x = [], {}
+    for k, (greens, lanes, policy) in enumerate(junctions):
+        members.append(FleetActor(f"TL{k}", random_policy(rng, greens, lanes, policies[policy]), True))
+        x[f"TL{k}"] = random_observations(rng, greens, lanes, 5, max_red_s=150)
+    for k, (inputs, outputs, categorical) in enumerate(plain):
+        members.append(FleetActor(f"MLP{k}", random_actor(inputs, outputs, k, categorical), categorical))
     # two policies that TLs of several sizes share
     for policy, (inputs, outputs) in enumerate(shared):
         whole = random_actor(inputs, outputs, 100 + policy, True)
         for k in range(3):
             own = padding.for_tl(whole, max(1, inputs - k), max(1, outputs - k))
             members.append(FleetActor(f"SHARED{policy}{k}", own, True))
-    before, fleet_graph.MAX_PADDING_BYTES = fleet_graph.MAX_PADDING_BYTES, budget
-    try:
-        groups = fleet_graph.group_members(members)
-    finally:
-        fleet_graph.MAX_PADDING_BYTES = before
-    ordered = [member for one in groups for member in one.members]
-    assert sorted(member.tl for member in ordered) == sorted(member.tl for member in members)
-    x = np.random.default_rng(1).standard_normal((3, sum(m.actor.inputs for m in ordered))).astype(np.float32)
-    values = {weight.name: weight.values for weight in fleet_graph.weights(groups)}
-
-    class Given(Variables):
-        def read(self, name, shape, dtype=tf.float32):
-            assert tuple(shape) == values[name].shape
-            return tf.constant(values.pop(name))
-
-    outputs = fleet_graph.build(groups, tf.constant(x), Given())
-    actions = outputs["action"].numpy()
-    assert not values, "every weight is used"
-    assert ("scores" in outputs) == any(member.categorical for member in ordered)
-    begin = column = score = 0
-    for member in ordered:
-        own = member.actor.evaluate(x[:, begin : begin + member.actor.inputs], member.categorical)
-        got = actions[:, column : column + member.columns]
-        np.testing.assert_allclose(got, own.argmax(1)[:, None] if member.categorical else own, atol=1e-5)
-        if member.categorical:
-            scores = outputs["scores"].numpy()[:, score : score + own.shape[1]]
-            np.testing.assert_allclose(scores, own, atol=1e-5)
-            score += own.shape[1]
-        begin, column = begin + member.actor.inputs, column + member.columns
-    assert column == actions.shape[1] and score == (outputs["scores"].shape[1] if score else 0)
+    for member in members[len(junctions) :]:
+        x[member.tl] = rng.standard_normal((5, member.actor.inputs)).astype(np.float32)
+    with mock.patch.object(fleet_graph, "MAX_PADDING_BYTES", budget):
+        compare_fleet(members, x)
 
 
 def test_a_fleet_that_fails_the_parity_check_is_not_published(models, monkeypatch, capsys):
@@ -285,25 +264,6 @@ def test_a_model_with_a_damaged_actor_json_is_read_as_a_graph(content, grid_mode
     (tmp_path / "SA103" / "1" / "assets.extra" / actor_file.FILE_NAME).write_bytes(content)
     _, actor = read.read(tmp_path / "SA103" / "1")
     assert actor.architecture == "graph"
-
-
-def test_categorical_actors_without_output_bias_are_stacked(checkpoints):
-    """Negative logits: a padded column of zeros would win the argmax."""
-    rng = np.random.default_rng(3)
-    for tl, choices in {"SA101": 2, "SA102": 5}.items():
-        kernels = {"dense": rng.random((9, 8)), "dense_1": -1 - rng.random((8, choices))}
-        values = {f"{layer}/kernel": kernel.astype(np.float32) for layer, kernel in kernels.items()}
-        np.savez(checkpoints / f"{tl}_trial_1.npz", **values, **{"dense/bias": np.ones(8, np.float32)})
-    models = checkpoints.parent / "models"
-    flags = ["--model-path", str(checkpoints), "--models-dir", str(models), "--action", "categorical"]
-    assert main(["--tl", "all", *flags]) == 0
-    assert build(models) == 0
-    contract = contract_of(models / "city" / "1")
-    x = rng.standard_normal((64, contract.observation.size)).astype(np.float32)
-    actions = run(models / "city" / "1", "serving_default", observation=x)["action"]
-    np.testing.assert_array_equal(actions, actions_of_each(models, contract, x))
-    groups = json.loads((models / "city" / "1" / "assets.extra" / "export.json").read_text())["groups"]
-    assert [(entry["tls"], entry["stacked"]) for entry in groups] == [(["SA101", "SA102"], True)]
 
 
 def test_a_graph_actor_with_as_many_outputs_as_inputs_joins_a_fleet(checkpoints):

@@ -42,6 +42,13 @@ def test_scores_of_a_fleet_are_those_of_the_actors_in_numpy(models, rows):
         assert (scores.argmax(1) == outputs["action"][:, member.action_begin]).all()
 
 
+def fleet_of(models, tls, folder):
+    """Build a fleet of some TLs in a folder of its own; return the exit code."""
+    for tl in tls:
+        (folder / tl).symlink_to(models / tl)
+    return main(["fleet", "city", "--tl", "all", "--models-dir", str(folder)])
+
+
 def test_members_without_a_file_of_steps_are_graphs_with_scores(models):
     members = from_saved_model(models / "city" / "1").members
     manifest = json.loads((models / "city" / "1" / "assets.extra" / "export.json").read_text())
@@ -58,8 +65,7 @@ def test_describe_lists_the_columns_of_the_scores(models, capsys):
 
 
 def test_fleet_without_categorical_members_has_no_scores(models, tmp_path):
-    (tmp_path / "SA104").symlink_to(models / "SA104")
-    assert main(["fleet", "city", "--tl", "all", "--models-dir", str(tmp_path)]) == 0
+    assert fleet_of(models, ["SA104"], tmp_path) == 0
     outputs = run(tmp_path / "city" / "1", "serving_default", observation=np.zeros((1, 9), np.float32))
     assert list(outputs) == ["action"]
 
@@ -67,8 +73,6 @@ def test_fleet_without_categorical_members_has_no_scores(models, tmp_path):
 @pytest.mark.parametrize("wrong", [("SA101", "probabilities"), ("SA103", "q_values")])
 def test_fleet_with_other_scores_than_its_models_is_not_published(models, tmp_path, monkeypatch, capsys, wrong):
     tl, kind = wrong
-    for name in ("SA101", "SA103", "SA104"):
-        (tmp_path / name).symlink_to(models / name)
     scores = fleet_graph._scores
 
     def changed(actors, logits):
@@ -76,7 +80,7 @@ def test_fleet_with_other_scores_than_its_models_is_not_published(models, tmp_pa
         return scores(actors, logits) + np.eye(len(actors), dtype=np.float32)[row][:, None, None] * 1e-4
 
     monkeypatch.setattr(fleet_graph, "_scores", changed)
-    assert main(["fleet", "city", "--tl", "all", "--models-dir", str(tmp_path)]) == 1
+    assert fleet_of(models, ["SA101", "SA103", "SA104"], tmp_path) == 1
     assert f"not published: its {kind} for {tl} differ" in capsys.readouterr().err
     assert not (tmp_path / "city").exists()
 
@@ -119,9 +123,7 @@ def test_fleet_of_an_earlier_version_is_valid_without_scores(models, tmp_path):
 
 
 def test_run_for_the_action_alone_computes_no_scores(models, tmp_path):
-    for tl in ("SA101", "SA102", "SA104"):
-        (tmp_path / tl).symlink_to(models / tl)
-    assert main(["fleet", "city", "--tl", "all", "--models-dir", str(tmp_path)]) == 0
+    assert fleet_of(models, ["SA101", "SA102", "SA104"], tmp_path) == 0
     meta = read.meta_graph(tmp_path / "city" / "1")
     outputs = {key: info.name for key, info in meta.signature_def["serving_default"].outputs.items()}
     softmax = {

@@ -7,7 +7,6 @@ import struct
 import subprocess
 import sys
 import termios
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from export.saved_model import read, verify
 from export.saved_model.verify import ParityError
 from tests.conftest import GRID, ROOT
 from tests.export import writers
-from tests.export.exporting import export, exported, manifest, refused, run, same, version
+from tests.export.exporting import export, exported, manifest, outputs_of, refused, same, version
 from tests.export.writers import X, actions, keras3
 
 v1 = tf.compat.v1
@@ -54,8 +53,7 @@ def test_inspect_lists_the_variables_of_every_source(checkpoints, capsys):
 def test_the_action_flag_applies_without_a_city(checkpoints, capsys):
     model = writers.sequential(keras3, head="softmax", outputs=4)
     model.save(checkpoints / "SA101_trial_3.keras")
-    assert export(checkpoints, "--action", "categorical") == 0
-    outputs = run(version(checkpoints), "serving_default", observation=X)
+    outputs = outputs_of(checkpoints, "--action", "categorical")
     np.testing.assert_array_equal(outputs["action"], actions(model).argmax(axis=1))
     same(outputs["probabilities"], actions(model))
     assert outputs["action"].dtype == np.int64
@@ -92,30 +90,18 @@ def test_a_softmax_in_a_training_graph_is_recognised(checkpoints):
             )
         expected = writers.saved(checkpoints, probabilities, {observation: X}, name="SA101_trial_3")
     for flags in ([], ["--output-tensor", probabilities.name, "--overwrite"]):
-        assert export(checkpoints, "--action", "categorical", *flags) == 0
-        same(run(version(checkpoints), "serving_default", observation=X)["probabilities"], expected)
+        same(outputs_of(checkpoints, "--action", "categorical", *flags)["probabilities"], expected)
 
 
 def test_many_tls_show_a_progress_bar_and_a_summary(checkpoints, tmp_path):
     for k in range(3):
         writers.sequential(keras3).save_weights(checkpoints / f"SA10{k}_trial_1.weights.h5")
     (checkpoints / "SA103_trial_1.weights.h5").write_bytes(b"broken")
-    command = [
-        sys.executable,
-        "-m",
-        "export",
-        "--model-path",
-        str(checkpoints),
-        "--tl",
-        "all",
-        "--models-dir",
-        str(tmp_path / "m"),
-    ]
+    flags = ["--model-path", str(checkpoints), "--tl", "all", "--models-dir", str(tmp_path / "m")]
+    command = [sys.executable, "-m", "export", *flags]
     master, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    done = subprocess.run(
-        command, cwd=Path(__file__).resolve().parents[2], stdout=subprocess.PIPE, stderr=terminal, text=True
-    )
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=terminal, text=True)
     os.close(terminal)
     shown = b""
     with contextlib.suppress(OSError):  # the other end of a terminal is closed: all was read
@@ -163,7 +149,6 @@ def test_parity_tolerance_follows_the_scale_of_the_outputs(checkpoints):
         rounded = ReferenceModel(
             "rounded", lambda x, by=rounding: model(x).numpy() + by, VALUES, actor.outputs, actor.inputs
         )
-        with (
-            contextlib.nullcontext() if is_permitted else pytest.raises(ParityError, match="differ from the checkpoint")
-        ):
+        refusal = pytest.raises(ParityError, match="differ from the checkpoint")
+        with contextlib.nullcontext() if is_permitted else refusal:
             verify.compare_with_checkpoint(version(checkpoints), actor, contract, rounded)

@@ -35,8 +35,9 @@ dialect = "sumo-rl"
 
 
 @pytest.fixture
-def weights(tmp_path):
-    """A shared policy of more inputs and choices than any TL has."""
+def weights(tmp_path, monkeypatch):
+    """A shared policy of more inputs and choices than any TL has, in this folder."""
+    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(4)
     shapes = {"0.weight": (16, INPUTS), "0.bias": (16,), "2.weight": (CHOICES, 16), "2.bias": (CHOICES,)}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
@@ -58,8 +59,7 @@ def supersuit_choice(logits, own):
     return np.where(chosen >= own, 0, chosen)
 
 
-def test_each_tl_gets_its_own_sizes_and_supersuits_choices(weights, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_each_tl_gets_its_own_sizes_and_supersuits_choices(weights, tmp_path):
     assert main(["--tl", "all"]) == 0
     x = np.random.default_rng(5).random((200, INPUTS)).astype(np.float32)
     beyond = 0
@@ -75,8 +75,7 @@ def test_each_tl_gets_its_own_sizes_and_supersuits_choices(weights, tmp_path, mo
     assert beyond > 20, "some choices must lie beyond a TL's own"
 
 
-def test_fleet_stores_a_shared_policy_once_and_acts_like_its_tls(weights, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_fleet_stores_a_shared_policy_once_and_acts_like_its_tls(weights, tmp_path):
     assert main(["--tl", "all"]) == 0 and main(["fleet", "city", "--tl", "all"]) == 0
     (version,) = (tmp_path / "models" / "city").iterdir()
     fleet = pb.PolicyContract.FromString(run(version, "policy", rows=np.zeros(1, np.int32))["policy"][0])
@@ -91,30 +90,22 @@ def test_fleet_stores_a_shared_policy_once_and_acts_like_its_tls(weights, tmp_pa
     assert stored < 1.2 * single
 
 
-def test_larger_network_without_padding_is_refused_with_the_setting(weights, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("tl", "error"), [("SA101", f"has {INPUTS} inputs"), ("all", "padded by SuperSuit")])
+def test_shared_policy_without_padding_is_refused_with_the_setting(weights, tmp_path, capsys, tl, error):
     (tmp_path / "city.toml").write_text(CITY.replace('padding = "supersuit"\n', ""))
-    monkeypatch.chdir(tmp_path)
-    assert main(["--tl", "SA101"]) == 2
-    refused(capsys, f"has {INPUTS} inputs", 'set padding = "supersuit" under [training]')
+    assert main(["--tl", tl]) == 2
+    err = capsys.readouterr().err
+    assert error in err and 'set padding = "supersuit" under [training]' in err
 
 
-def test_error_of_a_shared_policy_without_padding_names_the_setting(weights, tmp_path, monkeypatch, capsys):
-    (tmp_path / "city.toml").write_text(CITY.replace('padding = "supersuit"\n', ""))
-    monkeypatch.chdir(tmp_path)
-    assert main(["--tl", "all"]) != 0
-    assert 'set padding = "supersuit" under [training]' in capsys.readouterr().err
-
-
-def test_tl_that_needs_more_than_the_shared_policy_is_refused(weights, tmp_path, monkeypatch, capsys):
+def test_tl_that_needs_more_than_the_shared_policy_is_refused(weights, tmp_path, capsys):
     np.savez(tmp_path / "checkpoints" / "policy_trial_2.npz", **{**weights, "0.weight": weights["0.weight"][:, :3]})
-    monkeypatch.chdir(tmp_path)
     assert main(["--tl", "SA101"]) == 2
     refused(capsys, "SA101: policy_trial_2.npz: has 3 inputs, and this TL needs")
 
 
-def test_unknown_padding_is_refused(weights, tmp_path, monkeypatch, capsys):
+def test_unknown_padding_is_refused(weights, tmp_path, capsys):
     (tmp_path / "city.toml").write_text(CITY.replace('"supersuit"', '"zeros"'))
-    monkeypatch.chdir(tmp_path)
     assert main(["--tl", "SA101"]) == 2
     refused(capsys, "[training] padding = 'zeros' must be one of supersuit")
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from export.actors.steps import Dense
 from export.saved_model import read, verify
 from export.saved_model.verify import ParityError
 from tests.export.exporting import export, version
+
+ACTIONS = {"categorical": ("--action", "categorical"), "continuous": ()}
 
 
 def save(checkpoints, seed, gain):
@@ -23,11 +24,16 @@ def save(checkpoints, seed, gain):
     np.savez(checkpoints / "SA101_trial_1.npz", **arrays)
 
 
-@pytest.mark.parametrize("action", ["categorical", "continuous"])
+def with_last_layer(actor, change):
+    last = actor.dense[-1]
+    return replace(actor, steps=tuple(change(step) if step is last else step for step in actor.steps))
+
+
+@pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("seed", range(6))
 def test_actor_with_large_logits_is_exported(checkpoints, seed, action):
     save(checkpoints, seed, 100.0)
-    assert export(checkpoints, *(["--action", "categorical"] if action == "categorical" else [])) == 0
+    assert export(checkpoints, *ACTIONS[action]) == 0
 
 
 def permuted(kernel):
@@ -54,18 +60,16 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("wrong", "gain"), WRONG, ids=lambda value: getattr(value, "__name__", value))
-@pytest.mark.parametrize("action", ["categorical", "continuous"])
+@pytest.mark.parametrize("action", ACTIONS)
 def test_wrong_weight_behind_large_logits_is_refused(checkpoints, wrong, gain, action):
     save(checkpoints, 0, gain)
-    assert export(checkpoints, *(["--action", "categorical"] if action == "categorical" else [])) == 0
+    assert export(checkpoints, *ACTIONS[action]) == 0
     folder = version(checkpoints)
     contract, actor = read.read(folder)
-    last = max(k for k, step in enumerate(actor.steps) if isinstance(step, Dense))
-    steps = list(actor.steps)
-    steps[last] = replace(steps[last], kernel=wrong(steps[last].kernel))
     verify.compare_with_checkpoint(folder, actor, contract, None)
     with pytest.raises(ParityError):
-        verify.compare_with_checkpoint(folder, replace(actor, steps=tuple(steps)), contract, None)
+        other = with_last_layer(actor, lambda layer: replace(layer, kernel=wrong(layer.kernel)))
+        verify.compare_with_checkpoint(folder, other, contract, None)
 
 
 def test_difference_behind_saturated_probabilities_is_reported_in_logarithms(checkpoints):
@@ -75,10 +79,8 @@ def test_difference_behind_saturated_probabilities_is_reported_in_logarithms(che
     assert export(checkpoints, "--action", "categorical") == 0
     folder = version(checkpoints)
     contract, actor = read.read(folder)
-    last = max(k for k, step in enumerate(actor.steps) if isinstance(step, Dense))
-    steps = list(actor.steps)
-    steps[last] = replace(steps[last], bias=np.float32([0, 40, 0]))
+    other = with_last_layer(actor, lambda layer: replace(layer, bias=np.float32([0, 40, 0])))
     with pytest.raises(
         ParityError, match=r"logarithms of its probabilities differ .* by up to 20, more than rounding \(0\.0008"
     ):
-        verify.compare_with_checkpoint(folder, replace(actor, steps=tuple(steps)), contract, None)
+        verify.compare_with_checkpoint(folder, other, contract, None)

@@ -2,7 +2,8 @@
 fleets."""
 
 import concurrent.futures
-import json
+import functools
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +12,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.random_models import random_actor
 from export.actors import Actor
 from export.actors.phase_competition import (
-    JUNCTION_PARTS,
+    JUNCTION_RANKS,
     SHAPES,
-    Junction,
     Padded,
     PhaseCompetition,
     _following,
@@ -25,8 +24,8 @@ from export.actors.phase_competition import (
 from export.actors.steps import SizeMismatch, from_json
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor
-from export.saved_model.meta_graph import Variables
 from signals.approach_features import FEATURES
+from tests.export.compared_fleets import Given, compare_fleet
 from tests.export.phase_competition_models import random_junction, random_networks, random_observations, random_policy
 
 HALTING, RED, NEAR = (FEATURES.index(name) for name in ("halting", "longest_red", "vehicles_near"))
@@ -39,37 +38,48 @@ sizes = st.tuples(st.integers(1, 12), st.integers(1, 40))
 seeds = st.integers(0, 2**32 - 1)
 
 
+@functools.cache
+def graph_of(greens, lanes, networks):
+    """(session, placeholders by weight, observation, logits) of policies of a size."""
+    step = random_policy(np.random.default_rng(0), greens, lanes, random_networks(np.random.default_rng(0), networks))
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, step.inputs])
+        weights = {w.name: tf.compat.v1.placeholder(tf.float32, w.values.shape) for w in step.weights}
+        logits = step.build(x, lambda name, shape: tf.ensure_shape(weights[name], shape))
+    return tf.compat.v1.Session(graph=graph), weights, x, logits
+
+
 def built(actor, x):
     """The actor's logits as an exported model computes them: in a plain graph, where Python's operators on tensors differ
     from those of an eager computation."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        weights = {weight.name: tf.constant(weight.values) for weight in actor.weights}
-        outputs = actor.build(tf.constant(x), lambda name, shape: tf.ensure_shape(weights[name], shape))
-        return session.run(outputs)
+    (step,) = actor.steps
+    session, weights, observation, logits = graph_of(step.greens, step.lanes, step.count)
+    return session.run(logits, {observation: x, **{weights[w.name]: w.values for w in actor.weights}})
+
+
+def in_numpy(actor, x):
+    return actor.steps[0].evaluate(x.astype(np.float64), [])
+
+
+@pytest.fixture(params=[built, in_numpy])
+def evaluate(request):
+    """The logits of an actor's greens, by either computation."""
+    return request.param
 
 
 @given(size=sizes, networks=st.integers(1, 3), rows=st.integers(1, 9), seed=seeds)
 @settings(max_examples=20)
 def test_operations_give_the_numpy_value_for_any_junction(size, networks, rows, seed):
+    """For observations of a street, and for those of the parity check: negative counts, several current greens."""
     rng = np.random.default_rng(seed)
     actor = random_policy(rng, *size, random_networks(rng, networks))
-    x = random_observations(rng, *size, rows, max_red_s=200)
-    expected = actor.steps[0].evaluate(x.astype(np.float64), [])
-    assert expected.shape == (rows, size[0]) == (rows, actor.outputs) and x.shape[1] == actor.inputs
-    np.testing.assert_allclose(built(actor, x), expected, rtol=1e-4, atol=1e-4)
-
-
-@given(size=sizes, seed=seeds)
-@settings(max_examples=20)
-def test_operations_give_the_numpy_value_for_the_observations_of_the_parity_check(size, seed):
-    """Negative counts, several current greens: nothing that an observation has, but what the check compares."""
-    rng = np.random.default_rng(seed)
-    actor = random_policy(rng, *size)
-    x = np.concatenate([rng.standard_normal((4, actor.inputs)), rng.random((4, actor.inputs))]).astype(np.float32)
-    # as the check has them, and so large that the rules for long times apply
-    for rows, tolerance in ((x, 1e-4), (200 * x, 1e-2)):
-        expected = actor.steps[0].evaluate(rows.astype(np.float64), [])
-        np.testing.assert_allclose(built(actor, rows), expected, rtol=tolerance, atol=tolerance)
+    of_street = random_observations(rng, *size, rows, max_red_s=200)
+    of_check = np.concatenate([rng.standard_normal((4, actor.inputs)), rng.random((4, actor.inputs))])
+    # those of the check also so large that the rules for long times apply
+    for x, tolerance in ((of_street, 1e-4), (of_check.astype(np.float32), 1e-4), (np.float32(200 * of_check), 1e-2)):
+        expected = in_numpy(actor, x)
+        assert expected.shape == (len(x), size[0]) == (len(x), actor.outputs) and x.shape[1] == actor.inputs
+        np.testing.assert_allclose(built(actor, x), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_networks_count_alike():
@@ -103,13 +113,18 @@ NETWORKS = 6
 """Random networks, with 30 observations each, of which some must choose each green that is allowed."""
 
 
-def waiting(rng, served, halting, red_s, near=0, full=0, current=-1, green_s=0.0, speed=0.0, soon=1):
+def waiting(
+    rng, served, halting, red_s, near=0, full=0, current=-1, green_s=0.0, speed=0.0, soon=1, permissive=0, **parts
+):
     """(policy of a junction whose greens serve the lanes of `served`, observations of lanes that wait at a current
-    green)."""
+    green).
+
+    `parts`: of the junction; others are random.
+    """
     protected = np.array(served, np.float32)
     greens, lanes = protected.shape
-    junction = random_junction(rng, greens, lanes)
-    junction = Junction(**{**vars(junction), "protected": protected, "permissive": np.zeros_like(protected)})
+    parts = {"protected": protected, "permissive": np.zeros_like(protected) + np.float32(permissive), **parts}
+    junction = replace(random_junction(rng, greens, lanes), **parts)
     x = random_observations(rng, greens, lanes, 30)
     x[:, :greens], x[:, greens + 1] = np.eye(greens)[current], green_s
     features = x[:, greens + 2 :].reshape(30, lanes, -1)
@@ -119,7 +134,15 @@ def waiting(rng, served, halting, red_s, near=0, full=0, current=-1, green_s=0.0
     return Actor("phase-competition", (PhaseCompetition(random_networks(rng), junction),)), x
 
 
-@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
+def choices(evaluate, *args, **kwargs):
+    """The greens that random networks choose. Further arguments: as for `waiting`."""
+    found = set()
+    for seed in range(NETWORKS):
+        actor, x = waiting(np.random.default_rng(seed), *args, **kwargs)
+        found |= set(evaluate(actor, x).argmax(1).tolist())
+    return found
+
+
 @pytest.mark.parametrize(
     ("halting", "red_s", "chosen"),
     [
@@ -134,14 +157,10 @@ def waiting(rng, served, halting, red_s, near=0, full=0, current=-1, green_s=0.0
     ],
 )
 def test_a_lane_that_has_waited_two_minutes_is_served_next(evaluate, halting, red_s, chosen):
-    found = set()
-    for seed in range(NETWORKS):
-        actor, x = waiting(np.random.default_rng(seed), [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]], halting, red_s)
-        found |= set(evaluate(actor, x).argmax(1).tolist())
-    assert found == chosen
+    served = [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]]
+    assert choices(evaluate, served, halting, red_s) == chosen
 
 
-@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
 @pytest.mark.parametrize(
     ("current", "red_s", "speed", "chosen"),
     [
@@ -157,33 +176,17 @@ def test_a_lane_that_has_waited_two_minutes_is_served_next(evaluate, halting, re
 )
 def test_a_lane_whose_green_is_not_that_of_the_waiting_link_gets_the_next_one(evaluate, current, red_s, speed, chosen):
     links = ["Grrr", "GGrr", "rrrG", "rrGr"]
-    found = set()
-    for seed in range(NETWORKS):
-        shares = [[sum(green[k] == "G" for k in range(3)) / 3] for green in links]
-        actor, x = waiting(np.random.default_rng(seed), shares, [4], red_s, current=current, speed=speed)
-        next_greens = np.array([[_following(links, range(3), k)] for k in range(4)], np.float32)
-        (step,) = actor.steps
-        actor = Actor(
-            "phase-competition", (PhaseCompetition(step.networks, replace(step.junction, following=next_greens)),)
-        )
-        found |= set(evaluate(actor, x).argmax(1).tolist())
+    shares = [[sum(green[k] == "G" for k in range(3)) / 3] for green in links]
+    following = np.array([[_following(links, range(3), k)] for k in range(4)], np.float32)
+    found = choices(evaluate, shares, [4], red_s, current=current, speed=speed, following=following)
     assert found == chosen
 
 
-@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
 def test_greens_that_serve_as_many_links_are_equal_in_spite_of_rounding(evaluate):
-    found = set()
-    for seed in range(NETWORKS):
-        # in float32, 1/6 + 4/6 is not 5/6
-        actor, x = waiting(np.random.default_rng(seed), [[5 / 6], [1 / 6], [0.5], [0]], [4], [130])
-        (step,) = actor.steps
-        permissive = np.array([[0], [4 / 6], [0], [0]], np.float32)
-        assert step.junction.protected[1] + permissive[1] != step.junction.protected[0]
-        actor = Actor(
-            "phase-competition", (PhaseCompetition(step.networks, replace(step.junction, permissive=permissive)),)
-        )
-        found |= set(evaluate(actor, x).argmax(1).tolist())
-    assert found == {0, 1}
+    # in float32, 1/6 + 4/6 is not 5/6
+    assert np.float32(1 / 6) + np.float32(4 / 6) != np.float32(5 / 6)
+    permissive = [[0], [4 / 6], [0], [0]]
+    assert choices(evaluate, [[5 / 6], [1 / 6], [0.5], [0]], [4], [130], permissive=permissive) == {0, 1}
 
 
 @given(data=st.data(), greens=st.integers(1, 8), links=st.integers(1, 5))
@@ -198,7 +201,6 @@ def test_every_link_of_a_lane_gets_its_green_in_turn(data, greens, links):
             assert len(shown) <= greens, "it turns without the green of a link"
 
 
-@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
 @pytest.mark.parametrize(
     ("near", "full", "red_s", "chosen"),
     [
@@ -217,15 +219,10 @@ def test_every_link_of_a_lane_gets_its_green_in_turn(data, greens, links):
     ],
 )
 def test_no_green_fills_full_exits_while_another_one_moves_vehicles(evaluate, near, full, red_s, chosen):
-    found = set()
-    for seed in range(NETWORKS):
-        served = [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]]
-        actor, x = waiting(np.random.default_rng(seed), served, near, red_s, near, full)
-        found |= set(evaluate(actor, x).argmax(1).tolist())
-    assert found == chosen
+    served = [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]]
+    assert choices(evaluate, served, near, red_s, near, full) == chosen
 
 
-@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
 @pytest.mark.parametrize(
     ("green_s", "speed", "near", "full", "chosen"),
     [
@@ -248,16 +245,11 @@ def test_no_green_fills_full_exits_while_another_one_moves_vehicles(evaluate, ne
     ],
 )
 def test_a_green_whose_lanes_all_stand_is_left_for_others(evaluate, green_s, speed, near, full, chosen):
-    found = set()
-    for seed in range(NETWORKS):
-        served = [[1, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
-        rng = np.random.default_rng(seed)
-        actor, x = waiting(rng, served, near, [0, 0, 0], near, full, current=0, green_s=green_s, speed=speed)
-        found |= set(evaluate(actor, x).argmax(1).tolist())
+    served = [[1, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
+    found = choices(evaluate, served, near, [0, 0, 0], near, full, current=0, green_s=green_s, speed=speed)
     assert found == chosen
 
 
-@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
 @pytest.mark.parametrize(
     ("near", "soon", "full", "red_s", "chosen"),
     [
@@ -274,13 +266,9 @@ def test_a_green_whose_lanes_all_stand_is_left_for_others(evaluate, green_s, spe
     ],
 )
 def test_no_green_without_demand_is_chosen_while_another_serves_vehicles(evaluate, near, soon, full, red_s, chosen):
-    found = set()
-    for seed in range(NETWORKS):
-        served = [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]]
-        halting = [1, 1, 0] if max(red_s) else near
-        actor, x = waiting(np.random.default_rng(seed), served, halting, red_s, near, full, soon=soon)
-        found |= set(evaluate(actor, x).argmax(1).tolist())
-    assert found == chosen
+    served = [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]]
+    halting = [1, 1, 0] if max(red_s) else near
+    assert choices(evaluate, served, halting, red_s, near, full, soon=soon) == chosen
 
 
 def allowed_greens(actor, x):
@@ -330,15 +318,6 @@ def test_greens_allowed_are_those_of_the_lane_that_waits_longest():
 # JSON
 
 
-def test_json_and_weights_give_the_same_actor():
-    rng = np.random.default_rng(2)
-    step = random_policy(rng, 5, 11, random_networks(rng, 2)).steps[0]
-    copy = from_json(json.loads(json.dumps(step.to_json())), step.weights)
-    x = random_observations(rng, 5, 11, 20, 200).astype(np.float64)
-    np.testing.assert_array_equal(copy.evaluate(x, []), step.evaluate(x, []))
-    assert (copy.outline, copy.note) == (step.outline, "of 2 networks")
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -360,7 +339,7 @@ def test_description_that_does_not_fit_the_weights_is_refused(change):
             from_json({"phase_competition": damage}, step.weights)
 
 
-@pytest.mark.parametrize("part", [*SHAPES, *(part for part in JUNCTION_PARTS if not part.endswith("mask"))])
+@pytest.mark.parametrize("part", [*SHAPES, *(part for part in JUNCTION_RANKS if not part.endswith("mask"))])
 def test_weights_that_are_missing_or_of_another_shape_are_refused(part):
     step = random_policy(np.random.default_rng(2), 5, 11).steps[0]
     values = step.weights[part]
@@ -380,78 +359,14 @@ def test_networks_of_several_counts_are_refused():
 # fleets
 
 
-class Given(Variables):
-    """Variables with given values; each is read once."""
-
-    def __init__(self, weights):
-        self.values = {weight.name: weight.values for weight in weights}
-
-    def read(self, name, shape, dtype=tf.float32):
-        values = self.values.pop(name)
-        assert tuple(shape) == values.shape
-        return tf.constant(values)
-
-
-def compare_fleet(members, observations):
-    """Compare the actions of a fleet with each member's own; `observations`: by TL, float32 [rows, O]."""
-    groups = fleet_graph.group_members(members)
-    ordered = [member for group in groups for member in group.members]
-    variables = Given(fleet_graph.weights(groups))
-    x = tf.constant(np.concatenate([observations[m.tl] for m in ordered], 1))
-    outputs = {key: output.numpy() for key, output in fleet_graph.build(groups, x, variables).items()}
-    actions = outputs["action"]
-    assert not variables.values, "every weight is used"
-    column = score = 0
-    for member in ordered:
-        own = member.actor.evaluate(observations[member.tl], member.categorical)
-        found = actions[:, column : column + member.columns]
-        if member.categorical:
-            top = np.sort(own, 1)
-            is_clear = top[:, -1] - top[:, -2] > 1e-4 if own.shape[1] > 1 else np.ones(len(own), bool)
-            assert (found[:, 0] == own.argmax(1))[is_clear].all() and is_clear.any()
-            np.testing.assert_allclose(outputs["scores"][:, score : score + own.shape[1]], own, atol=1e-4)
-            score += own.shape[1]
-        else:
-            np.testing.assert_allclose(found, own, atol=1e-5)
-        column += member.columns
-    assert column == actions.shape[1]
-    return groups
-
-
-@given(
-    junctions=st.lists(st.tuples(sizes, st.integers(0, 1)), min_size=1, max_size=8),
-    plain=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()), max_size=4),
-    budget=st.sampled_from([0, 20_000, 10**9]),
-    seed=seeds,
-)
-@settings(max_examples=20)
-def test_fleet_of_two_policies_and_others_acts_like_its_single_models(junctions, plain, budget, seed):
-    rng = np.random.default_rng(seed)
-    policies = [random_networks(rng, 1), random_networks(rng, 2)]
-    members, x = [], {}
-    for k, (size, policy) in enumerate(junctions):
-        members.append(FleetActor(f"TL{k}", random_policy(rng, *size, policies[policy]), True))
-        x[f"TL{k}"] = random_observations(rng, *size, 5, max_red_s=150)
-    for k, (inputs, outputs, categorical) in enumerate(plain):
-        members.append(FleetActor(f"MLP{k}", random_actor(inputs, outputs, k, categorical), categorical))
-        x[f"MLP{k}"] = rng.standard_normal((5, inputs)).astype(np.float32)
-    before, fleet_graph.MAX_PADDING_BYTES = fleet_graph.MAX_PADDING_BYTES, budget
-    try:
-        compare_fleet(members, x)
-    finally:
-        fleet_graph.MAX_PADDING_BYTES = before
-
-
 def test_weights_of_a_policy_are_stored_once_per_group():
     rng = np.random.default_rng(0)
     networks = [random_networks(rng), random_networks(rng)]
     sizes = [(2, 5), (4, 12), (8, 20), (3, 5)]
-    members = [
-        FleetActor(f"TL{p}{k}", random_policy(rng, *s, networks[p]), True)
-        for p in range(2)
-        for k, s in enumerate(sizes)
-    ]
-    x = {m.tl: random_observations(rng, *sizes[int(m.tl[-1])], 3) for m in members}
+    members, x = [], {}
+    for policy, (k, size) in itertools.product(range(2), enumerate(sizes)):
+        members.append(FleetActor(f"TL{policy}{k}", random_policy(rng, *size, networks[policy]), True))
+        x[members[-1].tl] = random_observations(rng, *size, 3)
     groups = compare_fleet(members, x)
     assert [sorted(member.tl for member in group.members) for group in groups] == [
         [f"TL{policy}{k}" for k in range(4)] for policy in range(2)
@@ -465,18 +380,13 @@ def test_values_that_are_no_readings_give_a_valid_choice(value):
     rng = np.random.default_rng(0)
     sizes = [(2, 5), (4, 12), (8, 20)]
     networks = random_networks(rng, 2)
-    for actor, size in [(random_policy(rng, *size, networks), size) for size in sizes]:
+    for size in sizes:
+        actor = random_policy(rng, *size, networks)
         x = random_observations(rng, *size, 6)
         x[rng.random(x.shape) < 0.3] = value
         x[0] = value
         logits = built(actor, x)
         assert logits.shape == (6, size[0]) and ((logits.argmax(1) >= 0) & (logits.argmax(1) < size[0])).all()
-
-
-def compiled(groups):
-    """A function of a fleet's observations, as a graph."""
-    weights = fleet_graph.weights(groups)
-    return tf.function(lambda x: fleet_graph.build(groups, x, Given(weights))["action"], reduce_retracing=True)
 
 
 @pytest.mark.parametrize("count", [1, 3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 8, 17))])
@@ -487,7 +397,8 @@ def test_fleet_of_any_size_runs_in_two_threads(count):
     sizes = {f"TL{k}": (int(rng.integers(2, 9)), int(rng.integers(2, 25))) for k in range(count)}
     members = [FleetActor(tl, random_policy(rng, *size, networks), True) for tl, size in sizes.items()]
     groups = fleet_graph.group_members(members)
-    act = compiled(groups)
+    weights = fleet_graph.weights(groups)
+    act = tf.function(lambda x: fleet_graph.build(groups, x, Given(weights))["action"], reduce_retracing=True)
     ordered = [sizes[member.tl] for group in groups for member in group.members]
     batches = [
         tf.constant(np.concatenate([random_observations(rng, *size, rows) for size in ordered], 1))

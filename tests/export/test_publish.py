@@ -53,6 +53,10 @@ def whole(folder, content):
     (folder / "variables" / "variables.index").write_text(content)
 
 
+def content(home, number=3):
+    return (home / "SA101" / str(number) / "saved_model.pb").read_text()
+
+
 def names(home):
     return sorted(path.name for path in (home / "SA101").iterdir())
 
@@ -68,13 +72,13 @@ def test_concurrent_exporters_always_leave_a_complete_version(tmp_path):
             seen.add(os.read(model, 99).decode())
             os.close(model)
         os.close(folder)
-    assert [process.wait() for process in at_work] == [0, 0, 0]
     for process in at_work:
-        process.stdout.close()
+        process.communicate()
+        assert process.returncode == 0
     assert names(tmp_path) == ["3"], "no draft is left"
     assert len(seen) >= 2
-    words = {(tmp_path / "SA101" / "3" / name).read_text() for name in ("saved_model.pb", "variables/variables.index")}
-    assert len(words) == 1, "both files are one exporter's"
+    index = tmp_path / "SA101" / "3" / "variables" / "variables.index"
+    assert content(tmp_path) == index.read_text(), "both files are one exporter's"
 
 
 def test_the_second_exporter_of_a_new_version_is_refused(tmp_path):
@@ -84,7 +88,7 @@ def test_the_second_exporter_of_a_new_version_is_refused(tmp_path):
     ):
         (draft / "saved_model.pb").write_text("mine")
         put(tmp_path, 3, "theirs")
-    assert names(tmp_path) == ["3"] and (tmp_path / "SA101" / "3" / "saved_model.pb").read_text() == "theirs"
+    assert names(tmp_path) == ["3"] and content(tmp_path) == "theirs"
 
 
 def test_only_drafts_of_killed_exporters_are_removed(tmp_path):
@@ -101,16 +105,14 @@ def test_only_drafts_of_killed_exporters_are_removed(tmp_path):
     finally:
         living.kill()
         for process in (killed, living):
-            process.wait()
-            process.stdout.close()
+            process.communicate()
 
 
 def test_a_version_moved_aside_by_a_killed_exporter_is_restored(tmp_path):
     put(tmp_path, 3, "old")
     (tmp_path / "SA101" / "3").rename(tmp_path / "SA101" / ".3.old-99999-abc")
     put(tmp_path, 4)
-    assert names(tmp_path) == ["3", "4"]
-    assert (tmp_path / "SA101" / "3" / "saved_model.pb").read_text() == "old"
+    assert names(tmp_path) == ["3", "4"] and content(tmp_path) == "old"
 
 
 def disable_exchange(monkeypatch):
@@ -146,7 +148,7 @@ def test_an_interrupt_between_two_renames_keeps_the_old_version(tmp_path, monkey
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt), publish.new_version(tmp_path, "SA101", 3, True) as draft:
         (draft / "saved_model.pb").write_text("new")
-    assert names(tmp_path) == ["3"] and (tmp_path / "SA101" / "3" / "saved_model.pb").read_text() == "old"
+    assert names(tmp_path) == ["3"] and content(tmp_path) == "old"
 
 
 def test_keep_removes_old_versions_but_not_the_published_one(tmp_path):
@@ -268,7 +270,7 @@ def test_an_interrupt_at_any_call_loses_no_version(tmp_path, number, monkeypatch
         whole(home / "SA101" / "3", "old")
         interrupted = _interrupted(home, number, moment)
         assert set(names(home)) <= {"3", str(number)}, f"interrupted at call {moment}"
-        assert (home / "SA101" / "3" / "saved_model.pb").read_text() in (("old", "new") if number == 3 else ("old",))
+        assert content(home) in (("old", "new") if number == 3 else ("old",))
         assert (home / "SA101" / "3" / "variables" / "variables.index").is_file()
         shutil.rmtree(home)
     assert moment > 100, "the calls of a whole publication"

@@ -185,15 +185,8 @@ def test_check_finds_that_the_models_match_the_street(folder, server, capsys):
 def test_a_minute_is_controlled_without_an_alarm_or_a_missing_answer(folder, server, transport, tmp_path):
     begin_s = network.of_city(config.load(folder / "city.toml")).begin_s
     command = [sys.executable, "-m", "controller", "--city", str(folder / "city.toml"), "--server", server, *transport]
-    command += [
-        "--end",
-        str(begin_s + CONTROLLED_S),
-        "--http",
-        "127.0.0.1:0",
-        "--summary",
-        str(tmp_path / "summary.json"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    flags = ["--end", str(begin_s + CONTROLLED_S), "--http", "127.0.0.1:0", "--summary", str(tmp_path / "summary.json")]
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "summary.json").read_text())
     _, contract = fleet_of(folder)

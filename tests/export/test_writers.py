@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import ROOT
 from tests.export import writers
 from tests.export.exporting import export, exported, manifest, refuses, run, same, version
 from tests.export.writers import WHOLE, X, actions, keras2, keras3
@@ -131,27 +132,10 @@ def test_of_several_outputs_only_the_mean_is_exported(checkpoints, capsys):
     same(exported(checkpoints), actions(agent.actor))
     assert len(manifest(checkpoints)["variables"]) == 6
     capsys.readouterr()
-    refuses(
-        capsys,
-        checkpoints,
-        "is random",
-        "--output-tensor",
-        flags=(
-            "--overwrite",
-            "--output-tensor",
-            "action",
-        ),
-    )
-    refuses(
-        capsys,
-        checkpoints,
-        "has no output nothing; there are action, log_prob, mean, value",
-        flags=(
-            "--overwrite",
-            "--output-tensor",
-            "nothing",
-        ),
-    )
+    named = ("--overwrite", "--output-tensor")
+    refuses(capsys, checkpoints, "is random", "--output-tensor", flags=(*named, "action"))
+    there = "has no output nothing; there are action, log_prob, mean, value"
+    refuses(capsys, checkpoints, there, flags=(*named, "nothing"))
     same(exported(checkpoints, "--overwrite", "--output-tensor", "act:mean"), actions(agent.actor))
 
 
@@ -161,11 +145,9 @@ def test_of_several_outputs_only_the_mean_is_exported(checkpoints, capsys):
 @pytest.fixture(scope="module")
 def distributed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distributed")
-    root = Path(__file__).resolve().parents[2]
     command = [sys.executable, str(Path(__file__).with_name("write_distributed.py")), str(folder)]
-    done = subprocess.run(
-        command, cwd=root, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, capture_output=True, text=True
-    )
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder
 

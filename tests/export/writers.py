@@ -166,19 +166,3 @@ WHOLE = {
     "keras 3 .keras": (keras3, lambda model, at: model.save(at / "SA101_trial_3.keras")),
     "keras 3 .h5": (keras3, lambda model, at: model.save(at / "SA101_trial_3.h5")),
 }
-
-__all__ = [
-    "WHOLE",
-    "Agent",
-    "X",
-    "actions",
-    "estimator",
-    "functional",
-    "keras2",
-    "keras3",
-    "randomise",
-    "saved",
-    "sequential",
-    "subclassed",
-    "tf1_agents",
-]

@@ -152,34 +152,16 @@ def test_tls_of_a_street_decide_as_each_alone(layout):
         np.testing.assert_array_equal(alone.greedy_actions(rows, inputs), actions[tl])
 
 
-def test_initial_arrays_have_the_shapes_of_one_network():
-    arrays = initial_arrays(np.random.default_rng(0))
-    assert [array.shape for array in arrays] == [(1, *shape) for shape in (*SHAPES.values(), *CRITIC_SHAPES.values())]
-    assert all(array.dtype == np.float32 for array in arrays)
-
-
 @pytest.mark.parametrize("start", ["x.policy", "pretrained"])
 def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    signal = network.of_sumocfg(GRID / "grid.sumocfg").signals
-    name = sorted(signal)[0]
+    name = min(network.of_sumocfg(GRID / "grid.sumocfg").signals)
     (tmp_path / "city.toml").write_text(
         f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{name}"]\ndialect = "street"\n'
     )
     policy_file.save(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
-    flags = [
-        "--episodes",
-        "1",
-        "--episodes-per-update",
-        "1",
-        "--seconds",
-        "120",
-        "--held-out",
-        "1",
-        "--learning-rate",
-        "0.9",
-    ]
-    assert main(["train", "--start-from", start, *flags]) == 0
+    flags = "--episodes 1 --episodes-per-update 1 --seconds 120 --held-out 1 --learning-rate 0.9"
+    assert main(["train", "--start-from", start, *flags.split()]) == 0
     output = capsys.readouterr()
     start_s = float(re.search(r"before the first update: validation ([\d.]+) s", output.err)[1])
     assert float(re.search(r"validation demand: ([\d.]+) s", output.out)[1]) <= start_s

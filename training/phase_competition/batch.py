@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.actors.phase_competition import Junction, Padded, greens_in_training, inputs
-from signals.approach_features import FEATURES
 from simulation.rewards import DELAY_SCALE
 from training.phase_competition.networks import split
 from training.ppo import Batch, gae
@@ -52,9 +51,9 @@ def make_batch(
             parts.append(
                 {
                     "junction": np.full(count, len(junctions), np.int32),
-                    "current": _padded(current, (greens,)),
+                    "current": np.pad(current, ((0, 0), (0, greens - own_greens))),
                     "green_s": green_s,
-                    "features": _padded(features, (lanes, len(FEATURES))),
+                    "features": np.pad(features, ((0, 0), (0, lanes - features.shape[1]), (0, 0))),
                     "action": tl.action[:-1, 0].astype(np.int32),
                     "log_p": tl.log_p[:-1],
                     "advantage": advantage,
@@ -84,14 +83,12 @@ def make_batch(
 
 def squashed(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """sign(x) (sqrt(|x| + 1) - 1): congestion must not drown the rest (Pohlen et al. 2018)."""
-    y: NDArray[np.float64] = np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1)
-    return y
+    return np.asarray(np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1))
 
 
 def unsquashed(y: NDArray[np.float64]) -> NDArray[np.float64]:
     """The inverse of `squashed`."""
-    x: NDArray[np.float64] = np.sign(y) * ((np.abs(y) + 1) ** 2 - 1)
-    return x
+    return np.asarray(np.sign(y) * ((np.abs(y) + 1) ** 2 - 1))
 
 
 def _advantages(tl: Transitions, ppo: PpoConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -121,9 +118,3 @@ def _scaled(advantage: NDArray[np.float64], spread: NDArray[np.float64], episode
     scaled = advantage / np.sqrt((spread + MIN_SPREAD) * (np.sqrt(mean_square[episode]) + MIN_SPREAD))
     scaled = (scaled - scaled.mean()) / (scaled.std() + 1e-6)
     return np.asarray(np.clip(scaled, -MAX_ADVANTAGE, MAX_ADVANTAGE), np.float32)
-
-
-def _padded(values: Float32s, sizes: tuple[int, ...]) -> Float32s:
-    result = np.zeros((len(values), *sizes), np.float32)
-    result[tuple(slice(size) for size in values.shape)] = values
-    return result

@@ -1,6 +1,5 @@
 """Actor and critic of the street dialect: one set of weights for all TLs. NumPy only, for the simulation processes."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,6 @@ from export.actors.phase_competition import (
     log_softmax,
     scores,
 )
-from protos import policy_pb2 as pb
 from signals.approach_features import FEATURES
 from training.actor_critics import orthogonal
 from training.transitions import Float32s
@@ -44,11 +42,7 @@ class StreetLayout:
     junctions: tuple[Junction, ...]
     is_categorical = True
 
-    @classmethod
-    def of(cls, contracts: Sequence[pb.PolicyContract]) -> "StreetLayout":
-        return cls(tuple(c.tl for c in contracts), tuple(Junction.of_contract(c) for c in contracts))
-
-    def networks(self, arrays: Sequence[Float32s], sharpness: float) -> "StreetNetworks":
+    def networks(self, arrays: Sequence[Float32s], sharpness: float) -> "StreetActorCritic | Heuristic":
         """The networks of `arrays`; without arrays, the heuristic that they are cloned from at first."""
         return StreetActorCritic(self, arrays, sharpness) if arrays else Heuristic(self)
 
@@ -70,8 +64,8 @@ def initial_arrays(rng: np.random.Generator) -> list[Float32s]:
     return arrays
 
 
-class StreetNetworks(ABC):
-    """Decides at the junctions of one street; the interface is that of `ActorCritics`."""
+class StreetNetworks:
+    """The junctions of one street as rows; with its subclasses, the interface is that of `ActorCritics`."""
 
     def __init__(self, layout: StreetLayout) -> None:
         self.layout = layout
@@ -93,18 +87,6 @@ class StreetNetworks(ABC):
             x[k, target] = observation[source]
         return x
 
-    @abstractmethod
-    def sample(self, rows: NDArray[np.intp], x: Float32s, rng: np.random.Generator) -> tuple[Float32s, Float32s]:
-        """Sample (actions [n, 1], log probabilities [n])."""
-
-    @abstractmethod
-    def greedy_actions(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
-        """The actions [n, 1] without exploration."""
-
-    @abstractmethod
-    def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
-        """Values [n], squashed (`batch.squashed`)."""
-
 
 class StreetActorCritic(StreetNetworks):
     """Actor and critic."""
@@ -125,17 +107,18 @@ class StreetActorCritic(StreetNetworks):
         self._critics = [network[len(SHAPES) :] for network in networks]
 
     def sample(self, rows: NDArray[np.intp], x: Float32s, rng: np.random.Generator) -> tuple[Float32s, Float32s]:
-        """Sample as the base class says, among the greens of `greens_in_training`."""
+        """Sample (actions [n, 1], log probabilities [n]) among the greens of `greens_in_training`."""
         junction, current, _, features = self._observed(rows, x)
         log_p = self._log_p(rows, x, greens_in_training(junction, current, features))
         action = (log_p + rng.gumbel(size=log_p.shape)).argmax(1)
         return np.asarray(action[:, None], np.float32), log_p[np.arange(len(action)), action]
 
     def greedy_actions(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
-        """The best actions among the greens that the rules allow."""
+        """The best actions [n, 1] among the greens that the rules allow."""
         return np.asarray(self._log_p(rows, x, greens_allowed(*self._observed(rows, x))).argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
+        """Values [n], squashed (`batch.squashed`)."""
         junction, lane_x, green_x = self._inputs(rows, x)
         values = []
         for critic in self._critics:
@@ -177,9 +160,8 @@ class Heuristic(StreetNetworks):
         current, _, features = split(x, self._greens)
         near, middle, exits = (FEATURES.index(name) for name in ("vehicles_near", "vehicles_middle", "exit_occupancy"))
         waiting = features[..., near] + features[..., middle] - self.EXIT_VEHICLES * features[..., exits]
-        score = ((junction.protected + 0.5 * junction.permissive) @ waiting[..., None])[
-            ..., 0
-        ] + self.KEPT_VEHICLES * current
+        score = ((junction.protected + 0.5 * junction.permissive) @ waiting[..., None])[..., 0]
+        score += self.KEPT_VEHICLES * current
         return np.asarray(np.where(junction.green_mask > 0, score, -np.inf).argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:

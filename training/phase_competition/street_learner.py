@@ -6,18 +6,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from export.actors import phase_competition_graph as graph
-from export.actors.phase_competition import GREEN_INPUTS, LANE_INPUTS, MIN_LOG_PROBABILITY
+from export.actors.phase_competition import GREEN_INPUTS, JUNCTION_RANKS, LANE_INPUTS, MIN_LOG_PROBABILITY
 from training.optimisers import Adam
 from training.phase_competition.networks import ACTOR
 from training.ppo import Learner, Tensors
 from training.ppo_config import StreetPpo
 from training.transitions import Float32s
-
-RANKS = {
-    "protected": 3, "permissive": 3, "change": 3, "kept": 3, "following": 3, "lanes": 3, "interval": 2, "green_mask": 2,
-    "lane_mask": 2,
-}  # fmt: skip
-"""Number of axes of the arrays of `Padded`."""
 
 
 class Inputs(NamedTuple):
@@ -39,7 +33,9 @@ class StreetLearner(Learner):
         "allowed": tf.TensorSpec([1, None, None], tf.bool),
         "action": tf.TensorSpec([1, None], tf.int32),
     }
-    shared_specs = {name: tf.TensorSpec([None] * rank, tf.float32) for name, rank in RANKS.items()}  # noqa: RUF012
+    shared_specs = {  # noqa: RUF012 - never changed
+        name: tf.TensorSpec([None] * (1 + rank), tf.float32) for name, rank in JUNCTION_RANKS.items()
+    }
 
     def __init__(self, arrays: Sequence[Float32s], ppo: StreetPpo) -> None:
         variables = [tf.Variable(array) for array in arrays]
@@ -71,5 +67,4 @@ def inputs_of(decisions: Tensors, shared: Tensors) -> Inputs:
 
 
 def _each(variables: Sequence[tf.Variable]) -> list[tuple[tf.Tensor, ...]]:
-    """The arrays of each network."""
     return list(zip(*(tf.unstack(variable) for variable in variables), strict=True))

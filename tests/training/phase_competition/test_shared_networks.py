@@ -77,6 +77,11 @@ def transitions(count, rng, width, greens):
     return Transitions(x, action, np.full(count, -np.log(greens), np.float32), value, reward, durations)
 
 
+def one_batch(count=200):
+    tl = transitions(count, np.random.default_rng(0), 4 + 2 * len(FEATURES), 3)
+    return batch.make_batch([((junction(3, 2),), (tl,))], StreetPpo(gae_lambda=0.9))
+
+
 def test_a_forced_decision_is_certain_and_serves_the_lane():
     own = junction(3, 2)
     own.protected[:] = [[1, 0], [1, 0], [0, 1]]
@@ -111,10 +116,10 @@ def test_the_heuristic_takes_the_green_with_most_vehicles_and_keeps_equal_ones()
     values[0] = 1
     near = FEATURES.index("vehicles_near")
     values[4 + near], values[4 + len(FEATURES) + near] = 4, 6
-    x = networks.inputs_of([values], np.array([0]))
-    assert networks.greedy_actions(np.array([0]), x) == 0  # a change costs time
+    row = np.array([0])
+    assert networks.greedy_actions(row, networks.inputs_of([values], row)) == 0  # a change costs time
     values[4 + len(FEATURES) + near] = 8
-    assert networks.greedy_actions(np.array([0]), networks.inputs_of([values], np.array([0]))) == 1
+    assert networks.greedy_actions(row, networks.inputs_of([values], row)) == 1
 
 
 @given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=20))
@@ -190,9 +195,8 @@ def test_in_an_episode_a_congested_junction_counts_for_more_by_the_square_root()
 
 
 def test_a_batch_without_two_decisions_is_refused():
-    tl = transitions(1, np.random.default_rng(0), 4 + 2 * len(FEATURES), 3)
     with pytest.raises(ValueError, match="two decisions"):
-        batch.make_batch([((junction(3, 2),), (tl,))], StreetPpo(gae_lambda=0.9))
+        one_batch(1)
 
 
 def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
@@ -261,17 +265,10 @@ def test_the_critics_first_step_has_the_learning_rate_also_after_the_actor_was_c
     assert abs(learner.arrays[-1] - before) == pytest.approx(1e-3, rel=0.01)
 
 
-def one_batch():
-    own, rng = junction(3, 2), np.random.default_rng(0)
-    return batch.make_batch([((own,), (transitions(200, rng, 4 + 2 * len(FEATURES), 3),))], StreetPpo(gae_lambda=0.9))
-
-
 def test_weights_are_those_of_the_release_without_statistics():
     """Sums of some arrays' absolute values after two updates with the defaults of then, before target_kl and masks were
     added."""
-    own, rng = junction(3, 2), np.random.default_rng(0)
-    data = batch.make_batch([((own,), (transitions(40, rng, 4 + 2 * len(FEATURES), 3),))], StreetPpo(gae_lambda=0.9))
-    learner = learner_with(epochs=6, minibatch=1024)
+    data, learner = one_batch(40), learner_with(epochs=6, minibatch=1024)
     learn(learner, data, np.random.default_rng(1), 0.0)
     learn(learner, data, np.random.default_rng(2), 0.5)
     sums = [np.abs(array.astype(float)).sum() for array in learner.arrays]
