@@ -117,7 +117,7 @@ class RecordedConnection:
         signals: Mapping[str, int],
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
-        self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self._table.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._outflow_rows = [self._table.row[lane] for lane in outflow_lanes]
 
     def set(self, commands: Sequence[SignalCommand]) -> None:

@@ -228,12 +228,9 @@ class SumoConnection(
 class TrackedLanes:
     """The rows of lanes in the readings, the count of vehicles that left them, and the newest readings."""
 
-    def __init__(self) -> None:
-        self.lanes: tuple[str, ...] = ()
-        self.row: dict[str, int] = {}
-        self._vehicles: dict[str, frozenset[str]] = {}
+    lanes: tuple[str, ...] = ()
 
-    def track(
+    def track_lanes(
         self,
         lanes_of: Mapping[str, Sequence[str]],
         outflow_lanes: Sequence[str],
@@ -247,7 +244,7 @@ class TrackedLanes:
         )
         self.row = {lane: i for i, lane in enumerate(self.lanes)}
         self.outflow_lanes = tuple(outflow_lanes)
-        self._vehicles = dict.fromkeys(self.outflow_lanes, frozenset())
+        self._on_lane: dict[str, frozenset[str]] = dict.fromkeys(self.outflow_lanes, frozenset())
         size = len(self.lanes)
         self.readings = Readings(np.zeros((2, size)), np.zeros(size), np.zeros(size))
 
@@ -272,5 +269,5 @@ class TrackedLanes:
     def count_outflow(self, lane: str, vehicles: Sequence[str]) -> None:
         """Count the vehicles that are no longer on the lane."""
         present = frozenset(vehicles)
-        self.readings.outflow[self.row[lane]] += len(self._vehicles[lane] - present)
-        self._vehicles[lane] = present
+        self.readings.outflow[self.row[lane]] += len(self._on_lane[lane] - present)
+        self._on_lane[lane] = present

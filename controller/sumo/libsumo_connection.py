@@ -12,7 +12,7 @@ from city.errors import InputError
 from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
 from controller.sumo.programs import sumo_program
 from controller.sumo.tracked_detectors import DetectorVehicle, TrackedDetectors
-from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
+from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Rows, VehicleReadings
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 
 REPORT_OPTIONS = ("--verbose", "--duration-log.statistics")
@@ -25,13 +25,14 @@ class SimulationRunning(InputError):
     """A simulation runs over libsumo in this process, which has one at a time."""
 
 
-class LibsumoConnection:
+class LibsumoConnection(TrackedLanes):
     """A connection over libsumo."""
+
+    is_guarded = False
 
     def __init__(self, api: Any) -> None:
         self.api = api
         self.connection_error = api.FatalTraCIError
-        self._table = TrackedLanes()
         self._rows_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_rows)
         self._rejected: dict[str, str] = {}
         """SUMO's error text by signal, of the commands since the last reading."""
@@ -44,18 +45,6 @@ class LibsumoConnection:
         """By segment since the last reading, the vehicles on each lane with counted outflow."""
         self._detectors = TrackedDetectors((), 0.0, 1.0)
 
-    @property
-    def is_guarded(self) -> bool:
-        return False
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        return self._table.lanes
-
-    @property
-    def readings(self) -> Readings:
-        return self._table.readings
-
     def track(
         self,
         lanes_of: Mapping[str, Sequence[str]],
@@ -63,7 +52,7 @@ class LibsumoConnection:
         signals: Mapping[str, int],
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
-        self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._rows_of.cache_clear()
         self._signals = dict(signals)
         self._on_outflow_lanes = [self._vehicles_on_outflow_lanes()]
@@ -110,7 +99,7 @@ class LibsumoConnection:
         self._segment_end_s = None
         self._shown = dict(zip(self._signals, self.signal_states(self._signals), strict=True))
         self._count_outflow()
-        lane, readings = self.api.lane, self._table.readings
+        lane, readings = self.api.lane, self.readings
         names, rows, vehicle_lanes, vehicle_rows = self._rows_of(due)
         vehicles = list(map(lane.getLastStepVehicleNumber, names))
         # an empty lane has no halting vehicles and no mean length
@@ -122,12 +111,12 @@ class LibsumoConnection:
         ]
         readings.counts[:, rows] = vehicles, halting
         readings.mean_length_m[rows] = lengths_m
-        self._table.set_vehicles(self._vehicles(vehicle_lanes, vehicle_rows))
+        self.set_vehicles(self._vehicles(vehicle_lanes, vehicle_rows))
         return StepResult(self.api.simulation.getTime(), shown, rejected, self._detectors.take_changes())
 
     def _new_rows(self, due: tuple[str, ...]) -> tuple[list[str], slice | Rows, list[str], Rows]:
         """(lanes of TLs that are counted, their rows, lanes of their single vehicles, their rows)."""
-        return *self._table.rows_of(due), *self._table.vehicle_rows_of(due)
+        return *self.rows_of(due), *self.vehicle_rows_of(due)
 
     def _vehicles(self, lanes: Sequence[str], rows: Rows) -> VehicleReadings:
         """Read the vehicles on lanes, whose rows in the readings are `rows`."""
@@ -163,7 +152,7 @@ class LibsumoConnection:
         return np.array(rows, np.float64).reshape(-1, 4)
 
     def _vehicles_on_outflow_lanes(self) -> list[Sequence[str]]:
-        return [self.api.lane.getLastStepVehicleIDs(name) for name in self._table.outflow_lanes]
+        return [self.api.lane.getLastStepVehicleIDs(name) for name in self.outflow_lanes]
 
     def _read_detectors(self, time_s: float) -> None:
         vehicles_of = {}
@@ -176,8 +165,8 @@ class LibsumoConnection:
     def _count_outflow(self) -> None:
         on_lanes, self._on_outflow_lanes = self._on_outflow_lanes, []
         for by_lane in on_lanes:
-            for name, vehicles in zip(self._table.outflow_lanes, by_lane, strict=True):
-                self._table.count_outflow(name, vehicles)
+            for name, vehicles in zip(self.outflow_lanes, by_lane, strict=True):
+                self.count_outflow(name, vehicles)
 
     def _set(self, command: SignalCommand) -> None:
         light = self.api.trafficlight

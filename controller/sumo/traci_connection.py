@@ -77,16 +77,11 @@ def _ignore(_: bytes) -> None:
     """Decode nothing: the answer is decoded where it is waited for."""
 
 
+@functools.lru_cache(MAX_CACHED_BATCHES)
 def _traffic_getters(lanes: tuple[str, ...]) -> wire.NumericGetters:
     return wire.NumericGetters(
         [(tc.CMD_GET_LANE_VARIABLE, variable, lane, kind) for lane in lanes for variable, kind in _SPEED_VARIABLES]
     )
-
-
-def _first_roads(vehicles: Sequence[str], answer: bytes) -> dict[str, str]:
-    """Decode the routes of vehicles: the first road of each."""
-    reader = wire.Reader(answer)
-    return {vehicle: reader.value()[0] for vehicle in vehicles}
 
 
 # a watcher's view changes rarely, and there are few watchers
@@ -117,7 +112,7 @@ class _Getters(NamedTuple):
         return float(doubles[-1]), ids, counts
 
 
-class TraciConnection:
+class TraciConnection(TrackedLanes):
     """One socket to a SUMO program."""
 
     def __init__(
@@ -140,15 +135,15 @@ class TraciConnection:
             through_guard: whether the connection is to a guard.
         """
         self._through_guard = through_guard
-        self._is_guarded = False
+        self.is_guarded = False
         self._api = api
         self._stderr = stderr
         self.connection_error = connection_error
         # traci has no public way to send many commands at once
-        self._messages = MessageStream(api._socket, stderr, interrupts)
+        self.socket: socket.socket = api._socket
+        self._messages = MessageStream(self.socket, stderr, interrupts)
         self._process = process
         self._interrupts = interrupts
-        self._table = TrackedLanes()
         self._has_read = False
         self._segment_end_s: float | None = None
         """End of the newest segment since the last reading."""
@@ -162,7 +157,6 @@ class TraciConnection:
         self._unmark = b""
         """A message that removes the marks of `mark_controlled`."""
         self._getters_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_getters)
-        self._traffic_getters_of = functools.lru_cache(MAX_CACHED_BATCHES)(_traffic_getters)
         self._origins: dict[str, str] = {}
         """Road on which a vehicle waits to depart, or has waited."""
         self._detectors: TrackedDetectors | None = None
@@ -172,22 +166,6 @@ class TraciConnection:
         self.shown()  # receives the answer that is due first
         return self._api
 
-    @property
-    def is_guarded(self) -> bool:
-        return self._is_guarded
-
-    @property
-    def socket(self) -> socket.socket:
-        return self._messages.socket
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        return self._table.lanes
-
-    @property
-    def readings(self) -> Readings:
-        return self._table.readings
-
     def track(
         self,
         lanes_of: Mapping[str, Sequence[str]],
@@ -195,7 +173,7 @@ class TraciConnection:
         signals: Mapping[str, int],
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
-        self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._signals = tuple(signals)
         self._states = wire.StateGetters(signals)
         outflow = [wire.get(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lane) for lane in outflow_lanes]
@@ -204,22 +182,14 @@ class TraciConnection:
 
     def detector_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
         detectors = self.api.inductionloop.getIDList()
-        if not detectors:
-            return {}  # SUMO does not answer a message without commands
-
-        def decode(answer: bytes) -> dict[str, tuple[str, ...]]:
-            reader = wire.Reader(answer)
-            parameters = {}
-            for detector in detectors:
-                parameters[detector] = tuple(str(reader.value()) for _ in keys)
-            return parameters
-
-        getters = [
-            wire.get_parameter(tc.CMD_GET_INDUCTIONLOOP_VARIABLE, detector, key)
-            for detector in detectors
-            for key in keys
-        ]
-        return self._ask(getters, decode)
+        values = self._values(
+            [
+                wire.get_parameter(tc.CMD_GET_INDUCTIONLOOP_VARIABLE, detector, key)
+                for key in keys
+                for detector in detectors
+            ]
+        )
+        return {detector: tuple(values[k :: len(detectors)]) for k, detector in enumerate(detectors)}
 
     def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
         self._detectors = None
@@ -236,13 +206,13 @@ class TraciConnection:
             self._detectors.add(time_s, self._detector_getters.decode(answer))
 
     def _new_getters(self, due: tuple[str, ...]) -> _Getters:
-        lanes, rows = self._table.rows_of(due)
+        lanes, rows = self.rows_of(due)
         variables = [
             (tc.CMD_GET_LANE_VARIABLE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_VARIABLES
         ]
         variables.append((tc.CMD_GET_SIM_VARIABLE, tc.VAR_TIME, "", tc.TYPE_DOUBLE))
         numbers = wire.NumericGetters(variables)
-        vehicle_lanes, vehicle_rows = self._table.vehicle_rows_of(due)
+        vehicle_lanes, vehicle_rows = self.vehicle_rows_of(due)
         vehicle_ids = wire.VehicleIdGetters(vehicle_lanes)
         return _Getters(numbers, rows, vehicle_ids, vehicle_rows, wire.message([numbers.request, vehicle_ids.request]))
 
@@ -294,13 +264,13 @@ class TraciConnection:
                 # the answers before the lanes' are decoded while SUMO still simulates
                 for answer in answers:
                     self._unanswered.popleft()(answer)
-                time_s, ids, counts = getters.decode(answer, self._table.readings)
+                time_s, ids, counts = getters.decode(answer, self.readings)
             except CommandRejected:
                 for _ in answers:
                     self._unanswered.popleft()  # so that they are not taken for answers to the next requests
                 raise
         self._segment_end_s = None
-        self._table.set_vehicles(self._vehicles(ids, np.repeat(getters.vehicle_rows, counts)) if ids else NO_VEHICLES)
+        self.set_vehicles(self._vehicles(ids, np.repeat(getters.vehicle_rows, counts)) if ids else NO_VEHICLES)
         rejected, self._rejected = self._rejected, {}
         shown, self._shown_before = self._shown_before, []
         detector_changes = self._detectors.take_changes() if self._detectors is not None else ()
@@ -321,16 +291,11 @@ class TraciConnection:
         return self._shown
 
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
-        def decode(answer: bytes) -> dict[str, str]:
-            reader = wire.Reader(answer)
-            return {signal: str(reader.value()) for signal in signals}
-
-        return self._ask(
-            [wire.get(tc.CMD_GET_TL_VARIABLE, tc.TL_CURRENT_PROGRAM, signal) for signal in signals], decode
-        )
+        getters = [wire.get(tc.CMD_GET_TL_VARIABLE, tc.TL_CURRENT_PROGRAM, signal) for signal in signals]
+        return dict(zip(signals, self._values(getters), strict=True))
 
     def traffic(self, lanes: tuple[str, ...]) -> Traffic:
-        numbers = self._traffic_getters_of(lanes)
+        numbers = _traffic_getters(lanes)
 
         def decode(answer: bytes) -> tuple[NDArray[np.int32], NDArray[np.float64], list[str]]:
             return *numbers.decode(answer), list(wire.Reader(answer, numbers.size).value())
@@ -339,10 +304,8 @@ class TraciConnection:
         counts, speeds_mps, waiting = self._ask([numbers.request, pending], decode)
         # its route is the same as long as a vehicle waits
         if unknown := [vehicle for vehicle in waiting if vehicle not in self._origins]:
-            self._origins |= self._ask(
-                [wire.get(tc.CMD_GET_VEHICLE_VARIABLE, tc.VAR_EDGES, vehicle) for vehicle in unknown],
-                functools.partial(_first_roads, unknown),
-            )
+            routes = self._values([wire.get(tc.CMD_GET_VEHICLE_VARIABLE, tc.VAR_EDGES, vehicle) for vehicle in unknown])
+            self._origins |= {vehicle: roads[0] for vehicle, roads in zip(unknown, routes, strict=True)}
         return Traffic(counts, speeds_mps, [self._origins[vehicle] for vehicle in waiting])
 
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
@@ -358,8 +321,8 @@ class TraciConnection:
 
     def _count_outflow(self, answer: bytes) -> None:
         reader = wire.Reader(answer)
-        for lane in self._table.outflow_lanes:
-            self._table.count_outflow(lane, reader.value())
+        for lane in self.outflow_lanes:
+            self.count_outflow(lane, reader.value())
 
     def version(self) -> tuple[int, str]:
         """SUMO's version; a guard appends wire.GUARDED. Raises SumoConnectionLost."""
@@ -392,11 +355,11 @@ class TraciConnection:
 
     def register_handover(self, content: bytes) -> None:
         if self.version()[1].endswith(wire.GUARDED):
-            self._is_guarded = True
+            self.is_guarded = True
             self._ask([wire.command(wire.HANDOVER, content)], lambda answer: wire.Reader(answer).status())
 
     def keep_alive(self) -> None:
-        if self._is_guarded:
+        if self.is_guarded:
             # answered by the guard itself: SUMO does nothing
             self._ask([wire.command(wire.GETVERSION, b"")], _ignore)
 
@@ -416,6 +379,16 @@ class TraciConnection:
         answer = self._request(wire.message(commands))
         with _decoding():
             return decode(answer)
+
+    def _values(self, getters: Sequence[bytes]) -> list[Any]:
+        """Request strings or lists of strings. Raises the exceptions of `read`."""
+
+        def decode(answer: bytes) -> list[Any]:
+            reader = wire.Reader(answer)
+            return [reader.value() for _ in getters]
+
+        # SUMO does not answer a message without commands
+        return self._ask(getters, decode) if getters else []
 
     def _request(self, message: bytes) -> bytes:
         """Send a message and wait for its answer; answers that are due before it are dropped."""
@@ -444,7 +417,7 @@ class TraciConnection:
         with contextlib.suppress(SumoConnectionLost, CommandRejected, WaitAborted):
             self.shown()  # its answer is due before that of CLOSE; if SUMO has ended, the next call reports it
         # a guard hands the signals back, so this need not wait for SUMO's other clients
-        wait = not (self._is_guarded and self._interrupts.abort_requested())
+        wait = not (self.is_guarded and self._interrupts.abort_requested())
         has_answer = self._messages.end(self._unmark + CLOSE, wait)
         # a guard that has cut this controller off keeps running
         if has_answer or not self._through_guard:

@@ -467,7 +467,7 @@ def _raise_first_rejection(answer: bytes) -> None:
     while reader.remaining:
         reader.status()
         if reader.remaining and answer[reader.at] != _STATUS_BYTES:
-            reader.skip()
+            reader.at = reader.value_end()
 
 
 class Reader:
@@ -516,10 +516,6 @@ class Reader:
         if end <= start or end > len(self._answer):
             raise MalformedMessage("a value whose length exceeds the answer")
         return end
-
-    def skip(self) -> None:
-        """Skip a getter's value."""
-        self.at = self.value_end()
 
     def value(self) -> str | list[str]:
         """Read a getter's status and its value: a string or a list of strings."""
