@@ -147,17 +147,16 @@ def loop_from(
     monitors: list[SignalMonitor] = []
     for contract in tls.contracts:
         intersection = _intersection(contract, tls, lanes, start)
-        watching = _monitors(intersection, street) if is_monitored else []
-        for monitor, signal in zip(watching, contract.signal_ids, strict=is_monitored):
+        for signal in contract.signals if is_monitored else ():
+            monitor = SignalMonitor(street.signals[signal.id], intersection.safeties[0].times, greens_of(signal))
             if not forces_first:
                 # the change from the signal's program is monitored too
-                monitor.follow_program(start.signals[signal].shown, start.now)
+                monitor.follow_program(start.signals[signal.id].shown, start.now)
             monitors.append(monitor)
         intersection.start(start.now, [start.signals[signal].shown for signal in contract.signal_ids], forces_first)
         intersections.append(intersection)
-    counts_outflow = bool(to_read.outflow_lanes)
     return DecisionLoop(
-        connection, intersections, policies, street, subscribers, start.now, start.sumo_step_s, monitors, counts_outflow
+        connection, intersections, policies, lanes.length_m, start.now, start.sumo_step_s, subscribers, monitors
     )
 
 
@@ -219,13 +218,6 @@ def _intersection(contract: pb.PolicyContract, tls: ControlledTls, lanes: ReadLa
         pressure,
         driving,
     )
-
-
-def _monitors(intersection: Intersection, street: StreetNetwork) -> list[SignalMonitor]:
-    """A monitor for each signal of a TL."""
-    times = intersection.safeties[0].times
-    signals = intersection.contract.signals
-    return [SignalMonitor(street.signals[signal.id], times, greens_of(signal)) for signal in signals]
 
 
 def _roads(lanes: Iterable[str]) -> list[str]:

@@ -27,14 +27,12 @@ Invariants:
 - A TL gets its commands at `due_s` of its state; segments end at the earliest of these moments.
 """
 
+import functools
 import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
-from city.network import StreetNetwork
 from controller.events import (
     DecisionEvent,
     LoopState,
@@ -42,17 +40,17 @@ from controller.events import (
     OperatorCommand,
     Sent,
     Shown,
+    StepReport,
     StepTimes,
     Subscriber,
     TlDecision,
     TlStates,
-    Unpublished,
 )
 from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, DecisionConnection
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
-from signals.observation import MAX_CACHED_BATCHES, Observation, ObservationBatch, PhaseState, shares_of
+from signals.observation import MAX_CACHED_BATCHES, Floats, Observation, ObservationBatch, PhaseState, shares_of
 from signals.policy import Answer, Policies
 from signals.safety.monitor import Alarm, MonitorRule, SignalMonitor
 from signals.safety.signal_safety import Override, PermittedRelease, SignalCommand
@@ -81,12 +79,11 @@ class DecisionLoop:
         connection: DecisionConnection,
         intersections: Sequence[Intersection],
         policies: Policies,
-        street: StreetNetwork,
-        subscribers: Iterable[Subscriber],
+        length_m: Floats,
         now: float,
         sumo_step_s: float,
+        subscribers: Iterable[Subscriber] = (),
         monitors: Sequence[SignalMonitor] = (),
-        counts_outflow: bool = False,
     ) -> None:
         """Prepare the first step.
 
@@ -94,19 +91,19 @@ class DecisionLoop:
             connection: must track the lanes and signals of these TLs.
             intersections: the TLs.
             policies: source of the actions.
-            street: lane lengths.
-            subscribers: get an event for each step.
+            length_m: lengths of the connection's lanes, float64 [lanes].
             now: simulated second at which the run begins.
             sumo_step_s: SUMO's step length.
+            subscribers: get an event for each step.
             monitors: one per signal, in the connection's order.
-            counts_outflow: whether lanes must be sampled every second.
         """
         self.counters = RunCounters()
         self.intersections = {intersection.tl: intersection for intersection in intersections}
         self._connection, self._policies = connection, policies
         self._subscribers = list(subscribers)
-        self._length_m = np.array([street.lane_length_m[lane] for lane in connection.lanes])
-        self._counts_outflow, self._is_releasing = counts_outflow, False
+        self._length_m = length_m
+        self._counts_outflow, self._is_releasing = bool(connection.outflow_lanes), False
+        """Lanes with counted outflow are sampled every COUNTING_INTERVAL_S, but not during the release."""
         self.now = self._begin_s = now
         self._sumo_step_s = sumo_step_s
         self._monitors = list(monitors)
@@ -124,7 +121,7 @@ class DecisionLoop:
         self._read_for: tuple[str, ...] = ()
         self._overruled: set[str] = set()
         """TLs with an override since the last decision of their policy."""
-        self._batches: dict[tuple[str, ...], ObservationBatch] = {}
+        self._batch_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_batch)
         self._observations: dict[str, Observation] | None = None
         """Observations of the TLs that are due now; None before they are computed."""
         self._phase_states: list[PhaseState] = []
@@ -132,7 +129,9 @@ class DecisionLoop:
         """How long the observations took, and when they were ready (time.perf_counter)."""
         self._number = 0
         """Events so far."""
-        self._unpublished = Unpublished()
+        self._unpublished = StepReport()
+        self._times: StepTimes | None = None
+        """Of the decisions that are not published yet."""
         self.sent: Sequence[Sent] = ()
         """Commands that the newest step has sent to SUMO."""
 
@@ -152,7 +151,9 @@ class DecisionLoop:
             readings = self._connection.readings
             self._phase_states = [intersection.phase_state(self.now) for intersection in due]
             shares = shares_of(readings, self._length_m)
-            self._observations = self._batch(due).observe(readings, shares, self._phase_states) if due else {}
+            self._observations = (
+                self._batch_of(self._read_for).observe(readings, shares, self._phase_states) if due else {}
+            )
             self._observed_at_s = time.perf_counter()
             self._observe_s = self._observed_at_s - begin
         return self._observations
@@ -305,26 +306,19 @@ class DecisionLoop:
 
     def _publish(self, state: Callable[[], LoopState] | None = None) -> None:
         """Hand an event to the subscribers. An error in one ends its subscription, not the run."""
-        unpublished, self._unpublished = self._unpublished, Unpublished()
+        unpublished, self._unpublished = self._unpublished, StepReport()
+        times, self._times = self._times, None
         self.sent = unpublished.sent
         if not self._subscribers:
             return
         event = DecisionEvent(
-            self._number,
-            self.now,
-            self._readings_s if self._readings_s is not None else time.monotonic(),
-            self._connection.readings,
-            tuple(unpublished.decisions),
-            tuple(unpublished.sent),
-            tuple(unpublished.shown),
-            tuple(unpublished.alarms),
-            unpublished.rejected,
-            tuple(unpublished.frozen),
-            unpublished.times,
-            tuple(unpublished.commands),
-            tuple(unpublished.actions),
-            state,
-            tuple(unpublished.detector_changes),
+            **vars(unpublished),
+            number=self._number,
+            at_s=self.now,
+            monotonic_s=self._readings_s if self._readings_s is not None else time.monotonic(),
+            readings=self._connection.readings,
+            times=times,
+            state=state,
         )
         self._number += 1
         for subscriber in tuple(self._subscribers):
@@ -351,7 +345,7 @@ class DecisionLoop:
         self._subscribers.clear()
 
     def _publish_rest(self) -> None:
-        if not self._unpublished.is_empty:
+        if any(vars(self._unpublished).values()):
             self._publish()
 
     def _read(self, due: Sequence[Intersection]) -> None:
@@ -380,7 +374,7 @@ class DecisionLoop:
         self.counters.rejections += len(result.rejected)
         self._unpublished.rejected.update(result.rejected)
         if self._subscribers:
-            self._unpublished.detector_changes += result.detector_changes
+            self._unpublished.detector_changes.extend(result.detector_changes)
 
     def _feed_monitors(self) -> None:
         """Feed the monitors with the states that their signals showed up to the newest readings."""
@@ -401,14 +395,8 @@ class DecisionLoop:
                     self._add_alarm(alarm)
             begin_s = end_s
 
-    def _batch(self, due: Sequence[Intersection]) -> ObservationBatch:
-        if self._read_for not in self._batches:
-            if len(self._batches) > MAX_CACHED_BATCHES:
-                self._batches.clear()
-            self._batches[self._read_for] = ObservationBatch(
-                {intersection.tl: intersection.observer for intersection in due}
-            )
-        return self._batches[self._read_for]
+    def _new_batch(self, tls: tuple[str, ...]) -> ObservationBatch:
+        return ObservationBatch({tl: self.intersections[tl].observer for tl in tls})
 
     def _next_sumo_step_s(self, time_s: float) -> float:
         """The end of the first SUMO step that does not end before time_s.
@@ -454,11 +442,10 @@ class DecisionLoop:
                 self._unpublished.decisions.append(
                     TlDecision(tl, observations[tl], phase_state, answer, failure, before, intersection.mode)
                 )
-        times = StepTimes(
+        self._times = StepTimes(
             self._sumo_s, self._observe_s, answered_s - self._observed_at_s, time.perf_counter() - answered_s
         )
-        self.counters.add_step(times)
-        self._unpublished.times = times
+        self.counters.add_step(self._times)
 
     def release(self, end_s: float, abort_requested: Callable[[], bool] = lambda: False) -> None:
         """Hand every signal back through a safe transition. This simulates some seconds more, at most to end_s."""

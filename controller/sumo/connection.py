@@ -95,6 +95,10 @@ class DecisionConnection(Protocol):
         """Every tracked lane, in the order of the readings."""
 
     @property
+    def outflow_lanes(self) -> tuple[str, ...]:
+        """Those with counted outflow."""
+
+    @property
     def readings(self) -> Readings:
         """The newest readings."""
 
@@ -229,6 +233,7 @@ class TrackedLanes:
     """The rows of lanes in the readings, the count of vehicles that left them, and the newest readings."""
 
     lanes: tuple[str, ...] = ()
+    outflow_lanes: tuple[str, ...] = ()
 
     def track_lanes(
         self,

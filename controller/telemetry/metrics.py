@@ -7,9 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from city.version import VERSION
-from controller.alarms import Alarms
 from controller.pace import PaceState
-from controller.telemetry.traffic import TrafficMeter
 from signals.fallback.control_mode import ControlMode
 from signals.safety.monitor import MonitorRule
 
@@ -126,10 +124,6 @@ class ControllerMetrics:
             self.registry.register(_Collected(collect))
         self._expiries.append(expiries)
 
-    def report_alarms(self, alarms: Alarms) -> None:
-        """Add the metric of active alarms."""
-        self.registry.register(alarms)
-
     def report_pace(self, state: Callable[[], PaceState]) -> None:
         """Add the metrics of the run's pace. `state` returns it and is called at each scrape."""
 
@@ -145,10 +139,6 @@ class ControllerMetrics:
                 yield kind(f"controller_{name}", text, value=float(value))
 
         self.registry.register(_Collected(collect))
-
-    def report_traffic(self, traffic: TrafficMeter) -> None:
-        """Add the metrics of traffic by TL."""
-        self.registry.register(traffic)
 
 
 @dataclass(frozen=True)

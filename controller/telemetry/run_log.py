@@ -9,14 +9,13 @@ import numpy as np
 
 from city import names
 from controller.decision_step import DecisionLoop
-from controller.events import DecisionEvent, TlDecision
+from controller.events import DecisionEvent
 from controller.run_counters import RunCounters
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS
 from signals.safety.monitor import Alarm, MonitorRule
-from signals.safety.signal_safety import Override
 
 log = logging.getLogger("controller")
 
@@ -52,12 +51,21 @@ class RunLog:
                 self._mode_change(command.tl, command.mode_before, command.mode, f"set by {command.author}")
         for decision in event.decisions:
             if decision.is_missing:
-                self._missing_answer(decision, event.at_s)
+                self._metrics.missing_answers.labels(decision.tl, _label(decision.failure)).inc()
+                log.debug("%s at %g: %s", decision.tl, event.at_s, decision.failure)
             if decision.mode is not decision.mode_before:
                 self._mode_change(decision.tl, decision.mode_before, decision.mode, decision.failure)
         for sent in event.sent:
             for override in sent.overrides:
-                self._override(override, sent.at_s)
+                self._metrics.overrides.labels(override.reason.value).inc()
+                log.debug(
+                    "%s at %g: requested %s, permitted %s: %s",
+                    override.signal,
+                    sent.at_s,
+                    override.requested,
+                    override.permitted,
+                    EXPLANATIONS[override.reason],
+                )
         for signal, reason in event.rejected.items():
             self._metrics.rejections.inc()
             log.error("SUMO rejected a command at %g: %s: %s", event.at_s, signal, reason)
@@ -69,23 +77,13 @@ class RunLog:
         if event.times is not None:
             self._decided(event)
 
+    def begin_release(self, now: float) -> None:
+        """Report that decisions have ended and the signals are handed back."""
+        self._metrics.simulation_s.set(now)
+        self._health.begin_stopping()
+
     def close(self) -> None:
         pass
-
-    def _missing_answer(self, decision: TlDecision, now: float) -> None:
-        self._metrics.missing_answers.labels(decision.tl, _label(decision.failure)).inc()
-        log.debug("%s at %g: %s", decision.tl, now, decision.failure)
-
-    def _override(self, override: Override, now: float) -> None:
-        self._metrics.overrides.labels(override.reason.value).inc()
-        log.debug(
-            "%s at %g: requested %s, permitted %s: %s",
-            override.signal,
-            now,
-            override.requested,
-            override.permitted,
-            EXPLANATIONS[override.reason],
-        )
 
     def _mode_change(self, tl: str, old: ControlMode, new: ControlMode, reason: str) -> None:
         self._metrics.mode.labels(tl).set(new.value)
