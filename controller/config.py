@@ -93,19 +93,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--deadline-ms", type=float, metavar="MS", help="bound on one decision (default: [controller] deadline_ms)"
     )
-    parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO (default: start one)")
-    parser.add_argument(
-        "--order",
-        type=int,
-        metavar="N",
-        help="TraCI client order, as setOrder (default: 1 if there are several clients)",
-    )
-    parser.add_argument(
-        "--clients", type=int, default=1, metavar="N", help="clients that the started SUMO waits for (default: 1)"
-    )
-    parser.add_argument(
-        "--sumo-port", type=int, default=0, metavar="N", help="TraCI port of the started SUMO (default: a free one)"
-    )
+    access.add_flags(parser, clients=1)
     parser.add_argument(
         "--no-guard",
         action="store_true",
@@ -113,11 +101,6 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach"
-    )
-    parser.add_argument(
-        "--gui",
-        action="store_true",
-        help="start sumo-gui, which shows the simulation, in the place of sumo; it needs a display",
     )
     parser.add_argument(
         "--strict",

@@ -77,10 +77,11 @@ def release_at_once(loop: DecisionLoop, connection: ReleaseConnection, stop: Sto
 
 def log_connection_lost(loop: DecisionLoop, connection: ReleaseConnection, error: SumoConnectionLost) -> None:
     """Log that the connection ended before the signals were released."""
-    if connection.is_guarded:
-        consequence = "SUMO has ended, or the guard hands the signals back"
-    else:
-        consequence = "the signals cannot be released any more"
+    guarded, unguarded = (
+        "SUMO has ended, or the guard hands the signals back",
+        "the signals cannot be released any more",
+    )
+    consequence = guarded if connection.is_guarded else unguarded
     log.error("the connection to SUMO was lost at second %g of the simulation: %s; %s", loop.now, error, consequence)
 
 

@@ -212,12 +212,6 @@ class LibsumoConnection(TrackedLanes):
         self.api.close()
 
 
-def _quiet(arguments: Sequence[str]) -> list[str]:
-    """Options that keep a configuration's reports out of this process's output, unless the user passes them."""
-    given = {argument.partition("=")[0] for argument in arguments}
-    return [part for option in REPORT_OPTIONS if option not in given for part in (option, "false")]
-
-
 def start_libsumo(arguments: Sequence[str]) -> LibsumoConnection:
     """Start SUMO inside this process. Raises InputError; SimulationRunning if there is one."""
     try:
@@ -227,8 +221,11 @@ def start_libsumo(arguments: Sequence[str]) -> LibsumoConnection:
     if libsumo.isLoaded():
         # libsumo would end it without a word
         raise SimulationRunning("another simulation runs over libsumo in this process, which has one at a time")
+    # a configuration's reports stay out of this process's output, unless the user passes the options
+    given = {argument.partition("=")[0] for argument in arguments}
+    quiet = [part for option in REPORT_OPTIONS if option not in given for part in (option, "false")]
     try:
-        libsumo.start([sumo_program(), *arguments, *_quiet(arguments)])
+        libsumo.start([sumo_program(), *arguments, *quiet])
     except (libsumo.TraCIException, libsumo.FatalTraCIError) as error:
         with contextlib.suppress(libsumo.TraCIException, libsumo.FatalTraCIError):
             libsumo.close()  # the part that was loaded

@@ -520,8 +520,7 @@ class Reader:
     def value(self) -> str | list[str]:
         """Read a getter's status and its value: a string or a list of strings."""
         self.status()
-        begin = self.at
-        end = begin + self._length()
+        end = self.value_end()
         self._take("!BB")
         self._string()
         (kind,) = self._take("!B")
@@ -529,10 +528,8 @@ class Reader:
         if kind == tc.TYPE_STRING:
             value = self._string()
         elif kind == tc.TYPE_STRINGLIST:
-            (count,) = self._take("!i")
-            if not 0 <= count <= self.remaining:
-                raise MalformedMessage(f"a list of {count} strings in {self.remaining} bytes")
-            value = [self._string() for _ in range(count)]
+            value = [each[4:].decode(errors="replace") for each in _sized_strings(self._answer, self.at - 1, end)]
+            self.at = end
         else:
             raise MalformedMessage(f"a value of type 0x{kind:02x} instead of a string")
         if self.at != end:
