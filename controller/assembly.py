@@ -116,8 +116,12 @@ def checked_start(
     running = running_signals(api, street, [signal for contract in contracts for signal in contract.signal_ids])
     for contract in contracts:
         check_sumo_matches_contract(contract, running, api, street)
-    has_traffic = any(domain.getIDCount() for domain in (api.vehicle, api.person))
-    return Start(float(api.simulation.getTime()), float(api.simulation.getDeltaT()), has_traffic, running)
+    return Start(
+        now=float(api.simulation.getTime()),
+        sumo_step_s=float(api.simulation.getDeltaT()),
+        has_traffic=any(domain.getIDCount() for domain in (api.vehicle, api.person)),
+        signals=running,
+    )
 
 
 def take_over(connection: StartConnection, street: StreetNetwork, start: Start) -> None:

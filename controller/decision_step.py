@@ -116,9 +116,8 @@ class DecisionLoop:
         """When the newest readings arrived (time.monotonic)."""
         self._sumo_s = 0.0
         """Wall time of waiting for the newest readings."""
-        self._observed: tuple[float, Sequence[Intersection]] | None = None
+        self._observed: tuple[float, tuple[str, ...]] | None = None
         """The second of the newest readings, and the TLs for which lanes were read."""
-        self._read_for: tuple[str, ...] = ()
         self._overruled: set[str] = set()
         """TLs with an override since the last decision of their policy."""
         self._batch_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_batch)
@@ -145,15 +144,14 @@ class DecisionLoop:
         """The observations of the TLs that are due now, float32 [O] by TL; {} if none is."""
         if self._observations is None:
             due = self._due_at(self.now)
-            if due and self._observed != (self.now, due):
-                self._read(due)
+            tls = tuple(intersection.tl for intersection in due)
+            if due and self._observed != (self.now, tls):
+                self._read(tls)
             begin = time.perf_counter()
             readings = self._connection.readings
             self._phase_states = [intersection.phase_state(self.now) for intersection in due]
             shares = shares_of(readings, self._length_m)
-            self._observations = (
-                self._batch_of(self._read_for).observe(readings, shares, self._phase_states) if due else {}
-            )
+            self._observations = self._batch_of(tls).observe(readings, shares, self._phase_states) if due else {}
             self._observed_at_s = time.perf_counter()
             self._observe_s = self._observed_at_s - begin
         return self._observations
@@ -185,7 +183,7 @@ class DecisionLoop:
             if next_due or time_s >= end_s:
                 break
         self._publish(self.saved_state)
-        self._read(next_due)
+        self._read(tuple(intersection.tl for intersection in next_due))
 
     def resume(self, state: LoopState, until_s: float) -> None:
         """Go on after the step with this state, which the loop's parts have; the next reading is of second until_s.
@@ -197,7 +195,7 @@ class DecisionLoop:
         self._unmonitored, self._released_at_s = (self.now, (), {}), dict(state.released_at_s)
         for intersection in self.intersections.values():
             intersection.resume()
-        self._read(self._due_at(until_s))
+        self._read(tuple(intersection.tl for intersection in self._due_at(until_s)))
 
     def saved_state(self) -> LoopState:
         """The state between a step's event and the next reading: nothing is unmonitored or unpublished."""
@@ -220,14 +218,12 @@ class DecisionLoop:
         intersection.set_mode(wanted, self.now)
         self._observations = None  # the TL may be due now
         command = OperatorCommand(tl, wanted, author, before, intersection.mode)
-        if self._subscribers:
-            self._unpublished.commands.append(command)
+        self._unpublished.commands.append(command)
         return command
 
     def note_action(self, action: OperatorAction) -> None:
         """Make an operator's command part of the next event. Called between two steps."""
-        if self._subscribers:
-            self._unpublished.actions.append(action)
+        self._unpublished.actions.append(action)
 
     def renew_readings(self) -> None:
         """Count the newest readings as new, after a wait between two steps: the deadline of the answers begins now."""
@@ -245,8 +241,9 @@ class DecisionLoop:
         shown = self._connection.shown()
         for intersection in self.intersections.values():
             for signal, sent, state in intersection.correct(shown, self.now):
-                message = f"shows {state}, but {sent} was set; another client sets this signal too"
-                self._report_unexpected(intersection, signal, message)
+                self._report_unexpected(
+                    intersection, signal, f"shows {state}, but {sent} was set; another client sets this signal too"
+                )
 
     def _correct_released(self, due: Sequence[Intersection]) -> None:
         """Release signals again that should run their own programs but are frozen in a state that another client
@@ -348,12 +345,11 @@ class DecisionLoop:
         if any(vars(self._unpublished).values()):
             self._publish()
 
-    def _read(self, due: Sequence[Intersection]) -> None:
+    def _read(self, tls: tuple[str, ...]) -> None:
         """Wait until SUMO has simulated the segments, and read for the TLs that are due there."""
-        self._read_for = tuple(intersection.tl for intersection in due)
         self._feed_monitors()
         begin = time.perf_counter()
-        result = self._connection.read(self._read_for)
+        result = self._connection.read(tls)
         self._sumo_s = time.perf_counter() - begin
         unconfirmed = (
             [intersection for intersection in self.intersections.values() if intersection.awaits_confirmation]
@@ -365,7 +361,7 @@ class DecisionLoop:
         # a copy: a signal may be taken over again before the monitors are fed
         self._unmonitored = self.now, result.shown, dict(self._released_at_s)
         self.now = result.time_s
-        self._observed = self.now, due
+        self._observed = self.now, tls
         self._readings_s = time.monotonic()
         for intersection in unconfirmed:
             intersection.confirm_sent(result.rejected)
@@ -373,8 +369,7 @@ class DecisionLoop:
                 intersection.state.due_s = self.now  # rejected: send it again
         self.counters.rejections += len(result.rejected)
         self._unpublished.rejected.update(result.rejected)
-        if self._subscribers:
-            self._unpublished.detector_changes.extend(result.detector_changes)
+        self._unpublished.detector_changes.extend(result.detector_changes)
 
     def _feed_monitors(self) -> None:
         """Feed the monitors with the states that their signals showed up to the newest readings."""
@@ -445,7 +440,8 @@ class DecisionLoop:
         self._times = StepTimes(
             self._sumo_s, self._observe_s, answered_s - self._observed_at_s, time.perf_counter() - answered_s
         )
-        self.counters.add_step(self._times)
+        self.counters.decision_steps += 1
+        self.counters.times.append(self._times)
 
     def release(self, end_s: float, abort_requested: Callable[[], bool] = lambda: False) -> None:
         """Hand every signal back through a safe transition. This simulates some seconds more, at most to end_s."""

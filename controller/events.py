@@ -88,11 +88,6 @@ class TlDecision(NamedTuple):
     mode: ControlMode
     """The control mode after the answer."""
 
-    @property
-    def is_missing(self) -> bool:
-        """True if the policy gave no valid action."""
-        return bool(self.failure)
-
 
 class TlStates(NamedTuple):
     """The states of a TL at a moment at which it needs commands, by signal in the contract's order."""

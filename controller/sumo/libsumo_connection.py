@@ -130,8 +130,9 @@ class LibsumoConnection(TrackedLanes):
             domain.getWaitingTime(v) if mps <= HALTING_MPS else 0.0 for v, mps in zip(vehicles, speeds, strict=True)
         ]
         positions = list(map(domain.getLanePosition, vehicles))
-        counts = list(map(len, ids))
-        return VehicleReadings(np.repeat(rows, counts), np.array(positions), np.array(speeds), np.array(waiting))
+        return VehicleReadings(
+            np.repeat(rows, list(map(len, ids))), np.array(positions), np.array(speeds), np.array(waiting)
+        )
 
     def shown(self) -> dict[str, str]:
         return self._shown

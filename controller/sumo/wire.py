@@ -242,9 +242,6 @@ class ListGetters:
         blocks = range(0, len(names), BLOCK_SIZE)
         self._blocks = [(first, b"".join(self._empty[first : first + BLOCK_SIZE])) for first in blocks]
 
-    def __len__(self) -> int:
-        return len(self._begins)
-
     def filled(self, answer: bytes, at: int = 0) -> tuple[list[tuple[int, int, int]], int]:
         """Find the lists that are not empty: ((object's index, begin at its type, end) of each; end of all answers).
 
@@ -264,13 +261,12 @@ class ListGetters:
         return filled, at
 
 
-class VehicleIdGetters:
+class VehicleIdGetters(ListGetters):
     """Getters of the ids of the vehicles on lanes."""
 
     def __init__(self, lanes: Sequence[str]) -> None:
         empty = struct.pack("!Bi", tc.TYPE_STRINGLIST, 0)
-        self._lanes = ListGetters(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lanes, empty)
-        self.request = self._lanes.request
+        super().__init__(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lanes, empty)
 
     def decode(self, answer: bytes, at: int = 0) -> tuple[list[bytes], list[int]]:
         """Decode (vehicles' ids, each after its size as `VehicleGetters` takes them; number of vehicles by lane).
@@ -278,8 +274,8 @@ class VehicleIdGetters:
         `at`: begin of the first lane's answer. Raises CommandRejected or MalformedMessage.
         """
         names: list[bytes] = []
-        counts = [0] * len(self._lanes)
-        for lane, begin, end in self._lanes.filled(answer, at)[0]:
+        counts = [0] * len(self._begins)
+        for lane, begin, end in self.filled(answer, at)[0]:
             of_lane = _sized_strings(answer, begin, end)
             names += of_lane
             counts[lane] = len(of_lane)

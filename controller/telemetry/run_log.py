@@ -9,7 +9,7 @@ import numpy as np
 
 from city import names
 from controller.decision_step import DecisionLoop
-from controller.events import DecisionEvent
+from controller.events import DecisionEvent, StepTimes
 from controller.run_counters import RunCounters
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
@@ -50,7 +50,7 @@ class RunLog:
             if command.mode is not command.mode_before:
                 self._mode_change(command.tl, command.mode_before, command.mode, f"set by {command.author}")
         for decision in event.decisions:
-            if decision.is_missing:
+            if decision.failure:
                 self._metrics.missing_answers.labels(decision.tl, _label(decision.failure)).inc()
                 log.debug("%s at %g: %s", decision.tl, event.at_s, decision.failure)
             if decision.mode is not decision.mode_before:
@@ -105,7 +105,7 @@ class RunLog:
 
     def _decided(self, event: DecisionEvent) -> None:
         assert event.times is not None
-        missing = [decision for decision in event.decisions if decision.is_missing]
+        missing = [decision for decision in event.decisions if decision.failure]
         self._metrics.steps.inc()
         self._metrics.decisions.inc(len(event.decisions) - len(missing))
         self._metrics.deadline_misses.inc(any(_label(decision.failure) == "deadline" for decision in missing))
@@ -164,8 +164,8 @@ class RunLog:
 def _describe_step(event: DecisionEvent) -> str:
     """One line about a decision step: decisions, missing answers, overrides, times."""
     assert event.times is not None
-    decided = [decision.tl for decision in event.decisions if not decision.is_missing]
-    missing = {decision.tl: decision.failure for decision in event.decisions if decision.is_missing}
+    decided = [decision.tl for decision in event.decisions if not decision.failure]
+    missing = {decision.tl: decision.failure for decision in event.decisions if decision.failure}
     named = f"{names.listed(decided, MAX_NAMED_TLS)} decided" if decided else "no TL decided"
     parts = [f"second {event.at_s:g}: {named}"]
     if missing:
@@ -186,9 +186,9 @@ def _label(reason: str) -> str:
 
 def figures(counters: RunCounters) -> dict[str, object]:
     """The run's figures: counts, and decision times in ms."""
-    decision_ms, inference_ms = (
-        1000 * np.array(times or [0.0]) for times in (counters.decision_s, counters.inference_s)
-    )
+    times = counters.times or [StepTimes(0.0, 0.0, 0.0, 0.0)]
+    decision_ms = [1000 * each.decision_s for each in times]
+    inference_ms = [1000 * each.inference_s for each in times]
     return {
         "decisions": counters.decisions,
         "decision_steps": counters.decision_steps,

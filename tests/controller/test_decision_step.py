@@ -306,7 +306,7 @@ def test_a_step_is_one_event_with_everything_that_is_known_of_it(crossing):
     assert len(decisions) == loop.counters.decisions > 5
     for decision in decisions:
         assert decision.tl == "SA101" and len(decision.observation) == 11 and decision.answer.action == [1]
-        assert not decision.is_missing and decision.mode is ControlMode.POLICY
+        assert not decision.failure and decision.mode is ControlMode.POLICY
     commands = [(sent.at_s, command.state) for event in events for sent in event.sent for command in sent.commands]
     assert commands == connection.sent
     sent = [sent for event in events for sent in event.sent]

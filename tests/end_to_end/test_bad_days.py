@@ -69,7 +69,7 @@ class Run:
         )
 
     def add(self, event):
-        self.reasons.update(decision.failure.partition(":")[0] for decision in event.decisions if decision.is_missing)
+        self.reasons.update(decision.failure.partition(":")[0] for decision in event.decisions if decision.failure)
         self.health.beat()
 
     def close(self):
