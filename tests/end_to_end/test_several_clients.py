@@ -55,20 +55,6 @@ def test_signals_are_released_at_the_requested_end(grid_server):
     assert_safe(history, SIGNALS)
 
 
-def test_a_crash_of_sumo_gives_one_error_line_and_exit_code_1(grid_server):
-    with (
-        sumo(2) as (port, sumo_process),
-        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as process,
-    ):
-        client = connect(port, 1)
-        step_until(client, 30, [])
-        sumo_process.kill()
-        assert process.wait(30) == 1
-        lines = process.stderr.read().splitlines()
-        assert [line for line in lines if "was lost at second" in line]
-        assert not [line for line in lines if "Traceback" in line]
-
-
 def test_ctrl_c_before_control_begins_exits_at_once(grid_server):
     # the second client never connects, so SUMO lets the controller wait
     with (
