@@ -289,7 +289,6 @@ class Alarms:
             self._holds(MANY_FALLBACKS, many, f"{len(subjects)} of {self._tls} TLs")
 
     def _count(self, decisions: Iterable[tuple[str, str, ControlMode]], overrides: Iterable[Override]) -> None:
-        """Count decisions, and those that were overridden."""
         for tl, _, mode in decisions:
             # an override is reported each second until the state is permitted: a decision counts once, when the next
             # one is made

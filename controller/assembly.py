@@ -196,7 +196,6 @@ def lanes_to_read(tls: ControlledTls) -> LanesToRead:
 
 
 def _intersection(contract: pb.PolicyContract, tls: ControlledTls, lanes: ReadLanes, start: Start) -> Intersection:
-    """Build one TL, before it starts."""
     street, driver = tls.street, tls.driver
     dialect = dialects.of(contract)
     safeties = signal_safeties(contract, street, tls.safety)

@@ -241,8 +241,7 @@ class TrackedLanes:
         outflow_lanes: Sequence[str],
         vehicle_lanes_of: Mapping[str, Sequence[str]],
     ) -> None:
-        self.lanes_of = {tl: tuple(lanes) for tl, lanes in lanes_of.items()}
-        self.vehicle_lanes_of = {tl: tuple(lanes) for tl, lanes in vehicle_lanes_of.items()}
+        self.lanes_of, self.vehicle_lanes_of = lanes_of, vehicle_lanes_of
         # SUMO looks each lane up in a sorted tree: in this order, neighbours share most of the path
         self.lanes = tuple(
             sorted({lane for by_tl in (lanes_of, vehicle_lanes_of) for lanes in by_tl.values() for lane in lanes})

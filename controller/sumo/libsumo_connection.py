@@ -119,7 +119,6 @@ class LibsumoConnection(TrackedLanes):
         return *self.rows_of(due), *self.vehicle_rows_of(due)
 
     def _vehicles(self, lanes: Sequence[str], rows: Rows) -> VehicleReadings:
-        """Read the vehicles on lanes, whose rows in the readings are `rows`."""
         ids = [self.api.lane.getLastStepVehicleIDs(lane) for lane in lanes]
         vehicles = [vehicle for of_lane in ids for vehicle in of_lane]
         if not vehicles:

@@ -152,7 +152,6 @@ class _Collected:
 
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    """A gauge with a sample for each value of a label."""
     family = GaugeMetricFamily(name, text, labels=(label,))
     for key, value in dict(values).items():
         family.add_metric((key,), value)

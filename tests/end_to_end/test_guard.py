@@ -53,12 +53,7 @@ def test_a_trainer_continues_while_the_controller_is_killed_and_restarted(grid_s
 def test_a_controller_that_hangs_loses_its_signals_and_ends_later(grid_server, tmp_path):
     city = tmp_path / "city.toml"
     text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-    section = "[controller]\n" if "[controller]" in text else ""
-    city.write_text(
-        text.replace("[controller]\n", "[controller]\nwatchdog_s = 1\n")
-        if section
-        else text + "\n[controller]\nwatchdog_s = 1\n"
-    )
+    city.write_text(text.replace("[controller]\n", "[controller]\nwatchdog_s = 1\n"))
     with sumo(2) as (port, _), controller(
         "--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server, "--city", str(city)
     ) as process:  # fmt: skip
