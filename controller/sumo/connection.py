@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.sumo.tracked_detectors import DetectorChange
+from controller.sumo.tracked_detectors import DetectorChange, TrackedDetectors
 from signals.observation import Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import SignalCommand
 
@@ -275,3 +275,24 @@ class TrackedLanes:
         present = frozenset(vehicles)
         self.readings.outflow[self.row[lane]] += len(self._on_lane[lane] - present)
         self._on_lane[lane] = present
+
+
+class StepCollector(TrackedLanes):
+    """What a connection collects for its next StepResult."""
+
+    def __init__(self) -> None:
+        self._signals: tuple[str, ...] = ()
+        self._shown: dict[str, str] = {}
+        self._segment_end_s: float | None = None
+        """End of the newest segment since the last reading."""
+        self._shown_before: list[tuple[float, Sequence[str]]] = []
+        """By segment since the last reading without the last one: its end in s, and the states in it."""
+        self._rejected: dict[str, str] = {}
+        """SUMO's error text by signal, of the commands since the last reading."""
+        self._detectors = TrackedDetectors((), 0.0, 1.0)
+
+    def _take_result(self, time_s: float) -> StepResult:
+        """The result of a reading; the next one begins empty."""
+        result = StepResult(time_s, self._shown_before, self._rejected, self._detectors.take_changes())
+        self._shown_before, self._rejected = [], {}
+        return result

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
+from controller.sumo.connection import CommandRejected, StepCollector, StepResult, SumoConnectionLost, Traffic
 from controller.sumo.programs import sumo_program
 from controller.sumo.tracked_detectors import DetectorVehicle, TrackedDetectors
 from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Rows, VehicleReadings
@@ -25,25 +25,18 @@ class SimulationRunning(InputError):
     """A simulation runs over libsumo in this process, which has one at a time."""
 
 
-class LibsumoConnection(TrackedLanes):
+class LibsumoConnection(StepCollector):
     """A connection over libsumo."""
 
     is_guarded = False
 
     def __init__(self, api: Any) -> None:
+        super().__init__()
         self.api = api
         self.connection_error = api.FatalTraCIError
         self._rows_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_rows)
-        self._rejected: dict[str, str] = {}
-        """SUMO's error text by signal, of the commands since the last reading."""
-        self._signals: dict[str, int] = {}
-        self._shown: dict[str, str] = {}
-        self._shown_before: list[tuple[float, Sequence[str]]] = []
-        self._segment_end_s: float | None = None
-        """End of the newest segment since the last reading."""
         self._on_outflow_lanes: list[list[Sequence[str]]] = []
         """By segment since the last reading, the vehicles on each lane with counted outflow."""
-        self._detectors = TrackedDetectors((), 0.0, 1.0)
 
     def track(
         self,
@@ -54,7 +47,7 @@ class LibsumoConnection(TrackedLanes):
     ) -> None:
         self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._rows_of.cache_clear()
-        self._signals = dict(signals)
+        self._signals = tuple(signals)
         self._on_outflow_lanes = [self._vehicles_on_outflow_lanes()]
         self._count_outflow()
 
@@ -72,7 +65,9 @@ class LibsumoConnection(TrackedLanes):
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         if commands and self._segment_end_s is not None:
-            self._shown_before.append((self._segment_end_s, self.signal_states(self._signals)))
+            self._shown_before.append(
+                (self._segment_end_s, list(map(self.api.trafficlight.getRedYellowGreenState, self._signals)))
+            )
         for command in commands:
             try:
                 self._set(command)
@@ -81,12 +76,9 @@ class LibsumoConnection(TrackedLanes):
 
     def advance(self, until_s: float) -> None:
         try:
-            if self._detectors.ids:
-                for end_s in self._detectors.advance(until_s):
-                    self.api.simulationStep(end_s)
-                    self._read_detectors(end_s)
-            else:
-                self.api.simulationStep(until_s)
+            for end_s in self._detectors.advance(until_s):
+                self.api.simulationStep(end_s)
+                self._read_detectors(end_s)
         except self.api.FatalTraCIError as error:
             raise SumoConnectionLost(f"SUMO has ended: {error}") from None
         self._segment_end_s = until_s
@@ -94,10 +86,10 @@ class LibsumoConnection(TrackedLanes):
         self._on_outflow_lanes.append(self._vehicles_on_outflow_lanes())
 
     def read(self, due: tuple[str, ...]) -> StepResult:
-        rejected, self._rejected = self._rejected, {}
-        shown, self._shown_before = self._shown_before, []
         self._segment_end_s = None
-        self._shown = dict(zip(self._signals, self.signal_states(self._signals), strict=True))
+        self._shown = dict(
+            zip(self._signals, list(map(self.api.trafficlight.getRedYellowGreenState, self._signals)), strict=True)
+        )
         self._count_outflow()
         lane, readings = self.api.lane, self.readings
         names, rows, vehicle_lanes, vehicle_rows = self._rows_of(due)
@@ -112,7 +104,7 @@ class LibsumoConnection(TrackedLanes):
         readings.counts[:, rows] = vehicles, halting
         readings.mean_length_m[rows] = lengths_m
         self.set_vehicles(self._vehicles(vehicle_lanes, vehicle_rows))
-        return StepResult(self.api.simulation.getTime(), shown, rejected, self._detectors.take_changes())
+        return self._take_result(self.api.simulation.getTime())
 
     def _new_rows(self, due: tuple[str, ...]) -> tuple[list[str], slice | Rows, list[str], Rows]:
         """(lanes of TLs that are counted, their rows, lanes of their single vehicles, their rows)."""

@@ -22,9 +22,9 @@ from controller.sumo.connection import (
     OWNER_KEY,
     CommandRejected,
     Interrupts,
+    StepCollector,
     StepResult,
     SumoConnectionLost,
-    TrackedLanes,
     Traffic,
     WaitAborted,
 )
@@ -112,13 +112,14 @@ class _Getters(NamedTuple):
         return float(doubles[-1]), ids, counts
 
 
-class TraciConnection(TrackedLanes):
+class TraciConnection(StepCollector):
     """One socket to a SUMO program."""
+
+    connection_error: type[Exception] = traci.FatalTraCIError
 
     def __init__(
         self,
         api: Any,
-        connection_error: type[Exception],
         process: subprocess.Popen[bytes] | None,
         stderr: StderrReader,
         interrupts: Interrupts,
@@ -128,38 +129,29 @@ class TraciConnection(TrackedLanes):
 
         Args:
             api: traci's connection.
-            connection_error: the exception that `api` raises after SUMO has ended.
             process: the SUMO or the guard, if this process started it.
             stderr: reader of its stderr.
             interrupts: the operator's requests.
             through_guard: whether the connection is to a guard.
         """
+        super().__init__()
         self._through_guard = through_guard
         self.is_guarded = False
         self._api = api
         self._stderr = stderr
-        self.connection_error = connection_error
         # traci has no public way to send many commands at once
         self.socket: socket.socket = api._socket
         self._messages = MessageStream(self.socket, stderr, interrupts)
         self._process = process
         self._interrupts = interrupts
         self._has_read = False
-        self._segment_end_s: float | None = None
-        """End of the newest segment since the last reading."""
         self._unanswered: deque[Callable[[bytes], None]] = deque()
         """The decoders of the answers that have not been received, in their order."""
-        self._rejected: dict[str, str] = {}
-        """SUMO's error text by signal, of the commands since the last reading."""
-        self._shown_before: list[tuple[float, Sequence[str]]] = []
-        """By segment since the last reading without the last one: its end in s, and the states in it."""
-        self._shown: dict[str, str] = {}
         self._unmark = b""
         """A message that removes the marks of `mark_controlled`."""
         self._getters_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_getters)
         self._origins: dict[str, str] = {}
         """Road on which a vehicle waits to depart, or has waited."""
-        self._detectors: TrackedDetectors | None = None
 
     @property
     def api(self) -> Any:
@@ -192,18 +184,15 @@ class TraciConnection(TrackedLanes):
         return {detector: tuple(values[k :: len(detectors)]) for k, detector in enumerate(detectors)}
 
     def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
-        self._detectors = None
-        if not detectors:
-            return
         now = float(self.api.simulation.getTime())
         self._detectors = TrackedDetectors(detectors, now, sumo_step_s)
-        self._detector_getters = DetectorGetters(detectors)
-        self._ask([self._detector_getters.request], functools.partial(self._add_detected, now))
+        if detectors:
+            self._detector_getters = DetectorGetters(detectors)
+            self._ask([self._detector_getters.request], functools.partial(self._add_detected, now))
 
     def _add_detected(self, time_s: float, answer: bytes) -> None:
         """Take the vehicles on detectors after the step that ends at time_s."""
-        if self._detectors is not None:
-            self._detectors.add(time_s, self._detector_getters.decode(answer))
+        self._detectors.add(time_s, self._detector_getters.decode(answer))
 
     def _new_getters(self, due: tuple[str, ...]) -> _Getters:
         lanes, rows = self.rows_of(due)
@@ -237,11 +226,9 @@ class TraciConnection(TrackedLanes):
         self._rejected |= decode_rejections(answer, commands)
 
     def advance(self, until_s: float) -> None:
-        if self._detectors is None:
-            self._post(wire.message([wire.step(until_s)]), wire.check_stepped)
-        else:
-            for end_s in self._detectors.advance(until_s):
-                self._post(wire.message([wire.step(end_s)]), wire.check_stepped)
+        for end_s in self._detectors.advance(until_s):
+            self._post(wire.message([wire.step(end_s)]), wire.check_stepped)
+            if self._detectors.ids:
                 decode = functools.partial(self._add_detected, end_s)
                 self._post(wire.message([self._detector_getters.request]), decode)
         self._post_outflow_getters()
@@ -271,10 +258,7 @@ class TraciConnection(TrackedLanes):
                 raise
         self._segment_end_s = None
         self.set_vehicles(self._vehicles(ids, np.repeat(getters.vehicle_rows, counts)) if ids else NO_VEHICLES)
-        rejected, self._rejected = self._rejected, {}
-        shown, self._shown_before = self._shown_before, []
-        detector_changes = self._detectors.take_changes() if self._detectors is not None else ()
-        return StepResult(time_s, shown, rejected, detector_changes)
+        return self._take_result(time_s)
 
     def _vehicles(self, ids: Sequence[bytes], rows: Rows) -> VehicleReadings:
         """Request the readings of vehicles on the lanes of `rows`. Raises the exceptions of `read`."""
