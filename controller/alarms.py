@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
@@ -103,45 +102,20 @@ class UnknownAlarm(Exception):
     """There is no active alarm with this id; the text names those that are."""
 
 
-@dataclass
-class _Active:
+class _Active(NamedTuple):
     """An alarm that has not ended, or has just ended."""
 
-    id: str
-    since_s: float
-    since_unix_s: float
-    last_s: float
-    text: str = ""
-    """The newest occurrence."""
-    count: int = 0
-    subjects: dict[str, None] = field(default_factory=dict)
-    """TLs or signals."""
-    ended_s: float | None = None
-    acknowledged_by: str = ""
-    acknowledged_s: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return self.id.partition("/")[0]
+    alarm: pb.Alarm
+    """As a reader sees it, without what to do: see `with_instructions`."""
+    subjects: dict[str, None]
+    """All its TLs or signals; the alarm names MAX_SUBJECTS of them."""
 
     def listed(self) -> pb.Alarm:
-        """The alarm as a reader sees it, without what to do: see `with_instructions`."""
-        return pb.Alarm(
-            id=self.id,
-            name=self.name,
-            severity=KINDS[self.name].severity,
-            since_s=self.since_s,
-            since_unix_s=self.since_unix_s,
-            last_s=self.last_s,
-            count=self.count,
-            subjects=list(self.subjects)[:MAX_SUBJECTS],
-            subject_count=len(self.subjects),
-            text=self.text.encode(errors="replace").decode(),  # UTF-8, and so protobuf, has no lone surrogates
-            is_active=self.ended_s is None,
-            ended_s=self.ended_s or 0.0,
-            acknowledged_by=self.acknowledged_by,
-            acknowledged_s=self.acknowledged_s,
-        )
+        """A copy with its subjects."""
+        subjects = list(self.subjects)[:MAX_SUBJECTS]
+        listed = pb.Alarm(subjects=subjects, subject_count=len(self.subjects))
+        listed.MergeFrom(self.alarm)
+        return listed
 
 
 def with_instructions(alarm: pb.Alarm) -> pb.Alarm:
@@ -268,10 +242,10 @@ class Alarms:
                 ids = [alarm.id for alarm in self._sorted()]
                 known = f"the active ones are {listed(ids, MAX_NAMED_ALARMS)}" if ids else "no alarm is active"
                 raise UnknownAlarm(f"{printable(alarm_id, MAX_ID_CHARS)}: no active alarm has this id; {known}")
-            active = self._active[alarm_id]
-            if active.acknowledged_by:
+            alarm = self._active[alarm_id].alarm
+            if alarm.acknowledged_by:
                 return False
-            active.acknowledged_by, active.acknowledged_s = author, self._now
+            alarm.acknowledged_by, alarm.acknowledged_s = author, self._now
             return True
 
     def current(self, with_ended: bool = False) -> list[pb.Alarm]:
@@ -286,7 +260,7 @@ class Alarms:
             "controller_alarms_active", "Active alarms, by the name of their alert", labels=("name",)
         )
         with self._lock:
-            counts = Counter(active.name for active in self._active.values())
+            counts = Counter(active.alarm.name for active in self._active.values())
         for name in KINDS:
             family.add_metric((name,), counts[name])
         yield family
@@ -315,7 +289,6 @@ class Alarms:
             self._holds(MANY_FALLBACKS, many, f"{len(subjects)} of {self._tls} TLs")
 
     def _count(self, decisions: Iterable[tuple[str, str, ControlMode]], overrides: Iterable[Override]) -> None:
-        """Count decisions, and those that were overridden."""
         for tl, _, mode in decisions:
             # an override is reported each second until the state is permitted: a decision counts once, when the next
             # one is made
@@ -342,9 +315,8 @@ class Alarms:
 
     def _occurred(self, alarm_id: str, subject: str, text: str, count: int = 1) -> None:
         """Count an occurrence; without an active alarm, one begins. `subject`: "" for none."""
-        active = self._begun(alarm_id)
-        active.last_s, active.text = self._now, text
-        active.count += count
+        active = self._occurring(alarm_id, text)
+        active.alarm.count += count
         if subject:
             active.subjects.setdefault(subject)
 
@@ -354,23 +326,36 @@ class Alarms:
         if not now:
             self._end(alarm_id)
             return
-        active = self._begun(alarm_id)
-        active.count += len(now.keys() - active.subjects.keys()) if count is None else count
-        active.last_s = self._now
-        active.subjects = now
-        active.text = text or active.text
+        active = self._occurring(alarm_id, text)
+        active.alarm.count += len(now.keys() - active.subjects.keys()) if count is None else count
+        self._active[alarm_id] = active._replace(subjects=now)
 
-    def _begun(self, alarm_id: str) -> _Active:
+    def _occurring(self, alarm_id: str, text: str) -> _Active:
+        """The alarm, with an occurrence now; without an active one, it begins. `text`: of the occurrence; "" keeps the
+        one before."""
         if alarm_id not in self._active:
-            self._active[alarm_id] = _Active(alarm_id, self._now, self._wall_clock(), self._now)
+            name = alarm_id.partition("/")[0]
+            begun = pb.Alarm(
+                id=alarm_id,
+                name=name,
+                severity=KINDS[name].severity,
+                since_s=self._now,
+                since_unix_s=self._wall_clock(),
+                is_active=True,
+            )
+            self._active[alarm_id] = _Active(begun, {})
+        alarm = self._active[alarm_id].alarm
+        alarm.last_s = self._now
+        # UTF-8, and so protobuf, has no lone surrogates
+        alarm.text = text.encode(errors="replace").decode() or alarm.text
         return self._active[alarm_id]
 
     def _end_quiet(self) -> None:
         for alarm_id, active in list(self._active.items()):
-            if self._now - active.last_s > KINDS[active.name].quiet_s:
+            if self._now - active.alarm.last_s > KINDS[active.alarm.name].quiet_s:
                 self._end(alarm_id)
 
     def _end(self, alarm_id: str) -> None:
         if active := self._active.pop(alarm_id, None):
-            active.ended_s = self._now
+            active.alarm.ended_s, active.alarm.is_active = self._now, False
             self._ended.append(active)

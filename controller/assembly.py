@@ -118,8 +118,12 @@ def checked_start(
     running = running_signals(api, street, [signal for contract in contracts for signal in contract.signal_ids])
     for contract in contracts:
         check_sumo_matches_contract(contract, running, api, street)
-    has_traffic = any(domain.getIDCount() for domain in (api.vehicle, api.person))
-    return Start(float(api.simulation.getTime()), float(api.simulation.getDeltaT()), has_traffic, running)
+    return Start(
+        now=float(api.simulation.getTime()),
+        sumo_step_s=float(api.simulation.getDeltaT()),
+        has_traffic=any(domain.getIDCount() for domain in (api.vehicle, api.person)),
+        signals=running,
+    )
 
 
 def take_over(connection: StartConnection, street: StreetNetwork, start: Start) -> None:
@@ -149,17 +153,16 @@ def loop_from(
     monitors: list[SignalMonitor] = []
     for contract in tls.contracts:
         intersection = _intersection(contract, tls, lanes, start)
-        watching = _monitors(intersection, street) if is_monitored else []
-        for monitor, signal in zip(watching, contract.signal_ids, strict=is_monitored):
+        for signal in contract.signals if is_monitored else ():
+            monitor = SignalMonitor(street.signals[signal.id], intersection.safeties[0].times, greens_of(signal))
             if not forces_first:
                 # the change from the signal's program is monitored too
-                monitor.follow_program(start.signals[signal].shown, start.now)
+                monitor.follow_program(start.signals[signal.id].shown, start.now)
             monitors.append(monitor)
         intersection.start(start.now, [start.signals[signal].shown for signal in contract.signal_ids], forces_first)
         intersections.append(intersection)
-    counts_outflow = bool(to_read.outflow_lanes)
     return DecisionLoop(
-        connection, intersections, policies, street, subscribers, start.now, start.sumo_step_s, monitors, counts_outflow
+        connection, intersections, policies, lanes.length_m, start.now, start.sumo_step_s, subscribers, monitors
     )
 
 
@@ -195,7 +198,6 @@ def lanes_to_read(tls: ControlledTls) -> LanesToRead:
 
 
 def _intersection(contract: pb.PolicyContract, tls: ControlledTls, lanes: ReadLanes, start: Start) -> Intersection:
-    """Build one TL, before it starts."""
     street, driver = tls.street, tls.driver
     dialect = dialects.of(contract)
     safeties = signal_safeties(contract, street, tls.safety)
@@ -221,13 +223,6 @@ def _intersection(contract: pb.PolicyContract, tls: ControlledTls, lanes: ReadLa
         pressure,
         driving,
     )
-
-
-def _monitors(intersection: Intersection, street: StreetNetwork) -> list[SignalMonitor]:
-    """A monitor for each signal of a TL."""
-    times = intersection.safeties[0].times
-    signals = intersection.contract.signals
-    return [SignalMonitor(street.signals[signal.id], times, greens_of(signal)) for signal in signals]
 
 
 def _roads(lanes: Iterable[str]) -> list[str]:

@@ -145,7 +145,6 @@ def _uses_server(args: argparse.Namespace) -> bool:
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    """Raise InputError if the flags contradict each other."""
     model_settings.check_version(args)
     of_server = [name for name in ("fleet", "version_label", *tls_files.FLAGS) if getattr(args, name) is not None]
     if of_server and not _uses_server(args):

@@ -93,19 +93,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--deadline-ms", type=float, metavar="MS", help="bound on one decision (default: [controller] deadline_ms)"
     )
-    parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO (default: start one)")
-    parser.add_argument(
-        "--order",
-        type=int,
-        metavar="N",
-        help="TraCI client order, as setOrder (default: 1 if there are several clients)",
-    )
-    parser.add_argument(
-        "--clients", type=int, default=1, metavar="N", help="clients that the started SUMO waits for (default: 1)"
-    )
-    parser.add_argument(
-        "--sumo-port", type=int, default=0, metavar="N", help="TraCI port of the started SUMO (default: a free one)"
-    )
+    access.add_flags(parser, clients=1)
     parser.add_argument(
         "--no-guard",
         action="store_true",
@@ -113,11 +101,6 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach"
-    )
-    parser.add_argument(
-        "--gui",
-        action="store_true",
-        help="start sumo-gui, which shows the simulation, in the place of sumo; it needs a display",
     )
     parser.add_argument(
         "--strict",
@@ -171,8 +154,12 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     is_served = args.policy == SERVED
     city, tls = model_settings.in_district(_city(args), args.district, is_required=args.server is None and is_served)
     sumo = access.from_flags(args, _sumo_arguments(args, city, sumo_options))
-    if sumo.has_other_clients:
-        _check_watchdog(city)
+    # With --no-guard too: --sumo may be the address of a guard, which cuts off a controller that waits for an answer.
+    if sumo.has_other_clients and city.controller.watchdog_s < 2 * city.controller.deadline_ms / 1000:
+        raise InputError(
+            f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but a guard cuts off a controller "
+            f"that is silent for {city.controller.watchdog_s:g} s: set watchdog_s to at least twice the deadline"
+        )
     http = args.http or city.controller.http_address
     record = args.record or city.controller.record
     if record is not None:
@@ -221,7 +208,6 @@ def page_address(text: str) -> tuple[str, int]:
 
 
 def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
-    """Raise InputError if a flag has an invalid value or cannot be combined with another one."""
     start_only = {
         "--seed": args.seed,
         "--tripinfo": args.tripinfo,
@@ -251,14 +237,12 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
 def _check_policy(args: argparse.Namespace) -> None:
     """Raise InputError if a flag about served policies is combined with a baseline."""
     of_server = ("server", "models_dir", "fleet", "model_number", "version_label", "deadline_ms", *TLS_FLAGS)
-    passed = [name for name in of_server if getattr(args, name) is not None]
+    passed = [f"--{name.replace('_', '-')}" for name in of_server if getattr(args, name) is not None]
     if args.policy != SERVED and passed:
-        flag = f"--{passed[0].replace('_', '-')}"
-        raise InputError(f"{flag} is for served policies; leave it out, or leave --policy {args.policy} out")
+        raise InputError(f"{passed[0]} is for served policies; leave it out, or leave --policy {args.policy} out")
 
 
 def _check_ranges(args: argparse.Namespace) -> None:
-    """Raise InputError if a value is out of its range."""
     for flag, value, low, high, rule in (
         ("--seed", args.seed, 0, MAX_INT32, f"lie between 0 and {MAX_INT32}"),
         ("--end", args.end, 0, 1e9, "be a simulated second, such as 3600"),
@@ -286,18 +270,6 @@ def _city(args: argparse.Namespace) -> City:
     if args.deadline_ms is None:
         return city
     return replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))
-
-
-def _check_watchdog(city: City) -> None:
-    """Raise InputError if a guard would cut off a controller that waits for an answer.
-
-    Checked with --no-guard too: --sumo may be the address of a guard, which has the same watchdog.
-    """
-    if city.controller.watchdog_s < 2 * city.controller.deadline_ms / 1000:
-        raise InputError(
-            f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but a guard cuts off a controller "
-            f"that is silent for {city.controller.watchdog_s:g} s: set watchdog_s to at least twice the deadline"
-        )
 
 
 def _folder(text: str) -> Path:

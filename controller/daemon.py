@@ -73,7 +73,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         policies: Policies = NoPolicies()
         tl_of_signal = config.city.tl_of_signal
         alarms = Alarms({s: tl for s, tl in tl_of_signal.items() if tl in config.infer_tls}, len(config.infer_tls))
-        metrics.report_alarms(alarms)
+        metrics.registry.register(alarms)
         if config.driver is not None:
             contracts = contracts_of_city(config.city, config.infer_tls, street)
         else:
@@ -81,7 +81,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         interface = _interface(config, contracts, policies, alarms, metrics, health, closing)
         run_log = RunLog(metrics, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
-        metrics.report_traffic(traffic)
+        metrics.registry.register(traffic)
         connection = _open(config, stop, health)
         with _closed_if_control_does_not_begin(connection):
             city = config.city
@@ -104,7 +104,8 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             gc.collect()
             gc.freeze()
         try:
-            exit_code = _loop(loop, end_s, config, connection, stop, metrics, health, run_log, interface)
+            is_only_client = not config.sumo.has_other_clients
+            exit_code = _control(loop, end_s, is_only_client, connection, stop, health, run_log, interface)
         finally:
             loop.close()
         run_log.summary(loop)
@@ -218,7 +219,7 @@ def _served(
     config: ControllerConfig, metrics: ControllerMetrics, alarms: Alarms, closing: contextlib.ExitStack
 ) -> tuple[dict[str, pb.PolicyContract], ServedPolicies]:
     """The contracts and policies of the model server, kept up to date until `closing` ends. Raises InputError."""
-    client = closing.enter_context(_client(config, metrics, alarms))
+    client = _client(config, metrics, alarms, closing)
     contracts = fetch_contracts(client, config.infer_tls, config.models.version, config.models.fleet)
     check_contracts_match_city(config.city, contracts)
     fleet = ServedFleet(client, config.models.fleet, contracts, config.models.version) if config.models.fleet else None
@@ -257,14 +258,13 @@ def _interface(
     return interface
 
 
-@contextlib.contextmanager
-def _client(config: ControllerConfig, metrics: ControllerMetrics, alarms: Alarms) -> Iterator[Client]:
+def _client(
+    config: ControllerConfig, metrics: ControllerMetrics, alarms: Alarms, closing: contextlib.ExitStack
+) -> Client:
     """The model server's client; it reconnects when its certificates change. Raises InputError."""
     # no retries: a failed request is repeated at the next decision step
     if config.models.tls_files is None:
-        with Client(config.models.server, retries=0) as client:
-            yield client
-        return
+        return closing.enter_context(Client(config.models.server, retries=0))
     tls = ChangingTls(config.models.tls_files)
     metrics.report_certificates(tls.expiries_s)
     alarms.note_certificates("model server", tls.expiries_s())
@@ -275,28 +275,24 @@ def _client(config: ControllerConfig, metrics: ControllerMetrics, alarms: Alarms
             log.info("the certificates have changed; reconnecting to %s", client.address)
             client.reconnect()
 
+    client = closing.enter_context(Client(config.models.server, tls=tls.newest, retries=0))
     checking = PeriodicThread("the check of certificates", CERTIFICATE_INTERVAL_S, check)
-    with Client(config.models.server, tls=tls.newest, retries=0) as client:
-        checking.start()
-        try:
-            yield client
-        finally:
-            checking.stop()
+    checking.start()
+    closing.callback(checking.stop)
+    return client
 
 
-def _loop(
+def _control(
     loop: DecisionLoop,
     end_s: float,
-    config: ControllerConfig,
+    is_only_client: bool,
     connection: SumoConnection,
     stop: Stop,
-    metrics: ControllerMetrics,
     health: Health,
     run_log: RunLog,
     interface: "OperatorInterface | None",
 ) -> int:
     """Run decision steps, then release the signals; return the exit code."""
-    is_only_client = not config.sumo.has_other_clients
     stop.is_controlling = True
     try:
         logged_s = loop.now
@@ -312,7 +308,7 @@ def _loop(
         if interface is not None:
             interface.end()
         loop.finish()
-        metrics.simulation_s.set(loop.now)
+        run_log.set_second(loop.now)
         health.begin_stopping()
         must_release = loop.now < end_s or not is_only_client
         if must_release and not release(loop, connection, end_s if is_only_client else float("inf"), stop):

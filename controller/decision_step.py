@@ -27,14 +27,12 @@ Invariants:
 - A TL gets its commands at `due_s` of its state; segments end at the earliest of these moments.
 """
 
+import functools
 import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
-from city.network import StreetNetwork
 from controller.events import (
     DecisionEvent,
     LoopState,
@@ -42,17 +40,17 @@ from controller.events import (
     OperatorCommand,
     Sent,
     Shown,
+    StepReport,
     StepTimes,
     Subscriber,
     TlDecision,
     TlStates,
-    Unpublished,
 )
 from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, DecisionConnection, SimulationReplaced
 from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
-from signals.observation import MAX_CACHED_BATCHES, Observation, ObservationBatch, PhaseState, shares_of
+from signals.observation import MAX_CACHED_BATCHES, Floats, Observation, ObservationBatch, PhaseState, shares_of
 from signals.policy import Answer, Policies
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule, SignalMonitor
@@ -86,12 +84,11 @@ class DecisionLoop:
         connection: DecisionConnection,
         intersections: Sequence[Intersection],
         policies: Policies,
-        street: StreetNetwork,
-        subscribers: Iterable[Subscriber],
+        length_m: Floats,
         now: float,
         sumo_step_s: float,
+        subscribers: Iterable[Subscriber] = (),
         monitors: Sequence[SignalMonitor] = (),
-        counts_outflow: bool = False,
     ) -> None:
         """Prepare the first step.
 
@@ -99,19 +96,19 @@ class DecisionLoop:
             connection: must track the lanes and signals of these TLs.
             intersections: the TLs.
             policies: source of the actions.
-            street: lane lengths.
-            subscribers: get an event for each step.
+            length_m: lengths of the connection's lanes, float64 [lanes].
             now: simulated second at which the run begins.
             sumo_step_s: SUMO's step length.
+            subscribers: get an event for each step.
             monitors: one per signal, in the connection's order.
-            counts_outflow: whether lanes must be sampled every second.
         """
         self.counters = RunCounters()
         self.intersections = {intersection.tl: intersection for intersection in intersections}
         self._connection, self._policies = connection, policies
         self._subscribers = list(subscribers)
-        self._length_m = np.array([street.lane_length_m[lane] for lane in connection.lanes])
-        self._counts_outflow, self._is_releasing = counts_outflow, False
+        self._length_m = length_m
+        self._counts_outflow, self._is_releasing = bool(connection.outflow_lanes), False
+        """Lanes with counted outflow are sampled every COUNTING_INTERVAL_S, but not during the release."""
         self.now = self._begin_s = now
         self._sumo_step_s = sumo_step_s
         self._monitors = list(monitors)
@@ -124,14 +121,13 @@ class DecisionLoop:
         """When the newest readings arrived (time.monotonic)."""
         self._sumo_s = 0.0
         """Wall time of waiting for the newest readings."""
-        self._observed: tuple[float, Sequence[Intersection]] | None = None
+        self._observed: tuple[float, tuple[str, ...]] | None = None
         """The second of the newest readings, and the TLs for which lanes were read."""
-        self._read_for: tuple[str, ...] = ()
         self._overruled: dict[str, OverrideReason] = {}
         """By TL with an override since the last decision of its policy, the first reason."""
         self._observe_changes = {x.tl for x in intersections if any(s.change_s for s in x.contract.signals)}
         """TLs whose policies know how long each change takes: a change does not overrule their decisions."""
-        self._batches: dict[tuple[str, ...], ObservationBatch] = {}
+        self._batch_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_batch)
         self._observations: dict[str, Observation] | None = None
         """Observations of the TLs that are due now; None before they are computed."""
         self._phase_states: list[PhaseState] = []
@@ -139,7 +135,9 @@ class DecisionLoop:
         """How long the observations took, and when they were ready (time.perf_counter)."""
         self._number = 0
         """Events so far."""
-        self._unpublished = Unpublished()
+        self._unpublished = StepReport()
+        self._times: StepTimes | None = None
+        """Of the decisions that are not published yet."""
         self.sent: Sequence[Sent] = ()
         """Commands that the newest step has sent to SUMO."""
 
@@ -153,13 +151,14 @@ class DecisionLoop:
         """The observations of the TLs that are due now, float32 [O] by TL; {} if none is."""
         if self._observations is None:
             due = self._due_at(self.now)
-            if due and self._observed != (self.now, due):
-                self._read(due)
+            tls = tuple(intersection.tl for intersection in due)
+            if due and self._observed != (self.now, tls):
+                self._read(tls)
             begin = time.perf_counter()
             readings = self._connection.readings
             self._phase_states = [intersection.phase_state(self.now) for intersection in due]
             shares = shares_of(readings, self._length_m)
-            self._observations = self._batch(due).observe(readings, shares, self._phase_states) if due else {}
+            self._observations = self._batch_of(tls).observe(readings, shares, self._phase_states) if due else {}
             self._observed_at_s = time.perf_counter()
             self._observe_s = self._observed_at_s - begin
         return self._observations
@@ -191,7 +190,7 @@ class DecisionLoop:
             if next_due or time_s >= end_s:
                 break
         self._publish(self.saved_state)
-        self._read(next_due)
+        self._read(tuple(intersection.tl for intersection in next_due))
 
     def resume(self, state: LoopState, until_s: float) -> None:
         """Go on after the step with this state, which the loop's parts have; the next reading is of second until_s.
@@ -203,7 +202,7 @@ class DecisionLoop:
         self._unmonitored, self._released_at_s = (self.now, (), {}), dict(state.released_at_s)
         for intersection in self.intersections.values():
             intersection.resume()
-        self._read(self._due_at(until_s))
+        self._read(tuple(intersection.tl for intersection in self._due_at(until_s)))
 
     def saved_state(self) -> LoopState:
         """The state between a step's event and the next reading: nothing is unmonitored or unpublished."""
@@ -226,14 +225,12 @@ class DecisionLoop:
         intersection.set_mode(wanted, self.now)
         self._observations = None  # the TL may be due now
         command = OperatorCommand(tl, wanted, author, before, intersection.mode)
-        if self._subscribers:
-            self._unpublished.commands.append(command)
+        self._unpublished.commands.append(command)
         return command
 
     def note_action(self, action: OperatorAction) -> None:
         """Make an operator's command part of the next event. Called between two steps."""
-        if self._subscribers:
-            self._unpublished.actions.append(action)
+        self._unpublished.actions.append(action)
 
     def renew_readings(self) -> None:
         """Count the newest readings as new, after a wait between two steps: the deadline of the answers begins now."""
@@ -251,8 +248,9 @@ class DecisionLoop:
         shown = self._connection.shown()
         for intersection in self.intersections.values():
             for signal, sent, state in intersection.correct(shown, self.now):
-                message = f"shows {state}, but {sent} was set; another client sets this signal too"
-                self._report_unexpected(intersection, signal, message)
+                self._report_unexpected(
+                    intersection, signal, f"shows {state}, but {sent} was set; another client sets this signal too"
+                )
 
     def _correct_released(self, due: Sequence[Intersection]) -> None:
         """Release signals again that should run their own programs but are frozen in a state that another client
@@ -318,26 +316,19 @@ class DecisionLoop:
 
     def _publish(self, state: Callable[[], LoopState] | None = None) -> None:
         """Hand an event to the subscribers. An error in one ends its subscription, not the run."""
-        unpublished, self._unpublished = self._unpublished, Unpublished()
+        unpublished, self._unpublished = self._unpublished, StepReport()
+        times, self._times = self._times, None
         self.sent = unpublished.sent
         if not self._subscribers:
             return
         event = DecisionEvent(
-            self._number,
-            self.now,
-            self._readings_s if self._readings_s is not None else time.monotonic(),
-            self._connection.readings,
-            tuple(unpublished.decisions),
-            tuple(unpublished.sent),
-            tuple(unpublished.shown),
-            tuple(unpublished.alarms),
-            unpublished.rejected,
-            tuple(unpublished.frozen),
-            unpublished.times,
-            tuple(unpublished.commands),
-            tuple(unpublished.actions),
-            state,
-            tuple(unpublished.detector_changes),
+            **vars(unpublished),
+            number=self._number,
+            at_s=self.now,
+            monotonic_s=self._readings_s if self._readings_s is not None else time.monotonic(),
+            readings=self._connection.readings,
+            times=times,
+            state=state,
         )
         self._number += 1
         for subscriber in tuple(self._subscribers):
@@ -364,15 +355,14 @@ class DecisionLoop:
         self._subscribers.clear()
 
     def _publish_rest(self) -> None:
-        if not self._unpublished.is_empty:
+        if any(vars(self._unpublished).values()):
             self._publish()
 
-    def _read(self, due: Sequence[Intersection]) -> None:
+    def _read(self, tls: tuple[str, ...]) -> None:
         """Wait until SUMO has simulated the segments, and read for the TLs that are due there."""
-        self._read_for = tuple(intersection.tl for intersection in due)
         self._feed_monitors()
         begin = time.perf_counter()
-        result = self._connection.read(self._read_for)
+        result = self._connection.read(tls)
         self._sumo_s = time.perf_counter() - begin
         if result.time_s < self.now:
             raise SimulationReplaced(
@@ -389,7 +379,7 @@ class DecisionLoop:
         # a copy: a signal may be taken over again before the monitors are fed
         self._unmonitored = self.now, result.shown, dict(self._released_at_s)
         self.now = result.time_s
-        self._observed = self.now, due
+        self._observed = self.now, tls
         self._readings_s = time.monotonic()
         for intersection in unconfirmed:
             intersection.confirm_sent(result.rejected)
@@ -397,8 +387,7 @@ class DecisionLoop:
                 intersection.state.due_s = self.now  # rejected: send it again
         self.counters.rejections += len(result.rejected)
         self._unpublished.rejected.update(result.rejected)
-        if self._subscribers:
-            self._unpublished.detector_changes += result.detector_changes
+        self._unpublished.detector_changes.extend(result.detector_changes)
 
     def _feed_monitors(self) -> None:
         """Feed the monitors with the states that their signals showed up to the newest readings."""
@@ -419,14 +408,8 @@ class DecisionLoop:
                     self._add_alarm(alarm)
             begin_s = end_s
 
-    def _batch(self, due: Sequence[Intersection]) -> ObservationBatch:
-        if self._read_for not in self._batches:
-            if len(self._batches) > MAX_CACHED_BATCHES:
-                self._batches.clear()
-            self._batches[self._read_for] = ObservationBatch(
-                {intersection.tl: intersection.observer for intersection in due}
-            )
-        return self._batches[self._read_for]
+    def _new_batch(self, tls: tuple[str, ...]) -> ObservationBatch:
+        return ObservationBatch({tl: self.intersections[tl].observer for tl in tls})
 
     def _next_sumo_step_s(self, time_s: float) -> float:
         """The end of the first SUMO step that does not end before time_s.
@@ -472,11 +455,11 @@ class DecisionLoop:
                 self._unpublished.decisions.append(
                     TlDecision(tl, observations[tl], phase_state, answer, failure, before, intersection.mode)
                 )
-        times = StepTimes(
+        self._times = StepTimes(
             self._sumo_s, self._observe_s, answered_s - self._observed_at_s, time.perf_counter() - answered_s
         )
-        self.counters.add_step(times)
-        self._unpublished.times = times
+        self.counters.decision_steps += 1
+        self.counters.times.append(self._times)
 
     def release(self, end_s: float, abort_requested: Callable[[], bool] = lambda: False) -> None:
         """Hand every signal back through a safe transition. This simulates some seconds more, at most to end_s."""

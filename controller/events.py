@@ -4,8 +4,8 @@ The decision loop hands one event a step to its subscribers, while SUMO simulate
 subscribers, no event is built.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from controller.sumo.tracked_detectors import DetectorChange
@@ -88,11 +88,6 @@ class TlDecision(NamedTuple):
     mode: ControlMode
     """The control mode after the answer."""
 
-    @property
-    def is_missing(self) -> bool:
-        """True if the policy gave no valid action."""
-        return bool(self.failure)
-
 
 class TlStates(NamedTuple):
     """The states of a TL at a moment at which it needs commands, by signal in the contract's order."""
@@ -122,8 +117,31 @@ class Shown(NamedTuple):
     states: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionEvent:
+@dataclass(frozen=True)
+class StepReport:
+    """What has happened since the event before; the decision loop adds to the lists until it publishes the event."""
+
+    decisions: list[TlDecision] = field(default_factory=list)
+    """Decisions of the TLs that were due."""
+    sent: list[Sent] = field(default_factory=list)
+    """From this second to the next reading, in order."""
+    shown: list[Shown] = field(default_factory=list)
+    """Since the reading before."""
+    alarms: list[Alarm] = field(default_factory=list)
+    rejected: dict[str, str] = field(default_factory=dict)
+    """By signal, SUMO's reason for rejecting a command."""
+    frozen: list[str] = field(default_factory=list)
+    """Signals on their own program that another client had frozen in a state, so that they are released again."""
+    commands: list[OperatorCommand] = field(default_factory=list)
+    """Commands of operators, before the decisions of this step."""
+    actions: list[OperatorAction] = field(default_factory=list)
+    """Commands of operators that do not set a TL's mode."""
+    detector_changes: list[DetectorChange] = field(default_factory=list)
+    """Vehicles that came onto detectors or left them since the reading before, if detectors are read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionEvent(StepReport):
     """One decision step. What SUMO reported of the time before it is part of it: states shown, alarms, rejections."""
 
     number: int
@@ -135,54 +153,16 @@ class DecisionEvent:
     readings: Readings
     """SUMO's readings, those of the TLs in `decisions` are of this second. Their arrays change with the next reading:
     copy what is kept."""
-    decisions: tuple[TlDecision, ...]
-    """Decisions of the TLs that were due."""
-    sent: tuple[Sent, ...]
-    """From this second to the next reading, in order."""
-    shown: tuple[Shown, ...]
-    """Since the reading before."""
-    alarms: tuple[Alarm, ...]
-    rejected: Mapping[str, str]
-    """By signal, SUMO's reason for rejecting a command."""
-    frozen: tuple[str, ...]
-    """Signals on their own program that another client had frozen in a state, so that they are released again."""
-    times: StepTimes | None
+    times: StepTimes | None = None
     """None if no TL was due."""
-    commands: tuple[OperatorCommand, ...] = ()
-    """Commands of operators, before the decisions of this step."""
-    actions: tuple[OperatorAction, ...] = ()
-    """Commands of operators that do not set a TL's mode."""
     state: Callable[[], LoopState] | None = None
     """Returns the loop's state after this step, from which a run can be replayed; only while a subscriber gets the
     event. None if no reading follows."""
-    detector_changes: tuple[DetectorChange, ...] = ()
-    """Vehicles that came onto detectors or left them since the reading before, if detectors are read."""
 
     @property
     def tls(self) -> tuple[str, ...]:
         """The TLs that were due."""
         return tuple(decision.tl for decision in self.decisions)
-
-
-class Unpublished:
-    """Everything that has happened since the last event."""
-
-    def __init__(self) -> None:
-        self.decisions: list[TlDecision] = []
-        self.sent: list[Sent] = []
-        self.shown: list[Shown] = []
-        self.alarms: list[Alarm] = []
-        self.rejected: dict[str, str] = {}
-        self.frozen: list[str] = []
-        self.commands: list[OperatorCommand] = []
-        self.actions: list[OperatorAction] = []
-        self.detector_changes: list[DetectorChange] = []
-        self.times: StepTimes | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        reported = (self.decisions, self.sent, self.shown, self.alarms, self.rejected, self.commands, self.actions)
-        return not any((*reported, self.detector_changes))
 
 
 class Subscriber(Protocol):

@@ -70,7 +70,6 @@ def read(args: argparse.Namespace, city: City) -> ModelSettings:
 
 
 def _server(flag: str | None, city: City) -> str:
-    """The model server's address. Raises InputError."""
     server: str = flag or city.serving.local_address
     try:
         grpc_target(server)

@@ -77,11 +77,14 @@ def release_at_once(loop: DecisionLoop, connection: ReleaseConnection, stop: Sto
 
 def log_connection_lost(loop: DecisionLoop, connection: ReleaseConnection, error: SumoConnectionLost) -> None:
     """Log that the connection ended before the signals were released."""
-    if connection.is_guarded:
-        consequence = "SUMO has ended, or the guard hands the signals back"
-    else:
-        consequence = "the signals cannot be released any more"
-    log.error("the connection to SUMO was lost at second %g of the simulation: %s; %s", loop.now, error, consequence)
+    log.error(
+        "the connection to SUMO was lost at second %g of the simulation: %s; %s",
+        loop.now,
+        error,
+        "SUMO has ended, or the guard hands the signals back"
+        if connection.is_guarded
+        else "the signals cannot be released any more",
+    )
 
 
 def abandon(loop: DecisionLoop, connection: ReleaseConnection) -> None:

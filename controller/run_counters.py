@@ -35,12 +35,5 @@ class RunCounters:
     """By signal, readings at which it showed another state than the one that was set."""
     fallbacks: int = 0
     """Times a TL entered its fallback."""
-    decision_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_KEPT_TIMES))
-    """Wall time of the newest decision steps, from readings to choices, in s."""
-    inference_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_KEPT_TIMES))
-    """Wall time of waiting for the policies in these steps, in s."""
-
-    def add_step(self, times: StepTimes) -> None:
-        self.decision_steps += 1
-        self.decision_s.append(times.decision_s)
-        self.inference_s.append(times.inference_s)
+    times: deque[StepTimes] = field(default_factory=lambda: deque(maxlen=MAX_KEPT_TIMES))
+    """Wall times of the newest decision steps."""

@@ -36,7 +36,7 @@ from records.record_reader import RecordedStep
 from records.recorded_run import MALFORMED, RecordedRun
 from serving.contract import CATEGORICAL
 from signals.fallback.control_mode import OperatorMode
-from signals.observation import NO_VEHICLES, Observation, Readings, VehicleReadings
+from signals.observation import NO_VEHICLES, Observation, VehicleReadings
 from signals.policy import Answer, Policies
 from signals.safety.signal_safety import SignalCommand
 from signals.simulation_time import round_to_ms
@@ -88,27 +88,18 @@ class RecordedSteps:
         return next((step for step in steps if step.due), steps[0])
 
 
-class RecordedConnection:
+class RecordedConnection(TrackedLanes):
     """A `TrackingConnection` that returns what was recorded, and sends nothing."""
 
     def __init__(self, run: RunStart, steps: RecordedSteps) -> None:
         self._steps = steps
         self._tls = [contract.tl for contract in run.contracts]
-        self._table = TrackedLanes()
         self._outflow_rows: list[int] = []
         self._shown = {signal: running.shown for signal, running in run.start.signals.items()}
         self._until_s: float | None = None
         """End of the newest segment; None if nothing was simulated since the last reading."""
         self._detectors_read_of: record.Step | None = None
         """The step whose vehicles on detectors a reading has returned."""
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        return self._table.lanes
-
-    @property
-    def readings(self) -> Readings:
-        return self._table.readings
 
     def track(
         self,
@@ -117,8 +108,8 @@ class RecordedConnection:
         signals: Mapping[str, int],
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
-        self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
-        self._outflow_rows = [self._table.row[lane] for lane in outflow_lanes]
+        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self._outflow_rows = [self.row[lane] for lane in outflow_lanes]
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         """Do nothing: the record has the states that SUMO showed."""
@@ -157,21 +148,21 @@ class RecordedConnection:
     def _set_readings(self, step: record.Step) -> None:
         recorded = tuple(self._tls[k] for k in step.due)
         if not recorded:
-            self._table.set_vehicles(NO_VEHICLES)
+            self.set_vehicles(NO_VEHICLES)
             return
-        values, readings = step.readings, self._table.readings
-        _, rows = self._table.rows_of(recorded)
+        values, readings = step.readings, self.readings
+        _, rows = self.rows_of(recorded)
         # numpy refuses sequences of another length than the rows
         readings.counts[:, rows] = np.array((values.vehicles, values.halting), np.float64)
         readings.mean_length_m[rows] = np.array(values.mean_length_m)
         readings.outflow[self._outflow_rows] = np.array(values.outflow, np.float64)
         row = np.array(values.vehicle_lane, np.intp)
-        if row.size and row.max() >= len(self._table.lanes):
+        if row.size and row.max() >= len(self.lanes):
             raise ValueError(f"step {step.number} has a vehicle on a lane that is not read")
         by_vehicle = [np.array(each, np.float64) for each in (values.position_m, values.speed_mps, values.waiting_s)]
         if any(each.size != row.size for each in by_vehicle):
             raise ValueError(f"step {step.number} has vehicles without all of their values")
-        self._table.set_vehicles(VehicleReadings(row, *by_vehicle))
+        self.set_vehicles(VehicleReadings(row, *by_vehicle))
 
     def shown(self) -> dict[str, str]:
         return self._shown

@@ -102,6 +102,7 @@ class Guard:
         """
         self._connection = connection
         self._listener = listener
+        self.port = listener.port
         self._config = config
         self._is_alone = is_alone
         self._beat, self._set_connected = observers or Observers()
@@ -117,10 +118,6 @@ class Guard:
         self._end_s = min(config.end_s, configured_s if configured_s > 0 else math.inf)
         self._is_stopped = False
         connection.track({}, [], {})
-
-    @property
-    def port(self) -> int:
-        return self._listener.port
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -243,19 +240,7 @@ def parser(prog: str) -> Parser:
         description="Hold the TraCI connection, so that the simulation survives a controller crash.",
         epilog="Pass either --sumo, or -- and the arguments of a SUMO to start.",
     )
-    parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO")
-    parser.add_argument(
-        "--order",
-        type=int,
-        metavar="N",
-        help="TraCI client order, as setOrder (default: 1 if there are several clients)",
-    )
-    parser.add_argument(
-        "--clients", type=int, default=2, metavar="N", help="clients that a SUMO started here waits for (default: 2)"
-    )
-    parser.add_argument(
-        "--sumo-port", type=int, default=0, metavar="N", help="TraCI port of a SUMO started here (default: a free one)"
-    )
+    access.add_flags(parser, clients=2)
     parser.add_argument(
         "--city",
         type=Path,
@@ -295,7 +280,6 @@ def parser(prog: str) -> Parser:
         help="simulated time (s or h:m:s) after which the guard waits for no controller; "
         "a controller passes its --end (default: SUMO's)",
     )  # fmt: skip
-    parser.add_argument("--gui", action="store_true", help="start sumo-gui in the place of sumo; it needs a display")
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -393,10 +377,11 @@ def _open(config: GuardConfig, opened: list[Guard]) -> Guard:
         if config.http is not None:
             # guards that controllers start have no --http; they start faster without these libraries
             from controller.guard.metrics import GuardMetrics
+            from controller.telemetry.health import HttpServer
 
             metrics = GuardMetrics()
-            undo.callback(metrics.serve(config.http).close)
-            observers = Observers(metrics.health.beat, metrics.set_connected)
+            undo.callback(HttpServer(config.http, metrics.registry, metrics.health).close)
+            observers = Observers(metrics.health.beat, metrics.connected.set)
         connection = start.connect(config.sumo, Interrupts(beat_and_continue, beat_and_continue))
         undo.callback(connection.close)
         port = int(connection.socket.getpeername()[1])

@@ -69,7 +69,6 @@ def _remove(file: Path) -> None:
 
 
 def _is_at(file: TextIO, path: Path) -> bool:
-    """True if an open file is still the one at a path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

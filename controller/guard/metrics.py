@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Gauge, Info
 
 from city.version import VERSION
-from controller.telemetry.health import Health, HttpServer
+from controller.telemetry.health import Health
 
 
 class GuardMetrics:
@@ -16,11 +16,3 @@ class GuardMetrics:
             "guard_controller_connected", "1: a controller is connected; 0: none is", registry=self.registry
         )
         self.health = Health(status="holding the connection to SUMO")
-
-    def set_connected(self, is_connected: bool) -> None:
-        """Record whether a controller is connected."""
-        self.connected.set(is_connected)
-
-    def serve(self, address: tuple[str, int]) -> HttpServer:
-        """Serve /metrics, /healthz and /livez. Raises InputError."""
-        return HttpServer(address, self.registry, self.health)

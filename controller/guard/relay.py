@@ -147,7 +147,7 @@ class Relay:
         except OSError:
             return False
         self._flush_own_answers()
-        self._send_sumo()
+        _send(self._sumo, self._to_sumo)
         return True
 
     def _handle(self, message: bytes) -> None:
@@ -173,7 +173,7 @@ class Relay:
         """Receive answers; return False if SUMO has closed the connection."""
         try:
             if event & select.POLLOUT:
-                self._send_sumo()
+                _send(self._sumo, self._to_sumo)
             if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
                 data = self._sumo.recv(MAX_RECEIVE_BYTES)
                 if not data:
@@ -186,30 +186,13 @@ class Relay:
             return True
         except (OSError, IndexError):
             return False
-        self._send_controller()
         return True
 
     def _flush_own_answers(self) -> None:
         """Send the guard's own answers that are next in order."""
         while self._pending_answers and self._pending_answers[0] is not None:
             self._to_controller += self._pending_answers.popleft() or b""
-        self._send_controller()
-
-    def _send_controller(self) -> None:
-        """Send to the controller without waiting."""
-        if self._to_controller:
-            try:
-                del self._to_controller[: self._controller.send(self._to_controller)]
-            except OSError:
-                return  # the next receive reports the lost connection
-
-    def _send_sumo(self) -> None:
-        """Send to SUMO without waiting."""
-        if self._to_sumo:
-            try:
-                del self._to_sumo[: self._sumo.send(self._to_sumo)]
-            except OSError:
-                return  # the next receive reports the lost connection
+        _send(self._controller, self._to_controller)
 
     def _send_last(self, message: bytes) -> None:
         """Send the controller a last message, and wait until it has closed its connection."""
@@ -244,3 +227,11 @@ class Relay:
                 except wire.MalformedMessage:
                     return False
         return True
+
+
+def _send(connection: socket.socket, unsent: bytearray) -> None:
+    """Send without waiting; bytes that are not sent stay in `unsent`."""
+    if unsent:
+        # the next receive reports a lost connection
+        with contextlib.suppress(OSError):
+            del unsent[: connection.send(unsent)]

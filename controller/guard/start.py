@@ -52,7 +52,11 @@ def open_guarded(
         folder = files.folder()
         files.remove_old(folder)
         pid_file = folder / f"{host}-{port}-{sumo.order}.json" if port else None
-        log_file = _log_file(pid_file)
+        log_file = None
+        if stat.S_ISFIFO(os.fstat(2).st_mode):
+            # A process that reads this process's stderr through a pipe would wait for the end of the guard, which
+            # outlives its controller.
+            log_file = pid_file.with_suffix(".log") if pid_file is not None else folder / f"{os.getpid()}.log"
         guard = _find_or_spawn(pid_file, _flags(sumo, watchdog_s, end_s), log_file)
     except OSError as error:
         hint = "set TMPDIR to a writable folder, or pass --no-guard" if error.filename else "pass --no-guard"
@@ -105,17 +109,6 @@ def _attach(port: int, interrupts: Interrupts, process: subprocess.Popen[bytes] 
             "ending; stop that controller, or try again in a few seconds"
         ) from None
     return connection
-
-
-def _log_file(pid_file: Path | None) -> Path | None:
-    """The guard's log file if stderr is a pipe; otherwise the guard logs to stderr.
-
-    The guard outlives its controller, so a process that reads the controller's stderr
-    through a pipe would wait for the guard's end.
-    """
-    if not stat.S_ISFIFO(os.fstat(2).st_mode):
-        return None
-    return pid_file.with_suffix(".log") if pid_file is not None else files.folder() / f"{os.getpid()}.log"
 
 
 def _describe_kept_settings(guard: Mapping[str, Any], requested: Mapping[str, Any]) -> str:

@@ -54,7 +54,7 @@ class KeptStep(NamedTuple):
 
 
 _NO_READINGS = Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0))
-_NO_EVENT = DecisionEvent(-1, 0.0, 0.0, _NO_READINGS, (), (), (), (), {}, (), None)
+_NO_EVENT = DecisionEvent(number=-1, at_s=0.0, monotonic_s=0.0, readings=_NO_READINGS)
 
 
 class RunState:
@@ -178,7 +178,7 @@ class RunState:
         states = event.shown[-1].states if event.shown else before.states
         if self._keeps_history:
             halting = event.readings.halting.copy() if event.decisions else halting
-            event = replace(event, readings=_NO_READINGS, state=None, detector_changes=())
+            event = replace(event, readings=_NO_READINGS, state=None, detector_changes=[])
         step = KeptStep(before.number + 1, event, states, modes, halting)
         self.newest = step
         if event.decisions:

@@ -38,7 +38,7 @@ class RunStart(ControlledTls):
         """The rows of the lanes in readings, as the connection has them."""
         lanes = TrackedLanes()
         to_read = self.to_read
-        lanes.track(to_read.lanes_of, to_read.outflow_lanes, to_read.vehicle_lanes_of)
+        lanes.track_lanes(to_read.lanes_of, to_read.outflow_lanes, to_read.vehicle_lanes_of)
         return lanes
 
     @property

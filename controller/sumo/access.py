@@ -33,8 +33,24 @@ class SumoAccess:
         return self.attach is not None or self.clients > 1
 
 
+def add_flags(parser: argparse.ArgumentParser, clients: int) -> None:
+    """Add the flags that select a SUMO. `clients`: default of --clients."""
+    parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO (default: start one)")
+    for flag, default, text in (
+        ("--order", None, "TraCI client order, as setOrder (default: 1 if there are several clients)"),
+        ("--clients", clients, f"clients that the started SUMO waits for (default: {clients})"),
+        ("--sumo-port", 0, "TraCI port of the started SUMO (default: a free one)"),
+    ):
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=text)
+    parser.add_argument(
+        "--gui",
+        action="store_true",
+        help="start sumo-gui, which shows the simulation, in the place of sumo; it needs a display",
+    )
+
+
 def from_flags(args: argparse.Namespace, arguments: Sequence[str]) -> SumoAccess:
-    """The SUMO of --sumo, --clients, --sumo-port, --order and --gui. Raises InputError.
+    """The SUMO of the flags of `add_flags`. Raises InputError.
 
     `arguments`: those of a SUMO that is started.
     """

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.sumo.tracked_detectors import DetectorChange
+from controller.sumo.tracked_detectors import DetectorChange, TrackedDetectors
 from signals.observation import Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import SignalCommand
 
@@ -97,6 +97,10 @@ class DecisionConnection(Protocol):
     @property
     def lanes(self) -> tuple[str, ...]:
         """Every tracked lane, in the order of the readings."""
+
+    @property
+    def outflow_lanes(self) -> tuple[str, ...]:
+        """Those with counted outflow."""
 
     @property
     def readings(self) -> Readings:
@@ -232,26 +236,23 @@ class SumoConnection(
 class TrackedLanes:
     """The rows of lanes in the readings, the count of vehicles that left them, and the newest readings."""
 
-    def __init__(self) -> None:
-        self.lanes: tuple[str, ...] = ()
-        self.row: dict[str, int] = {}
-        self._vehicles: dict[str, frozenset[str]] = {}
+    lanes: tuple[str, ...] = ()
+    outflow_lanes: tuple[str, ...] = ()
 
-    def track(
+    def track_lanes(
         self,
         lanes_of: Mapping[str, Sequence[str]],
         outflow_lanes: Sequence[str],
         vehicle_lanes_of: Mapping[str, Sequence[str]],
     ) -> None:
-        self.lanes_of = {tl: tuple(lanes) for tl, lanes in lanes_of.items()}
-        self.vehicle_lanes_of = {tl: tuple(lanes) for tl, lanes in vehicle_lanes_of.items()}
+        self.lanes_of, self.vehicle_lanes_of = lanes_of, vehicle_lanes_of
         # SUMO looks each lane up in a sorted tree: in this order, neighbours share most of the path
         self.lanes = tuple(
             sorted({lane for by_tl in (lanes_of, vehicle_lanes_of) for lanes in by_tl.values() for lane in lanes})
         )
         self.row = {lane: i for i, lane in enumerate(self.lanes)}
         self.outflow_lanes = tuple(outflow_lanes)
-        self._vehicles = dict.fromkeys(self.outflow_lanes, frozenset())
+        self._on_lane: dict[str, frozenset[str]] = dict.fromkeys(self.outflow_lanes, frozenset())
         size = len(self.lanes)
         self.readings = Readings(np.zeros((2, size)), np.zeros(size), np.zeros(size))
 
@@ -276,5 +277,26 @@ class TrackedLanes:
     def count_outflow(self, lane: str, vehicles: Sequence[str]) -> None:
         """Count the vehicles that are no longer on the lane."""
         present = frozenset(vehicles)
-        self.readings.outflow[self.row[lane]] += len(self._vehicles[lane] - present)
-        self._vehicles[lane] = present
+        self.readings.outflow[self.row[lane]] += len(self._on_lane[lane] - present)
+        self._on_lane[lane] = present
+
+
+class StepCollector(TrackedLanes):
+    """What a connection collects for its next StepResult."""
+
+    def __init__(self) -> None:
+        self._signals: tuple[str, ...] = ()
+        self._shown: dict[str, str] = {}
+        self._segment_end_s: float | None = None
+        """End of the newest segment since the last reading."""
+        self._shown_before: list[tuple[float, Sequence[str]]] = []
+        """By segment since the last reading without the last one: its end in s, and the states in it."""
+        self._rejected: dict[str, str] = {}
+        """SUMO's error text by signal, of the commands since the last reading."""
+        self._detectors = TrackedDetectors((), 0.0, 1.0)
+
+    def _take_result(self, time_s: float) -> StepResult:
+        """The result of a reading; the next one begins empty."""
+        result = StepResult(time_s, self._shown_before, self._rejected, self._detectors.take_changes())
+        self._shown_before, self._rejected = [], {}
+        return result

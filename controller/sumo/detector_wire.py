@@ -15,18 +15,15 @@ _TIMES = struct.Struct("!BdBdBdB")
 _TIME_TYPES = (tc.TYPE_DOUBLE, tc.TYPE_DOUBLE, tc.TYPE_DOUBLE, tc.TYPE_STRING)
 
 
-class DetectorGetters:
+class DetectorGetters(ListGetters):
     """Getters of the vehicles that were on detectors during the newest step."""
 
     def __init__(self, detectors: Sequence[str]) -> None:
-        self._detectors = ListGetters(
-            tc.CMD_GET_INDUCTIONLOOP_VARIABLE, tc.LAST_STEP_VEHICLE_DATA, detectors, _compound(0)
-        )
-        self.request = self._detectors.request
+        super().__init__(tc.CMD_GET_INDUCTIONLOOP_VARIABLE, tc.LAST_STEP_VEHICLE_DATA, detectors, _compound(0))
 
     def decode(self, answer: bytes) -> dict[int, list[DetectorVehicle]]:
         """By detector with vehicles, those that were on it. Raises CommandRejected or MalformedMessage."""
-        filled, end = self._detectors.filled(answer)
+        filled, end = self.filled(answer)
         if end != len(answer):
             raise MalformedMessage(f"an answer of {len(answer)} bytes whose detectors end at byte {end}")
         return {detector: list(_vehicles(answer, begin, end)) for detector, begin, end in filled}

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
+from controller.sumo.connection import CommandRejected, StepCollector, StepResult, SumoConnectionLost, Traffic
 from controller.sumo.programs import sumo_program
 from controller.sumo.tracked_detectors import DetectorVehicle, TrackedDetectors
-from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
+from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Rows, VehicleReadings
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 
 REPORT_OPTIONS = ("--verbose", "--duration-log.statistics")
@@ -25,36 +25,18 @@ class SimulationRunning(InputError):
     """A simulation runs over libsumo in this process, which has one at a time."""
 
 
-class LibsumoConnection:
+class LibsumoConnection(StepCollector):
     """A connection over libsumo."""
 
+    is_guarded = False
+
     def __init__(self, api: Any) -> None:
+        super().__init__()
         self.api = api
         self.connection_error = api.FatalTraCIError
-        self._table = TrackedLanes()
         self._rows_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_rows)
-        self._rejected: dict[str, str] = {}
-        """SUMO's error text by signal, of the commands since the last reading."""
-        self._signals: dict[str, int] = {}
-        self._shown: dict[str, str] = {}
-        self._shown_before: list[tuple[float, Sequence[str]]] = []
-        self._segment_end_s: float | None = None
-        """End of the newest segment since the last reading."""
         self._on_outflow_lanes: list[list[Sequence[str]]] = []
         """By segment since the last reading, the vehicles on each lane with counted outflow."""
-        self._detectors = TrackedDetectors((), 0.0, 1.0)
-
-    @property
-    def is_guarded(self) -> bool:
-        return False
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        return self._table.lanes
-
-    @property
-    def readings(self) -> Readings:
-        return self._table.readings
 
     def track(
         self,
@@ -63,9 +45,9 @@ class LibsumoConnection:
         signals: Mapping[str, int],
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
-        self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._rows_of.cache_clear()
-        self._signals = dict(signals)
+        self._signals = tuple(signals)
         self._on_outflow_lanes = [self._vehicles_on_outflow_lanes()]
         self._count_outflow()
 
@@ -83,7 +65,9 @@ class LibsumoConnection:
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
         if commands and self._segment_end_s is not None:
-            self._shown_before.append((self._segment_end_s, self.signal_states(self._signals)))
+            self._shown_before.append(
+                (self._segment_end_s, list(map(self.api.trafficlight.getRedYellowGreenState, self._signals)))
+            )
         for command in commands:
             try:
                 self._set(command)
@@ -92,12 +76,9 @@ class LibsumoConnection:
 
     def advance(self, until_s: float) -> None:
         try:
-            if self._detectors.ids:
-                for end_s in self._detectors.advance(until_s):
-                    self.api.simulationStep(end_s)
-                    self._read_detectors(end_s)
-            else:
-                self.api.simulationStep(until_s)
+            for end_s in self._detectors.advance(until_s):
+                self.api.simulationStep(end_s)
+                self._read_detectors(end_s)
         except self.api.FatalTraCIError as error:
             raise SumoConnectionLost(f"SUMO has ended: {error}") from None
         self._segment_end_s = until_s
@@ -105,12 +86,12 @@ class LibsumoConnection:
         self._on_outflow_lanes.append(self._vehicles_on_outflow_lanes())
 
     def read(self, due: tuple[str, ...]) -> StepResult:
-        rejected, self._rejected = self._rejected, {}
-        shown, self._shown_before = self._shown_before, []
         self._segment_end_s = None
-        self._shown = dict(zip(self._signals, self.signal_states(self._signals), strict=True))
+        self._shown = dict(
+            zip(self._signals, list(map(self.api.trafficlight.getRedYellowGreenState, self._signals)), strict=True)
+        )
         self._count_outflow()
-        lane, readings = self.api.lane, self._table.readings
+        lane, readings = self.api.lane, self.readings
         names, rows, vehicle_lanes, vehicle_rows = self._rows_of(due)
         vehicles = list(map(lane.getLastStepVehicleNumber, names))
         # an empty lane has no halting vehicles and no mean length
@@ -122,15 +103,14 @@ class LibsumoConnection:
         ]
         readings.counts[:, rows] = vehicles, halting
         readings.mean_length_m[rows] = lengths_m
-        self._table.set_vehicles(self._vehicles(vehicle_lanes, vehicle_rows))
-        return StepResult(self.api.simulation.getTime(), shown, rejected, self._detectors.take_changes())
+        self.set_vehicles(self._vehicles(vehicle_lanes, vehicle_rows))
+        return self._take_result(self.api.simulation.getTime())
 
     def _new_rows(self, due: tuple[str, ...]) -> tuple[list[str], slice | Rows, list[str], Rows]:
         """(lanes of TLs that are counted, their rows, lanes of their single vehicles, their rows)."""
-        return *self._table.rows_of(due), *self._table.vehicle_rows_of(due)
+        return *self.rows_of(due), *self.vehicle_rows_of(due)
 
     def _vehicles(self, lanes: Sequence[str], rows: Rows) -> VehicleReadings:
-        """Read the vehicles on lanes, whose rows in the readings are `rows`."""
         ids = [self.api.lane.getLastStepVehicleIDs(lane) for lane in lanes]
         vehicles = [vehicle for of_lane in ids for vehicle in of_lane]
         if not vehicles:
@@ -141,8 +121,9 @@ class LibsumoConnection:
             domain.getWaitingTime(v) if mps <= HALTING_MPS else 0.0 for v, mps in zip(vehicles, speeds, strict=True)
         ]
         positions = list(map(domain.getLanePosition, vehicles))
-        counts = list(map(len, ids))
-        return VehicleReadings(np.repeat(rows, counts), np.array(positions), np.array(speeds), np.array(waiting))
+        return VehicleReadings(
+            np.repeat(rows, list(map(len, ids))), np.array(positions), np.array(speeds), np.array(waiting)
+        )
 
     def shown(self) -> dict[str, str]:
         return self._shown
@@ -163,7 +144,7 @@ class LibsumoConnection:
         return np.array(rows, np.float64).reshape(-1, 4)
 
     def _vehicles_on_outflow_lanes(self) -> list[Sequence[str]]:
-        return [self.api.lane.getLastStepVehicleIDs(name) for name in self._table.outflow_lanes]
+        return [self.api.lane.getLastStepVehicleIDs(name) for name in self.outflow_lanes]
 
     def _read_detectors(self, time_s: float) -> None:
         vehicles_of = {}
@@ -176,8 +157,8 @@ class LibsumoConnection:
     def _count_outflow(self) -> None:
         on_lanes, self._on_outflow_lanes = self._on_outflow_lanes, []
         for by_lane in on_lanes:
-            for name, vehicles in zip(self._table.outflow_lanes, by_lane, strict=True):
-                self._table.count_outflow(name, vehicles)
+            for name, vehicles in zip(self.outflow_lanes, by_lane, strict=True):
+                self.count_outflow(name, vehicles)
 
     def _set(self, command: SignalCommand) -> None:
         light = self.api.trafficlight
@@ -223,12 +204,6 @@ class LibsumoConnection:
         self.api.close()
 
 
-def _quiet(arguments: Sequence[str]) -> list[str]:
-    """Options that keep a configuration's reports out of this process's output, unless the user passes them."""
-    given = {argument.partition("=")[0] for argument in arguments}
-    return [part for option in REPORT_OPTIONS if option not in given for part in (option, "false")]
-
-
 def start_libsumo(arguments: Sequence[str]) -> LibsumoConnection:
     """Start SUMO inside this process. Raises InputError; SimulationRunning if there is one."""
     try:
@@ -238,8 +213,11 @@ def start_libsumo(arguments: Sequence[str]) -> LibsumoConnection:
     if libsumo.isLoaded():
         # libsumo would end it without a word
         raise SimulationRunning("another simulation runs over libsumo in this process, which has one at a time")
+    # a configuration's reports stay out of this process's output, unless the user passes the options
+    given = {argument.partition("=")[0] for argument in arguments}
+    quiet = [part for option in REPORT_OPTIONS if option not in given for part in (option, "false")]
     try:
-        libsumo.start([sumo_program(), *arguments, *_quiet(arguments)])
+        libsumo.start([sumo_program(), *arguments, *quiet])
     except (libsumo.TraCIException, libsumo.FatalTraCIError) as error:
         with contextlib.suppress(libsumo.TraCIException, libsumo.FatalTraCIError):
             libsumo.close()  # the part that was loaded

@@ -120,7 +120,6 @@ def define_off_programs(api: Any, signals: Iterable[SignalNetwork]) -> None:
 
 
 def _check_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
-    """Raise InputError unless SUMO and the file have the same links."""
     running = []
     for link in api.trafficlight.getControlledLinks(signal.id):
         running.append(sorted({(pair[0], pair[1]) for pair in link if pair}))
@@ -236,20 +235,16 @@ def _differing_lane(exported: Sequence[pb.Approach], signal: SignalNetwork) -> s
 
 
 def _is_same(exported: pb.Approach, now: pb.Approach) -> bool:
-    """Compare an incoming lane with the exported one."""
+    (exported_names, exported_numbers), (names, numbers) = _parts(exported), _parts(now)
+    return exported_names == names and np.allclose(exported_numbers, numbers, rtol=0.0, atol=TOLERANCE)
 
-    def names_of(approach: pb.Approach) -> tuple[object, ...]:
-        upstream = [lane.lane_id for lane in approach.upstream]
-        exits = [lane.lane_id for lane in approach.exits]
-        return approach.lane_id, list(approach.links), upstream, exits
 
-    def values_of(approach: pb.Approach) -> list[tuple[float, ...]]:
-        lanes = (*approach.upstream, *approach.exits)
-        return [(lane.distance_m, lane.share, lane.length_m, lane.limit_mps) for lane in lanes]
-
-    return names_of(exported) == names_of(now) and np.allclose(
-        values_of(exported), values_of(now), rtol=0.0, atol=TOLERANCE
-    )
+def _parts(approach: pb.Approach) -> tuple[tuple[object, ...], Sequence[tuple[float, ...]]]:
+    """Names and numbers of an incoming lane, its links, the lanes upstream and the exits."""
+    lanes = (*approach.upstream, *approach.exits)
+    ids = [lane.lane_id for lane in lanes]
+    numbers = [(lane.distance_m, lane.share, lane.length_m, lane.limit_mps) for lane in lanes]
+    return (approach.lane_id, list(approach.links), len(approach.upstream), ids), numbers
 
 
 def check_sumo_matches_contract(

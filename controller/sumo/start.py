@@ -120,7 +120,7 @@ def attach(
     except BaseException:
         _close(connection)
         raise
-    return TraciConnection(connection, traci.FatalTraCIError, process, stderr, interrupts, through_guard)
+    return TraciConnection(connection, process, stderr, interrupts, through_guard)
 
 
 def _connected(address: tuple[str, int], process: subprocess.Popen[bytes] | None, stderr: StderrReader) -> Any:

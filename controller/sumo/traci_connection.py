@@ -22,9 +22,9 @@ from controller.sumo.connection import (
     OWNER_KEY,
     CommandRejected,
     Interrupts,
+    StepCollector,
     StepResult,
     SumoConnectionLost,
-    TrackedLanes,
     Traffic,
     WaitAborted,
 )
@@ -66,16 +66,11 @@ def _ignore(_: bytes) -> None:
     """Decode nothing: the answer is decoded where it is waited for."""
 
 
+@functools.lru_cache(MAX_CACHED_BATCHES)
 def _traffic_getters(lanes: tuple[str, ...]) -> wire.NumericGetters:
     return wire.NumericGetters(
         [(tc.CMD_GET_LANE_VARIABLE, variable, lane, kind) for lane in lanes for variable, kind in _SPEED_VARIABLES]
     )
-
-
-def _first_roads(vehicles: Sequence[str], answer: bytes) -> dict[str, str]:
-    """Decode the routes of vehicles: the first road of each."""
-    reader = wire.Reader(answer)
-    return {vehicle: reader.value()[0] for vehicle in vehicles}
 
 
 # a watcher's view changes rarely, and there are few watchers
@@ -106,13 +101,14 @@ class _Getters(NamedTuple):
         return float(doubles[-1]), ids, counts
 
 
-class TraciConnection:
+class TraciConnection(StepCollector):
     """One socket to a SUMO program."""
+
+    connection_error: type[Exception] = traci.FatalTraCIError
 
     def __init__(
         self,
         api: Any,
-        connection_error: type[Exception],
         process: subprocess.Popen[bytes] | None,
         stderr: StderrReader,
         interrupts: Interrupts,
@@ -122,62 +118,36 @@ class TraciConnection:
 
         Args:
             api: traci's connection.
-            connection_error: the exception that `api` raises after SUMO has ended.
             process: the SUMO or the guard, if this process started it.
             stderr: reader of its stderr.
             interrupts: the operator's requests.
             through_guard: whether the connection is to a guard.
         """
+        super().__init__()
         self._through_guard = through_guard
-        self._is_guarded = False
+        self.is_guarded = False
         self._is_readable = True
         """False after an answer that cannot be read: later ones may never come."""
         self._api = api
         self._stderr = stderr
-        self.connection_error = connection_error
         # traci has no public way to send many commands at once
-        self._messages = MessageStream(api._socket, stderr, interrupts)
+        self.socket: socket.socket = api._socket
+        self._messages = MessageStream(self.socket, stderr, interrupts)
         self._process = process
         self._interrupts = interrupts
-        self._table = TrackedLanes()
         self._has_read = False
-        self._segment_end_s: float | None = None
-        """End of the newest segment since the last reading."""
         self._unanswered: deque[Callable[[bytes], None]] = deque()
         """The decoders of the answers that have not been received, in their order."""
-        self._rejected: dict[str, str] = {}
-        """SUMO's error text by signal, of the commands since the last reading."""
-        self._shown_before: list[tuple[float, Sequence[str]]] = []
-        """By segment since the last reading without the last one: its end in s, and the states in it."""
-        self._shown: dict[str, str] = {}
         self._unmark = b""
         """A message that removes the marks of `mark_controlled`."""
         self._getters_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_getters)
-        self._traffic_getters_of = functools.lru_cache(MAX_CACHED_BATCHES)(_traffic_getters)
         self._origins: dict[str, str] = {}
         """Road on which a vehicle waits to depart, or has waited."""
-        self._detectors: TrackedDetectors | None = None
 
     @property
     def api(self) -> Any:
         self.shown()  # receives the answer that is due first
         return self._api
-
-    @property
-    def is_guarded(self) -> bool:
-        return self._is_guarded
-
-    @property
-    def socket(self) -> socket.socket:
-        return self._messages.socket
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        return self._table.lanes
-
-    @property
-    def readings(self) -> Readings:
-        return self._table.readings
 
     def track(
         self,
@@ -186,7 +156,7 @@ class TraciConnection:
         signals: Mapping[str, int],
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
-        self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self.track_lanes(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._signals = tuple(signals)
         self._states = wire.StateGetters(signals)
         outflow = [wire.get(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lane) for lane in outflow_lanes]
@@ -195,45 +165,34 @@ class TraciConnection:
 
     def detector_parameters(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
         detectors = self.api.inductionloop.getIDList()
-        if not detectors:
-            return {}  # SUMO does not answer a message without commands
-
-        def decode(answer: bytes) -> dict[str, tuple[str, ...]]:
-            reader = wire.Reader(answer)
-            parameters = {}
-            for detector in detectors:
-                parameters[detector] = tuple(str(reader.value()) for _ in keys)
-            return parameters
-
-        getters = [
-            wire.get_parameter(tc.CMD_GET_INDUCTIONLOOP_VARIABLE, detector, key)
-            for detector in detectors
-            for key in keys
-        ]
-        return self._ask(getters, decode)
+        values = self._values(
+            [
+                wire.get_parameter(tc.CMD_GET_INDUCTIONLOOP_VARIABLE, detector, key)
+                for key in keys
+                for detector in detectors
+            ]
+        )
+        return {detector: tuple(values[k :: len(detectors)]) for k, detector in enumerate(detectors)}
 
     def track_detectors(self, detectors: Sequence[str], sumo_step_s: float) -> None:
-        self._detectors = None
-        if not detectors:
-            return
         now = float(self.api.simulation.getTime())
         self._detectors = TrackedDetectors(detectors, now, sumo_step_s)
-        self._detector_getters = DetectorGetters(detectors)
-        self._ask([self._detector_getters.request], functools.partial(self._add_detected, now))
+        if detectors:
+            self._detector_getters = DetectorGetters(detectors)
+            self._ask([self._detector_getters.request], functools.partial(self._add_detected, now))
 
     def _add_detected(self, time_s: float, answer: bytes) -> None:
         """Take the vehicles on detectors after the step that ends at time_s."""
-        if self._detectors is not None:
-            self._detectors.add(time_s, self._detector_getters.decode(answer))
+        self._detectors.add(time_s, self._detector_getters.decode(answer))
 
     def _new_getters(self, due: tuple[str, ...]) -> _Getters:
-        lanes, rows = self._table.rows_of(due)
+        lanes, rows = self.rows_of(due)
         variables = [
             (tc.CMD_GET_LANE_VARIABLE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_VARIABLES
         ]
         variables.append((tc.CMD_GET_SIM_VARIABLE, tc.VAR_TIME, "", tc.TYPE_DOUBLE))
         numbers = wire.NumericGetters(variables)
-        vehicle_lanes, vehicle_rows = self._table.vehicle_rows_of(due)
+        vehicle_lanes, vehicle_rows = self.vehicle_rows_of(due)
         vehicle_ids = wire.VehicleIdGetters(vehicle_lanes)
         return _Getters(numbers, rows, vehicle_ids, vehicle_rows, wire.message([numbers.request, vehicle_ids.request]))
 
@@ -258,11 +217,9 @@ class TraciConnection:
         self._rejected |= decode_rejections(answer, commands)
 
     def advance(self, until_s: float) -> None:
-        if self._detectors is None:
-            self._post(wire.message([wire.step(until_s)]), wire.check_stepped)
-        else:
-            for end_s in self._detectors.advance(until_s):
-                self._post(wire.message([wire.step(end_s)]), wire.check_stepped)
+        for end_s in self._detectors.advance(until_s):
+            self._post(wire.message([wire.step(end_s)]), wire.check_stepped)
+            if self._detectors.ids:
                 decode = functools.partial(self._add_detected, end_s)
                 self._post(wire.message([self._detector_getters.request]), decode)
         self._post_outflow_getters()
@@ -285,17 +242,14 @@ class TraciConnection:
                 # the answers before the lanes' are decoded while SUMO still simulates
                 for answer in answers:
                     self._unanswered.popleft()(answer)
-                time_s, ids, counts = getters.decode(answer, self._table.readings)
+                time_s, ids, counts = getters.decode(answer, self.readings)
             except CommandRejected:
                 for _ in answers:
                     self._unanswered.popleft()  # so that they are not taken for answers to the next requests
                 raise
         self._segment_end_s = None
-        self._table.set_vehicles(self._vehicles(ids, np.repeat(getters.vehicle_rows, counts)) if ids else NO_VEHICLES)
-        rejected, self._rejected = self._rejected, {}
-        shown, self._shown_before = self._shown_before, []
-        detector_changes = self._detectors.take_changes() if self._detectors is not None else ()
-        return StepResult(time_s, shown, rejected, detector_changes)
+        self.set_vehicles(self._vehicles(ids, np.repeat(getters.vehicle_rows, counts)) if ids else NO_VEHICLES)
+        return self._take_result(time_s)
 
     def _vehicles(self, ids: Sequence[bytes], rows: Rows) -> VehicleReadings:
         """Request the readings of vehicles on the lanes of `rows`. Raises the exceptions of `read`."""
@@ -312,16 +266,11 @@ class TraciConnection:
         return self._shown
 
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
-        def decode(answer: bytes) -> dict[str, str]:
-            reader = wire.Reader(answer)
-            return {signal: str(reader.value()) for signal in signals}
-
-        return self._ask(
-            [wire.get(tc.CMD_GET_TL_VARIABLE, tc.TL_CURRENT_PROGRAM, signal) for signal in signals], decode
-        )
+        getters = [wire.get(tc.CMD_GET_TL_VARIABLE, tc.TL_CURRENT_PROGRAM, signal) for signal in signals]
+        return dict(zip(signals, self._values(getters), strict=True))
 
     def traffic(self, lanes: tuple[str, ...]) -> Traffic:
-        numbers = self._traffic_getters_of(lanes)
+        numbers = _traffic_getters(lanes)
 
         def decode(answer: bytes) -> tuple[NDArray[np.int32], NDArray[np.float64], list[str]]:
             return *numbers.decode(answer), list(wire.Reader(answer, numbers.size).value())
@@ -330,10 +279,8 @@ class TraciConnection:
         counts, speeds_mps, waiting = self._ask([numbers.request, pending], decode)
         # its route is the same as long as a vehicle waits
         if unknown := [vehicle for vehicle in waiting if vehicle not in self._origins]:
-            self._origins |= self._ask(
-                [wire.get(tc.CMD_GET_VEHICLE_VARIABLE, tc.VAR_EDGES, vehicle) for vehicle in unknown],
-                functools.partial(_first_roads, unknown),
-            )
+            routes = self._values([wire.get(tc.CMD_GET_VEHICLE_VARIABLE, tc.VAR_EDGES, vehicle) for vehicle in unknown])
+            self._origins |= {vehicle: roads[0] for vehicle, roads in zip(unknown, routes, strict=True)}
         return Traffic(counts, speeds_mps, [self._origins[vehicle] for vehicle in waiting])
 
     def vehicles_near(self, junction: str, radius_m: float) -> NDArray[np.float64]:
@@ -349,8 +296,8 @@ class TraciConnection:
 
     def _count_outflow(self, answer: bytes) -> None:
         reader = wire.Reader(answer)
-        for lane in self._table.outflow_lanes:
-            self._table.count_outflow(lane, reader.value())
+        for lane in self.outflow_lanes:
+            self.count_outflow(lane, reader.value())
 
     def version(self) -> tuple[int, str]:
         """SUMO's version; a guard appends wire.GUARDED. Raises SumoConnectionLost."""
@@ -383,11 +330,11 @@ class TraciConnection:
 
     def register_handover(self, content: bytes) -> None:
         if self.version()[1].endswith(wire.GUARDED):
-            self._is_guarded = True
+            self.is_guarded = True
             self._ask([wire.command(wire.HANDOVER, content)], lambda answer: wire.Reader(answer).status())
 
     def keep_alive(self) -> None:
-        if self._is_guarded:
+        if self.is_guarded:
             # answered by the guard itself: SUMO does nothing
             self._ask([wire.command(wire.GETVERSION, b"")], _ignore)
 
@@ -419,6 +366,16 @@ class TraciConnection:
         with self._decoding():
             return decode(answer)
 
+    def _values(self, getters: Sequence[bytes]) -> list[Any]:
+        """Request strings or lists of strings. Raises the exceptions of `read`."""
+
+        def decode(answer: bytes) -> list[Any]:
+            reader = wire.Reader(answer)
+            return [reader.value() for _ in getters]
+
+        # SUMO does not answer a message without commands
+        return self._ask(getters, decode) if getters else []
+
     def _request(self, message: bytes) -> bytes:
         """Send a message and wait for its answer; answers that are due before it are dropped."""
         self._post(message, _ignore)
@@ -446,7 +403,7 @@ class TraciConnection:
         with contextlib.suppress(SumoConnectionLost, CommandRejected, WaitAborted):
             self.shown()  # its answer is due before that of CLOSE; if SUMO has ended, the next call reports it
         # a guard hands the signals back, so this need not wait for SUMO's other clients
-        wait = self._is_readable and not (self._is_guarded and self._interrupts.abort_requested())
+        wait = self._is_readable and not (self.is_guarded and self._interrupts.abort_requested())
         has_answer = self._messages.end(self._unmark + CLOSE, wait)
         # a guard that has cut this controller off keeps running
         if has_answer or not self._through_guard:

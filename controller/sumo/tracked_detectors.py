@@ -48,8 +48,8 @@ class TrackedDetectors:
         self._changes: list[DetectorChange] = []
 
     def advance(self, until_s: float) -> list[float]:
-        """The ends of SUMO's steps in the segment that ends at until_s."""
-        ends = step_ends(self._now, until_s, self._sumo_step_s)
+        """The moments until until_s at which SUMO must stop: the end of each of its steps if there are detectors."""
+        ends = step_ends(self._now, until_s, self._sumo_step_s) if self.ids else [until_s]
         self._now = until_s
         return ends
 

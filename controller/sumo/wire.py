@@ -244,9 +244,6 @@ class ListGetters:
         blocks = range(0, len(names), BLOCK_SIZE)
         self._blocks = [(first, b"".join(self._empty[first : first + BLOCK_SIZE])) for first in blocks]
 
-    def __len__(self) -> int:
-        return len(self._begins)
-
     def filled(self, answer: bytes, at: int = 0) -> tuple[list[tuple[int, int, int]], int]:
         """Find the lists that are not empty: ((object's index, begin at its type, end) of each; end of all answers).
 
@@ -266,13 +263,12 @@ class ListGetters:
         return filled, at
 
 
-class VehicleIdGetters:
+class VehicleIdGetters(ListGetters):
     """Getters of the ids of the vehicles on lanes."""
 
     def __init__(self, lanes: Sequence[str]) -> None:
         empty = struct.pack("!Bi", tc.TYPE_STRINGLIST, 0)
-        self._lanes = ListGetters(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lanes, empty)
-        self.request = self._lanes.request
+        super().__init__(tc.CMD_GET_LANE_VARIABLE, tc.LAST_STEP_VEHICLE_ID_LIST, lanes, empty)
 
     def decode(self, answer: bytes, at: int = 0) -> tuple[list[bytes], list[int]]:
         """Decode (vehicles' ids, each after its size as `VehicleGetters` takes them; number of vehicles by lane).
@@ -280,8 +276,8 @@ class VehicleIdGetters:
         `at`: begin of the first lane's answer. Raises CommandRejected or MalformedMessage.
         """
         names: list[bytes] = []
-        counts = [0] * len(self._lanes)
-        for lane, begin, end in self._lanes.filled(answer, at)[0]:
+        counts = [0] * len(self._begins)
+        for lane, begin, end in self.filled(answer, at)[0]:
             of_lane = _sized_strings(answer, begin, end)
             names += of_lane
             counts[lane] = len(of_lane)
@@ -473,7 +469,7 @@ def _raise_first_rejection(answer: bytes) -> None:
     while reader.remaining:
         reader.status()
         if reader.remaining and answer[reader.at] != _STATUS_BYTES:
-            reader.skip()
+            reader.at = reader.value_end()
 
 
 class Reader:
@@ -523,15 +519,10 @@ class Reader:
             raise MalformedMessage("a value whose length exceeds the answer")
         return end
 
-    def skip(self) -> None:
-        """Skip a getter's value."""
-        self.at = self.value_end()
-
     def value(self) -> str | list[str]:
         """Read a getter's status and its value: a string or a list of strings."""
         self.status()
-        begin = self.at
-        end = begin + self._length()
+        end = self.value_end()
         self._take("!BB")
         self._string()
         (kind,) = self._take("!B")
@@ -539,10 +530,8 @@ class Reader:
         if kind == tc.TYPE_STRING:
             value = self._string()
         elif kind == tc.TYPE_STRINGLIST:
-            (count,) = self._take("!i")
-            if not 0 <= count <= self.remaining:
-                raise MalformedMessage(f"a list of {count} strings in {self.remaining} bytes")
-            value = [self._string() for _ in range(count)]
+            value = [each[4:].decode(errors="replace") for each in _sized_strings(self._answer, self.at - 1, end)]
+            self.at = end
         else:
             raise MalformedMessage(f"a value of type 0x{kind:02x} instead of a string")
         if self.at != end:

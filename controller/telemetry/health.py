@@ -126,23 +126,18 @@ class HttpServer:
             timeout = IDLE_TIMEOUT_S
 
             def do_GET(self) -> None:
+                kind = "text/plain; charset=utf-8"
                 if self.path == "/metrics":
                     # OpenMetrics for scrapers that accept it
                     encode, kind = choose_encoder(self.headers.get("Accept", ""))
-                    self._respond(200, kind, encode(registry))
+                    code, body = 200, encode(registry)
                 elif self.path == "/healthz":
                     is_ready, state = health.status()
-                    self._respond(200 if is_ready else 503, "text/plain; charset=utf-8", f"{state}\n".encode())
+                    code, body = 200 if is_ready else 503, f"{state}\n".encode()
                 elif self.path == "/livez":
-                    is_stuck = health.is_stuck
-                    self._respond(
-                        503 if is_stuck else 200, "text/plain; charset=utf-8", b"stuck\n" if is_stuck else b"alive\n"
-                    )
+                    code, body = (503, b"stuck\n") if health.is_stuck else (200, b"alive\n")
                 else:
-                    message = b"not found; the paths are /metrics, /healthz and /livez\n"
-                    self._respond(404, "text/plain; charset=utf-8", message)
-
-            def _respond(self, code: int, kind: str, body: bytes) -> None:
+                    code, body = 404, b"not found; the paths are /metrics, /healthz and /livez\n"
                 self.send_response(code)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))

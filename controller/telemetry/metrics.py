@@ -7,9 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from city.version import VERSION
-from controller.alarms import Alarms
 from controller.pace import PaceState
-from controller.telemetry.traffic import TrafficMeter
 from signals.fallback.control_mode import ControlMode
 from signals.safety.monitor import MonitorRule
 
@@ -27,10 +25,13 @@ MISSING_REASONS = {
 """Label of a missing answer, by the class of its error; `other` for all other classes."""
 
 
-SPEED_TEXT = "Simulated seconds per wall second that the run keeps; 0: as fast as possible"
-LATENESS_TEXT = "Wall time by which the newest step began after the schedule of the run's speed"
-LATE_STEPS_TEXT = "Steps that began more than 0.1 s of wall time after their schedule"
-LOST_TEXT = "Wall time by which the schedule was moved because the run did not keep its speed"
+PACE_TEXTS = {
+    "paused": "1: an operator has paused the run; 0: it runs",
+    "speed": "Simulated seconds per wall second that the run keeps; 0: as fast as possible",
+    "lateness_seconds": "Wall time by which the newest step began after the schedule of the run's speed",
+    "late_steps": "Steps that began more than 0.1 s of wall time after their schedule",
+    "lost_seconds": "Wall time by which the schedule was moved because the run did not keep its speed",
+}
 
 
 class ControllerMetrics:
@@ -126,29 +127,21 @@ class ControllerMetrics:
             self.registry.register(_Collected(collect))
         self._expiries.append(expiries)
 
-    def report_alarms(self, alarms: Alarms) -> None:
-        """Add the metric of active alarms."""
-        self.registry.register(alarms)
-
     def report_pace(self, state: Callable[[], PaceState]) -> None:
         """Add the metrics of the run's pace. `state` returns it and is called at each scrape."""
 
         def collect() -> Iterable[Metric]:
             pace = state()
-            for kind, name, text, value in (
-                (GaugeMetricFamily, "paused", "1: an operator has paused the run; 0: it runs", pace.is_paused),
-                (GaugeMetricFamily, "speed", SPEED_TEXT, pace.speed),
-                (GaugeMetricFamily, "lateness_seconds", LATENESS_TEXT, pace.lateness_s),
-                (CounterMetricFamily, "late_steps", LATE_STEPS_TEXT, pace.late_steps),
-                (CounterMetricFamily, "lost_seconds", LOST_TEXT, pace.lost_s),
+            for kind, name, value in (
+                (GaugeMetricFamily, "paused", pace.is_paused),
+                (GaugeMetricFamily, "speed", pace.speed),
+                (GaugeMetricFamily, "lateness_seconds", pace.lateness_s),
+                (CounterMetricFamily, "late_steps", pace.late_steps),
+                (CounterMetricFamily, "lost_seconds", pace.lost_s),
             ):
-                yield kind(f"controller_{name}", text, value=float(value))
+                yield kind(f"controller_{name}", PACE_TEXTS[name], value=float(value))
 
         self.registry.register(_Collected(collect))
-
-    def report_traffic(self, traffic: TrafficMeter) -> None:
-        """Add the metrics of traffic by TL."""
-        self.registry.register(traffic)
 
 
 @dataclass(frozen=True)
@@ -159,7 +152,6 @@ class _Collected:
 
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    """A gauge with a sample for each value of a label."""
     family = GaugeMetricFamily(name, text, labels=(label,))
     for key, value in dict(values).items():
         family.add_metric((key,), value)

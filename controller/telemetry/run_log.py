@@ -9,13 +9,12 @@ import numpy as np
 
 from city import names
 from controller.decision_step import DecisionLoop
-from controller.events import DecisionEvent, TlDecision
+from controller.events import DecisionEvent, StepTimes
 from controller.run_counters import RunCounters
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from signals.fallback.control_mode import ControlMode
 from signals.safety.conflicts import EXPLANATIONS, OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule
-from signals.safety.signal_safety import Override
 
 log = logging.getLogger("controller")
 
@@ -60,40 +59,38 @@ class RunLog:
             if command.mode is not command.mode_before:
                 self._mode_change(command.tl, command.mode_before, command.mode, f"set by {command.author}")
         for decision in event.decisions:
-            if decision.is_missing:
-                self._missing_answer(decision, event.at_s)
+            if decision.failure:
+                self._metrics.missing_answers.labels(decision.tl, _label(decision.failure)).inc()
+                log.debug("%s at %g: %s", decision.tl, event.at_s, decision.failure)
             if decision.mode is not decision.mode_before:
                 self._mode_change(decision.tl, decision.mode_before, decision.mode, decision.failure)
         for sent in event.sent:
             for override in sent.overrides:
-                self._override(override, sent.at_s)
+                self._metrics.overrides.labels(override.reason.value).inc()
+                log.debug(
+                    "%s at %g: requested %s, permitted %s: %s",
+                    override.signal,
+                    sent.at_s,
+                    override.requested,
+                    override.permitted,
+                    EXPLANATIONS[override.reason],
+                )
         for signal, reason in event.rejected.items():
             self._metrics.rejections.inc()
             log.error("SUMO rejected a command at %g: %s: %s", event.at_s, signal, reason)
         for alarm in event.alarms:
             self._alarm(alarm)
         self._write_mode_changes(event.at_s)
-        self._metrics.simulation_s.set(event.at_s)
+        self.set_second(event.at_s)
         if event.times is not None:
             self._decided(event)
 
+    def set_second(self, now: float) -> None:
+        """Set the metric of the simulated second, which an end without a decision passes too."""
+        self._metrics.simulation_s.set(now)
+
     def close(self) -> None:
         pass
-
-    def _missing_answer(self, decision: TlDecision, now: float) -> None:
-        self._metrics.missing_answers.labels(decision.tl, _label(decision.failure)).inc()
-        log.debug("%s at %g: %s", decision.tl, now, decision.failure)
-
-    def _override(self, override: Override, now: float) -> None:
-        self._metrics.overrides.labels(override.reason.value).inc()
-        log.debug(
-            "%s at %g: requested %s, permitted %s: %s",
-            override.signal,
-            now,
-            override.requested,
-            override.permitted,
-            EXPLANATIONS[override.reason],
-        )
 
     def _mode_change(self, tl: str, old: ControlMode, new: ControlMode, reason: str) -> None:
         self._metrics.mode.labels(tl).set(new.value)
@@ -115,7 +112,7 @@ class RunLog:
 
     def _decided(self, event: DecisionEvent) -> None:
         assert event.times is not None
-        missing = [decision for decision in event.decisions if decision.is_missing]
+        missing = [decision for decision in event.decisions if decision.failure]
         self._metrics.steps.inc()
         self._metrics.decisions.inc(len(event.decisions) - len(missing))
         self._metrics.deadline_misses.inc(any(_label(decision.failure) == "deadline" for decision in missing))
@@ -175,8 +172,8 @@ class RunLog:
 def _describe_step(event: DecisionEvent) -> str:
     """One line about a decision step: decisions, missing answers, overrides, times."""
     assert event.times is not None
-    decided = [decision.tl for decision in event.decisions if not decision.is_missing]
-    missing = {decision.tl: decision.failure for decision in event.decisions if decision.is_missing}
+    decided = [decision.tl for decision in event.decisions if not decision.failure]
+    missing = {decision.tl: decision.failure for decision in event.decisions if decision.failure}
     named = f"{names.listed(decided, MAX_NAMED_TLS)} decided" if decided else "no TL decided"
     parts = [f"second {event.at_s:g}: {named}"]
     if missing:
@@ -197,9 +194,9 @@ def _label(reason: str) -> str:
 
 def figures(counters: RunCounters) -> dict[str, object]:
     """The run's figures: counts, and decision times in ms."""
-    decision_ms, inference_ms = (
-        1000 * np.array(times or [0.0]) for times in (counters.decision_s, counters.inference_s)
-    )
+    times = counters.times or [StepTimes(0.0, 0.0, 0.0, 0.0)]
+    decision_ms = [1000 * each.decision_s for each in times]
+    inference_ms = [1000 * each.inference_s for each in times]
     return {
         "decisions": counters.decisions,
         "decision_steps": counters.decision_steps,

@@ -6,7 +6,7 @@ The figures are computed while SUMO simulates, so they delay no decision. All ti
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -22,17 +22,10 @@ MAX_READING_INTERVAL_S = 30.0
 """Longest time between two readings for which stopped delay is counted: policies of plans decide minutes apart."""
 
 
-class _GreenLinks(dict[str, int]):
-    """State of one signal -> its number of green vehicle links."""
-
-    def __init__(self, is_vehicle_link: Sequence[bool]) -> None:
-        super().__init__()
-        self._is_vehicle_link = is_vehicle_link
-
-    def __missing__(self, state: str) -> int:
-        pairs = zip(state, self._is_vehicle_link, strict=False)
-        self[state] = count = sum(is_vehicle and link in "gG" for link, is_vehicle in pairs)
-        return count
+def _count_green(is_vehicle_link: Sequence[bool], state: str) -> int:
+    """The number of green vehicle links in the state of a signal."""
+    pairs = zip(state, is_vehicle_link, strict=False)
+    return sum(is_vehicle and link in "gG" for link, is_vehicle in pairs)
 
 
 class TrafficMeter:
@@ -43,7 +36,8 @@ class TrafficMeter:
         self._tls = [contract.tl for contract in contracts]
         self._index = {tl: k for k, tl in enumerate(self._tls)}
         self._lanes_of: list[list[str]] = []
-        self._green_links: list[_GreenLinks] = []
+        self._count_green: list[Callable[[str], int]] = []
+        """By signal; it shows the same few states again and again."""
         signal_tl: list[int] = []
         links: list[int] = []
         for k, contract in enumerate(contracts):
@@ -51,7 +45,7 @@ class TrafficMeter:
             self._lanes_of.append(list(dict.fromkeys(lanes)))
             for signal_id in contract.signal_ids:
                 is_vehicle_link = [length_m == 0 for length_m in street.signals[signal_id].crossing_m]
-                self._green_links.append(_GreenLinks(is_vehicle_link))
+                self._count_green.append(functools.cache(functools.partial(_count_green, is_vehicle_link)))
                 signal_tl.append(k)
                 links.append(sum(is_vehicle_link))
         self._rows_of: list[Rows] = []
@@ -100,7 +94,7 @@ class TrafficMeter:
 
     def _add_shown(self, shown: Shown) -> None:
         kept = math.exp((shown.begin_s - shown.end_s) / GREEN_SHARE_TIME_S)
-        green = [links[state] for links, state in zip(self._green_links, shown.states, strict=True)]
+        green = [count(state) for count, state in zip(self._count_green, shown.states, strict=True)]
         shares = np.bincount(self._signal_tl, green, len(self._tls)) / self._links
         self._green = kept * self._green + (1 - kept) * shares
         self._weight = kept * self._weight + (1 - kept)

@@ -19,21 +19,18 @@ def decision(tl, failure="", mode_before=ControlMode.POLICY, mode=ControlMode.PO
 def event(at_s, decisions=(), overrides=(), states=(), alarms=(), rejected=None, readings=None, times=None):
     """`states`: those that SUMO showed, as (begin_s, end_s, states)."""
     readings = readings or Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0))
-    sent = (Sent(at_s, tuple(TlStates(each.tl, (), ()) for each in decisions), (), tuple(overrides)),)
-    times = times or (TIMES if decisions else None)
-    shown = tuple(Shown(*each) for each in states)
+    sent = Sent(at_s, tuple(TlStates(each.tl, (), ()) for each in decisions), (), tuple(overrides))
     return DecisionEvent(
-        0,
-        at_s,
-        0.0,
-        readings,
-        tuple(decisions),
-        sent if overrides else (),
-        shown,
-        tuple(alarms),
-        rejected or {},
-        (),
-        times,
+        number=0,
+        at_s=at_s,
+        monotonic_s=0.0,
+        readings=readings,
+        decisions=list(decisions),
+        sent=[sent] if overrides else [],
+        shown=[Shown(*each) for each in states],
+        alarms=list(alarms),
+        rejected=rejected or {},
+        times=times or (TIMES if decisions else None),
     )
 
 

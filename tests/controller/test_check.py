@@ -164,6 +164,7 @@ def test_certificates_of_city_toml_are_used(city, capsys, grid_models, tmp_path)
         (["--version-label", "stable", "--model-number", "1"], "both select the version"),
         (["--model-number", "-1"], "--model-number -1 must be a version"),
         (["--district", "north"], "--district north: is not in"),
+        (["--server", "127.0.0.1:1"], "no model server answers at 127.0.0.1:1"),
         (["--server", "nonsense"], "--server address 'nonsense' must be HOST:PORT"),
     ],
 )
@@ -198,21 +199,6 @@ def test_changes_that_take_much_longer_than_in_training_are_reported(city, capsy
     assert total.startswith("2 of 2 TLs match")
     assert slow == "changing greens takes much longer than in training: SA101 (9 s, not 3 s)"
     assert greens.startswith("SA101: greens last at least 3 times") and remedy.startswith("[safety] in city.toml")
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--server", "127.0.0.1:1"), "no model server answers at 127.0.0.1:1"),
-        (("--server", "foo"), "--server"),
-        (("--model-number", "-1"), "--model-number -1 must be a version number"),
-    ],
-)
-def test_wrong_flag_is_one_line_and_no_table(capsys, flags, message):
-    assert main(["--city", str(GRID / "city.toml"), *flags]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: ") and message in captured.err and captured.err.count("\n") == 1
-    assert captured.out == ""
 
 
 def test_street_tl_without_a_model_is_told_whether_the_shipped_policy_fits(city, grid_street, capsys):

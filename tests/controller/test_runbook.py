@@ -1,8 +1,6 @@
 """The runbook that alarms carry is that of the documentation, as plain text."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from controller.alarms import KINDS
 from controller.runbook import instructions, plain_text, sections
@@ -32,8 +30,3 @@ def test_a_table_is_a_list():
 def test_paragraphs_items_and_links_that_go_over_lines_are_single_lines():
     text = "Critical. One\ntwo.\n\n- a [link\n  over lines](x.md#y): z\n- b\n\nThree."
     assert plain_text(text) == "Critical. One two.\n- a link over lines: z\n- b\nThree."
-
-
-@given(st.text("ab -\n|[]()#`"))
-def test_any_text_stays_without_an_empty_line(text):
-    assert "\n\n" not in plain_text(text).strip("\n") or "|" in text

@@ -13,17 +13,12 @@ import pytest
 
 from city import config, network
 from city.errors import InputError
-from city.network import ProgramPhase
 from controller import daemon
 from controller.__main__ import main
 from controller.guard import files
 from controller.policies.served_contracts import fetch_contracts
 from controller.sumo import wire
-from controller.sumo.network import (
-    check_contract_matches_network,
-    check_contracts_match_city,
-)
-from protos import policy_pb2 as pb
+from controller.sumo.network import check_contract_matches_network, check_contracts_match_city, running_signals
 from serving.client import Client
 from serving.embedded.config import ServerConfig
 from signals import contract
@@ -41,134 +36,147 @@ def assert_refused(capsys, *parts):
         assert part in lines[0], lines[0]
 
 
-class TestCity:
-    """The served models against city.toml."""
-
-    def contracts(self, grid_city, grid_street, *tls):
-        return {tl: contract.build(grid_city, grid_city.tls[tl], grid_street) for tl in tls}
-
-    def test_sample_city_fits(self, grid_city, grid_street):
-        check_contracts_match_city(grid_city, self.contracts(grid_city, grid_street, *grid_city.tls))
-
-    def test_model_of_another_signal_is_refused(self, grid_city, grid_street):
-        contracts = self.contracts(grid_city, grid_street, "SA101", "SA102")
-        contracts["SA102"].signal_ids[0] = "A0"
-        with pytest.raises(InputError, match=r"SA102: .* has signals A1, but its model was exported for A0"):
-            check_contracts_match_city(grid_city, contracts)
-
-    def test_model_of_another_action_is_refused(self, grid_city, grid_street):
-        contracts = self.contracts(grid_city, grid_street, "SA103")
-        contracts["SA103"].action.kind = "gro"
-        with pytest.raises(InputError, match="has action kc, but its model was exported for gro"):
-            check_contracts_match_city(grid_city, contracts)
-
-    def test_signal_in_two_contracts_is_refused(self, grid_city, grid_street):
-        contracts = self.contracts(grid_city, grid_street, "SA101", "SA102")
-        tls = {**grid_city.tls, "SA102": replace(grid_city.tls["SA102"], signals=("A0",))}
-        contracts["SA102"].signal_ids[0] = "A0"
-        with pytest.raises(InputError, match="signal A0 is in the contracts of both SA101 and SA102"):
-            check_contracts_match_city(replace(grid_city, tls=tls), contracts)
+def contracts_of(city, street, *tls):
+    return {tl: contract.build(city, city.tls[tl], street) for tl in tls}
 
 
-class TestContract:
-    """A contract against the network."""
+def test_contracts_of_the_sample_city_fit(grid_city, grid_street):
+    contracts = contracts_of(grid_city, grid_street, *grid_city.tls)
+    check_contracts_match_city(grid_city, contracts)
+    check_contract_matches_network(contracts["SA101"], grid_street)
 
-    @pytest.fixture
-    def changeable(self, grid_city, grid_street):
-        made = contract.build(grid_city, grid_city.tls["SA101"], grid_street)
-        copy = pb.PolicyContract()
-        copy.CopyFrom(made)
-        return copy
 
-    def test_network_of_training_fits(self, changeable, grid_street):
-        check_contract_matches_network(changeable, grid_street)
+@pytest.mark.parametrize(
+    ("change", "in_city", "message"),
+    [
+        (
+            lambda contracts: contracts["SA102"].signal_ids.__setitem__(0, "A0"),
+            "A1",
+            r"SA102: .* has signals A1, but its model was exported for A0",
+        ),
+        (
+            lambda contracts: setattr(contracts["SA103"].action, "kind", "gro"),
+            "A1",
+            "has action kc, but its model was exported for gro",
+        ),
+        (
+            lambda contracts: contracts["SA102"].signal_ids.__setitem__(0, "A0"),
+            "A0",
+            "signal A0 is in the contracts of both SA101 and SA102",
+        ),
+    ],
+)
+def test_model_of_another_city_is_refused(grid_city, grid_street, change, in_city, message):
+    """`in_city`: SA102's signal in city.toml."""
+    contracts = contracts_of(grid_city, grid_street, "SA101", "SA102", "SA103")
+    change(contracts)
+    tls = {**grid_city.tls, "SA102": replace(grid_city.tls["SA102"], signals=(in_city,))}
+    with pytest.raises(InputError, match=message):
+        check_contracts_match_city(replace(grid_city, tls=tls), contracts)
 
-    def test_incomplete_contract_is_refused_with_what_is_missing(self, changeable, grid_street):
-        changeable.missing.append("timing")
-        with pytest.raises(InputError, match=r"contract of SA101 is incomplete: timing missing"):
-            check_contract_matches_network(changeable, grid_street)
 
-    def test_missing_signal_is_refused(self, changeable, grid_street):
-        with pytest.raises(InputError, match=r"the network .* has no signal A0, which the policy controls"):
-            check_contract_matches_network(changeable, replace(grid_street, signals={"Z9": grid_street.signals["A0"]}))
+def replace_phase(made, number, state):
+    made.signals[0].phases[number].state = state
 
-    def test_missing_lane_is_named(self, changeable, grid_street):
-        signal = grid_street.signals["A0"]
-        street = replace(grid_street, signals={"A0": replace(signal, lanes=signal.lanes[:-1])})
-        with pytest.raises(
-            InputError, match=rf"8 lanes in training, 7 in .* \(missing: {signal.lanes[-1]}; new: none\)"
+
+@pytest.mark.parametrize(
+    ("tl", "change", "message"),
+    [
+        ("SA101", lambda p: p.missing.append("timing"), "contract of SA101 is incomplete: timing missing"),
+        ("SA101", lambda p: replace_phase(p, 0, "G" * 12), "has other phases now"),
+        ("SA101", lambda p: setattr(p.observation, "size", 22), "21 features for an observation of 22"),
+        (
+            "SA101",
+            lambda p: p.signals[0].greens.extend(["GG"] * p.action.size),
+            r"the contract of \w+ lists green 'GG', which is not a phase of signal \w+; export",
+        ),
+        ("SA101", lambda p: setattr(p.action, "size", 7), "action size 7, but its signal has 4 green phases"),
+        ("SA103", lambda p: setattr(p.action, "size", 3), "action size 3, but its signals take 1"),
+        ("SA108", lambda p: setattr(p.action, "size", 1), "action size 1, but its signals take 2"),
+        ("SA107", lambda p: setattr(p.action, "kind", "grx"), "has action 'grx'"),
+        ("SA101", lambda p: setattr(p.action, "kind", "kc"), "has action 'kc'"),
+        ("SA101", lambda p: p.observation.features.reverse(), "lists features that its signal does not have"),
+        ("SA101", lambda p: setattr(p.timing, "decision_interval_s", 0), "decision_interval_s 0"),
+        ("SA107", lambda p: setattr(p.timing, "control_cycle", 0), "control_cycle 0"),
+        ("SA103", lambda p: setattr(p.observation, "state", "q"), "state 'q', not one of d, v, vd, vdd"),
+    ],
+)
+def test_contract_that_does_not_fit_the_network_or_its_dialect_is_refused(grid_city, grid_street, tl, change, message):
+    changed = contract.build(grid_city, grid_city.tls[tl], grid_street)
+    change(changed)
+    with pytest.raises(InputError, match=message):
+        check_contract_matches_network(changed, grid_street)
+
+
+@pytest.mark.parametrize(
+    ("renamed", "lanes", "message"),
+    [
+        ("Z9", 8, r"the network .* has no signal A0, which the policy controls"),
+        ("A0", 7, r"8 lanes in training, 7 in .* \(missing: \S+; new: none\)"),
+    ],
+)
+def test_network_without_a_signal_or_lane_of_training_is_refused(grid_city, grid_street, renamed, lanes, message):
+    made, signal = contract.build(grid_city, grid_city.tls["SA101"], grid_street), grid_street.signals["A0"]
+    street = replace(grid_street, signals={renamed: replace(signal, lanes=signal.lanes[:lanes])})
+    with pytest.raises(InputError, match=message):
+        check_contract_matches_network(made, street)
+
+
+def test_phase_that_the_safety_rules_never_permit_is_refused(grid_city, grid_street):
+    made, signal = contract.build(grid_city, grid_city.tls["SA101"], grid_street), grid_street.signals["A0"]
+    trained = next(p for p in signal.programs if p.id == made.signals[0].program_id)
+    off = "o" * (len(signal.links) - 1) + "y"
+    replace_phase(made, 1, off)
+    phases = (trained.phases[0], replace(trained.phases[1], state=off), *trained.phases[2:])
+    program = replace(trained, phases=phases)
+    street = replace(grid_street, signals={**grid_street.signals, "A0": replace(signal, programs=(program,))})
+    message = rf"SA101: signal A0: phase '{off}' of program .* is not a state of 12 links with r, y"
+    with pytest.raises(InputError, match=message):
+        check_contract_matches_network(made, street)
+
+
+@pytest.mark.parametrize(("tl", "matters"), [("SA103", False), ("SA107", True)])
+def test_durations_and_type_of_the_program_matter_only_to_plan_actions(grid_city, grid_street, tl, matters):
+    made = contract.build(grid_city, grid_city.tls[tl], grid_street)
+    signal = grid_street.signals[made.signal_ids[0]]
+    nema = replace(signal, programs=tuple(replace(program, type="NEMA") for program in signal.programs))
+    street = replace(grid_street, signals={**grid_street.signals, signal.id: nema})
+    with pytest.raises(InputError, match="has type NEMA now") if matters else contextlib.nullcontext():
+        check_contract_matches_network(made, street)
+    made.signals[0].phases[0].duration_s += 1
+    with pytest.raises(InputError, match="other durations") if matters else contextlib.nullcontext():
+        check_contract_matches_network(made, grid_street)
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        (("--infer-tl", "SA 9"), ("SA9 is not one of the TLs", "SA101")),
+        (("--model-number", "9"), ("serves no model SA101 version 9", "it serves version 1")),
+        (("--no-guard", "--sumo", "127.0.0.1:1"), ("no SUMO listens at 127.0.0.1:1",)),
+        (("--", "--route-files", "nowhere.rou.xml"), ("SUMO ended before", "nowhere.rou.xml")),
+        (
+            ("--end", "50", "--http", "127.0.0.1:0", "--", "--begin", "60"),
+            ("--end 50: the simulation is already at second 60",),
+        ),
+    ],
+)
+def test_start_that_cannot_succeed_is_refused(capsys, grid_server, monkeypatch, flags, parts):
+    monkeypatch.setattr("controller.sumo.start.ATTACH_TIMEOUT_S", 0.1)
+    assert main(["--city", CITY, "--server", grid_server, *flags]) == 2
+    assert_refused(capsys, *parts)
+
+
+def test_port_in_use_is_refused(capsys, grid_server):
+    """An error of the guard is printed by the controller."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for flags, parts in (
+            (("--clients", "2", "--sumo-port", port), (f"--sumo-port {port}: cannot listen on it",)),
+            (("--http", f"127.0.0.1:{port}"), ("cannot serve metrics", "--http")),
         ):
-            check_contract_matches_network(changeable, street)
-
-    def test_other_phases_are_refused(self, changeable, grid_street):
-        changeable.signals[0].phases[0].state = "G" * 12
-        with pytest.raises(InputError, match="has other phases now"):
-            check_contract_matches_network(changeable, grid_street)
-
-    def test_phase_that_the_safety_rules_never_permit_is_refused(self, changeable, grid_street):
-        signal = grid_street.signals["A0"]
-        trained = next(p for p in signal.programs if p.id == changeable.signals[0].program_id)
-        changeable.signals[0].phases[1].state = off = "o" * (len(signal.links) - 1) + "y"
-        states = [phase.state for phase in changeable.signals[0].phases]
-        phases = tuple(
-            ProgramPhase(state, p.duration_s, p.min_s, p.max_s) for state, p in zip(states, trained.phases, strict=True)
-        )
-        program = replace(trained, phases=phases)
-        street = replace(grid_street, signals={**grid_street.signals, "A0": replace(signal, programs=(program,))})
-        with pytest.raises(
-            InputError, match=rf"SA101: signal A0: phase '{off}' of program .* is not a state of 12 links with r, y"
-        ):
-            check_contract_matches_network(changeable, street)
-
-    def test_other_durations_matter_only_to_plan_actions(self, grid_city, grid_street):
-        for tl, matters in (("SA103", False), ("SA107", True)):
-            changed = contract.build(grid_city, grid_city.tls[tl], grid_street)
-            changed.signals[0].phases[0].duration_s += 1
-            with pytest.raises(InputError, match="other durations") if matters else contextlib.nullcontext():
-                check_contract_matches_network(changed, grid_street)
-
-    def test_plan_of_a_nema_program_is_refused(self, grid_city, grid_street):
-        for tl, matters in (("SA103", False), ("SA107", True)):
-            made = contract.build(grid_city, grid_city.tls[tl], grid_street)
-            signal = grid_street.signals[made.signal_ids[0]]
-            programs = tuple(replace(program, type="NEMA") for program in signal.programs)
-            street = replace(
-                grid_street, signals={**grid_street.signals, signal.id: replace(signal, programs=programs)}
-            )
-            with pytest.raises(InputError, match="has type NEMA now") if matters else contextlib.nullcontext():
-                check_contract_matches_network(made, street)
-
-    def test_contract_that_contradicts_itself_is_refused(self, changeable, grid_street):
-        changeable.observation.size += 1
-        with pytest.raises(InputError, match="21 features for an observation of 22"):
-            check_contract_matches_network(changeable, grid_street)
-
-    def test_contract_with_a_green_that_is_not_a_phase_is_refused(self, changeable, grid_street):
-        changeable.signals[0].greens.extend(["GG"] * changeable.action.size)
-        with pytest.raises(
-            InputError, match=r"the contract of \w+ lists green 'GG', which is not a phase of signal \w+; export"
-        ):
-            check_contract_matches_network(changeable, grid_street)
-
-    @pytest.mark.parametrize(
-        ("tl", "change", "message"),
-        [
-            ("SA101", lambda p: setattr(p.action, "size", 7), "action size 7, but its signal has 4 green phases"),
-            ("SA103", lambda p: setattr(p.action, "size", 3), "action size 3, but its signals take 1"),
-            ("SA108", lambda p: setattr(p.action, "size", 1), "action size 1, but its signals take 2"),
-            ("SA107", lambda p: setattr(p.action, "kind", "grx"), "has action 'grx'"),
-            ("SA101", lambda p: setattr(p.action, "kind", "kc"), "has action 'kc'"),
-            ("SA101", lambda p: p.observation.features.reverse(), "lists features that its signal does not have"),
-            ("SA101", lambda p: setattr(p.timing, "decision_interval_s", 0), "decision_interval_s 0"),
-            ("SA107", lambda p: setattr(p.timing, "control_cycle", 0), "control_cycle 0"),
-            ("SA103", lambda p: setattr(p.observation, "state", "q"), "state 'q', not one of d, v, vd, vdd"),
-        ],
-    )
-    def test_sizes_kinds_and_features_are_checked_by_the_dialect(self, grid_city, grid_street, tl, change, message):
-        changed = contract.build(grid_city, grid_city.tls[tl], grid_street)
-        change(changed)
-        with pytest.raises(InputError, match=message):
-            check_contract_matches_network(changed, grid_street)
+            assert main(["--city", CITY, "--server", grid_server, *flags]) == 2
+            assert_refused(capsys, *parts)
 
 
 def test_unreachable_model_server_is_refused_with_how_to_start_one(capsys):
@@ -176,25 +184,28 @@ def test_unreachable_model_server_is_refused_with_how_to_start_one(capsys):
     assert_refused(capsys, "no model server answers at 127.0.0.1:", "greenserve serve")
 
 
-def test_model_that_is_not_served_is_refused_with_how_to_export_it(capsys, grid_server, tmp_path):
-    text = (
-        (GRID / "city.toml")
-        .read_text()
-        .replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-        .replace("tl.SA108", "tl.SA999")
-    )
-    (tmp_path / "city.toml").write_text(text)
-    assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server, "--infer-tl", "SA101,SA999"]) == 2
+@pytest.fixture
+def city_with(tmp_path):
+    """Write the sample city with a changed text; return its path."""
+
+    def write(before, after):
+        text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
+        assert before in text
+        (tmp_path / "city.toml").write_text(text.replace(before, after))
+        return str(tmp_path / "city.toml")
+
+    return write
+
+
+def test_model_that_is_not_served_is_refused_with_how_to_export_it(capsys, grid_server, city_with):
+    city = city_with("tl.SA108", "tl.SA999")
+    assert main(["--city", city, "--server", grid_server, "--infer-tl", "SA101,SA999"]) == 2
     assert_refused(capsys, "serves no model SA999", "greenserve export --tl SA999")
-    assert main(["--city", CITY, "--server", grid_server, "--model-number", "9"]) == 2
-    assert_refused(capsys, "serves no model SA101 version 9", "it serves version 1")
 
 
-def test_unknown_signal_is_refused_before_the_server_is_asked(capsys, tmp_path):
-    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-    assert '[tl.SA101]\nsignals = ["A0"]' in text
-    (tmp_path / "city.toml").write_text(text.replace('signals = ["A0"]', 'signals = ["Z9"]'))
-    assert main(["--city", str(tmp_path / "city.toml"), "--server", f"127.0.0.1:{free_port()}"]) == 2
+def test_unknown_signal_is_refused_before_the_server_is_asked(capsys, city_with):
+    city = city_with('[tl.SA101]\nsignals = ["A0"]', '[tl.SA101]\nsignals = ["Z9"]')
+    assert main(["--city", city, "--server", f"127.0.0.1:{free_port()}"]) == 2
     assert_refused(capsys, "[tl.SA101] signal Z9 is not in")
 
 
@@ -209,38 +220,7 @@ def test_model_that_is_not_a_policy_is_refused_with_how_to_export_it(tmp_path):
         fetch_contracts(client, ["dtypes"], 1)
 
 
-def test_unknown_tl_is_refused_with_the_known_ones(capsys, grid_server):
-    assert main(["--city", CITY, "--server", grid_server, "--infer-tl", "SA 9"]) == 2
-    assert_refused(capsys, "SA9 is not one of the TLs", "SA101")
-
-
-def test_unreachable_sumo_is_refused(capsys, grid_server, monkeypatch):
-    monkeypatch.setattr("controller.sumo.start.ATTACH_TIMEOUT_S", 0.1)
-    assert main(["--city", CITY, "--server", grid_server, "--no-guard", "--sumo", f"127.0.0.1:{free_port()}"]) == 2
-    assert_refused(capsys, "no SUMO listens at 127.0.0.1:")
-
-
-def test_error_of_the_guard_is_printed_by_the_controller(capsys, grid_server):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", port]) == 2
-        assert_refused(capsys, f"--sumo-port {port}: cannot listen on it")
-
-
-def test_sumo_that_fails_to_start_is_reported_with_its_error(capsys, grid_server):
-    assert main(["--city", CITY, "--server", grid_server, "--", "--route-files", "nowhere.rou.xml"]) == 2
-    assert_refused(capsys, "SUMO ended before", "nowhere.rou.xml")
-
-
-def test_end_before_the_begin_is_refused(capsys, grid_server):
-    assert (
-        main(["--city", CITY, "--server", grid_server, "--end", "50", "--http", "127.0.0.1:0", "--", "--begin", "60"])
-        == 2
-    )
-    assert_refused(capsys, "--end 50: the simulation is already at second 60")
-
-
-def test_network_without_a_lane_of_training_is_refused(capsys, grid_server, tmp_path):
+def test_network_without_a_lane_of_training_is_refused_at_the_start(capsys, grid_server, tmp_path):
     for name in ("city.toml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
         shutil.copy(GRID / name, tmp_path)
     net = (GRID / "grid.net.xml").read_text()
@@ -385,18 +365,7 @@ def test_missing_city_is_refused(capsys, tmp_path, monkeypatch):
     assert_refused(capsys, "city.toml: no such file", "--city")
 
 
-def test_metrics_port_in_use_is_refused(capsys, grid_server):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert main(["--city", CITY, "--server", grid_server, "--http", f"127.0.0.1:{port}"]) == 2
-    assert_refused(capsys, "cannot serve metrics", "--http")
-
-
 def test_links_of_the_file_and_of_sumo_are_compared(grid_street):
-    from controller.sumo.network import running_signals
-
     class Other:
         """A simulation of another network under the same signal names."""
 

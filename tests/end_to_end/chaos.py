@@ -21,8 +21,8 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from city import network
 from controller.sumo.programs import sumo_program
@@ -59,23 +59,12 @@ FAULTS = (
 )
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     at_s: float
     """Simulated second at which the fault begins."""
     fault: str
     duration_s: float
     """Wall time."""
-
-
-@dataclass
-class Report:
-    recoveries_s: list[tuple[Event, float]] = field(default_factory=list)
-    alarms: list[str] = field(default_factory=list)
-    longest_shown_s: float = 0.0
-    longest_shown_by: str = ""
-    memory_mb: dict[str, list[float]] = field(default_factory=dict)
-    """By process, its memory at the end of each quarter of the day."""
 
 
 def schedule(seed: int, seconds: float, faults: int) -> list[Event]:
@@ -176,15 +165,21 @@ def _memory_mb(pid: int) -> float:
 
 
 class Run:
+    """A day with these faults, and what was seen of it."""
+
     def __init__(self, city: City, events: Sequence[Event]) -> None:
-        self.city, self.events, self.report = city, events, Report()
-        self.now = 0.0
+        self.city, self.events, self.now = city, events, 0.0
+        self.recoveries_s: list[tuple[Event, float]] = []
+        self.alarms: list[str] = []
+        self.longest_shown_s, self.longest_shown_by = 0.0, ""
+        self.memory_mb: dict[str, list[float]] = {}
+        """By process, its memory at the end of each quarter of the day."""
         limits = SafetyTimes(3.0, 4.0, 0.0)
         self._monitors = {s: SignalMonitor(signal, limits) for s, signal in city.street.signals.items()}
         self._shown = dict.fromkeys(city.street.signals, ("", 0.0))
 
-    def run(self) -> Report:
-        city, report = self.city, self.report
+    def run(self) -> None:
+        city = self.city
         assert self._until(city.is_on_policies, 60, pace=1.0) < 60, city.log("controller")
         quarters = [city.end_s * k / 4 for k in (1, 2, 3, 4)]
         for event in self.events:
@@ -192,14 +187,13 @@ class Run:
             with self._fault(event):
                 self._advance_for(event.duration_s)
             recovery_s = self._until(city.is_on_policies, 3 * MAX_RECOVERY_S, pace=1.0)
-            report.recoveries_s.append((event, recovery_s))
+            self.recoveries_s.append((event, recovery_s))
             print(
                 f"second {self.now:.0f}: {event.fault} for {event.duration_s} s, back after {recovery_s:.1f} s",
                 flush=True,
             )
         self._advance_to(city.end_s, quarters)
-        report.alarms += [line for line in city.log("controller").splitlines() if "ALARM:" in line]
-        return report
+        self.alarms += [line for line in city.log("controller").splitlines() if "ALARM:" in line]
 
     def _advance_to(self, until_s: float, quarters: list[float]) -> None:
         while self.now < until_s:
@@ -207,7 +201,7 @@ class Run:
             if quarters and self.now >= quarters[0]:
                 quarters.pop(0)
                 for name, mb in self.city.memory_mb().items():
-                    self.report.memory_mb.setdefault(name, []).append(round(mb, 1))
+                    self.memory_mb.setdefault(name, []).append(round(mb, 1))
 
     def _advance_for(self, wall_s: float) -> None:
         end_s = time.monotonic() + wall_s
@@ -235,15 +229,22 @@ class Run:
         for signal_id, monitor in self._monitors.items():
             state = light.getRedYellowGreenState(signal_id)
             for alarm in monitor.check_shown(state, before, self.now):
-                self.report.alarms.append(f"observer: {alarm.signal} at {alarm.at_s:g}: {alarm.rule} {alarm.message}")
+                self.alarms.append(f"observer: {alarm.signal} at {alarm.at_s:g}: {alarm.rule} {alarm.message}")
             shown, since_s = self._shown[signal_id]
             if state != shown:
                 self._shown[signal_id] = state, self.now
-            elif self.now - since_s > self.report.longest_shown_s:
-                self.report.longest_shown_s, self.report.longest_shown_by = (
+            elif self.now - since_s > self.longest_shown_s:
+                self.longest_shown_s, self.longest_shown_by = (
                     self.now - since_s,
                     f"{signal_id} at {self.now:g}",
                 )
+
+    def _restart_controller(self, exit_code: int) -> None:
+        """Start a controller after the end of the one before."""
+        while self.city.controller.poll() is None:
+            self._step()
+        assert self.city.controller.returncode == exit_code
+        self.city.start_controller()
 
     @contextlib.contextmanager
     def _fault(self, event: Event) -> Iterator[None]:
@@ -265,10 +266,7 @@ class Run:
         elif kind in ("controller killed", "controller restarted"):
             city.controller.send_signal(signal.SIGKILL if kind == "controller killed" else signal.SIGTERM)
             yield
-            while city.controller.poll() is None:
-                self._step()
-            assert city.controller.returncode == (-signal.SIGKILL if kind == "controller killed" else 0)
-            city.start_controller()
+            self._restart_controller(-signal.SIGKILL if kind == "controller killed" else 0)
         elif kind == "controller stopped for a moment":
             city.controller.send_signal(signal.SIGSTOP)
             time.sleep(min(event.duration_s, WATCHDOG_S / 3))
@@ -280,10 +278,7 @@ class Run:
                 self._step()
             yield
             city.controller.send_signal(signal.SIGCONT)
-            while city.controller.poll() is None:
-                self._step()
-            assert city.controller.returncode == 1
-            city.start_controller()
+            self._restart_controller(1)
         elif kind == "guard's connection: delay":
             city.guard_proxy.fault = Fault.DELAY
             yield
@@ -294,8 +289,7 @@ class Run:
                 self._step()
             city.guard_proxy.fault = Fault.NONE
             yield
-            assert city.controller.returncode == 1
-            city.start_controller()
+            self._restart_controller(1)
         elif kind == "garbage sent to the guard":
             with socket.create_connection(("127.0.0.1", city.guard_port)) as stray:
                 stray.sendall(random.Random(event.at_s).randbytes(200))
@@ -316,7 +310,7 @@ class Run:
             shutil.rmtree(version)
 
 
-def main(arguments: Sequence[str] | None = None) -> Report:
+def main(arguments: Sequence[str] | None = None) -> Run:
     """Run the day; the sample city's models are exported first."""
     parser = argparse.ArgumentParser(prog="python -m tests.end_to_end.chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
@@ -331,15 +325,13 @@ def main(arguments: Sequence[str] | None = None) -> Report:
         *(f"  {event.at_s:9.1f}  {event.fault}, {event.duration_s} s" for event in events),
         sep="\n",
     )
-    city = City(args.models, args.folder, 3600 * args.hours)
-    try:
-        report = Run(city, events).run()
-    finally:
-        city.close()
-    print(f"longest recovery {max((s for _, s in report.recoveries_s), default=0):.1f} s; one state for at most "
-          f"{report.longest_shown_s:.0f} s ({report.longest_shown_by}); memory in MB {report.memory_mb}")  # fmt: skip
-    print(*report.alarms, sep="\n")
-    return report
+    with contextlib.closing(City(args.models, args.folder, 3600 * args.hours)) as city:
+        day = Run(city, events)
+        day.run()
+    print(f"longest recovery {max((s for _, s in day.recoveries_s), default=0):.1f} s; one state for at most "
+          f"{day.longest_shown_s:.0f} s ({day.longest_shown_by}); memory in MB {day.memory_mb}")  # fmt: skip
+    print(*day.alarms, sep="\n")
+    return day
 
 
 if __name__ == "__main__":

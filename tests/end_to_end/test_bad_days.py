@@ -9,7 +9,6 @@ from concurrent import futures
 import grpc
 import pytest
 
-from controller.assembly import ControlledTls, assemble
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.libsumo_connection import start_libsumo
@@ -18,6 +17,7 @@ from serving.client import Client
 from serving.tf_serving.__main__ import main as serve_config
 from signals.fallback.control_mode import ControlMode
 from tests.conftest import GRID
+from tests.end_to_end.controlled_city import OPTIONS, ControlledCity
 from tests.end_to_end.programs import ModelServer, program, sumo
 
 DAY_S = 86_400.0
@@ -51,58 +51,46 @@ class Gateway:
         self._channel.close()
 
 
-class Run:
-    """The sample city under control, in this process."""
+class Run(ControlledCity):
+    """The sample city under control, with the reasons of missing answers."""
 
     def __init__(self, city, street, client):
         contracts = fetch_contracts(client, city.tls, None)
-        self.connection = start_libsumo(
-            ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings", "--seed", "3"]
-        )
         self.reasons, self.health = set(), Health()
         policies = ServedPolicies(client, contracts, None, DEADLINE_S)
-        self.loop = assemble(
-            self.connection,
-            ControlledTls(street, list(contracts.values()), city.safety, city.controller),
-            policies,
-            [self],
-        )
+        connection = start_libsumo([*OPTIONS, "--seed", "3"])
+        super().__init__(connection, city, street, list(contracts.values()), policies, [self])
 
     def add(self, event):
-        self.reasons.update(decision.failure.partition(":")[0] for decision in event.decisions if decision.is_missing)
+        self.reasons.update(decision.failure.partition(":")[0] for decision in event.decisions if decision.failure)
         self.health.beat()
 
     def close(self):
         pass
 
-    def advance(self, seconds):
+    def modes_after(self, seconds):
         """Control for some simulated seconds; the modes of the TLs that decide every few seconds."""
-        end_s = self.loop.now + seconds
-        while self.loop.now < end_s:
-            self.loop.step(end_s)
-        frequent = [x for x in self.loop.intersections.values() if x.contract.action.kind in ("categorical", "kc")]
-        return {x.mode for x in frequent}
+        self.advance(seconds)
+        return {x.mode for x in self.frequent_deciders()}
 
 
 @contextlib.contextmanager
 def running(city, street, address):
     with Client(address, retries=0) as client:
         run = Run(city, street, client)
-        try:
+        with contextlib.closing(run.connection):
             yield run
-        finally:
-            run.connection.close()
 
 
 def test_tls_fall_back_while_the_server_refuses_calls_and_come_back(grid_city, grid_street, grid_server):
     gateway = Gateway(grid_server)
     try:
         with running(grid_city, grid_street, gateway.address) as run:
-            assert run.advance(60) == {ControlMode.POLICY} and not run.reasons
+            assert run.modes_after(60) == {ControlMode.POLICY} and not run.reasons
             gateway.refuses = True
-            assert run.advance(60) == {ControlMode.FALLBACK} and run.reasons == {"Overloaded"}
+            assert run.modes_after(60) == {ControlMode.FALLBACK} and run.reasons == {"Overloaded"}
             gateway.refuses = False
-            assert run.advance(60) == {ControlMode.POLICY} and not run.loop.counters.alarms
+            assert run.modes_after(60) == {ControlMode.POLICY} and not run.loop.counters.alarms
     finally:
         gateway.close()
 
@@ -120,7 +108,7 @@ def test_wall_clock_that_jumps_by_days_changes_nothing(grid_city, grid_street, g
     monkeypatch.setattr(time, "time", jumping)
     assert abs(time.time() - time.time()) > DAY_S
     with running(grid_city, grid_street, grid_server) as run:
-        assert run.advance(120) == {ControlMode.POLICY}
+        assert run.modes_after(120) == {ControlMode.POLICY}
         assert not run.reasons and not run.loop.counters.alarms and run.health.status() == (True, "running")
 
 

@@ -1,5 +1,6 @@
 """Served policies and the same actors in this process give the same trips."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -7,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 
-from controller.assembly import ControlledTls, assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from export import locate
@@ -17,7 +17,7 @@ from export.rebuild import rebuild
 from signals import contract
 from signals.policy import Answer
 from simulation.trips import read_trips
-from tests.conftest import GRID
+from tests.end_to_end.controlled_city import OPTIONS, ControlledCity
 from tests.end_to_end.programs import CITY
 
 pytestmark = pytest.mark.alone
@@ -29,24 +29,20 @@ class InProcess:
     """The actors of the checkpoints, evaluated in this process."""
 
     def __init__(self, city, contracts):
-        self.contracts = contracts
+        self.is_categorical = {tl: contracts[tl].action.kind == "categorical" for tl in contracts}
         self.actors = {}
         for tl in contracts:
             candidates = locate.find_candidates(city.training.model_path)
             candidate = locate.Search(city.training.model_path, candidates).choose(tl, None)
             hints = architectures.ArchitectureHints()
-            wanted = ActorRequest(tl, None, (), None, hints, self._is_categorical(tl), inputs=None, outputs=None)
+            wanted = ActorRequest(tl, None, (), None, hints, self.is_categorical[tl], inputs=None, outputs=None)
             self.actors[tl] = rebuild(candidate, wanted).actor
-
-    def _is_categorical(self, tl):
-        return self.contracts[tl].action.kind == "categorical"
 
     def ask(self, observations, observed_s=None):
         answers = {}
         for tl, x in observations.items():
-            is_categorical = self._is_categorical(tl)
-            output = self.actors[tl].evaluate(x[None], is_categorical)
-            answers[tl] = Answer(np.array([output.argmax()]) if is_categorical else output[0])
+            output = self.actors[tl].evaluate(x[None], self.is_categorical[tl])
+            answers[tl] = Answer(np.array([output.argmax()]) if self.is_categorical[tl] else output[0])
         return answers
 
 
@@ -58,29 +54,25 @@ def trips(path):
 def in_process(grid_city, grid_street, tmp_path_factory):
     path = tmp_path_factory.mktemp("closed_loop") / "tripinfo.xml"
     contracts = {tl: contract.build(grid_city, settings, grid_street) for tl, settings in grid_city.tls.items()}
-    options = ["-c", str(GRID / "grid.sumocfg"), "--seed", "7", "--no-step-log", "true", "--no-warnings", "true"]
-    connection = start_libsumo([*options, "--tripinfo-output", str(path), *TRIPINFO_OPTIONS])
-    try:
-        loop = assemble(
-            connection,
-            ControlledTls(grid_street, list(contracts.values()), grid_city.safety, grid_city.controller),
-            InProcess(grid_city, contracts),
-        )
-        while loop.now < END_S:
-            loop.step(END_S)
-    finally:
-        connection.close()
+    connection = start_libsumo([*OPTIONS, "--seed", "7", "--tripinfo-output", str(path), *TRIPINFO_OPTIONS])
+    with contextlib.closing(connection):
+        policies = InProcess(grid_city, contracts)
+        ControlledCity(connection, grid_city, grid_street, list(contracts.values()), policies).advance(END_S)
     return path
+
+
+def control(*flags):
+    """A finished controller of the sample city."""
+    command = [sys.executable, "-m", "controller", "--city", CITY, "--http", "127.0.0.1:0", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("transport", ["traci", "libsumo"])
 def test_served_trips_equal_those_of_in_process_actors(transport, in_process, grid_server, tmp_path):
     path = tmp_path / "tripinfo.xml"
-    command = [sys.executable, "-m", "controller", "--city", CITY, "--server", grid_server, "--seed", "7"]
-    command += ["--end", str(END_S), "--tripinfo", str(path), "--http", "127.0.0.1:0"]
-    command += ["--libsumo"] if transport == "libsumo" else []
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    flags = ("--server", grid_server, "--seed", "7", "--end", str(END_S), "--tripinfo", str(path))
+    control(*flags, *(("--libsumo",) if transport == "libsumo" else ()))
     assert trips(path) == trips(in_process)
     assert read_trips(path).total > 300
 
@@ -91,10 +83,7 @@ def test_served_trips_equal_those_of_in_process_actors(transport, in_process, gr
 )
 def test_other_step_lengths_and_begin_times_are_controlled(options, grid_server, tmp_path):
     summary = tmp_path / "summary.json"
-    command = [sys.executable, "-m", "controller", "--city", CITY, "--server", grid_server, "--end", "300"]
-    command += ["--http", "127.0.0.1:0", "--summary", str(summary), "--", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    control("--server", grid_server, "--end", "300", "--summary", str(summary), "--", *options)
     figures = json.loads(summary.read_text())
     assert figures["second"] == 300 and figures["missing_answers"] == 0 and figures["rejections"] == 0
     begin = 97 if options[0] == "--begin" else 0

@@ -5,7 +5,6 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from controller.assembly import ControlledTls, assemble
 from controller.sumo import start
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
@@ -13,7 +12,7 @@ from controller.sumo.libsumo_connection import start_libsumo
 from signals import contract
 from signals.policy import Answer
 from signals.safety.monitor import SignalMonitor
-from tests.conftest import GRID
+from tests.end_to_end.controlled_city import OPTIONS, ControlledCity
 
 END_S = 200
 
@@ -48,12 +47,9 @@ def run(connection, grid_city, grid_street, shown):
     contracts = [contract.build(grid_city, settings, grid_street) for settings in tls.values()]
     policies = AlternatingPolicies({c.tl: c.action.size for c in contracts})
     try:
-        loop = assemble(
-            connection, ControlledTls(grid_street, contracts, grid_city.safety, grid_city.controller), policies
-        )
-        while loop.now < END_S:
-            loop.step(END_S)
-        loop.finish()
+        controlled = ControlledCity(connection, grid_city, grid_street, contracts, policies)
+        controlled.advance(END_S)
+        controlled.loop.finish()
         return policies.observed, dict(shown)
     finally:
         connection.close()
@@ -61,8 +57,7 @@ def run(connection, grid_city, grid_street, shown):
 
 @pytest.mark.parametrize("step_s", [1.0, 0.5])
 def test_observations_and_shown_states_agree_over_traci_and_libsumo(grid_city, grid_street, shown, step_s):
-    options = ["-c", str(GRID / "grid.sumocfg"), "--seed", "7", "--no-step-log", "true", "--no-warnings", "true"]
-    options += ["--step-length", str(step_s)]
+    options = [*OPTIONS, "--seed", "7", "--step-length", str(step_s)]
     observed, over_traci = run(
         start.connect(SumoAccess(arguments=options), Interrupts()), grid_city, grid_street, shown
     )

@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from controller.assembly import ControlledTls, assemble
 from controller.policies.served_contracts import AVAILABLE, fetch_contracts
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
@@ -23,8 +22,8 @@ from serving.embedded.config import ServerConfig
 from serving.errors import ModelNotFound
 from signals.fallback.control_mode import ControlMode
 from simulation.trips import read_trips
-from tests.conftest import GRID
-from tests.controller.decision_events import Alarms
+from tests.controller.decision_events import Events
+from tests.end_to_end.controlled_city import OPTIONS, ControlledCity
 from tests.end_to_end.faults import Fault, Proxy, ProxyProcess
 from tests.end_to_end.programs import ModelServer
 from tests.serving.conftest import running
@@ -39,7 +38,7 @@ MAX_RECOVERY_S = 10.0
 """In which every TL must be back on its policy."""
 
 
-class Run:
+class Run(ControlledCity):
     """The sample city under control, with its server behind the proxy."""
 
     def __init__(self, city, street, server, transport=TCP, fleet="", options=()):
@@ -50,26 +49,10 @@ class Run:
         self.fleet = ServedFleet(self.client, fleet, self.contracts, None) if fleet else None
         if self.fleet:
             self.fleet.update()
-        arguments = [
-            "-c",
-            str(GRID / "grid.sumocfg"),
-            "--no-step-log",
-            "true",
-            "--no-warnings",
-            "true",
-            "--seed",
-            "3",
-            *options,
-        ]
-        self.connection = connect(SumoAccess(arguments=arguments), Interrupts())
-        self.alarms = Alarms()
+        self.events = Events()
         policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
-        self.loop = assemble(
-            self.connection,
-            ControlledTls(street, list(self.contracts.values()), city.safety, city.controller),
-            policies,
-            [self.alarms],
-        )
+        connection = connect(SumoAccess(arguments=[*OPTIONS, "--seed", "3", *options]), Interrupts())
+        super().__init__(connection, city, street, list(self.contracts.values()), policies, [self.events])
         self._slow_down()
         # as the daemon does: this process also holds TensorFlow's objects, and a collection of them takes longer
         # than the deadline
@@ -88,9 +71,7 @@ class Run:
             meanwhile: called once while SUMO simulates, so that readings do not age meanwhile.
         """
         self.pace_s, self.meanwhile = pace_s, meanwhile
-        end_s = self.loop.now + seconds
-        while self.loop.now < end_s:
-            self.loop.step(end_s)
+        super().advance(seconds)
 
     def _slow_down(self):
         """Delay each advance by pace_s per simulated second: before the reading, because readings must not age."""
@@ -107,16 +88,8 @@ class Run:
         self.connection.advance, self.reached_s = advance_slowly, self.loop.now
 
     @property
-    def modes(self):
-        return {x.mode for x in self.loop.intersections.values()}
-
-    def frequent_deciders(self):
-        """TLs that decide every few seconds; one that decides every other cycle is asked again once it is on its
-        plan."""
-        return [x for x in self.loop.intersections.values() if x.contract.action.kind in ("categorical", "kc")]
-
-    def is_on_policies(self):
-        return self.modes == {ControlMode.POLICY}
+    def alarms(self):
+        return [alarm for event in self.events for alarm in event.alarms]
 
     def recovery_s(self):
         """Seconds until every TL is back on its policy, with the simulation in real time."""
@@ -178,11 +151,27 @@ def server(grid_city, grid_models, tmp_path_factory):
     server.stop()
 
 
+@contextlib.contextmanager
+def running_city(*arguments, **more):
+    run = Run(*arguments, **more)
+    try:
+        yield run
+    finally:
+        run.close()
+
+
 @pytest.fixture
 def run(request, grid_city, grid_street, server):
-    run = Run(grid_city, grid_street, server, getattr(request, "param", TCP))
-    yield run
-    run.close()
+    with running_city(grid_city, grid_street, server, getattr(request, "param", TCP)) as run:
+        yield run
+
+
+@pytest.fixture
+def own_server(grid_models, tmp_path):
+    """A server that the test may stop."""
+    server = ModelServer(grid_models, tmp_path / "s")
+    yield server
+    server.stop()
 
 
 @pytest.mark.parametrize(
@@ -217,24 +206,42 @@ def test_every_tl_is_back_on_its_policy_within_10_s_after_a_fault(run, fault):
 
 
 @pytest.mark.parametrize("transport", [TCP, pytest.param(UNIX, marks=pytest.mark.slow)])
-def test_a_server_restarted_at_another_address_is_found_again(transport, grid_city, grid_street, grid_models, tmp_path):
-    server = ModelServer(grid_models, tmp_path / "s")
-    run = Run(grid_city, grid_street, server, transport)
-    try:
+def test_a_server_restarted_at_another_address_is_found_again(transport, grid_city, grid_street, own_server, tmp_path):
+    with running_city(grid_city, grid_street, own_server, transport) as run:
         run.advance(60)
         assert run.is_on_policies()
-        server.stop()
+        own_server.stop()
         run.advance(FAULT_S)
         assert all(x.state.mode_state.is_fallback for x in run.frequent_deciders())
-        server.socket_path = tmp_path / "again"
-        server.start()
-        run.proxy.redirect(run.target(server))
+        own_server.socket_path = tmp_path / "again"
+        own_server.start()
+        run.proxy.redirect(run.target(own_server))
         took_s = run.recovery_s()
         assert run.is_on_policies() and took_s <= MAX_RECOVERY_S, (took_s, run.description())
         assert run.alarms == []
-    finally:
-        run.close()
-        server.stop()
+
+
+@pytest.mark.slow
+def test_every_tl_runs_its_plan_while_the_server_is_away_and_is_back_after_it(grid_city, grid_street, own_server):
+    """A TL that decides every other cycle holds its plan until its next decision."""
+    with running_city(grid_city, grid_street, own_server) as run:
+        run.advance(200)
+        assert run.is_on_policies() and run.loop.counters.missing_answers.total() == 0
+        own_server.stop()
+        run.advance(500)
+        assert run.modes == {ControlMode.FALLBACK}
+        assert all(x.is_released for x in run.loop.intersections.values())
+        light = run.connection.api.trafficlight
+        signals = [s for x in run.loop.intersections.values() for s in x.contract.signal_ids]
+        assert {light.getProgram(s) for s in signals} == {"adapted"}
+        own_server.start(own_server.port)
+        assert run.recovery_s() <= MAX_RECOVERY_S and run.is_on_policies()
+        decisions = [decision for event in run.events for decision in event.decisions]
+        held = {decision.tl for decision in decisions if decision.mode is ControlMode.HOLD}
+        assert held == set(grid_city.tls), "every TL must hold its state before it runs its plan"
+        before = run.loop.counters.decisions
+        run.advance(100)
+        assert run.loop.counters.decisions > before + 50, "the policies decide again"
 
 
 @pytest.mark.parametrize("run", [UNIX], indirect=True)
@@ -260,8 +267,7 @@ def test_a_version_with_another_contract_is_not_followed(run):
 
 
 def test_a_fleet_recovers_from_a_fault_as_single_models_do(grid_city, grid_street, server):
-    run = Run(grid_city, grid_street, server, UNIX, fleet="city")
-    try:
+    with running_city(grid_city, grid_street, server, UNIX, fleet="city") as run:
         assert run.fleet.coverage.tls == set(grid_city.tls)
         run.advance(60)
         assert run.loop.counters.missing_answers.total() == 0
@@ -272,8 +278,6 @@ def test_a_fleet_recovers_from_a_fault_as_single_models_do(grid_city, grid_stree
         run.fleet.update()
         assert run.fleet.coverage.tls == set(grid_city.tls)
         assert run.alarms == []
-    finally:
-        run.close()
 
 
 @pytest.mark.slow
@@ -282,8 +286,7 @@ def test_delay_under_faults_is_not_above_that_of_fixed_plans(grid_city, grid_str
     for kind in ("faults", "fixed"):
         trips[kind] = tmp_path / f"{kind}.xml"
         options = ["--tripinfo-output", str(trips[kind]), *TRIPINFO_OPTIONS]
-        run = Run(grid_city, grid_street, server, options=options)
-        try:
+        with running_city(grid_city, grid_street, server, options=options) as run:
             if kind == "fixed":
                 run.connection.api.simulationStep(float(end_s))
                 continue
@@ -295,8 +298,6 @@ def test_delay_under_faults_is_not_above_that_of_fixed_plans(grid_city, grid_str
                 run.recovery_s()
             run.advance(end_s - run.loop.now)
             assert run.alarms == []
-        finally:
-            run.close()
     faults, fixed = read_trips(trips["faults"]), read_trips(trips["fixed"])
     assert faults.total == fixed.total > 300
     assert faults.delay_s <= fixed.delay_s, (faults.delay_s, fixed.delay_s)

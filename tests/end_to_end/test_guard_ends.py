@@ -4,8 +4,6 @@ continue."""
 import contextlib
 import signal
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -193,18 +191,6 @@ def test_a_connection_that_is_not_traci_is_closed(sent):
         process.terminate()
         process.wait(60)
         assert "a controller has connected at" not in process.stderr.read()
-
-
-def test_a_sumo_port_in_use_gives_one_error_line():
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "controller.guard", "--sumo-port", str(port), "--", "-c",
-            str(GRID / "grid.sumocfg")],
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-        assert done.returncode == 2 and done.stderr.startswith(f"error: --sumo-port {port}: cannot listen on it")
-        assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_pid_file_gives_a_port_only_while_its_guard_listens(tmp_path):

@@ -6,9 +6,6 @@ import time
 import urllib.error
 import urllib.request
 
-import pytest
-
-from city.errors import InputError
 from controller.guard.__main__ import _open, parse
 from controller.telemetry import health
 from tests.end_to_end.programs import connect, free_port, guard, socket_of, sumo
@@ -74,8 +71,3 @@ def test_guard_is_alive_while_sumo_waits_for_another_client(monkeypatch):
         other.close()
         thread.join(20)
         assert not thread.is_alive()
-
-
-def test_invalid_address_of_http_is_refused():
-    with pytest.raises(InputError, match="--http"):
-        parse(["--sumo", "127.0.0.1:1", "--http", "9109"])

@@ -1,5 +1,7 @@
 """Vehicles on detectors are read alike over every connection, from the real SUMO."""
 
+import contextlib
+
 import pytest
 
 from city import network
@@ -43,8 +45,7 @@ def passages(options, placed):
 
 @pytest.mark.parametrize("opened", OPENERS)
 def test_entries_and_exits_are_those_of_every_step(opened, options, placed, passages):
-    connection = opened(options)
-    try:
+    with contextlib.closing(opened(options)) as connection:
         tracked = track_detectors(connection, SIGNALS, 1.0)
         assert {each.id: (each.signal, each.function, each.stop_lane) for each in tracked} == {
             detector.id: (detector.signal, detector.function, detector.stop_lane) for detector in placed
@@ -58,8 +59,6 @@ def test_entries_and_exits_are_those_of_every_step(opened, options, placed, pass
             for detector, time_s, is_entry in connection.read(()).detector_changes:
                 assert now < time_s <= now + 10
                 (entries if is_entry else exits).append((tracked[detector].id, time_s))
-    finally:
-        connection.close()
     assert len(passages) > 50
     assert sorted(entries) == sorted((detector, entry_s) for detector, _, entry_s in passages)
     assert sorted(exits) == sorted(
@@ -69,14 +68,11 @@ def test_entries_and_exits_are_those_of_every_step(opened, options, placed, pass
 
 @pytest.mark.parametrize("opened", [over_socket, start_libsumo])
 def test_nothing_is_read_without_detectors(opened):
-    connection = opened(OPTIONS)
-    try:
+    with contextlib.closing(opened(OPTIONS)) as connection:
         assert track_detectors(connection, SIGNALS, 1.0) == ()
         connection.track({}, [], {})
         connection.advance(5)
-        assert connection.read(()).detector_changes in ([], ())
-    finally:
-        connection.close()
+        assert connection.read(()).detector_changes == []
 
 
 def test_detector_with_an_unknown_function_is_refused():

@@ -60,13 +60,6 @@ def test_answers_are_whole_although_their_bytes_arrive_one_by_one():
         assert list(messages.answers(3)) == [b"first", b"", b"third"]
 
 
-def test_last_message_follows_what_was_posted(ends):
-    messages, sumo = ends
-    messages.queue(b"begun, ")
-    assert not messages.end(b"last", wait=False), "without waiting there is no answer"
-    assert sumo.recv(100) == b"begun, last"
-
-
 def test_end_reads_every_answer_until_sumo_closes(ends):
     messages, sumo = ends
     old = wire.message([bytes(1 << 19)])
@@ -119,8 +112,10 @@ def test_end_waits_for_a_silent_sumo_until_quit_is_requested(sockets, quick_poll
 def test_end_without_wait_does_not_wait_for_sumo(sockets):
     ours, sumo = sockets
     requests = Requests(aborts=True, quits_after=1)
-    assert not MessageStream(ours, StderrReader(None), requests.interrupts()).end(b"last", wait=False)
-    assert requests.checks == 0 and sumo.recv(100) == b"last" and sumo.recv(100) == b""
+    messages = MessageStream(ours, StderrReader(None), requests.interrupts())
+    messages.queue(b"begun, ")
+    assert not messages.end(b"last", wait=False)
+    assert requests.checks == 0 and sumo.recv(100) == b"begun, last" and sumo.recv(100) == b""
 
 
 def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(sockets, quick_polls, caplog):

@@ -30,7 +30,7 @@ def ends(sockets):
 def tracking(ours, abort_requested=lambda: False, vehicle_lanes_of=MappingProxyType({})):
     """A connection over a socket that reads one TL."""
     interrupts = Interrupts(abort_requested)
-    connection = TraciConnection(SimpleNamespace(_socket=ours), ConnectionError, None, StderrReader(None), interrupts)
+    connection = TraciConnection(SimpleNamespace(_socket=ours), None, StderrReader(None), interrupts)
     connection.track({"TL": LANES}, [], {"X": 2}, vehicle_lanes_of)
     return connection
 
@@ -85,7 +85,7 @@ def read(ends, vehicles=(3, 4), states=None, until_s=5.0, ids=b"", step=STEPPED)
 
 def test_readings_are_written_to_the_rows_of_their_lanes(ends):
     connection, _ = ends
-    assert read(ends) == (5.0, [], {}, ())
+    assert read(ends) == (5.0, [], {}, [])
     assert connection.shown() == connection.shown() == {"X": "Gr"}
     assert connection.readings.counts.tolist() == [[3, 4], [3, 4]]
     assert connection.readings.mean_length_m.tolist() == [5, 5]
@@ -110,7 +110,7 @@ def test_vehicles_are_requested_once_their_ids_are_known(vehicle_ends):
     connection, sumo = vehicle_ends
     request = wire.VehicleGetters([sized(name) for name, _ in VEHICLES]).request
     with answering(sumo, wire.message([request]), wire.message([vehicle_answer(VEHICLES)])):
-        assert read(vehicle_ends, ids=ids_answer(IDS_OF)) == (5.0, [], {}, ())
+        assert read(vehicle_ends, ids=ids_answer(IDS_OF)) == (5.0, [], {}, [])
     assert connection.lanes == ("in0_0", "in1_0", "up_0")
     row, *values = connection.readings.by_vehicle
     assert row.tolist() == [1, 1, 2] and [tuple(of) for of in zip(*values, strict=True)] == [own for _, own in VEHICLES]
@@ -318,7 +318,7 @@ def test_unguarded_close_waits_for_a_silent_sumo_until_quit_is_requested(sockets
     ours, sumo = sockets
     requests = Requests(aborts, quits_after=50)
     api = SimpleNamespace(_socket=ours)
-    TraciConnection(api, ConnectionError, None, StderrReader(None), requests.interrupts()).close()
+    TraciConnection(api, None, StderrReader(None), requests.interrupts()).close()
     assert requests.checks == 50 and sumo.recv(100) == CLOSE
 
 
@@ -326,7 +326,7 @@ def test_guarded_close_does_not_wait_if_an_abort_is_requested(sockets):
     ours, sumo = sockets
     requests = Requests(aborts=True)
     api = SimpleNamespace(_socket=ours, getVersion=lambda: (21, f"SUMO {wire.GUARDED}"))
-    connection = TraciConnection(api, ConnectionError, None, StderrReader(None), requests.interrupts(), True)
+    connection = TraciConnection(api, None, StderrReader(None), requests.interrupts(), True)
     sumo.sendall(wire.ok(wire.HANDOVER))
     connection.register_handover(b"[]")
     assert connection.is_guarded

@@ -30,7 +30,7 @@ def changes(tracked, time_s, vehicles_of):
 
 @given(PASSAGES, st.sampled_from([0.1, 0.5, 1.0]))
 def test_every_entry_and_exit_is_found_once_and_in_order(passages, step_s):
-    found, tracked = [], TrackedDetectors((), 0.0, step_s)
+    found, tracked = [], TrackedDetectors(("a",), 0.0, step_s)
     for time_s in tracked.advance(END_S):
         found += changes(tracked, time_s, of_newest_step(passages, time_s, step_s))
         # a second reading of the same moment adds nothing
@@ -43,12 +43,12 @@ def test_every_entry_and_exit_is_found_once_and_in_order(passages, step_s):
 
 
 def test_vehicle_that_is_there_at_first_has_entered_before():
-    tracked = TrackedDetectors((), 0.0, 1.0)
+    tracked = TrackedDetectors(("a",), 0.0, 1.0)
     assert changes(tracked, 60.0, {4: [DetectorVehicle("a", 12.5, -1.0)]}) == [DetectorChange(4, 12.5, True)]
 
 
 def test_vehicle_that_sumo_no_longer_knows_has_left():
-    tracked = TrackedDetectors((), 0.0, 1.0)
+    tracked = TrackedDetectors(("a",), 0.0, 1.0)
     changes(tracked, 10.0, {0: [DetectorVehicle("a", 9.5, -1.0), DetectorVehicle("b", 9.8, -1.0)]})
     assert changes(tracked, 11.0, {0: [DetectorVehicle("b", 9.8, -1.0)]}) == [DetectorChange(0, 11.0, False)]
     assert changes(tracked, 12.0, {}) == [DetectorChange(0, 12.0, False)]

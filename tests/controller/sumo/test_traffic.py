@@ -2,9 +2,6 @@
 
 import pytest
 
-from controller.sumo.connection import CommandRejected
-from controller.sumo.traci_connection import TraciConnection
-
 
 def test_lanes_have_the_vehicles_and_speeds_that_sumo_has(busy):
     domain = busy.api.lane
@@ -45,11 +42,3 @@ def test_vehicles_that_wait_to_depart_are_on_their_first_road(busy):
         expected = [api.vehicle.getRoute(vehicle)[0] for vehicle in api.simulation.getPendingVehicles()]
         assert set(expected) == {first, other}
         assert list(busy.traffic(()).waiting) == expected
-
-
-def test_an_unknown_lane_is_an_error(connection):
-    connection.track({}, [], {})
-    connection.read(())
-    expected = CommandRejected if isinstance(connection, TraciConnection) else connection.api.TraCIException
-    with pytest.raises(expected, match="nowhere"):
-        connection.traffic(("nowhere_0",))

@@ -131,25 +131,19 @@ def test_unit_file_is_valid(path):
     assert problems == [], "only the program may be missing on this machine"
 
 
-@pytest.fixture
-def units():
-    """(the arguments of the controller's unit, those of the guard's), parsed."""
-    arguments = {}
-    for name, command in (("controller", "control"), ("guard", "guard")):
-        text = (ROOT / "controller" / f"greenserve-{name}.service").read_text()
-        address = re.search(r"^Environment=SUMO_ADDRESS=(.*)$", text, re.M)[1]
-        started = re.search(rf"^ExecStart=\S+ {command} (.*)$", text, re.M)[1].replace("${SUMO_ADDRESS}", address)
-        arguments[name] = ["--city", str(GRID / "city.toml"), *started.split()]
-    return controller_config.parse(arguments["controller"]), guard.parse(arguments["guard"])
+def unit_settings(name, command, parse):
+    """The settings of a unit file's command line in the sample city."""
+    text = (ROOT / "controller" / f"greenserve-{name}.service").read_text()
+    address = re.search(r"^Environment=SUMO_ADDRESS=(.*)$", text, re.M)[1]
+    started = re.search(rf"^ExecStart=\S+ {command} (.*)$", text, re.M)[1].replace("${SUMO_ADDRESS}", address)
+    return parse(["--city", str(GRID / "city.toml"), *started.split()])
 
 
-def test_units_start_a_controller_that_connects_to_its_guard(units):
-    controller, its_guard = units
+def test_units_start_a_controller_that_connects_to_its_guard_and_serve_metrics_on_loopback():
+    controller = unit_settings("controller", "control", controller_config.parse)
+    its_guard = unit_settings("guard", "guard", guard.parse)
     assert controller.sumo.attach == ("127.0.0.1", its_guard.port)
-
-
-def test_units_serve_metrics_and_health_at_the_ports_of_compose_on_loopback(units):
-    assert [unit.http for unit in units] == [("127.0.0.1", 9108), ("127.0.0.1", 9109)]
+    assert (controller.http, its_guard.http) == (("127.0.0.1", 9108), ("127.0.0.1", 9109)), "as in compose"
 
 
 def test_systemd_restarts_a_controller_that_livez_calls_stuck():
@@ -174,6 +168,7 @@ def test_metrics_are_prometheus_text(served):
     assert status == 200
     assert "controller_decisions_total 3.0" in text
     assert 'controller_mode{tl="SA101"} 2.0' in text
+    assert get(f"{url}/other")[0] == 404
 
 
 def test_metrics_are_openmetrics_for_a_scraper_that_asks_for_it(served):
@@ -190,10 +185,6 @@ def test_metrics_are_openmetrics_for_a_scraper_that_asks_for_it(served):
     assert samples["controller_decisions_total"].value == 3
     model_number = samples["controller_model_number"]
     assert model_number.labels == {"tl": "SA101"} and model_number.value == 7
-
-
-def test_other_paths_are_not_found(served):
-    assert get(f"{served[3]}/other")[0] == 404
 
 
 MAX_WAIT_S = 20.0
@@ -269,12 +260,6 @@ def test_requests_that_are_sent_byte_by_byte_end(monkeypatch):
         finally:
             is_done.set()
             sender.join()
-
-
-def test_idle_connections_time_out_and_free_their_threads(monkeypatch):
-    monkeypatch.setattr("controller.telemetry.health.IDLE_TIMEOUT_S", 0.2)
-    with serving() as url, idle_connections(url, MAX_CONNECTIONS + 5):
-        assert scrape(url)[0] == 200
 
 
 def test_connections_without_a_thread_do_not_use_up_the_limit(served, monkeypatch):
