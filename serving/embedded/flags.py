@@ -9,12 +9,12 @@ from city import config as city_config
 from city.arguments import Parser, host_and_port
 from city.errors import InputError
 from city.version import VERSION
+from protos.model_server_config_pb2 import SSLConfig
 from serving.client.channel import MAX_MESSAGE_BYTES
 from serving.embedded.config import (
     MAX_MESSAGE_MB,
     RestConfig,
     ServerConfig,
-    Ssl,
     default_threads,
     metrics_path_from_file,
     ssl_from_file,
@@ -331,7 +331,7 @@ def _models_dir(args: argparse.Namespace, serving: city_config.Serving) -> Path:
     return models_dir
 
 
-def _rest(args: argparse.Namespace, ssl: Ssl | None) -> RestConfig | None:
+def _rest(args: argparse.Namespace, ssl: SSLConfig | None) -> RestConfig | None:
     """The settings of the REST API; None without it. Raises InputError."""
     file = args.monitoring_config_file
     if not args.rest_api_port:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from export.__main__ import main as export
+from protos.model_server_config_pb2 import SSLConfig
 from serving.client import Client, Fleet, Tls
 from serving.client.channel import grpc_target
 from serving.contract import ContractError
-from serving.embedded.config import ServerConfig, Ssl
+from serving.embedded.config import ServerConfig
 from serving.errors import BadRequest, InvalidResponse, Overloaded, Unavailable
 from tests.serving.certificates import pair
 from tests.serving.conftest import running
@@ -120,7 +121,7 @@ def test_the_client_uses_tls_and_mtls(grid_models):
     authority = pair("authority")
     key, certificate, *_ = pair("server", authority)
     client_key, client_certificate, *_ = pair("client", authority)
-    ssl = Ssl(key, certificate, authority[1], client_verify=True)
+    ssl = SSLConfig(server_key=key, server_cert=certificate, custom_ca=authority[1], client_verify=True)
     with running(ServerConfig(grid_models, port=0, poll_s=0, ssl=ssl)) as server:
         address = f"127.0.0.1:{server.port}"
         with Client(address, tls=Tls(authority[1], client_certificate, client_key)) as client:

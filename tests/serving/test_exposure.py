@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from city.errors import InputError
+from protos.model_server_config_pb2 import SSLConfig
 from serving.embedded import exposure
-from serving.embedded.config import RestConfig, ServerConfig, Ssl
+from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.flags import parse
 from serving.embedded.models.model_config import ModelConfig
 from tests.serving.conftest import running
@@ -16,8 +17,7 @@ def lines(rest_port=0, root=None, **settings):
     return list(exposure.warnings(ServerConfig(**settings), root, rest_port))
 
 
-MTLS = Ssl(b"k", b"c", b"a", client_verify=True)
-TLS = Ssl(b"k", b"c", b"a", client_verify=False)
+MTLS, TLS = SSLConfig(client_verify=True), SSLConfig()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from city.errors import InputError
 from protos import model_server_config_pb2 as config_pb
 from serving.client import Client, Tls
 from serving.embedded import __main__ as program
-from serving.embedded.config import RestConfig, ServerConfig, Ssl
+from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.flags import parse
 from serving.embedded.server import Server
 from serving.errors import Unavailable
@@ -88,7 +88,7 @@ def test_the_unix_socket_uses_tls_if_it_is_configured(grid_models, tmp_path):
     authority = pair("authority")
     key, certificate, *_ = pair("server", authority)
     address = f"unix:{tmp_path / 's'}"
-    ssl = Ssl(key, certificate, b"", client_verify=False)
+    ssl = config_pb.SSLConfig(server_key=key, server_cert=certificate)
     with running(ServerConfig(grid_models, port=0, socket_path=tmp_path / "s", ssl=ssl)):
         with Client(address, tls=Tls(ca=authority[1])) as client:
             assert client.predict("SA103", X, timeout_s=10)["action"].shape == (1, 1)
