@@ -96,4 +96,4 @@ def test_cached_run_arguments_are_bounded_for_any_order_of_outputs(non_policy_mo
         for outputs in itertools.product(values, repeat=length):
             assert [array.item() for array in version.run("sum", inputs, outputs)] == [values[key] for key in outputs]
     assert list(version._all_outputs) == ["sum"]
-    assert version._all_outputs["sum"].output_count == 2
+    assert len(version._all_outputs["sum"][1]) == 2

@@ -144,31 +144,21 @@ class ModelManager:
         """
         with self._lock:
             # refuse empty folders before anything changes: the model may be served from another folder now
-            empty = {
-                name: [f"{{name: {name}}} has no version to serve"]
-                for name, config in configs.items()
-                if not _aspired(config)
-            }
-            _raise_if_any(empty)
+            empty = [name for name, config in configs.items() if not _aspired(config)]
+            _raise_if_any({name: [f"{{name: {name}}} has no version to serve"] for name in empty})
             before = {name: self._models[name].config for name in self._configured}
             self._check_labels(configs, before)
             self.apply({**before, **configs}, now_s, at_once=True)
-            failed = {
-                name: self._load_errors(name)
-                for name, config in configs.items()
-                if not self._is_served_from(name, config)
-            }
+            failed = {}
+            for name, config in configs.items():
+                loaded = self._models[name].loaded_fingerprints.values()
+                # a version that was loaded from the folder of before does not count
+                if not any(version_files.is_in(fingerprint, config.base_path) for fingerprint in loaded):
+                    failed[name] = self._load_errors(name)
             if failed:
                 self.apply(before, now_s, at_once=True)
             _raise_if_any(failed)
             self.apply(configs, now_s, at_once=True)
-
-    def _is_served_from(self, name: str, config: ModelConfig) -> bool:
-        """Tell whether a version in the configured folder is loaded; one in the previous folder does not count."""
-        return any(
-            version_files.is_in(fingerprint, config.base_path)
-            for fingerprint in self._models[name].loaded_fingerprints.values()
-        )
 
     def _load_errors(self, name: str) -> list[str]:
         """The errors of a model's versions that failed to load, with TensorFlow Serving's texts."""
@@ -212,11 +202,10 @@ class ModelManager:
             return
         model = self._models[name]
         on_disk = version_files.versions(model.config.base_path) if name in self._configured else {}
-        if not on_disk and model.servables and not (model.was_empty or at_once):
-            # a version that is being replaced by renames is missing for a moment: unload at the second empty poll
-            model.was_empty = True
+        # a version that is being replaced by renames is missing for a moment: unload at the second empty poll
+        model.was_empty = not on_disk and bool(model.servables) and not (model.was_empty or at_once)
+        if model.was_empty:
             return
-        model.was_empty = False
         fingerprints = {version: files.fingerprint for version, files in on_disk.items()}
         for version in sorted(model.config.policy.aspired(on_disk)):
             if version not in model.states:
@@ -237,8 +226,9 @@ class ModelManager:
 
     def _may_retry(self, failure: Failure, now_s: float) -> bool:
         """Tell whether a failed version is due for a retry although its files are unchanged."""
-        is_due = now_s - failure.last_try_s >= self._loading.load_retry_interval_s
-        return failure.tries <= self._loading.max_num_load_retries and is_due and now_s > failure.last_try_s
+        waited_s = now_s - failure.last_try_s
+        is_due = waited_s > 0 and waited_s >= self._loading.load_retry_interval_s
+        return is_due and failure.tries <= self._loading.max_num_load_retries
 
     def _load_version(self, name: str, model: Model, version: int, files: VersionFiles, now_s: float) -> None:
         begin = time.perf_counter()
@@ -259,11 +249,11 @@ class ModelManager:
             self._metrics.loads.labels(name, "fail").inc()
             event("load_failed", logging.ERROR, model=name, version=version, tries=tries, error=error)
             return
+        seconds = time.perf_counter() - begin
         model.failed.pop(version, None)
         model.servables = {**model.servables, version: servable}
         model.loaded_fingerprints[version] = files.fingerprint
         self._set_state(model, version, wire.ModelVersionStatus.AVAILABLE)
-        seconds = time.perf_counter() - begin
         self._metrics.loads.labels(name, "success").inc()
         self._metrics.load_s.labels(name).set(seconds)
         event("loaded", model=name, version=version, ms=1000 * seconds)
@@ -311,31 +301,23 @@ class ModelManager:
             raise StatusError(StatusCode.INVALID_ARGUMENT, "ModelSpec has no name specified.")
         model = self._models.get(spec.name)
         served = model.servables if model else {}
-        version = self._version(spec, model)
-        if version is not None:
-            if version not in served:
-                raise StatusError(
-                    StatusCode.NOT_FOUND, f"Servable not found for request: Specific({spec.name}, {version})"
-                )
+        choice = spec.WhichOneof("version_choice")
+        if choice is None:
+            if not served:
+                raise StatusError(StatusCode.NOT_FOUND, f"Servable not found for request: Latest({spec.name})")
+            version = max(served)
             return version, served[version]
-        if not served:
-            raise StatusError(StatusCode.NOT_FOUND, f"Servable not found for request: Latest({spec.name})")
-        newest = max(served)
-        return newest, served[newest]
-
-    def _version(self, spec: wire.ModelSpec, model: Model | None) -> int | None:
-        """The version that a spec names by number or label; None for the newest. Raises StatusError."""
-        match spec.WhichOneof("version_choice"):
-            case "version_label":
-                labels = model.config.labels if model else {}
-                if spec.version_label not in labels:
-                    raise StatusError(
-                        StatusCode.INVALID_ARGUMENT, f"Unrecognized servable version label: {spec.version_label}"
-                    )
-                return labels[spec.version_label]
-            case "version":
-                return spec.version.value
-        return None
+        version = spec.version.value
+        if choice == "version_label":
+            labels = model.config.labels if model else {}
+            if spec.version_label not in labels:
+                raise StatusError(
+                    StatusCode.INVALID_ARGUMENT, f"Unrecognized servable version label: {spec.version_label}"
+                )
+            version = labels[spec.version_label]
+        if version not in served:
+            raise StatusError(StatusCode.NOT_FOUND, f"Servable not found for request: Specific({spec.name}, {version})")
+        return version, served[version]
 
     def states(self, spec: wire.ModelSpec) -> list[wire.ModelVersionStatus]:
         """The states of the version that a spec names by number, or of all versions, newest first.

@@ -17,7 +17,6 @@ class LoadError(Exception):
 class Signature:
     """A SignatureDef as plain Python; keys are sorted."""
 
-    method_name: str
     inputs: Mapping[str, int]
     """Key -> dtype."""
     outputs: Mapping[str, int]

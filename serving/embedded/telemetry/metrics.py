@@ -20,8 +20,8 @@ _RUNTIME = "TF1"
 class ServerMetrics:
     """The metrics of one server, in a registry of their own."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry()
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
         # not a Counter, whose sample would be named request_count_total
         self._requests = Gauge(
             f"{_PREFIX}request_count", "Requests by model and status.", ("model_name", "status"), registry=self.registry
