@@ -83,7 +83,11 @@ def to_array(message: Any, raw: bool = False) -> NDArray[Any]:
     if count > MAX_ELEMENTS:
         raise TensorError(f"shape {shape} has more than {MAX_ELEMENTS} elements")
     if dtype == DT_STRING:
-        return _strings(list(message.string_val), shape, count)
+        if len(message.string_val) != count:
+            raise TensorError(f"{len(message.string_val)} strings for shape {shape}")
+        array = np.empty(count, object)
+        array[:] = list(message.string_val)
+        return _reshape(array, shape)
     numpy_dtype = STORAGE_DTYPES.get(dtype)
     if numpy_dtype is None:
         raise TensorError(f"dtype {type_name(dtype)} is not supported")
@@ -101,14 +105,6 @@ def to_array(message: Any, raw: bool = False) -> NDArray[Any]:
         # a bfloat16 is the upper half of a float32
         return (array.astype("<u4") << 16).view("<f4")
     return array
-
-
-def _strings(values: list[bytes], shape: list[int], count: int) -> NDArray[Any]:
-    if len(values) != count:
-        raise TensorError(f"{len(values)} strings for shape {shape}")
-    array = np.empty(count, object)
-    array[:] = values
-    return _reshape(array, shape)
 
 
 def _reshape(array: NDArray[Any], shape: list[int]) -> NDArray[Any]:

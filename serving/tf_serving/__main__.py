@@ -10,8 +10,9 @@ request them by number until they have moved.
 """
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,9 +24,16 @@ from city.errors import InputError
 from protos.model_server_config_pb2 import SSLConfig
 from serving.client import Client
 from serving.embedded.models import version_files
+from serving.errors import ServingError
 from serving.tf_serving import config_files
 from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Versions
-from serving.tf_serving.loaded_versions import failed_loads, loaded_versions, wait_until_loaded
+from serving.tf_serving.loaded_versions import (
+    NotLoaded,
+    failed_loads,
+    loaded_versions,
+    statuses_of_models,
+    wait_until_loaded,
+)
 
 MAX_SHARDS = 1000
 
@@ -199,7 +207,7 @@ class _Publication:
             current = {name: state for name, state in states.items() if state is not None} or current
             steps = self._steps(current, {name: versions.numbers for name, versions in current.items()})
             if steps:
-                errors = failed_loads(client, steps)
+                errors = failed_loads(statuses_of_models(client, steps))
                 self._write_files({**self.target, **steps})
                 wait_until_loaded(client, {name: self.target[name] for name in steps}, errors)
         self._write_and_report(current, {})
@@ -246,11 +254,17 @@ class _Publication:
             )
 
 
-def _client(server: str) -> Client:
+@contextlib.contextmanager
+def _client(server: str) -> Iterator[Client]:
     try:
-        return Client(server)
+        client = Client(server)
     except ValueError as error:
         raise InputError(f"--server {server}: {error}") from None
+    try:
+        with client:
+            yield client
+    except ServingError as error:
+        raise NotLoaded(f"--server {server}: does not answer ({error}); start it, or leave --server out") from None
 
 
 def _select_versions(

@@ -8,8 +8,8 @@ import pytest
 from protos import model_server_config_pb2 as pb
 from serving.embedded.config import ServerConfig
 from serving.embedded.flags import parse
-from serving.embedded.models import models_root
 from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.rpc.handle_reload_config_request import common_folder
 from tests.serving.conftest import running
 
 
@@ -61,9 +61,7 @@ def test_reload_request_names_folders_of_the_models_only(models, source):
 
 def test_root_of_several_models_is_the_folder_that_holds_them_all(tmp_path):
     paths = {"a": tmp_path / "north" / "a", "b": tmp_path / "south" / "b"}
-    assert (
-        models_root.common_folder({name: ModelConfig(name, path) for name, path in paths.items()}) == tmp_path.resolve()
-    )
+    assert common_folder({name: ModelConfig(name, path) for name, path in paths.items()}) == tmp_path.resolve()
 
 
 def test_server_that_started_without_models_accepts_no_folder_of_a_request(models):

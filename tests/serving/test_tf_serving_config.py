@@ -233,11 +233,11 @@ def test_error_from_before_the_call_counts_only_if_it_persists(monkeypatch):
     monkeypatch.setattr(loaded_versions, "STATUS_INTERVAL_S", 0.0)
     failed = [(2, "END", "bad graph")]
     server = Server(failed, failed, [(2, "LOADING")], [(2, "AVAILABLE")])
-    wait(server, loaded_versions.failed_loads(server, ["a"]))
+    wait(server, loaded_versions.failed_loads(loaded_versions.statuses_of_models(server, ["a"])))
     monkeypatch.setattr(loaded_versions, "REPEATED_ERROR_S", 0.0)
     server = Server(failed)
     with pytest.raises(loaded_versions.NotLoaded, match="bad graph"):
-        wait(server, loaded_versions.failed_loads(server, ["a"]))
+        wait(server, loaded_versions.failed_loads(loaded_versions.statuses_of_models(server, ["a"])))
 
 
 def test_long_wait_shows_its_progress(monkeypatch, capsys):

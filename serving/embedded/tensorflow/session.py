@@ -60,7 +60,7 @@ class Session:
             self.definitions = wire.SignatureDefMap()
             for name, definition in tensorflow_pb2.MetaGraphDef.FromString(tf.content(buffer)).signature_def.items():
                 self.definitions.signature_def[name].CopyFrom(definition)
-            self.signatures = {
+            self.signatures: Mapping[str, Signature] = {
                 name: _signature(definition) for name, definition in self.definitions.signature_def.items()
             }
         except BaseException as error:
