@@ -272,16 +272,17 @@ class Client:
 
     def signatures(self, model: str, version: Version = None, timeout_s: float = 5.0) -> pb.SignatureDefMap:
         """The signatures of a model. Raises ServingError."""
-        response = self._call_metadata(model, version, timeout_s)
-        return pb.SignatureDefMap.FromString(response.metadata["signature_def"].value)
+        metadata = self._call_metadata(model, version, timeout_s).metadata
+        return pb.SignatureDefMap.FromString(metadata["signature_def"].value)
 
     def version_number(self, model: str, version: Version = None, timeout_s: float = 5.0) -> int:
         """The number of the version that a number, a label or None (the newest) selects. Raises ServingError."""
         return int(self._call_metadata(model, version, timeout_s).model_spec.version.value)
 
     def _call_metadata(self, model: str, version: Version, timeout_s: float) -> pb.GetModelMetadataResponse:
-        spec = messages.model_spec(model, version, "")
-        request = pb.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
+        request = pb.GetModelMetadataRequest(
+            model_spec=messages.model_spec(model, version), metadata_field=["signature_def"]
+        )
         response = _response(lambda: self._metadata(request, timeout=timeout_s), pb.GetModelMetadataResponse)
         if "signature_def" not in response.metadata:
             raise InvalidResponse(f"the metadata of {model} has no signatures")
@@ -289,7 +290,7 @@ class Client:
 
     def status(self, model: str, timeout_s: float = 5.0) -> list[pb.ModelVersionStatus]:
         """States of a model's versions, newest first. Raises ServingError."""
-        request = pb.GetModelStatusRequest(model_spec=messages.model_spec(model, None, ""))
+        request = pb.GetModelStatusRequest(model_spec=messages.model_spec(model))
         response = _response(lambda: self._status(request, timeout=timeout_s), pb.GetModelStatusResponse)
         return list(response.model_version_status)
 

@@ -26,7 +26,7 @@ class Prediction(NamedTuple):
     """Number of the version that answered, as the server reports it."""
 
 
-def model_spec(model: str, version: Version, signature: str) -> pb.ModelSpec:
+def model_spec(model: str, version: Version = None, signature: str = "") -> pb.ModelSpec:
     """The spec of one version of a model."""
     spec = pb.ModelSpec(name=model, signature_name=signature)
     if isinstance(version, str):

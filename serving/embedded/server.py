@@ -112,27 +112,24 @@ class Server:
 
     def _add_services(self) -> None:
         manager, partial = self.manager, functools.partial
-        reload = partial(handle_reload_config_request, self.reconfigure, self._models_root, self.metrics)
-        # RPC, its function, its request
-        prediction_rpcs: list[tuple[str, Any, Any]] = [
-            ("Predict", partial(predict, manager, self.metrics), wire.PredictRequest),
-            ("GetModelMetadata", partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
-            *((name, partial(unimplemented, name), message) for name, message in UNIMPLEMENTED_RPCS.items()),
-        ]
-        model_rpcs: list[tuple[str, Any, Any]] = [
-            ("GetModelStatus", partial(get_model_status, manager), wire.GetModelStatusRequest),
-            (
-                "HandleReloadConfigRequest",
-                reload if self._config.reload_rpc else switched_off,
-                config_pb.ReloadConfigRequest,
-            ),
-        ]
-        for service, rpcs, pool in (
-            (_PREDICTION_SERVICE, prediction_rpcs, None),
-            (_MODEL_SERVICE, model_rpcs, self._model_service_pool),
-        ):
+        reload: Any = partial(handle_reload_config_request, self.reconfigure, self._models_root, self.metrics)
+        reload = reload if self._config.reload_rpc else switched_off
+        # service -> its RPCs: (name, function, request)
+        rpcs: dict[str, list[tuple[str, Any, Any]]] = {
+            _PREDICTION_SERVICE: [
+                ("Predict", partial(predict, manager, self.metrics), wire.PredictRequest),
+                ("GetModelMetadata", partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
+                *((name, partial(unimplemented, name), message) for name, message in UNIMPLEMENTED_RPCS.items()),
+            ],
+            _MODEL_SERVICE: [
+                ("GetModelStatus", partial(get_model_status, manager), wire.GetModelStatusRequest),
+                ("HandleReloadConfigRequest", reload, config_pb.ReloadConfigRequest),
+            ],
+        }
+        for service, methods in rpcs.items():
+            pool = self._model_service_pool if service == _MODEL_SERVICE else None
             handlers = {}
-            for name, function, request_type in rpcs:
+            for name, function, request_type in methods:
                 # TensorFlow Serving counts these RPCs only
                 metrics = self.metrics if name in ("Predict", "Classify", "Regress") else None
                 method = GrpcMethod(name, function, request_type, metrics, manager.is_known, pool)

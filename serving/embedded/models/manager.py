@@ -162,13 +162,12 @@ class ModelManager:
 
     def _load_errors(self, name: str) -> list[str]:
         """The errors of a model's versions that failed to load, with TensorFlow Serving's texts."""
-        model = self._models[name]
-        errors = []
-        for version in sorted(model.failed):
-            status = model.states[version].status
-            code = wire.Status.Code.Name(status.error_code)
-            errors.append(f"{{name: {name} version: {version}}} due to error: {code}: {status.error_message}")
-        return errors
+        statuses = {version: self._models[name].states[version].status for version in sorted(self._models[name].failed)}
+        return [
+            f"{{name: {name} version: {version}}} due to error: {wire.Status.Code.Name(status.error_code)}: "
+            f"{status.error_message}"
+            for version, status in statuses.items()
+        ]
 
     def _check_labels(self, configs: Mapping[str, ModelConfig], before: Mapping[str, ModelConfig]) -> None:
         """Raise StatusError if a label of a configuration would move to a version that is not loaded."""
@@ -267,10 +266,8 @@ class ModelManager:
         event("unloaded", model=name, version=version)
 
     def _set_state(self, model: Model, version: int, state: wire.ModelVersionStatus.State, error: str = "") -> None:
-        status = wire.ModelVersionStatus(version=version, state=state)
-        status.status.error_code = wire.Status.UNKNOWN if error else wire.Status.OK
-        status.status.error_message = error
-        model.states = {**model.states, version: status}
+        status = wire.Status(error_code=wire.Status.UNKNOWN if error else wire.Status.OK, error_message=error)
+        model.states = {**model.states, version: wire.ModelVersionStatus(version=version, state=state, status=status)}
 
     def close(self) -> None:
         """Wait for loads in progress, then unload everything."""

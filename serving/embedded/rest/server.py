@@ -158,7 +158,7 @@ class RestServer:
             self._metrics.count_latency(model, route.api, "REST", time.perf_counter() - begin)
         if request.method == "OPTIONS":
             return web.Response(status=HTTP_STATUS[status])
-        text = text or json_response.from_error(error_text)
+        text = text or json_response.dumps({"error": error_text})
         return web.Response(text=text, status=HTTP_STATUS[status], content_type="application/json")
 
     def _count(self, route: _Route, status: StatusCode) -> str:

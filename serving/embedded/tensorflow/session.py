@@ -141,13 +141,13 @@ class Session:
 
     def _output(self, name: str) -> Output:
         """The graph's tensor of this name. Raises StatusError if there is none."""
-        match = _TENSOR_NAME.fullmatch(name)
-        operation = self._tf.GraphOperationByName(self._graph, match[1].encode()) if match else None
-        index = int(match[2] or 0) if match else 0
-        if not operation or index >= self._tf.OperationNumOutputs(operation):
-            message = f"Tensor {name}, specified in either feed_devices or fetch_devices was not found in the Graph"
-            raise StatusError(StatusCode.NOT_FOUND, message)
-        return Output(operation, index)
+        if match := _TENSOR_NAME.fullmatch(name):
+            operation = self._tf.GraphOperationByName(self._graph, match[1].encode())
+            index = int(match[2] or 0)
+            if operation and index < self._tf.OperationNumOutputs(operation):
+                return Output(operation, index)
+        message = f"Tensor {name}, specified in either feed_devices or fetch_devices was not found in the Graph"
+        raise StatusError(StatusCode.NOT_FOUND, message)
 
 
 def _signature(definition: wire.SignatureDef) -> Signature:
