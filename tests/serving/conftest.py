@@ -13,7 +13,6 @@ from tests.serving import saved_models
 @pytest.fixture(scope="session")
 def non_policy_models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("odd")
-    saved_models.write_examples(folder / "examples" / "3")
     saved_models.write_dtypes(folder / "dtypes" / "1")
     return folder
 

@@ -20,7 +20,7 @@ from tensorflow_serving.apis import (
 
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
-from serving.embedded.config import ServerConfig
+from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.flags import parse
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import LoadOptions, ModelManager
@@ -399,9 +399,9 @@ def test_config_file_comes_before_model_name_and_base_path(models, tmp_path):
 
 def test_zero_and_negative_values_mean_what_they_mean_in_tensorflow_model_server(models):
     model = f"--model_base_path={models / 'first'}"
-    for timeout in ("0", "-1"):
+    for timeout, timeout_s in (("5000", 5.0), ("0", math.inf), ("-1", math.inf)):
         config = parse([model, "--port=0", "--rest_api_port=1", f"--rest_api_timeout_in_ms={timeout}"])
-        assert config.rest.timeout_s == math.inf
+        assert config.rest == RestConfig(1, 8, timeout_s, None)
     config = parse([model, "--port=0", "--num_load_threads=0", "--load_retry_interval_micros=-1"])
     assert config.loading.num_load_threads == 1 and config.loading.load_retry_interval_s == 0.0
 
