@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from export.__main__ import main as export
-from protos.model_server_config_pb2 import SSLConfig
-from serving.client import Client, Fleet, Tls
+from serving.client import Client, Fleet
 from serving.client.channel import grpc_target
 from serving.contract import ContractError
 from serving.embedded.config import ServerConfig
 from serving.errors import BadRequest, InvalidResponse, Overloaded, Unavailable
-from tests.serving.certificates import pair
 from tests.serving.conftest import running
 from tests.serving.fake_server import answer
 
@@ -115,21 +113,6 @@ def test_calls_are_balanced_and_skip_a_server_that_is_down(grid_models):
 def requests(server):
     (count,) = server.metrics.totals(["/tensorflow/serving/request_count"]).values()
     return count
-
-
-def test_the_client_uses_tls_and_mtls(grid_models):
-    authority = pair("authority")
-    key, certificate, *_ = pair("server", authority)
-    client_key, client_certificate, *_ = pair("client", authority)
-    ssl = SSLConfig(server_key=key, server_cert=certificate, custom_ca=authority[1], client_verify=True)
-    with running(ServerConfig(grid_models, port=0, poll_s=0, ssl=ssl)) as server:
-        address = f"127.0.0.1:{server.port}"
-        with Client(address, tls=Tls(authority[1], client_certificate, client_key)) as client:
-            assert client.predict("SA103", X, timeout_s=10)["action"].shape == (1, 1)
-        with Client(address, tls=Tls(authority[1]), retries=0) as client, pytest.raises(Unavailable):
-            client.predict("SA103", X, timeout_s=10)
-        with Client(address, retries=0) as client, pytest.raises(Unavailable):
-            client.predict("SA103", X, timeout_s=10)
 
 
 @pytest.fixture(scope="module")
