@@ -33,7 +33,7 @@ from serving.embedded.rpc.handle_reload_config_request import common_folder
 from serving.tensors import to_proto
 from tests.conftest import GRID
 from tests.serving.conftest import running
-from tests.serving.gates import Gate
+from tests.serving.gates import Gate, repeated
 from tests.serving.saved_models import write_garbage
 
 MODEL = "SA103"
@@ -249,19 +249,11 @@ def test_status_of_a_label_is_that_of_all_versions(models):
 
 def test_no_call_fails_while_configs_are_reloaded(models):
     with served(models, ("a", "first", "")) as api:
-        versions, done = set(), threading.Event()
-
-        def call():
-            while not done.is_set():
-                versions.add(api.version("a"))
-
-        caller = threading.Thread(target=call)
-        caller.start()
-        for policy in ("model_version_policy { all {} }", "model_version_policy { specific { versions: 1 } }", "") * 2:
-            assert api.reload(text(models, ("a", "first", policy))) is None
-        done.set()
-        caller.join()
-        assert versions <= {1, 4} and len(versions) == 2
+        policies = ("model_version_policy { all {} }", "model_version_policy { specific { versions: 1 } }", "")
+        with repeated(lambda: api.version("a")) as versions:
+            for policy in policies * 2:
+                assert api.reload(text(models, ("a", "first", policy))) is None
+        assert set(versions) == {1, 4}
 
 
 def test_a_changed_config_file_is_applied_and_an_invalid_one_is_not(models, tmp_path, caplog):

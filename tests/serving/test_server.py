@@ -35,6 +35,7 @@ from tests.conftest import GRID
 from tests.end_to_end.programs import program
 from tests.serving import saved_models
 from tests.serving.conftest import connected, running
+from tests.serving.gates import repeated
 
 X = np.zeros(17, np.float32)
 MODEL = "SA103"
@@ -74,24 +75,13 @@ def test_a_new_version_is_loaded_and_the_old_one_unloaded(models):
 
 def test_no_call_fails_while_versions_change(models):
     with served(models) as (server, client):
-        failures, stop = [], threading.Event()
-
-        def call():
-            while not stop.is_set():
-                result = client.predict_many({MODEL: X}, timeout_s=5)[MODEL]
-                if isinstance(result, Exception):
-                    failures.append(result)
-
-        caller = threading.Thread(target=call)
-        caller.start()
-        for version in range(2, 8):
-            draft = models / MODEL / f".{version}"
-            shutil.copytree(models / MODEL / "1", draft)
-            draft.rename(models / MODEL / str(version))
-            server.poll_once()
-        stop.set()
-        caller.join()
-        assert version_of(client) == 7 and failures == []
+        with repeated(lambda: version_of(client)) as versions:
+            for version in range(2, 8):
+                draft = models / MODEL / f".{version}"
+                shutil.copytree(models / MODEL / "1", draft)
+                draft.rename(models / MODEL / str(version))
+                server.poll_once()
+        assert version_of(client) == 7 and versions == sorted(versions)
 
 
 def test_an_older_version_is_served_while_the_newest_fails_to_load(models):

@@ -155,12 +155,6 @@ def test_file_that_a_server_refuses_is_replaced_by_one_that_loads_first(exported
         }
 
 
-def test_shards_of_a_city_with_a_fleet_serve_their_own_tls(exported, tmp_path):
-    flags = ["--city", str(GRID / "city.toml"), "--models-dir", str(exported), "--out", str(tmp_path), "--all-models"]
-    assert main([*flags[:-1], "--shards", "2"]) == 0
-    assert models(tmp_path / "shard-1").keys() == {"SA101", "SA102", "SA104"}
-
-
 def test_tl_is_served_until_each_served_version_of_its_fleet_holds_it(exported, tmp_path):
     copy = tmp_path / "models"
     shutil.copytree(exported, copy)
