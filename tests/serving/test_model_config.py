@@ -190,18 +190,16 @@ def test_a_reload_replaces_the_whole_configuration(models, entries):
 
 
 def test_a_reload_with_one_invalid_model_changes_nothing(models, caplog):
-    write_garbage(models / "broken" / "1")
+    write_garbage(models / "broken" / "4")
     no_version = "1 model(s) did not become available: {{{name: %s} has no version to serve}, }"
+    not_loaded = "1 model(s) did not become available: {{{name: %s version: 4} due to error: UNKNOWN: "
     logging = 'logging_config { log_collector_config { filename_prefix: "a" } }'
     with served(models, ("a", "first", "")) as api:
         caplog.set_level("INFO", "serving")
         for entries, code, message in (
             ([("a", "missing", "")], grpc.StatusCode.UNKNOWN, no_version % "a"),
-            (
-                [("b", "second", ""), ("c", "broken", "")],
-                grpc.StatusCode.UNKNOWN,
-                "1 model(s) did not become available: {{{name: c version: 1} due to error: UNKNOWN: ",
-            ),
+            ([("b", "second", ""), ("c", "broken", "")], grpc.StatusCode.UNKNOWN, not_loaded % "c"),
+            ([("a", "broken", "")], grpc.StatusCode.UNKNOWN, not_loaded % "a"),
             ([("c", "missing", "")], grpc.StatusCode.UNKNOWN, no_version % "c"),
             (
                 [("b", "second", ""), ("b", "first", "")],
@@ -216,6 +214,7 @@ def test_a_reload_with_one_invalid_model_changes_nothing(models, caplog):
             found, details = api.reload(text(models, *entries))
             assert found == code and message in details and "\n" not in details
             assert api.version("a") == 4 and api.version("b") == grpc.StatusCode.NOT_FOUND
+            assert [state.state for state in api.states("a")] == [get_model_status_pb2.ModelVersionStatus.AVAILABLE]
         assert "unloaded model=a" not in caplog.text, "not even for a moment"
         assert api.reload("") == (
             grpc.StatusCode.INVALID_ARGUMENT,
@@ -223,7 +222,7 @@ def test_a_reload_with_one_invalid_model_changes_nothing(models, caplog):
             "supported",
         )
         (state,) = api.states("c")
-        assert (state.version, state.state, state.status.error_code) == (1, 50, 2) and state.status.error_message
+        assert (state.version, state.state, state.status.error_code) == (4, 50, 2) and state.status.error_message
 
 
 def test_a_reload_tells_by_how_much_metrics_grew(models):

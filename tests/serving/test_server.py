@@ -27,7 +27,6 @@ from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.version_policy import VersionPolicy
 from serving.embedded.server import Server
-from serving.embedded.status import StatusError
 from serving.embedded.telemetry.logs import log
 from serving.errors import ModelNotFound, ServingError
 from signals.contract import incomplete
@@ -275,17 +274,6 @@ def test_a_version_that_waits_to_be_loaded_is_in_state_start(models):
     manager.close()
     # START 10, LOADING 20, AVAILABLE 30, the newest first
     assert seen == [{1: 10, 2: 10, 3: 20}, {1: 10, 2: 20, 3: 30}, {1: 20, 2: 30, 3: 30}]
-
-
-def test_a_reload_to_an_invalid_version_is_refused(models, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    saved_models.write_garbage(elsewhere / "1")
-    with served(models) as (server, client):
-        with pytest.raises(StatusError, match=r"did not become available: .*SA103 version: 1"):
-            server.reconfigure({MODEL: ModelConfig(MODEL, elsewhere)})
-        assert version_of(client) == 1
-        status = client.status(MODEL)[0]
-        assert status.state == 30, "the loaded version stays available"
 
 
 def test_a_model_moved_to_an_equal_folder_is_loaded_from_there(models, tmp_path):
