@@ -13,7 +13,7 @@ from serving.client.channel import grpc_target
 from serving.contract import ContractError
 from serving.embedded.config import ServerConfig
 from serving.errors import BadRequest, InvalidResponse, Overloaded, Unavailable
-from tests.serving.conftest import running
+from tests.serving.conftest import requests, running
 from tests.serving.fake_server import answer
 
 X = np.zeros(17, np.float32)
@@ -108,11 +108,6 @@ def test_calls_are_balanced_and_skip_a_server_that_is_down(grid_models):
             first.stop()
             for _ in range(10):
                 client.predict("SA103", X, timeout_s=10)
-
-
-def requests(server):
-    (count,) = server.metrics.totals(["/tensorflow/serving/request_count"]).values()
-    return count
 
 
 @pytest.fixture(scope="module")

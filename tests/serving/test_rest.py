@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos import predict_pb2 as wire
 from serving.embedded.config import RestConfig
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.rest import json_request, json_response
@@ -255,12 +254,6 @@ def test_metadata_has_every_field(call):
     assert signatures["sum"]["inputs"]["a"]["tensor_shape"] == {
         "dim": [{"size": "-1", "name": ""}] * 2, "unknown_rank": False,
     }  # fmt: skip
-    definitions = wire.SignatureDefMap()
-    definitions.signature_def["s"].outputs["y"].dtype = 0
-    response = wire.GetModelMetadataResponse()
-    response.metadata["signature_def"].value = definitions.SerializeToString()
-    document = json.loads(json_response.from_metadata(response))
-    assert document["metadata"]["signature_def"]["signature_def"]["s"]["outputs"]["y"]["dtype"] == "DT_INVALID"
 
 
 def test_slash_and_colon_of_names_and_labels_are_percent_encoded(non_policy_models):
