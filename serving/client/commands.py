@@ -24,7 +24,6 @@ from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, ServingE
 MAX_TIMEOUT_S = 3600.0
 NOT_SERVED = "NOT SERVED"
 MAX_SHOWN_CHARS = 40
-"""Limit for an invalid value in an error."""
 
 
 def predict_parser(prog: str) -> Parser:
@@ -91,7 +90,6 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
 
 
 def _add_client_flags(parser: Parser) -> None:
-    """Add the flags that both commands have."""
     parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
     parser.add_argument(
         "--server",
@@ -105,7 +103,6 @@ def _add_client_flags(parser: Parser) -> None:
 
 
 def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
-    """Parse the command line. Raises InputError."""
     args = parser.parse_args(argv)
     if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
         raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")

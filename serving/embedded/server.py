@@ -46,7 +46,6 @@ from serving.embedded.warmup import warm_up
 
 _PREDICTION_SERVICE, _MODEL_SERVICE = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
 MAX_NAMED_MODELS = 5
-"""Models that a warning names."""
 _OPTIONS: dict[str, int | str] = {
     "grpc.so_reuseport": 0,
     "grpc.max_send_message_length": -1,
@@ -104,7 +103,6 @@ class Server:
         return self._config.socket_path
 
     def _load(self, path: Path) -> Session:
-        """Load a version and warm it up. Raises LoadError."""
         session = Session(path, self._config.allow_any_operation)
         if self._config.warm_up:
             warm_up(path, session)
@@ -188,7 +186,6 @@ class Server:
             log.warning("%s has no models yet; export some (greenserve export --tl all)", source)
 
     def _listen(self) -> None:
-        """Bind the port and the Unix socket. Raises InputError."""
         config, ssl = self._config, self._config.ssl
 
         def bind(address: str, error: str) -> int:
@@ -286,7 +283,6 @@ class Server:
 
 
 def _check_port_free(host: str, port: int, flag: str) -> None:
-    """Raise InputError if a port cannot be bound."""
     try:
         info = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with socket.socket(info[0], info[1]) as probe:

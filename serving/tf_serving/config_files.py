@@ -29,7 +29,6 @@ from serving.embedded.config import METRICS_PATH
 from serving.embedded.models import version_files
 
 STABLE, CANARY = LABELS = "stable", "canary"
-"""Version labels."""
 MODELS_CONFIG = "models.config"
 GRPC_PORT, REST_PORT = 8500, 8501
 FLAGS = (

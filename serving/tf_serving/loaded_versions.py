@@ -12,7 +12,6 @@ from serving.errors import BadRequest, ModelNotFound
 from serving.tf_serving.config_files import LABELS, Versions
 
 LOAD_TIMEOUT_S = 300.0
-"""Limit for loading versions."""
 STATUS_INTERVAL_S = 1.0
 PROGRESS_INTERVAL_S = 10.0
 """Wall time between two lines about the progress."""

@@ -22,7 +22,7 @@ from protos import predict_pb2 as wire
 from serving.embedded.models import version_files
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.servable import LoadError, Servable
-from serving.embedded.models.version_files import Fingerprint, VersionFiles
+from serving.embedded.models.version_files import Fingerprint
 from serving.embedded.models.version_policy import Operation, next_servable_action
 from serving.embedded.status import StatusError
 from serving.embedded.telemetry.logs import event, log
@@ -153,7 +153,7 @@ class ModelManager:
             for name, config in configs.items():
                 loaded = self._models[name].loaded_fingerprints.values()
                 # a version that was loaded from the folder of before does not count
-                if not any(version_files.is_in(fingerprint, config.base_path) for fingerprint in loaded):
+                if not any(version_files.folder_of(fingerprint).parent == config.base_path for fingerprint in loaded):
                     failed[name] = self._load_errors(name)
             if failed:
                 self.apply(before, now_s, at_once=True)
@@ -205,7 +205,6 @@ class ModelManager:
         model.was_empty = not on_disk and bool(model.servables) and not (model.was_empty or at_once)
         if model.was_empty:
             return
-        fingerprints = {version: files.fingerprint for version, files in on_disk.items()}
         for version in sorted(model.config.policy.aspired(on_disk)):
             if version not in model.states:
                 self._set_state(model, version, wire.ModelVersionStatus.START)
@@ -215,7 +214,7 @@ class ModelManager:
                 for version, failure in model.failed.items()
                 if not self._may_retry(failure, now_s)
             }
-            action = next_servable_action(fingerprints, model.loaded_fingerprints, failed, model.config.policy)
+            action = next_servable_action(on_disk, model.loaded_fingerprints, failed, model.config.policy)
             if action is None:
                 return
             if action.operation is Operation.LOAD:
@@ -229,19 +228,19 @@ class ModelManager:
         is_due = waited_s > 0 and waited_s >= self._loading.load_retry_interval_s
         return is_due and failure.tries <= self._loading.max_num_load_retries
 
-    def _load_version(self, name: str, model: Model, version: int, files: VersionFiles, now_s: float) -> None:
+    def _load_version(self, name: str, model: Model, version: int, files: Fingerprint, now_s: float) -> None:
         begin = time.perf_counter()
         is_served = version in model.servables
         if not is_served:
             self._set_state(model, version, wire.ModelVersionStatus.LOADING)
         try:
-            servable = self.load(files.path)
+            servable = self.load(version_files.folder_of(files))
         except Exception as error:
             if not isinstance(error, LoadError):
                 log.exception("loading version %d of %s failed unexpectedly", version, name)
             previous = model.failed.get(version)
-            tries = previous.tries + 1 if previous and previous.fingerprint == files.fingerprint else 1
-            model.failed[version] = Failure(files.fingerprint, tries, now_s)
+            tries = previous.tries + 1 if previous and previous.fingerprint == files else 1
+            model.failed[version] = Failure(files, tries, now_s)
             # a loaded version stays available if invalid files overwrite its own
             state = wire.ModelVersionStatus.AVAILABLE if is_served else wire.ModelVersionStatus.END
             self._set_state(model, version, state, str(error))
@@ -251,7 +250,7 @@ class ModelManager:
         seconds = time.perf_counter() - begin
         model.failed.pop(version, None)
         model.servables = {**model.servables, version: servable}
-        model.loaded_fingerprints[version] = files.fingerprint
+        model.loaded_fingerprints[version] = files
         self._set_state(model, version, wire.ModelVersionStatus.AVAILABLE)
         self._metrics.loads.labels(name, "success").inc()
         self._metrics.load_s.labels(name).set(seconds)

@@ -29,7 +29,6 @@ BLOCK_SIZE = 10_000
 MAX_DEPTH = 64
 """Maximum depth of nested lists, which is NumPy's."""
 MAX_SHOWN_CHARS = 40
-"""Limit for an invalid value in an error."""
 Check = Callable[[], None]
 """Called between steps of a long conversion; may raise StatusError to stop."""
 
@@ -93,7 +92,6 @@ def _is_base64(value: Mapping[str, Any]) -> bool:
 
 
 def _tensor(value: Any, key: str, dtype: int, check: Check) -> NDArray[Any]:
-    """Convert nested lists to an array. Raises StatusError."""
     types = _JSON_TYPES.get(dtype)
     if types is None:
         raise StatusError(
@@ -134,7 +132,6 @@ def _flatten(value: Any, key: str, check: Check) -> tuple[list[int], list[Any]]:
 
 
 def _from_base64(value: Mapping[str, Any], key: str) -> bytes:
-    """The bytes of an object with base64. Raises StatusError."""
     if not _is_base64(value):
         raise StatusError(_INVALID, f"input {key}: {_shown(value)} is not an object with the one key b64")
     # as absl::Base64Unescape: white space is skipped; padding is complete or absent

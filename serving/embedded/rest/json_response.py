@@ -109,7 +109,6 @@ def _decimals(array: NDArray[Any], max_digits: int) -> NDArray[np.float64]:
 
 
 def _round(values: NDArray[Any], digits: int) -> NDArray[np.float64]:
-    """Round a flat array to this number of significant digits."""
     blocks = [np.zeros(0)]
     for k in range(0, len(values), BLOCK_SIZE):
         block = values[k : k + BLOCK_SIZE].tolist()

@@ -118,7 +118,6 @@ class RestServer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _respond(self, request: web.Request) -> web.Response:
-        """Answer one HTTP request."""
         # a proxy may send the whole URL
         path = re.sub(r"^https?://[^/]*", "", request.raw_path, flags=re.IGNORECASE)
         if path == self._config.metrics_path:
@@ -185,7 +184,6 @@ class RestServer:
             body.abandon()
 
     def _answer(self, route: _Route, body: Body) -> str:
-        """The JSON that answers a request. Raises StatusError."""
         if route.api == "predict":
             return self._predict(route.spec, body)
         if route.api:
@@ -224,7 +222,6 @@ def _check_origin(request: web.Request) -> None:
 
 
 def _route(http_method: str, path: str) -> _Route:
-    """Parse a request's path. Raises StatusError."""
     # aiohttp keeps bytes that are not valid UTF-8 as surrogates, which a protobuf string cannot hold
     path = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     pattern = {"POST": _INFERENCE, "GET": _STATUS}.get(http_method)

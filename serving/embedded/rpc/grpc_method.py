@@ -79,7 +79,6 @@ class GrpcMethod:
 
 
 def _serialized(response: Message) -> bytes:
-    """The bytes of a response. Raises StatusError if it is too large."""
     try:
         return response.SerializeToString()
     except (EncodeError, SystemError):  # protobuf's errors for a message beyond its limit

@@ -171,7 +171,6 @@ class _Status:
 
 
 def _status(tf: Library) -> int:
-    """This thread's TF_Status."""
     status: _Status | None = getattr(_thread, "status", None)
     if status is None:
         status = _thread.status = _Status(tf)
