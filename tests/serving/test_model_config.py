@@ -345,9 +345,7 @@ def test_flags_have_the_names_of_tensorflow_model_server(models, tmp_path, monke
 
 
 def test_config_file_comes_before_model_name_and_base_path(models, tmp_path):
-    (tmp_path / "models.config").write_text(
-        f'model_config_list {{ config {{ name: "a" base_path: "{models / "first"}" model_platform: "tensorflow" }} }}'
-    )
+    (tmp_path / "models.config").write_text(text(models, ("a", "first", "")))
     config = parse(
         [
             "--port=0",
