@@ -19,9 +19,8 @@ NUMPY_DTYPES: dict[int, str] = {
     17: "<u2", 18: "<c16", 19: "<f2", 22: "<u4", 23: "<u8",
 }  # fmt: skip
 """TensorFlow dtype number -> NumPy dtype."""
-STORAGE_DTYPES: dict[int, str] = {**NUMPY_DTYPES, _BFLOAT16: "<u2"}
+STORAGE_DTYPES = {number: np.dtype(name) for number, name in {**NUMPY_DTYPES, _BFLOAT16: "<u2"}.items()}
 """TensorFlow dtype number -> NumPy dtype of its values, or of the integers that store bfloat16."""
-_STORAGE = {number: np.dtype(name) for number, name in STORAGE_DTYPES.items()}
 _DTYPE_NUMBER = {np.dtype(name): number for number, name in NUMPY_DTYPES.items()}
 _FIELD = {
     1: "float_val", 2: "double_val", 3: "int_val", 4: "int_val", 5: "int_val", 6: "int_val", 8: "scomplex_val",
@@ -84,8 +83,12 @@ def to_array(message: Any, raw: bool = False) -> NDArray[Any]:
     if count > MAX_ELEMENTS:
         raise TensorError(f"shape {shape} has more than {MAX_ELEMENTS} elements")
     if dtype == DT_STRING:
-        return _strings(list(message.string_val), shape, count)
-    numpy_dtype = _STORAGE.get(dtype)
+        if len(message.string_val) != count:
+            raise TensorError(f"{len(message.string_val)} strings for shape {shape}")
+        array = np.empty(count, object)
+        array[:] = list(message.string_val)
+        return _reshape(array, shape)
+    numpy_dtype = STORAGE_DTYPES.get(dtype)
     if numpy_dtype is None:
         raise TensorError(f"dtype {type_name(dtype)} is not supported")
     content = message.tensor_content
@@ -102,14 +105,6 @@ def to_array(message: Any, raw: bool = False) -> NDArray[Any]:
         # a bfloat16 is the upper half of a float32
         return (array.astype("<u4") << 16).view("<f4")
     return array
-
-
-def _strings(values: list[bytes], shape: list[int], count: int) -> NDArray[Any]:
-    if len(values) != count:
-        raise TensorError(f"{len(values)} strings for shape {shape}")
-    array = np.empty(count, object)
-    array[:] = values
-    return _reshape(array, shape)
 
 
 def _reshape(array: NDArray[Any], shape: list[int]) -> NDArray[Any]:

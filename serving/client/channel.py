@@ -26,10 +26,11 @@ _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 0),
 ]
-_IDEMPOTENT_METHODS = (
-    ("tensorflow.serving.PredictionService", ("Predict", "GetModelMetadata")),
-    ("tensorflow.serving.ModelService", ("GetModelStatus",)),
-)
+_IDEMPOTENT_METHODS = [
+    {"service": "tensorflow.serving.PredictionService", "method": "Predict"},
+    {"service": "tensorflow.serving.PredictionService", "method": "GetModelMetadata"},
+    {"service": "tensorflow.serving.ModelService", "method": "GetModelStatus"},
+]
 """Idempotent methods, safe to retry."""
 _RETRYABLE = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
 """Status codes of calls that no server has processed."""
@@ -116,9 +117,6 @@ def _service_config(is_balanced: bool, retries: int) -> dict[str, object]:
     if is_balanced:
         config["loadBalancingConfig"] = [{"round_robin": {}}]
     if retries > 0:
-        names = [
-            {"service": service, "method": method} for service, methods in _IDEMPOTENT_METHODS for method in methods
-        ]
         policy = {
             "maxAttempts": min(retries, MAX_RETRIES) + 1,
             "initialBackoff": "0.02s",
@@ -126,5 +124,5 @@ def _service_config(is_balanced: bool, retries: int) -> dict[str, object]:
             "backoffMultiplier": 2,
             "retryableStatusCodes": _RETRYABLE,
         }
-        config["methodConfig"] = [{"name": names, "retryPolicy": policy}]
+        config["methodConfig"] = [{"name": _IDEMPOTENT_METHODS, "retryPolicy": policy}]
     return config

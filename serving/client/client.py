@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from protos import policy_pb2
@@ -31,9 +32,7 @@ from serving.contract import ACTION, DEFAULT_SIGNATURE, SCORES, ContractError
 from serving.errors import BadRequest, InvalidResponse, ServingError, from_status
 from serving.tensors import TensorError, to_proto
 
-_PREDICT = "/tensorflow.serving.PredictionService/Predict"
-_METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
-_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
+_Message = TypeVar("_Message", bound=Message)
 CONNECT_TIMEOUT_S = 5.0
 """Wall time within which a new connection must be made."""
 
@@ -74,12 +73,13 @@ class Client:
         return open_channel(self.address, self._tls() if callable(self._tls) else self._tls, self._retries)
 
     def _bind_methods(self) -> None:
-        self._predict = self._method(_PREDICT, pb.PredictRequest, pb.PredictResponse)
-        self._metadata = self._method(_METADATA, pb.GetModelMetadataRequest, pb.GetModelMetadataResponse)
-        self._status = self._method(_STATUS, pb.GetModelStatusRequest, pb.GetModelStatusResponse)
-
-    def _method(self, name: str, request: Any, response: Any) -> Any:
-        return self._channel.unary_unary(name, request.SerializeToString, messages.deserializer(response))
+        """Make the channel's methods, which return a response's bytes (see `_response`)."""
+        prefix, method = "/tensorflow.serving.", self._channel.unary_unary
+        self._predict = method(f"{prefix}PredictionService/Predict", pb.PredictRequest.SerializeToString)
+        self._metadata = method(
+            f"{prefix}PredictionService/GetModelMetadata", pb.GetModelMetadataRequest.SerializeToString
+        )
+        self._status = method(f"{prefix}ModelService/GetModelStatus", pb.GetModelStatusRequest.SerializeToString)
 
     def reconnect(self) -> None:
         """Open a new connection. A half-open one (server without power, firewall) reports no error by itself.
@@ -163,7 +163,7 @@ class Client:
             # each call that ends starts the next, so a model that hangs does not delay the others
             model, call = done.get()
             try:
-                results[model] = messages.parse_prediction(_response(call.result))
+                results[model] = messages.parse_prediction(_response(call.result, pb.PredictResponse))
             except ServingError as error:
                 results[model] = error
             send(1)
@@ -272,25 +272,27 @@ class Client:
 
     def signatures(self, model: str, version: Version = None, timeout_s: float = 5.0) -> pb.SignatureDefMap:
         """The signatures of a model. Raises ServingError."""
-        response = self._call_metadata(model, version, timeout_s)
-        return pb.SignatureDefMap.FromString(response.metadata["signature_def"].value)
+        metadata = self._call_metadata(model, version, timeout_s).metadata
+        return pb.SignatureDefMap.FromString(metadata["signature_def"].value)
 
     def version_number(self, model: str, version: Version = None, timeout_s: float = 5.0) -> int:
         """The number of the version that a number, a label or None (the newest) selects. Raises ServingError."""
         return int(self._call_metadata(model, version, timeout_s).model_spec.version.value)
 
     def _call_metadata(self, model: str, version: Version, timeout_s: float) -> pb.GetModelMetadataResponse:
-        spec = messages.model_spec(model, version, "")
-        request = pb.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
-        response: pb.GetModelMetadataResponse = _response(lambda: self._metadata(request, timeout=timeout_s))
+        request = pb.GetModelMetadataRequest(
+            model_spec=messages.model_spec(model, version), metadata_field=["signature_def"]
+        )
+        response = _response(lambda: self._metadata(request, timeout=timeout_s), pb.GetModelMetadataResponse)
         if "signature_def" not in response.metadata:
             raise InvalidResponse(f"the metadata of {model} has no signatures")
         return response
 
     def status(self, model: str, timeout_s: float = 5.0) -> list[pb.ModelVersionStatus]:
         """States of a model's versions, newest first. Raises ServingError."""
-        request = pb.GetModelStatusRequest(model_spec=messages.model_spec(model, None, ""))
-        return list(_response(lambda: self._status(request, timeout=timeout_s)).model_version_status)
+        request = pb.GetModelStatusRequest(model_spec=messages.model_spec(model))
+        response = _response(lambda: self._status(request, timeout=timeout_s), pb.GetModelStatusResponse)
+        return list(response.model_version_status)
 
     def close(self) -> None:
         with self._connect_lock:
@@ -300,15 +302,15 @@ class Client:
                 self._previous_channel.close()
 
     def _call_predict(self, request: pb.PredictRequest, timeout_s: float) -> Outputs:
-        return messages.parse_prediction(_response(lambda: self._predict(request, timeout=timeout_s))).outputs
+        response = _response(lambda: self._predict(request, timeout=timeout_s), pb.PredictResponse)
+        return messages.parse_prediction(response).outputs
 
 
-def _response(call: Callable[[], Any]) -> Any:
+def _response(call: Callable[[], Any], message: type[_Message]) -> _Message:
     """The response message of a call. Raises ServingError."""
     try:
-        response = call()
+        return message.FromString(call())
     except grpc.RpcError as error:
         raise from_status(error.code().name, error.details() or "") from None
-    if response is messages.UNPARSABLE:
-        raise InvalidResponse("the response cannot be parsed")
-    return response
+    except DecodeError:  # parsed here, because gRPC would report INTERNAL
+        raise InvalidResponse("the response cannot be parsed") from None

@@ -24,7 +24,6 @@ from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, ServingE
 MAX_TIMEOUT_S = 3600.0
 NOT_SERVED = "NOT SERVED"
 MAX_SHOWN_CHARS = 40
-"""Limit for an invalid value in an error."""
 
 
 def predict_parser(prog: str) -> Parser:
@@ -65,11 +64,8 @@ def predict(argv: list[str], prog: str = "python -m serving predict") -> int:
         if args.model_version is not None and args.version_label:
             raise InputError("--model-number and --version-label both select the version; pass one of them")
         (address,) = _models_by_address(args, [args.model])
-        with _client(args, address) as client, _call_errors_as_program_errors(client, args, f"{args.model} at "):
-            outputs = _predict(
-                client, args.model, args.version_label or args.model_version, args.observation, args.timeout_s
-            )
-        print(json.dumps(outputs))
+        with _client(args, address, f"{args.model} at ") as client:
+            print(json.dumps(_predict(client, args)))
         return 0
 
     return program.run(run)
@@ -82,7 +78,7 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
         args = _parse(status_parser(prog), argv)
         rows: list[tuple[str, str, str, str]] = []
         for address, models in _models_by_address(args, args.models or _models(args)).items():
-            with _client(args, address) as client, _call_errors_as_program_errors(client, args):
+            with _client(args, address) as client:
                 rows += _status_rows(client, models, args.timeout_s)
         print(text_table.render(("MODEL", "VERSION", "STATE", ""), rows))
         missing = [model for model, _, state, _ in rows if state == NOT_SERVED]
@@ -94,7 +90,6 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
 
 
 def _add_client_flags(parser: Parser) -> None:
-    """Add the flags that both commands have."""
     parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
     parser.add_argument(
         "--server",
@@ -108,7 +103,6 @@ def _add_client_flags(parser: Parser) -> None:
 
 
 def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
-    """Parse the command line. Raises InputError."""
     args = parser.parse_args(argv)
     if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
         raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")
@@ -141,56 +135,47 @@ def _models_by_address(args: argparse.Namespace, models: Sequence[str]) -> dict[
 
 
 @contextlib.contextmanager
-def _call_errors_as_program_errors(client: Client, args: argparse.Namespace, prefix: str = "") -> Iterator[None]:
-    """Raise InputError or ProgramFailed, with the server's address, for errors of its calls.
+def _client(args: argparse.Namespace, address: str, prefix: str = "") -> Iterator[Client]:
+    """A client of a server. Raises InputError or ProgramFailed, with the address, for errors of its calls.
 
     `prefix`: text before the address if the request is invalid.
     """
+    files = tls_files.from_flags(args, _serving(args))
     try:
-        yield
+        client = Client(address, tls=None if files is None else files.read())
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    try:
+        with client:
+            yield client
     except (Unavailable, DeadlineExceeded) as error:
         hint = (
             "pass --server, or check its TLS settings"
             if args.tls_ca
             else "start one (greenserve serve) or pass --server"
         )
-        raise ProgramFailed(f"no model server answers at {client.address} ({error}); {hint}") from None
+        raise ProgramFailed(f"no model server answers at {address} ({error}); {hint}") from None
     except BadRequest as error:
-        raise InputError(f"{prefix}{client.address}: {error}") from None
+        raise InputError(f"{prefix}{address}: {error}") from None
     except ModelNotFound as error:
-        raise InputError(f"{client.address}: {error}; greenserve status lists the served models") from None
+        raise InputError(f"{address}: {error}; greenserve status lists the served models") from None
     except ServingError as error:
         raise ProgramFailed(str(error)) from None
 
 
-def _client(args: argparse.Namespace, address: str) -> Client:
-    files = tls_files.from_flags(args, _serving(args))
-    try:
-        return Client(address, tls=None if files is None else files.read())
-    except ValueError as error:
-        raise InputError(str(error)) from None
-
-
-def _predict(client: Client, model: str, version: int | str | None, text: str, timeout_s: float) -> dict[str, Any]:
-    """Request a prediction and return the outputs by key.
-
-    Args:
-        client: client of the model's server.
-        model: name of the model.
-        version: number or label; None: the newest.
-        text: value of --observation.
-        timeout_s: deadline of each call.
-    """
+def _predict(client: Client, args: argparse.Namespace) -> dict[str, Any]:
+    """Request the prediction that the flags describe, and return the outputs by key."""
+    model, version = args.model, args.version_label or args.model_version
     # an invalid --observation is reported even if no server answers
-    observation = None if text == "zeros" else _observation(text)
-    size = _observation_size(model, client.signatures(model, version, timeout_s=timeout_s).signature_def)
+    observation = None if args.observation == "zeros" else _observation(args.observation)
+    size = _observation_size(model, client.signatures(model, version, args.timeout_s).signature_def)
     if observation is None:
         observation = np.zeros(size, np.float32)
     if not np.isfinite(observation).all():
-        raise InputError(f"--observation {text!r} has values that are not finite; replace them")
+        raise InputError(f"--observation {args.observation!r} has values that are not finite; replace them")
     if observation.size != size:
         raise InputError(f"--observation has {observation.size} values; {model} takes {size}")
-    outputs = client.run(model, {contract.INPUT: observation[None]}, version=version, timeout_s=timeout_s)
+    outputs = client.run(model, {contract.INPUT: observation[None]}, version=version, timeout_s=args.timeout_s)
     return {key: value[0].tolist() for key, value in sorted(outputs.items())}
 
 
@@ -232,15 +217,9 @@ def _status_rows(client: Client, models: Sequence[str], timeout_s: float) -> lis
     rows: list[tuple[str, str, str, str]] = []
     for model in models:
         try:
-            rows += [
-                (
-                    model,
-                    str(status.version),
-                    pb.ModelVersionStatus.State.Name(status.state),
-                    status.status.error_message,
-                )
-                for status in client.status(model, timeout_s=timeout_s)
-            ]
+            for status in client.status(model, timeout_s):
+                state = pb.ModelVersionStatus.State.Name(status.state)
+                rows.append((model, str(status.version), state, status.status.error_message))
         except ModelNotFound:
             rows.append((model, "-", NOT_SERVED, ""))
     return rows
@@ -249,19 +228,13 @@ def _status_rows(client: Client, models: Sequence[str], timeout_s: float) -> lis
 def _models(args: argparse.Namespace) -> list[str]:
     """Names of the models in [serving] models_dir: TensorFlow Serving's API cannot list models. Raises InputError."""
     models_dir = _serving(args).models_dir
-    if not models_dir.is_dir():
-        raise InputError(_cannot_list(f"there is no folder {models_dir}"))
+    reason = f"the folder {models_dir} is missing or has no models"
     try:
-        names = [folder.name for folder in model_folders.subfolders(models_dir)]
+        if names := [folder.name for folder in model_folders.subfolders(models_dir)]:
+            return names
     except OSError as error:
-        raise InputError(_cannot_list(f"the folder {models_dir} cannot be read ({error.strerror})")) from None
-    if not names:
-        raise InputError(_cannot_list(f"the folder {models_dir} has no models"))
-    return names
-
-
-def _cannot_list(reason: str) -> str:
-    return (
+        reason = f"the folder {models_dir} cannot be read ({error.strerror})"
+    raise InputError(
         f"no model is named, the server's API cannot list models, and {reason}; pass their names: status MODEL [MODEL "
         "...]"
     )

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from protos import policy_pb2
@@ -12,9 +11,6 @@ from protos import predict_pb2 as pb
 from serving import contract
 from serving.errors import InvalidResponse
 from serving.tensors import TensorError, to_array, to_proto
-
-UNPARSABLE = object()
-"""Stands for a response that cannot be parsed."""
 
 Outputs = dict[str, NDArray[Any]]
 
@@ -30,7 +26,7 @@ class Prediction(NamedTuple):
     """Number of the version that answered, as the server reports it."""
 
 
-def model_spec(model: str, version: Version, signature: str) -> pb.ModelSpec:
+def model_spec(model: str, version: Version = None, signature: str = "") -> pb.ModelSpec:
     """The spec of one version of a model."""
     spec = pb.ModelSpec(name=model, signature_name=signature)
     if isinstance(version, str):
@@ -71,18 +67,6 @@ def parse_contract(model: str, outputs: Outputs) -> policy_pb2.PolicyContract:
     if serialized is None or serialized.size < 1:
         raise contract.ContractError(f"model {model} has no output {contract.POLICY_OUTPUT!r} in its policy signature")
     return contract.parse(bytes(serialized.reshape(-1)[0]))
-
-
-def deserializer(message_type: Any) -> Any:
-    """A response deserializer that returns UNPARSABLE for invalid bytes; if it raised, gRPC would report INTERNAL."""
-
-    def parse(data: bytes) -> Any:
-        try:
-            return message_type.FromString(data)
-        except DecodeError:
-            return UNPARSABLE
-
-    return parse
 
 
 def parse_prediction(response: pb.PredictResponse) -> Prediction:

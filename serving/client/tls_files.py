@@ -51,8 +51,8 @@ class ChangingTls:
 
     def expiries_s(self) -> dict[str, float]:
         """By file (`ca` or `certificate`), the earliest expiry of its certificates in use, in s since 1970 (UTC)."""
-        contents = {"ca": self._newest.ca, "certificate": self._newest.certificate}
-        expiries = {file: pem.earliest_expiry_s(content) for file, content in contents.items() if content is not None}
+        contents = {"ca": self._newest.ca or b"", "certificate": self._newest.certificate or b""}
+        expiries = {file: pem.earliest_expiry_s(content) for file, content in contents.items()}
         return {file: expiry_s for file, expiry_s in expiries.items() if expiry_s is not None}
 
     def has_changed(self) -> bool:

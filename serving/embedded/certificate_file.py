@@ -5,12 +5,14 @@ from pathlib import Path
 import grpc
 
 from city.errors import InputError
-from serving.embedded.config import Ssl, ssl_from_file
+from protos.model_server_config_pb2 import SSLConfig
+from serving.embedded.config import ssl_from_file
 from serving.embedded.telemetry.logs import event, log
 
 
-def certificates(ssl: Ssl) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(ssl.server_key, ssl.server_cert)], ssl.custom_ca or None)
+def certificates(ssl: SSLConfig) -> grpc.ServerCertificateConfiguration:
+    key, certificate, ca = (text.encode() for text in (ssl.server_key, ssl.server_cert, ssl.custom_ca))
+    return grpc.ssl_server_certificate_configuration([(key, certificate)], ca or None)
 
 
 class CertificateFile:

@@ -26,18 +26,6 @@ def default_threads() -> int:
 
 
 @dataclass(frozen=True)
-class Ssl:
-    """Keys and certificates, PEM."""
-
-    server_key: bytes
-    server_cert: bytes
-    custom_ca: bytes
-    """CA bundle that verifies clients; empty: no client certificate is requested."""
-    client_verify: bool
-    """A client must present a certificate (mTLS)."""
-
-
-@dataclass(frozen=True)
 class RestConfig:
     port: int
     threads: int = 8
@@ -71,8 +59,8 @@ class ServerConfig:
     socket_path: Path | None = None
     """Unix socket to listen on, beside the port."""
     channel_arguments: tuple[tuple[str, int | str], ...] = ()
-    ssl: Ssl | None = None
-    """TLS of the port and the Unix socket; None: plain text."""
+    ssl: config_pb.SSLConfig | None = None
+    """TLS of the port and the Unix socket, with `custom_ca` if clients are asked for certificates; None: plain text."""
     ssl_file: Path | None = None
     """File that `ssl` was read from; it may be replaced while the server runs."""
     warm_up: bool = True
@@ -100,7 +88,7 @@ def metrics_path_from_file(file: Path) -> str | None:
     return path
 
 
-def ssl_from_file(path: Path) -> Ssl:
+def ssl_from_file(path: Path) -> config_pb.SSLConfig:
     """Read an SSLConfig, as tensorflow/serving's ssl_config.proto. Raises InputError."""
     config = text_proto.read(path, config_pb.SSLConfig())
     if not config.server_key or not config.server_cert:
@@ -110,7 +98,7 @@ def ssl_from_file(path: Path) -> Ssl:
             f"{path}: custom_ca is missing; add the CA bundle (PEM) of clients, or leave client_verify out"
         )
     pem.check_pair(config.server_cert.encode(), config.server_key.encode(), f"{path}: server_cert and server_key")
-    return Ssl(config.server_key.encode(), config.server_cert.encode(), config.custom_ca.encode(), config.client_verify)
+    return config
 
 
 def port_error(host: str, port: int, flag: str) -> str:

@@ -9,12 +9,12 @@ from city import config as city_config
 from city.arguments import Parser, host_and_port
 from city.errors import InputError
 from city.version import VERSION
+from protos.model_server_config_pb2 import SSLConfig
 from serving.client.channel import MAX_MESSAGE_BYTES
 from serving.embedded.config import (
     MAX_MESSAGE_MB,
     RestConfig,
     ServerConfig,
-    Ssl,
     default_threads,
     metrics_path_from_file,
     ssl_from_file,
@@ -262,12 +262,14 @@ def _config(args: argparse.Namespace) -> ServerConfig:
     serving = _serving(args)
     host, port = host_and_port(serving.address, "[serving] address")
     models = _models(args)
-    models_dir = None if models is not None else _models_dir(args, serving)
+    models_dir = args.models_dir or serving.models_dir
+    if models is None and not models_dir.is_dir():
+        raise InputError(f"{models_dir}: no such folder; export models into it first (greenserve export --tl all)")
     if args.models_root is not None and not args.models_root.is_dir():
         raise InputError(f"--models_root {args.models_root}: no such folder; name the folder of the models")
     ssl = None if args.ssl_config_file is None else ssl_from_file(args.ssl_config_file)
     return ServerConfig(
-        models_dir=models_dir,
+        models_dir=models_dir if models is None else None,
         host=args.host or host,
         port=port if args.port is None else args.port,
         poll_s=args.file_system_poll_wait_seconds,
@@ -323,15 +325,7 @@ def _models(args: argparse.Namespace) -> dict[str, ModelConfig] | None:
     return {args.model_name: ModelConfig(args.model_name, args.model_base_path)}
 
 
-def _models_dir(args: argparse.Namespace, serving: city_config.Serving) -> Path:
-    """The folder of which all models are served. Raises InputError."""
-    models_dir: Path = args.models_dir or serving.models_dir
-    if not models_dir.is_dir():
-        raise InputError(f"{models_dir}: no such folder; export models into it first (greenserve export --tl all)")
-    return models_dir
-
-
-def _rest(args: argparse.Namespace, ssl: Ssl | None) -> RestConfig | None:
+def _rest(args: argparse.Namespace, ssl: SSLConfig | None) -> RestConfig | None:
     """The settings of the REST API; None without it. Raises InputError."""
     file = args.monitoring_config_file
     if not args.rest_api_port:

@@ -26,7 +26,7 @@ from serving.client.channel import MAX_UNIX_PATH_BYTES
 from serving.embedded import exposure
 from serving.embedded.certificate_file import CertificateFile, certificates
 from serving.embedded.config import ServerConfig, port_error
-from serving.embedded.models import model_config, models_root
+from serving.embedded.models import model_config
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.rest.server import RestServer
@@ -34,10 +34,9 @@ from serving.embedded.rpc import reflection
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
 from serving.embedded.rpc.get_model_status import get_model_status
 from serving.embedded.rpc.grpc_method import GrpcMethod
-from serving.embedded.rpc.handle_reload_config_request import handle_reload_config_request, switched_off
+from serving.embedded.rpc.handle_reload_config_request import common_folder, handle_reload_config_request, switched_off
 from serving.embedded.rpc.predict import predict
-from serving.embedded.rpc.unimplemented import RPCS as UNIMPLEMENTED_RPCS
-from serving.embedded.rpc.unimplemented import unimplemented
+from serving.embedded.rpc.unimplemented import UNIMPLEMENTED_RPCS, unimplemented
 from serving.embedded.status import StatusError
 from serving.embedded.telemetry.logs import event, log
 from serving.embedded.telemetry.metrics import ServerMetrics
@@ -47,7 +46,6 @@ from serving.embedded.warmup import warm_up
 
 _PREDICTION_SERVICE, _MODEL_SERVICE = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
 MAX_NAMED_MODELS = 5
-"""Models that a warning names."""
 _OPTIONS: dict[str, int | str] = {
     "grpc.so_reuseport": 0,
     "grpc.max_send_message_length": -1,
@@ -76,7 +74,7 @@ class Server:
         """Held from reading the configuration until it is applied: a poll must not undo a reload that it waited for."""
         self._reload_lock = threading.Lock()
         self._configs: Mapping[str, ModelConfig] = config.models
-        self._models_root = config.models_root or config.models_dir or models_root.common_folder(config.models)
+        self._models_root = config.models_root or config.models_dir or common_folder(config.models)
         self._is_reconfigured = False
         """A reload has replaced the models of the command line."""
         self._health = health.HealthServicer()
@@ -84,10 +82,11 @@ class Server:
         # two threads: one for GetModelStatus while a reload, of which only one runs, occupies the other for minutes
         self._model_service_pool = futures.ThreadPoolExecutor(2, thread_name_prefix="model_service")
         limit = {"grpc.max_receive_message_length": config.max_message_bytes}
+        options: dict[str, int | str] = {**_OPTIONS, **limit, **dict(config.channel_arguments)}
         self._server = grpc.server(
             futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
             maximum_concurrent_rpcs=config.threads + config.max_queued_calls,
-            options=list({**_OPTIONS, **limit, **dict(config.channel_arguments)}.items()),
+            options=list(options.items()),
         )
         self._add_services()
         self._rest: RestServer | None = None
@@ -104,7 +103,6 @@ class Server:
         return self._config.socket_path
 
     def _load(self, path: Path) -> Session:
-        """Load a version and warm it up. Raises LoadError."""
         session = Session(path, self._config.allow_any_operation)
         if self._config.warm_up:
             warm_up(path, session)
@@ -112,28 +110,28 @@ class Server:
 
     def _add_services(self) -> None:
         manager, partial = self.manager, functools.partial
-        prediction_rpcs: dict[str, tuple[Any, Any]] = {
-            "Predict": (partial(predict, manager, self.metrics), wire.PredictRequest),
-            "GetModelMetadata": (partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
-            **{name: (partial(unimplemented, name), message) for name, message in UNIMPLEMENTED_RPCS.items()},
+        reload: Any = partial(handle_reload_config_request, self.reconfigure, self._models_root, self.metrics)
+        reload = reload if self._config.reload_rpc else switched_off
+        # service -> its RPCs: (name, function, request)
+        rpcs: dict[str, list[tuple[str, Any, Any]]] = {
+            _PREDICTION_SERVICE: [
+                ("Predict", partial(predict, manager, self.metrics), wire.PredictRequest),
+                ("GetModelMetadata", partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
+                *((name, partial(unimplemented, name), message) for name, message in UNIMPLEMENTED_RPCS.items()),
+            ],
+            _MODEL_SERVICE: [
+                ("GetModelStatus", partial(get_model_status, manager), wire.GetModelStatusRequest),
+                ("HandleReloadConfigRequest", reload, config_pb.ReloadConfigRequest),
+            ],
         }
-        reload = partial(handle_reload_config_request, self._reconfigure_on_request, self.metrics)
-        model_rpcs: dict[str, tuple[Any, Any]] = {
-            "GetModelStatus": (partial(get_model_status, manager), wire.GetModelStatusRequest),
-            "HandleReloadConfigRequest": (
-                reload if self._config.reload_rpc else switched_off,
-                config_pb.ReloadConfigRequest,
-            ),
-        }
-        for service, rpcs, pool in (
-            (_PREDICTION_SERVICE, prediction_rpcs, None),
-            (_MODEL_SERVICE, model_rpcs, self._model_service_pool),
-        ):
+        for service, methods in rpcs.items():
+            pool = self._model_service_pool if service == _MODEL_SERVICE else None
             handlers = {}
-            for name, (function, request_type) in rpcs.items():
+            for name, function, request_type in methods:
                 # TensorFlow Serving counts these RPCs only
                 metrics = self.metrics if name in ("Predict", "Classify", "Regress") else None
-                handlers[name] = GrpcMethod(name, function, request_type, metrics, manager.is_known, pool).handler()
+                method = GrpcMethod(name, function, request_type, metrics, manager.is_known, pool)
+                handlers[name] = grpc.unary_unary_rpc_method_handler(method)
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         services: tuple[str, ...] = (_PREDICTION_SERVICE, _MODEL_SERVICE)
         if self._config.health:
@@ -172,16 +170,15 @@ class Server:
 
     def _warn_of_missing_models(self, count: int, source: Path) -> None:
         """Log why configured models are not served. `count`: served models; `source`: file or folder that lists all."""
-        missing = [
-            f"{name} ({config.base_path})" for name, config in self._configs.items() if not config.base_path.is_dir()
-        ]
+        configs = self._configs.values()
+        missing = [f"{config.name} ({config.base_path})" for config in configs if not config.base_path.is_dir()]
         if missing:
             more = f" and {len(missing) - MAX_NAMED_MODELS} more" if len(missing) > MAX_NAMED_MODELS else ""
             log.warning(
                 "%s: the folders of %d of %d models are missing: %s%s; export the models, or correct base_path "
                 "(greenserve serve config writes it for a container: outside of one, pass --mounted-at "
                 "FOLDER_OF_THE_MODELS)",
-                source, len(missing), len(self._configs), ", ".join(missing[:MAX_NAMED_MODELS]), more,
+                source, len(missing), len(configs), ", ".join(missing[:MAX_NAMED_MODELS]), more,
             )  # fmt: skip
         elif not count and self.manager.versions_by_state()["END"]:
             log.warning("%s: no model could be loaded; the lines load_failed give the reasons", source)
@@ -189,7 +186,6 @@ class Server:
             log.warning("%s has no models yet; export some (greenserve export --tl all)", source)
 
     def _listen(self) -> None:
-        """Bind the port and the Unix socket. Raises InputError."""
         config, ssl = self._config, self._config.ssl
 
         def bind(address: str, error: str) -> int:
@@ -243,12 +239,6 @@ class Server:
                 configs = model_config.from_folder(self._config.models_dir)
             return self.manager.apply(configs, time.monotonic())
 
-    def _reconfigure_on_request(self, configs: Mapping[str, ModelConfig]) -> None:
-        """Replace the configuration with that of a client. Raises StatusError, also for a folder outside of the models'
-        root."""
-        models_root.check(configs, self._models_root)
-        self.reconfigure(configs)
-
     def reconfigure(self, configs: Mapping[str, ModelConfig]) -> None:
         """Replace the whole configuration, or leave it unchanged. Raises StatusError; ABORTED during another reload."""
         if not self._reload_lock.acquire(blocking=False):
@@ -286,14 +276,13 @@ class Server:
             log.error("%s; the configuration is unchanged", error)
 
     def _set_health(self, serving: bool) -> None:
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        response = health_pb2.HealthCheckResponse
         # TensorFlow Serving reports the health of its services under their short names
         for service in ("", _PREDICTION_SERVICE, _MODEL_SERVICE, "PredictionService", "ModelService"):
-            self._health.set(service, status)
+            self._health.set(service, response.SERVING if serving else response.NOT_SERVING)
 
 
 def _check_port_free(host: str, port: int, flag: str) -> None:
-    """Raise InputError if a port cannot be bound."""
     try:
         info = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with socket.socket(info[0], info[1]) as probe:

@@ -10,8 +10,9 @@ request them by number until they have moved.
 """
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,9 +24,16 @@ from city.errors import InputError
 from protos.model_server_config_pb2 import SSLConfig
 from serving.client import Client
 from serving.embedded.models import version_files
+from serving.errors import ServingError
 from serving.tf_serving import config_files
 from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Versions
-from serving.tf_serving.loaded_versions import failed_loads, loaded_versions, wait_until_loaded
+from serving.tf_serving.loaded_versions import (
+    NotLoaded,
+    failed_loads,
+    loaded_versions,
+    statuses_of_models,
+    wait_until_loaded,
+)
 
 MAX_SHARDS = 1000
 
@@ -118,8 +126,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
 def _write(args: argparse.Namespace) -> None:
     """Write the files of all servers. Raises InputError, NotLoaded."""
     city_file = args.city or Path("city.toml")
-    has_city = args.city is not None or city_file.exists()
-    city = city_config.load(city_file) if has_city else city_config.City(city_file)
+    city = city_config.load(city_file) if args.city or city_file.exists() else city_config.City(city_file)
     models_dir = args.models_dir or city.serving.models_dir
     available = _available_versions(models_dir)
     selected = _select_versions(args, available, models_dir)
@@ -134,8 +141,7 @@ def _write(args: argparse.Namespace) -> None:
             f"--model: {', '.join(sorted(fleet_tls))} is in a fleet, which is served instead; pass --all-models too"
         )
     files = ServerFiles({}, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), _ssl(args))
-    for folder, names in _models_by_server(list(available), districts).items():
-        target = {name: selected[name] for name in names}
+    for folder, target in _models_by_server(selected, districts).items():
         publication = _Publication(models_dir, fleet_members, files, args.out / folder, target)
         if args.server is None:
             publication.write(args.loaded)
@@ -150,7 +156,7 @@ def _available_versions(models_dir: Path) -> dict[str, list[int]]:
     """Model -> versions in its folder, ascending. Raises InputError if there is none."""
     if not models_dir.is_dir():
         raise InputError(f"{models_dir}: no such folder; export models into it first (greenserve export --tl all)")
-    available = {name: sorted(versions) for name, versions in version_files.scan(models_dir).items()}
+    available = {name: list(versions) for name, versions in version_files.scan(models_dir).items()}
     if not available:
         raise InputError(f"{models_dir}: no models in this folder; export some first (greenserve export --tl all)")
     return available
@@ -199,7 +205,7 @@ class _Publication:
             current = {name: state for name, state in states.items() if state is not None} or current
             steps = self._steps(current, {name: versions.numbers for name, versions in current.items()})
             if steps:
-                errors = failed_loads(client, steps)
+                errors = failed_loads(statuses_of_models(client, steps))
                 self._write_files({**self.target, **steps})
                 wait_until_loaded(client, {name: self.target[name] for name in steps}, errors)
         self._write_and_report(current, {})
@@ -246,11 +252,17 @@ class _Publication:
             )
 
 
-def _client(server: str) -> Client:
+@contextlib.contextmanager
+def _client(server: str) -> Iterator[Client]:
     try:
-        return Client(server)
+        client = Client(server)
     except ValueError as error:
         raise InputError(f"--server {server}: {error}") from None
+    try:
+        with client:
+            yield client
+    except ServingError as error:
+        raise NotLoaded(f"--server {server}: does not answer ({error}); start it, or leave --server out") from None
 
 
 def _select_versions(
@@ -288,13 +300,13 @@ def _shards(tls: Sequence[str], count: int) -> dict[str, District]:
     return {name: District(f"tf-serving-{name}:{GRPC_PORT}", shard, name) for name, shard in shards.items()}
 
 
-def _models_by_server(models: Sequence[str], districts: Mapping[str, District]) -> dict[str, list[str]]:
+def _models_by_server(
+    models: Mapping[str, Versions], districts: Mapping[str, District]
+) -> dict[str, Mapping[str, Versions]]:
     """The models of each server by its folder's name, which is empty without districts. Raises InputError."""
-    if not districts:
-        return {"": list(models)}
-    by_server: dict[str, list[str]] = {}
+    by_server = {"": models} if not districts else {}
     for name, district in districts.items():
-        by_server[name] = [model for model in models if model in district.tls or model == district.fleet]
+        by_server[name] = {model: models[model] for model in models if model in (*district.tls, district.fleet)}
         if not by_server[name]:
             raise InputError(f"district {name}: none of its TLs has a model; export them (greenserve export --tl all)")
     return by_server

@@ -15,8 +15,7 @@ It unloads a version at once if it is no longer listed, and controllers request 
 versions that labels have left stay listed until the files are written again (`with_previous_versions`).
 """
 
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +29,6 @@ from serving.embedded.config import METRICS_PATH
 from serving.embedded.models import version_files
 
 STABLE, CANARY = LABELS = "stable", "canary"
-"""Version labels."""
 MODELS_CONFIG = "models.config"
 GRPC_PORT, REST_PORT = 8500, 8501
 FLAGS = (
@@ -135,29 +133,28 @@ class ServerFiles:
     config_at: str = "/config"
     """Folder of these files inside the container."""
     ssl: pb.SSLConfig | None = None
-    flags: Sequence[str] = field(default=FLAGS)
 
 
 def write(files: ServerFiles, out: Path) -> None:
     """Write the files into a folder, each atomically, models.config last. Raises InputError."""
     monitoring = pb.MonitoringConfig(prometheus_config=pb.PrometheusConfig(enable=True, path=METRICS_PATH))
     texts = {"monitoring.config": text_format.MessageToString(monitoring)}
+    flags = {"model_config_file": MODELS_CONFIG, "monitoring_config_file": "monitoring.config"}
     if files.ssl is not None:
         texts["ssl.config"] = text_format.MessageToString(files.ssl)
-    texts["flags"] = "".join(f"{flag}\n" for flag in _flags(files))
+        flags["ssl_config_file"] = "ssl.config"
+    lines = [*FLAGS, *(f"--{flag}={files.config_at}/{name}" for flag, name in flags.items())]
+    texts["flags"] = "".join(f"{line}\n" for line in lines)
     texts[MODELS_CONFIG] = text_format.MessageToString(_models_config(files))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{error.filename or out}: cannot be written: {error.strerror}; pass another --out") from None
     for name, text in texts.items():
-        # ssl.config contains the private key
-        opener = _owner_only if name == "ssl.config" else None
-        with (
-            whole_files.replacing(out / name, "pass another --out") as draft,
-            open(draft, "w", opener=opener, encoding="utf-8") as file,
-        ):
-            file.write(text)
+        with whole_files.replacing(out / name, "pass another --out") as draft:
+            # ssl.config contains the private key
+            draft.touch(mode=0o600 if name == "ssl.config" else 0o666)
+            draft.write_text(text, encoding="utf-8")
 
 
 def read(out: Path) -> dict[str, Versions]:
@@ -175,17 +172,6 @@ def read(out: Path) -> dict[str, Versions]:
     }
 
 
-def _owner_only(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _flags(files: ServerFiles) -> list[str]:
-    file_flags = {"model_config_file": MODELS_CONFIG, "monitoring_config_file": "monitoring.config"}
-    if files.ssl is not None:
-        file_flags["ssl_config_file"] = "ssl.config"
-    return [*files.flags, *(f"--{flag}={files.config_at}/{name}" for flag, name in file_flags.items())]
-
-
 def _models_config(files: ServerFiles) -> pb.ModelServerConfig:
     config = pb.ModelServerConfig()
     for name, versions in files.models.items():
@@ -194,8 +180,7 @@ def _models_config(files: ServerFiles) -> pb.ModelServerConfig:
         )
         if versions.numbers:
             model.model_version_policy.specific.versions.extend(versions.numbers)
-        for label, version in versions.labels.items():
-            model.version_labels[label] = version
+        model.version_labels.update(versions.labels)
     return config
 
 

@@ -1,5 +1,6 @@
 """The versions that a server has loaded, and waiting until it has loaded further ones."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -7,11 +8,10 @@ from collections.abc import Collection, Mapping
 from city.errors import ProgramFailed
 from protos.predict_pb2 import ModelVersionStatus
 from serving.client import Client
-from serving.errors import BadRequest, ModelNotFound, ServingError
+from serving.errors import BadRequest, ModelNotFound
 from serving.tf_serving.config_files import LABELS, Versions
 
 LOAD_TIMEOUT_S = 300.0
-"""Limit for loading versions."""
 STATUS_INTERVAL_S = 1.0
 PROGRESS_INTERVAL_S = 10.0
 """Wall time between two lines about the progress."""
@@ -29,27 +29,18 @@ class NotLoaded(ProgramFailed):
 
 
 def loaded_versions(client: Client, model: str) -> Versions | None:
-    """The versions of a model that a server has loaded, and their labels; None without any. Raises NotLoaded."""
+    """The versions of a model that a server has loaded, and their labels; None without any. Raises ServingError."""
     labels, unloaded_labels = {}, set()
-    try:
-        numbers = tuple(
-            version for version, status in sorted(_statuses(client, model).items()) if status.state == AVAILABLE
-        )
-        for label in LABELS:
-            try:
-                labels[label] = client.version_number(model, label)
-            except BadRequest:
-                pass  # the model has no such label
-            except ModelNotFound:
-                unloaded_labels.add(label)
-    except ServingError as error:
-        raise _no_answer(client, error) from None
+    statuses = statuses_of_models(client, [model])
+    numbers = tuple(sorted(version for (_, version), status in statuses.items() if status.state == AVAILABLE))
+    for label in LABELS:
+        try:
+            labels[label] = client.version_number(model, label)
+        except BadRequest:
+            pass  # the model has no such label
+        except ModelNotFound:
+            unloaded_labels.add(label)
     return Versions(numbers, labels, frozenset(unloaded_labels)) if numbers or unloaded_labels else None
-
-
-def failed_loads(client: Client, models: Collection[str]) -> dict[ModelVersion, str]:
-    """The errors of versions that a server could not load, by model and version. Raises NotLoaded."""
-    return _errors(_statuses_of_models(client, models))
 
 
 def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors: Mapping[ModelVersion, str]) -> None:
@@ -61,7 +52,8 @@ def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors
         old_errors: errors that the server reported before its files were written; they count only if they persist.
 
     Raises:
-        NotLoaded: the server reports that a version failed, or has not loaded all in time.
+        ServingError: the server does not answer.
+        NotLoaded: it reports that a version failed, or has not loaded all in time.
     """
     begin_s = time.monotonic()
     next_line_s = 0.0
@@ -70,13 +62,13 @@ def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors
         waited_s = time.monotonic() - begin_s
         statuses = {
             item: status
-            for item, status in _statuses_of_models(client, {name for name, _ in pending}).items()
+            for item, status in statuses_of_models(client, {name for name, _ in pending}).items()
             if item in pending
         }
         pending = {item for item in pending if item not in statuses or statuses[item].state != AVAILABLE}
         if not pending:
             return
-        for (name, version), error in sorted(_errors(statuses).items()):
+        for (name, version), error in sorted(failed_loads(statuses).items()):
             if old_errors.get((name, version)) != error or waited_s >= REPEATED_ERROR_S:
                 raise NotLoaded(
                     f"{name}/{version}: {client.address} could not load it ({error}); no label was moved; "
@@ -90,25 +82,15 @@ def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors
             )
         if waited_s >= next_line_s:
             next_line_s += PROGRESS_INTERVAL_S
-            line = _progress(client, pending, statuses)
+            status = statuses.get((name, version))
+            state = ModelVersionStatus.State.Name(status.state) if status else "not listed yet"
+            more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
+            line = f"waiting until {client.address} has loaded {name}/{version} ({state}){more}"
             print(f"{line}; {waited_s:.0f} s of at most {LOAD_TIMEOUT_S:g} s", file=sys.stderr, flush=True)
         time.sleep(STATUS_INTERVAL_S)
 
 
-def _progress(
-    client: Client, pending: Collection[ModelVersion], statuses: Mapping[ModelVersion, ModelVersionStatus]
-) -> str:
-    name, version = min(pending)
-    state = (
-        ModelVersionStatus.State.Name(statuses[name, version].state)
-        if (name, version) in statuses
-        else "not listed yet"
-    )
-    more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
-    return f"waiting until {client.address} has loaded {name}/{version} ({state}){more}"
-
-
-def _errors(statuses: Mapping[ModelVersion, ModelVersionStatus]) -> dict[ModelVersion, str]:
+def failed_loads(statuses: Mapping[ModelVersion, ModelVersionStatus]) -> dict[ModelVersion, str]:
     """The errors of versions that could not be loaded."""
     return {
         item: status.status.error_message or f"error code {status.status.error_code}"
@@ -117,21 +99,10 @@ def _errors(statuses: Mapping[ModelVersion, ModelVersionStatus]) -> dict[ModelVe
     }
 
 
-def _statuses_of_models(client: Client, models: Collection[str]) -> dict[ModelVersion, ModelVersionStatus]:
-    """Statuses by model and version. Raises NotLoaded."""
-    try:
-        return {(name, version): status for name in models for version, status in _statuses(client, name).items()}
-    except ServingError as error:
-        raise _no_answer(client, error) from None
-
-
-def _statuses(client: Client, model: str) -> dict[int, ModelVersionStatus]:
-    """Statuses of a model by version; empty if the server does not list it. Raises ServingError."""
-    try:
-        return {status.version: status for status in client.status(model)}
-    except ModelNotFound:
-        return {}
-
-
-def _no_answer(client: Client, error: ServingError) -> NotLoaded:
-    return NotLoaded(f"--server {client.address}: does not answer ({error}); start it, or leave --server out")
+def statuses_of_models(client: Client, models: Collection[str]) -> dict[ModelVersion, ModelVersionStatus]:
+    """Statuses by model and version, without models that the server does not list. Raises ServingError."""
+    statuses = {}
+    for name in models:
+        with contextlib.suppress(ModelNotFound):
+            statuses.update({(name, status.version): status for status in client.status(name)})
+    return statuses

@@ -11,8 +11,9 @@ import pytest
 from controller.check import main
 from protos import policy_pb2 as pb
 from protos import predict_pb2 as wire
+from protos.model_server_config_pb2 import SSLConfig
 from serving.client import channel, client
-from serving.embedded.config import ServerConfig, Ssl
+from serving.embedded.config import ServerConfig
 from signals import contract
 from tests.conftest import GRID
 from tests.serving.certificates import pair
@@ -145,7 +146,8 @@ def test_certificates_of_city_toml_are_used(city, capsys, grid_models, tmp_path)
     authority = pair("authority")
     (tmp_path / "ca.pem").write_bytes(authority[1])
     key, certificate, *_ = pair("server", authority)
-    settings = ServerConfig(grid_models, port=0, poll_s=0, warm_up=False, ssl=Ssl(key, certificate, b"", False))
+    ssl = SSLConfig(server_key=key, server_cert=certificate)
+    settings = ServerConfig(grid_models, port=0, poll_s=0, warm_up=False, ssl=ssl)
     with running(settings) as server:
         flags = ["--city", str(city), "--infer-tl", "SA101", "--server", f"127.0.0.1:{server.port}"]
         assert main(flags) == 2

@@ -1,5 +1,6 @@
 """The demo's stages: their output goes to log files, and an error names the file."""
 
+import importlib
 import subprocess
 import sys
 
@@ -9,15 +10,10 @@ from city.errors import InputError
 from tests.conftest import ROOT
 
 
-@pytest.fixture(scope="module")
-def pipeline():
-    sys.path.insert(0, str(ROOT / "examples"))
-    try:
-        import pipeline
-
-        yield pipeline
-    finally:
-        sys.path.remove(str(ROOT / "examples"))
+@pytest.fixture
+def pipeline(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    return importlib.import_module("pipeline")
 
 
 @pytest.mark.slow

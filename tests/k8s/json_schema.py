@@ -1,6 +1,17 @@
 """JSON schemas of Kubernetes resources."""
 
+import json
+
 import jsonschema
+
+KUBERNETES = "1.30"
+
+
+def validate(document):
+    """Raise an error unless a document is one of Kubernetes' own resources, without unknown fields."""
+    import kubernetes_validate
+
+    kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 
 def strict(schema):
@@ -15,9 +26,10 @@ def strict(schema):
     return made
 
 
-def validator(schema):
-    """A validator by a strict schema of a custom resource, without the check of the schema itself, which takes
-    seconds."""
-    made = strict(schema)
+def validator(path):
+    """A validator by the strict schema of a custom resource in a file, without the check of the schema itself, which
+    takes seconds."""
+    # Go's regular expressions may change their flags anywhere, Python's at the start only
+    made = strict(json.loads(path.read_text().replace("^(?i)", "(?i)^")))
     made["properties"]["metadata"] = {"type": "object"}
     return jsonschema.validators.validator_for(made)(made)

@@ -13,7 +13,6 @@ from tests.serving import saved_models
 @pytest.fixture(scope="session")
 def non_policy_models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("odd")
-    saved_models.write_examples(folder / "examples" / "3")
     saved_models.write_dtypes(folder / "dtypes" / "1")
     return folder
 
@@ -34,6 +33,12 @@ def connected(config):
     """(embedded server in this process, client of it without retries), stopped at the end."""
     with running(config) as server, Client(f"127.0.0.1:{server.port}", retries=0) as client:
         yield server, client
+
+
+def requests(server):
+    """The successful requests of SA103 that its metrics count."""
+    labels = {"model_name": "SA103", "status": "OK"}
+    return server.metrics.registry.get_sample_value(":tensorflow:serving:request_count", labels) or 0
 
 
 def non_policy_config(folder, **settings):

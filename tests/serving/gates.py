@@ -1,7 +1,9 @@
 """Calls that a test holds up."""
 
+import contextlib
 import threading
 import time
+from concurrent import futures
 
 
 class Gate:
@@ -19,6 +21,24 @@ class Gate:
         self.began.set()
         assert self.go.wait(60)
         return self._original(*args)
+
+
+@contextlib.contextmanager
+def repeated(call):
+    """Call a function again and again in a thread during the block; yields the list of its results."""
+    results, stop = [], threading.Event()
+
+    def run():
+        while not stop.is_set():
+            results.append(call())
+
+    with futures.ThreadPoolExecutor(1) as pool:
+        caller = pool.submit(run)
+        try:
+            yield results
+        finally:
+            stop.set()
+        caller.result()
 
 
 def until(condition):

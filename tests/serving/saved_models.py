@@ -1,4 +1,4 @@
-"""SavedModels that are not policies, written by TensorFlow: every dtype, classify and regress, variables, slow ones."""
+"""SavedModels that are not policies, written by TensorFlow: every dtype, variables, slow ones."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 tf1 = tf.compat.v1
-CLASSIFY, REGRESS, PREDICT = (f"tensorflow/serving/{name}" for name in ("classify", "regress", "predict"))
+PREDICT = "tensorflow/serving/predict"
 
 
 def write(folder: Path, signatures) -> None:
@@ -32,33 +32,6 @@ def write_garbage(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "saved_model.pb").write_bytes(b"garbage")
     return folder / "saved_model.pb"
-
-
-def write_examples(folder: Path) -> None:
-    """y = 2 x + offset of tf.Examples; classes by sign, with two scores."""
-
-    def signatures():
-        examples = tf1.placeholder(tf.string, [None], "examples")
-        features = {
-            "x": tf.io.FixedLenFeature([1], tf.float32),
-            "offset": tf.io.FixedLenFeature([1], tf.float32, [0.0]),
-        }
-        parsed = tf.io.parse_example(examples, features)
-        y = 2 * parsed["x"] + parsed["offset"]
-        scores = tf.concat([y, -y], 1)
-        classes = tf.tile(tf.constant([["plus", "minus"]]), [tf.shape(y)[0], 1])
-        given = {"inputs": examples}
-        return {
-            "serving_default": (REGRESS, given, {"outputs": y}),
-            "classes": (CLASSIFY, given, {"classes": classes, "scores": scores}),
-            "scores": (CLASSIFY, given, {"scores": scores}),
-            "labels": (CLASSIFY, given, {"classes": classes}),
-            "wide": (REGRESS, given, {"outputs": scores}),
-            "misnamed": (REGRESS, given, {"y": y}),
-            "by_predict": (PREDICT, given, {"y": y}),
-        }
-
-    write(folder, signatures)
 
 
 DTYPES = [

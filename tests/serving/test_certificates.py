@@ -30,6 +30,11 @@ def write_server(path, authority, valid=datetime.timedelta(days=1)):
     draft.replace(path)
 
 
+def secured(models, ssl_file, **settings):
+    ssl = ssl_from_file(ssl_file)
+    return running(ServerConfig(models, port=0, poll_s=0, ssl=ssl, ssl_file=ssl_file, **settings))
+
+
 def write_client(folder, authority):
     key, certificate, *_ = pair("client", authority)
     for name, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
@@ -43,10 +48,10 @@ def test_certificates_of_both_sides_are_replaced_without_a_restart(grid_models, 
     write_server(ssl_file, first)
     tls = ChangingTls(write_client(tmp_path, first))
     socket_path = tmp_path / "grpc"
-    config = ServerConfig(
-        grid_models, port=0, poll_s=0, ssl=ssl_from_file(ssl_file), ssl_file=ssl_file, socket_path=socket_path
-    )
-    with running(config) as server, Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client:
+    with (
+        secured(grid_models, ssl_file, socket_path=socket_path) as server,
+        Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client,
+    ):
         client.predict("SA103", X, timeout_s=10)
         assert not tls.has_changed()
         write_server(ssl_file, second)
@@ -79,8 +84,10 @@ def test_certificate_that_grpc_cannot_use_is_not_reported_as_a_port_in_use(grid_
     damaged = certificate.replace(b"\nMII", b"\nAAA", 1)
     ssl_file = tmp_path / "ssl.config"
     ssl_file.write_text(text_format.MessageToString(wire.SSLConfig(server_key=key, server_cert=damaged)))
-    config = ServerConfig(grid_models, port=0, poll_s=0, ssl=ssl_from_file(ssl_file), ssl_file=ssl_file)
-    with pytest.raises(InputError, match=r"ssl.config: gRPC cannot use its key or certificates"), running(config):
+    with (
+        pytest.raises(InputError, match=r"ssl.config: gRPC cannot use its key or certificates"),
+        secured(grid_models, ssl_file),
+    ):
         pass
 
 
@@ -88,8 +95,10 @@ def test_expired_certificate_is_an_error_until_a_new_one_is_there(grid_models, t
     authority, ssl_file = pair("authority"), tmp_path / "ssl.config"
     write_server(ssl_file, authority, valid=datetime.timedelta(days=-1))
     tls = ChangingTls(write_client(tmp_path, authority))
-    config = ServerConfig(grid_models, port=0, poll_s=0, ssl=ssl_from_file(ssl_file), ssl_file=ssl_file)
-    with running(config) as server, Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client:
+    with (
+        secured(grid_models, ssl_file) as server,
+        Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client,
+    ):
         with pytest.raises(Unavailable, match=r"(?i)certificate"):
             client.predict("SA103", X, timeout_s=10)
         write_server(ssl_file, authority)

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from export.__main__ import main as export
-from serving.client import Client, Fleet, Tls
+from serving.client import Client
 from serving.client.channel import grpc_target
 from serving.contract import ContractError
-from serving.embedded.config import ServerConfig, Ssl
+from serving.embedded.config import ServerConfig
 from serving.errors import BadRequest, InvalidResponse, Overloaded, Unavailable
-from tests.serving.certificates import pair
-from tests.serving.conftest import running
+from tests.serving.conftest import requests, running
 from tests.serving.fake_server import answer
 
 X = np.zeros(17, np.float32)
@@ -111,26 +110,6 @@ def test_calls_are_balanced_and_skip_a_server_that_is_down(grid_models):
                 client.predict("SA103", X, timeout_s=10)
 
 
-def requests(server):
-    (count,) = server.metrics.totals(["/tensorflow/serving/request_count"]).values()
-    return count
-
-
-def test_the_client_uses_tls_and_mtls(grid_models):
-    authority = pair("authority")
-    key, certificate, *_ = pair("server", authority)
-    client_key, client_certificate, *_ = pair("client", authority)
-    ssl = Ssl(key, certificate, authority[1], client_verify=True)
-    with running(ServerConfig(grid_models, port=0, poll_s=0, ssl=ssl)) as server:
-        address = f"127.0.0.1:{server.port}"
-        with Client(address, tls=Tls(authority[1], client_certificate, client_key)) as client:
-            assert client.predict("SA103", X, timeout_s=10)["action"].shape == (1, 1)
-        with Client(address, tls=Tls(authority[1]), retries=0) as client, pytest.raises(Unavailable):
-            client.predict("SA103", X, timeout_s=10)
-        with Client(address, retries=0) as client, pytest.raises(Unavailable):
-            client.predict("SA103", X, timeout_s=10)
-
-
 @pytest.fixture(scope="module")
 def fleet_server(grid_models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fleet") / "models"
@@ -187,7 +166,6 @@ def test_inputs_and_answers_that_do_not_fit_a_fleet_are_refused(fleet_server):
             fleet.split(None, [tl])
         with pytest.raises(InvalidResponse, match="returned an action of size 1"):
             fleet.split(np.zeros((1, 1)), [tl])
-        assert isinstance(fleet, Fleet)
 
 
 def test_run_takes_any_signature_and_output_filter(non_policy_server):

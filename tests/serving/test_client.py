@@ -18,7 +18,6 @@ from serving.errors import (
     ServingError,
     Unavailable,
 )
-from serving.tensors import to_proto
 from tests.end_to_end.programs import free_port
 from tests.serving.fake_server import answer
 
@@ -27,16 +26,14 @@ X = np.zeros(17, np.float32)
 
 @pytest.fixture
 def client(fake):
-    opened = Client(fake.address)
-    yield opened
-    opened.close()
+    with Client(fake.address) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module", params=["grid_server", "grid_unix"], ids=["TCP", "Unix socket"])
 def real(request):
-    opened = Client(request.getfixturevalue(request.param))
-    yield opened
-    opened.close()
+    with Client(request.getfixturevalue(request.param)) as opened:
+        yield opened
 
 
 def test_predict_and_predict_many_agree(real):
@@ -52,10 +49,9 @@ def test_predict_and_predict_many_agree(real):
 
 
 def test_predict_many_takes_more_models_than_max_in_flight(grid_server):
-    client = Client(grid_server, max_in_flight=2)
     tls = {f"SA10{k}": np.zeros(21, np.float32) for k in (1, 2, 4, 5, 6)}
-    assert all(isinstance(result, Prediction) for result in client.predict_many(tls).values())
-    client.close()
+    with Client(grid_server, max_in_flight=2) as client:
+        assert all(isinstance(result, Prediction) for result in client.predict_many(tls).values())
 
 
 def test_a_failing_model_does_not_affect_the_others(real):
@@ -73,52 +69,44 @@ def test_the_client_reads_contracts_signatures_and_states(real):
 
 
 def test_a_server_that_is_down_is_unavailable_at_once():
-    client = Client(f"127.0.0.1:{free_port()}")
     begin = time.monotonic()
-    assert isinstance(client.predict_many({"a": X}, timeout_s=5)["a"], Unavailable)
-    with pytest.raises(Unavailable):
-        client.contract("a")
+    with Client(f"127.0.0.1:{free_port()}") as client:
+        assert isinstance(client.predict_many({"a": X}, timeout_s=5)["a"], Unavailable)
+        with pytest.raises(Unavailable):
+            client.contract("a")
     assert time.monotonic() - begin < 4
-    client.close()
 
 
 def test_the_timeout_bounds_all_calls_of_predict_many_together(fake):
-    client = Client(fake.address, max_in_flight=2)
     fake.answer = lambda request, context: time.sleep(0.3) or answer(action=[[0.0]])
-    begin = time.monotonic()
-    results = client.predict_many({str(k): X for k in range(12)}, timeout_s=0.5)
-    assert time.monotonic() - begin < 1.2
+    with Client(fake.address, max_in_flight=2) as client:
+        begin = time.monotonic()
+        results = client.predict_many({str(k): X for k in range(12)}, timeout_s=0.5)
+        assert time.monotonic() - begin < 1.2
     assert any(isinstance(result, DeadlineExceeded) for result in results.values()) and len(results) == 12
-    client.close()
 
 
 def test_a_hanging_model_does_not_delay_the_others(fake):
-    client = Client(fake.address, max_in_flight=3)
-
     def respond(request, context):
         if wire.PredictRequest.FromString(request).model_spec.name == "0":
             time.sleep(0.6)
         return answer(action=[[0.0]])
 
     fake.answer = respond
-    results = client.predict_many({str(k): X for k in range(12)}, timeout_s=0.5)
+    with Client(fake.address, max_in_flight=3) as client:
+        results = client.predict_many({str(k): X for k in range(12)}, timeout_s=0.5)
     assert [model for model, result in results.items() if isinstance(result, ServingError)] == ["0"]
-    client.close()
 
 
-@pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x0a\xff\x01"])
+BAD_TENSOR = wire.PredictResponse(outputs={"action": wire.Tensor(dtype=1, tensor_content=b"123")})
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x0a\xff\x01", BAD_TENSOR.SerializeToString()])
 def test_a_response_that_cannot_be_parsed_is_a_bad_answer(fake, client, garbage):
     fake.answer = lambda request, context: garbage
     assert isinstance(client.predict_many({"a": X})["a"], InvalidResponse)
     with pytest.raises(InvalidResponse):
         client.predict("a", X)
-
-
-def test_a_response_with_an_invalid_tensor_is_a_bad_answer(fake, client):
-    response = wire.PredictResponse()
-    to_proto(np.zeros((1, 2), np.float32), response.outputs["action"]).tensor_content = b"123"
-    fake.answer = lambda request, context: response.SerializeToString()
-    assert isinstance(client.predict_many({"a": X})["a"], InvalidResponse)
 
 
 def test_predict_many_retries_only_the_call_that_was_refused(fake):

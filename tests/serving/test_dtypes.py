@@ -49,26 +49,6 @@ def test_scalars_and_empty_tensors_keep_their_shape(shape, stub):
     assert tf.make_ndarray(stub.Predict(request("float32", x=sent), timeout=10).outputs["y"]).shape == shape
 
 
-def test_missing_typed_values_repeat_the_last_or_are_zeros(stub):
-    short = tf.make_tensor_proto(7, tf.int64, [2, 3])
-    assert len(short.int64_val) == 1
-    assert np.array_equal(
-        tf.make_ndarray(stub.Predict(request("int64", x=short), timeout=10).outputs["y"]), np.full((2, 3), 7)
-    )
-    short.ClearField("int64_val")
-    assert not tf.make_ndarray(stub.Predict(request("int64", x=short), timeout=10).outputs["y"]).any()
-
-
-def test_inputs_and_outputs_are_matched_by_key(stub):
-    a, b = tf.make_tensor_proto(np.float32([[5, 6]])), tf.make_tensor_proto(np.float32([[1, 2]]))
-    message = request("sum", a=a, b=b)
-    response = stub.Predict(message, timeout=10)
-    assert tf.make_ndarray(response.outputs["sum"]).tolist() == [[6, 8]]
-    assert tf.make_ndarray(response.outputs["difference"]).tolist() == [[4, 4]]
-    message.output_filter.append("difference")
-    assert list(stub.Predict(message, timeout=10).outputs) == ["difference"]
-
-
 def test_the_client_reads_bfloat16_as_float32_of_the_same_value(stub):
     numbers = np.float32([1.5, -2.0, 3.25e10]).astype(tf.bfloat16.as_numpy_dtype)
     response = stub.Predict(request("bfloat16", x=tf.make_tensor_proto(numbers, tf.bfloat16)), timeout=10).outputs["y"]

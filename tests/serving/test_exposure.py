@@ -5,19 +5,20 @@ from pathlib import Path
 import pytest
 
 from city.errors import InputError
+from protos.model_server_config_pb2 import SSLConfig
 from serving.embedded import exposure
-from serving.embedded.config import RestConfig, ServerConfig, Ssl
+from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.flags import parse
 from serving.embedded.models.model_config import ModelConfig
 from tests.serving.conftest import running
+from tests.serving.saved_models import write_garbage
 
 
 def lines(rest_port=0, root=None, **settings):
     return list(exposure.warnings(ServerConfig(**settings), root, rest_port))
 
 
-MTLS = Ssl(b"k", b"c", b"a", client_verify=True)
-TLS = Ssl(b"k", b"c", b"a", client_verify=False)
+MTLS, TLS = SSLConfig(client_verify=True), SSLConfig()
 
 
 @pytest.mark.parametrize(
@@ -66,24 +67,15 @@ def warned(caplog, **settings):
         return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_missing_folders_of_models_are_named_with_how_to_fix_it(tmp_path, caplog):
-    models = {name: ModelConfig(name, tmp_path / "models" / name) for name in ("SA101", "SA102")}
+@pytest.mark.parametrize(("count", "more"), [(2, "; export the models"), (1000, " and 995 more; export the models")])
+def test_missing_folders_of_models_are_named_with_how_to_fix_it(tmp_path, caplog, count, more):
+    models = {f"SA{n}": ModelConfig(f"SA{n}", tmp_path / f"SA{n}") for n in range(count)}
     (line,) = warned(caplog, models=models, model_config_file=tmp_path / "models.config")
-    assert (
-        f"models.config: the folders of 2 of 2 models are missing: SA101 ({tmp_path / 'models' / 'SA101'}), SA102"
-        in line
-    )
-    assert "--mounted-at" in line and "\n" not in line
-
-
-def test_only_some_of_many_missing_folders_are_named(tmp_path, caplog):
-    models = {f"SA{n}": ModelConfig(f"SA{n}", tmp_path / f"SA{n}") for n in range(1000)}
-    (line,) = warned(caplog, models=models, model_config_file=tmp_path / "models.config")
-    assert "1000 of 1000" in line and "and 995 more" in line and len(line) < 1500
+    begin = f"models.config: the folders of {count} of {count} models are missing: SA0 ({tmp_path / 'SA0'}), SA1 ("
+    assert begin in line and more in line and "--mounted-at" in line and "\n" not in line and len(line) < 1500
 
 
 def test_models_that_cannot_be_loaded_are_not_reported_as_missing(tmp_path, caplog):
-    (tmp_path / "SA101" / "1").mkdir(parents=True)
-    (tmp_path / "SA101" / "1" / "saved_model.pb").write_bytes(b"garbage")
+    write_garbage(tmp_path / "SA101" / "1")
     assert any("no model could be loaded" in line for line in warned(caplog, models_dir=tmp_path))
     assert not any("has no models yet" in record.getMessage() for record in caplog.records)

@@ -50,8 +50,11 @@ def by_python(x):
     return tf.ensure_shape(tf.numpy_function(lambda y: y, [layers(x)], tf.float32), [None, 2])
 
 
-def refused(function):
-    graph = tf.function(function, autograph=False).get_concrete_function(SPEC).graph.as_graph_def()
+def graph_of(function):
+    return tf.function(function, autograph=False).get_concrete_function(SPEC).graph.as_graph_def()
+
+
+def refused(graph):
     closure = Closure(graph)
     return set(closure.refused(closure.of_nodes(node.name for node in graph.node)))
 
@@ -68,7 +71,7 @@ def refused(function):
     ],
 )
 def test_operation_that_does_more_than_arithmetic_is_found(function, operations):
-    assert operations <= refused(function)
+    assert operations <= refused(graph_of(function))
 
 
 def test_network_with_branches_loops_and_variables_may_run():
@@ -79,7 +82,7 @@ def test_network_with_branches_loops_and_variables_may_run():
         y = tf.cond(tf.reduce_sum(y) > 0, lambda: tf.nn.softmax(y), lambda: tf.function(layers)(x))
         return tf.while_loop(lambda i, _: i < 3, lambda i, z: (i + 1, z * 0.5), (0, y))[1]
 
-    assert refused(network) == set()
+    assert refused(graph_of(network)) == set()
 
 
 def test_only_what_the_output_depends_on_counts():
@@ -94,68 +97,57 @@ def test_only_what_the_output_depends_on_counts():
 
 
 def test_every_allowed_operation_exists():
-    known = {name for name in ALLOWED if tf.raw_ops.__dict__.get(name) is not None}
-    assert ALLOWED - known <= {"Variable", "VariableV2", "Placeholder", "PlaceholderV2"} | (
+    unknown = {name for name in ALLOWED if not hasattr(tf.raw_ops, name)}
+    assert unknown <= {"Variable", "VariableV2", "Placeholder", "PlaceholderV2"} | (
         ALLOWED & {"StatefulPartitionedCall"}
     )
 
 
 def test_function_that_tensorflow_may_run_in_the_place_of_another_counts():
-    graph = tf.function(in_a_called_function, autograph=False).get_concrete_function(SPEC).graph.as_graph_def()
-    harmless = (
-        tf.function(lambda x: tf.function(layers)(x), autograph=False).get_concrete_function(SPEC).graph.as_graph_def()
-    )
+    graph = graph_of(in_a_called_function)
+    harmless = graph_of(lambda x: tf.function(layers)(x))
     for function in (*graph.library.function, *harmless.library.function):
         function.attr["api_implements"].s = b"layer"
     harmless.library.function.extend(graph.library.function)
-    closure = Closure(harmless)
-    assert set(closure.refused(closure.of_nodes(node.name for node in harmless.node))) == {"WriteFile"}
+    assert refused(harmless) == {"WriteFile"}
 
 
 def test_function_cannot_have_the_name_of_an_operation():
-    graph = tf.function(in_a_called_function, autograph=False).get_concrete_function(SPEC).graph.as_graph_def()
+    graph = graph_of(in_a_called_function)
     graph.library.function[0].signature.name = "WriteFile"
     with tf.Graph().as_default(), pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="WriteFile"):
         tf.import_graph_def(graph)
 
 
-def test_size_counts_a_function_for_each_call_of_it():
-    """f0 has 1 node, and each further function calls the one before twice: TensorFlow would inline 2^60 nodes."""
+def calls(**functions):
+    """A graph that calls the last of these functions, each with nodes of these operations."""
     graph = tensorflow_pb2.GraphDef()
-    graph.library.function.add().node_def.add(op="Tanh", name="y")
-    for k in range(1, 61):
+    for name, operations in functions.items():
         function = graph.library.function.add()
-        for name in ("first", "second"):
-            function.node_def.add(op="PartitionedCall", name=name).attr["f"].func.name = f"f{k - 1}"
-    for k, function in enumerate(graph.library.function):
-        function.signature.name = f"f{k}"
-    graph.node.add(op="f60", name="call")
-    sizes = [1]
-    for _ in range(60):
-        sizes.append(2 + 2 * sizes[-1])
-    assert Closure(graph).inlined_size() == 1 + sizes[-1] > 1 << 60
+        function.signature.name = name
+        for number, operation in enumerate(operations):
+            function.node_def.add(op=operation, name=f"n{number}")
+    graph.node.add(op=name, name="call")
+    return graph
+
+
+def test_size_counts_a_function_for_each_call_of_it():
+    """f0 has 1 node, and each further function calls the one before twice: TensorFlow would inline over 2^60 nodes."""
+    functions = {f"f{k}": [f"f{k - 1}"] * 2 for k in range(1, 61)}
+    assert Closure(calls(f0=["Tanh"], **functions)).inlined_size() == 1 + 3 * 2**60 - 2
 
 
 def test_size_is_counted_up_to_a_bound(monkeypatch):
     monkeypatch.setattr(graph_operations, "MAX_INLINED_SIZE", 5)
-    graph = tensorflow_pb2.GraphDef()
-    for name, called in (("f", "Tanh"), ("g", "f"), ("h", "g")):
-        function = graph.library.function.add()
-        function.signature.name = name
-        for node in ("first", "second"):
-            function.node_def.add(op=called, name=node)
-    graph.node.add(op="h", name="call")
+    graph = calls(f=["Tanh"] * 2, g=["f"] * 2, h=["g"] * 2)
     assert Closure(graph).inlined_size() == 1 + 5, "2 nodes of f, 6 of g, 14 of h"
 
 
 def test_size_counts_functions_that_may_run_in_the_place_of_a_called_one():
-    graph = tensorflow_pb2.GraphDef()
-    for name in ("a", "b"):
-        function = graph.library.function.add()
-        function.signature.name, function.attr["api_implements"].s = name, b"layer"
-        function.node_def.add(op="Tanh", name="y")
-    graph.node.add(op="a", name="call")
+    graph = calls(b=["Tanh"], a=["Tanh"])
+    for function in graph.library.function:
+        function.attr["api_implements"].s = b"layer"
     assert Closure(graph).inlined_size() == 3
-    graph.library.function[1].node_def.add(op="a", name="call")
+    graph.library.function[0].node_def.add(op="a", name="call")
     with pytest.raises(graphlib.CycleError):
         Closure(graph).inlined_size()

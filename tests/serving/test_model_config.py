@@ -1,5 +1,6 @@
 """Model configs: several models, version policies, labels, reload and polling, through tensorflow-serving-api."""
 
+import contextlib
 import math
 import shutil
 import threading
@@ -20,17 +21,19 @@ from tensorflow_serving.apis import (
 
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
-from serving.embedded.config import ServerConfig
+from protos import predict_pb2 as wire
+from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.flags import parse
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import LoadOptions, ModelManager
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.servable import LoadError
 from serving.embedded.models.version_policy import VersionPolicy
-from serving.embedded.server import Server
+from serving.embedded.rpc.handle_reload_config_request import common_folder
 from serving.tensors import to_proto
+from tests.conftest import GRID
 from tests.serving.conftest import running
-from tests.serving.gates import Gate
+from tests.serving.gates import Gate, repeated
 from tests.serving.saved_models import write_garbage
 
 MODEL = "SA103"
@@ -58,22 +61,26 @@ def text(models, *entries):
     )
 
 
-class Served:
-    """A server with a config, and stubs of tensorflow-serving-api for it."""
+@contextlib.contextmanager
+def served(folder, /, *entries, **settings):
+    """The API of a server of these entries: (name, folder, further fields); without entries, of the settings alone."""
+    if entries:
+        config = text_format.Parse(text(folder, *entries), pb.ModelServerConfig())
+        settings["models"] = model_config.from_proto(config.model_config_list)
+    with (
+        running(ServerConfig(port=0, poll_s=3600, **settings)) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        yield Api(server, channel)
 
-    def __init__(self, **settings):
-        self.server = Server(ServerConfig(port=0, poll_s=3600, **settings))
-        self.server.start()
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{self.server.port}")
-        self.prediction = prediction_service_pb2_grpc.PredictionServiceStub(self.channel)
-        self.service = model_service_pb2_grpc.ModelServiceStub(self.channel)
 
-    def __enter__(self):
-        return self
+class Api:
+    """A server, and stubs of tensorflow-serving-api for it."""
 
-    def __exit__(self, *_):
-        self.channel.close()
-        self.server.stop()
+    def __init__(self, server, channel):
+        self.server, self.channel = server, channel
+        self.prediction = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        self.service = model_service_pb2_grpc.ModelServiceStub(channel)
 
     def version(self, name, **spec):
         """The version that answers Predict; the grpc.StatusCode if the call fails."""
@@ -106,14 +113,8 @@ class Served:
         return None
 
 
-def configured(models, *entries):
-    config = pb.ModelServerConfig()
-    text_format.Parse(text(models, *entries), config)
-    return model_config.from_proto(config.model_config_list)
-
-
 @pytest.mark.parametrize(
-    ("policy", "served"),
+    ("policy", "numbers"),
     [
         ("", {4}),
         ("model_version_policy { latest { num_versions: 2 } }", {3, 4}),
@@ -123,15 +124,15 @@ def configured(models, *entries):
         ("model_version_policy { specific { versions: 9 } }", set()),
     ],
 )
-def test_the_version_policy_decides_which_versions_are_served(models, policy, served):
-    with Served(models=configured(models, ("a", "first", policy))) as api:
+def test_the_version_policy_decides_which_versions_are_served(models, policy, numbers):
+    with served(models, ("a", "first", policy)) as api:
         versions = {version for version in range(1, 5) if api.version("a", version=version) == version}
-        assert versions == served
-        assert api.version("a") == (max(served) if served else grpc.StatusCode.NOT_FOUND)
+        assert versions == numbers
+        assert api.version("a") == (max(numbers) if numbers else grpc.StatusCode.NOT_FOUND)
 
 
 def test_models_have_the_names_of_the_config(models):
-    with Served(models=configured(models, ("a", "first", ""), ("b", "second", ""), ("c", "missing", ""))) as api:
+    with served(models, ("a", "first", ""), ("b", "second", ""), ("c", "missing", "")) as api:
         assert (api.version("a"), api.version("b")) == (4, 7)
         assert api.version("c") == grpc.StatusCode.NOT_FOUND, "an empty model does not affect the others"
         assert api.version("first") == grpc.StatusCode.NOT_FOUND
@@ -140,7 +141,7 @@ def test_models_have_the_names_of_the_config(models):
 def test_a_version_label_selects_a_version(models):
     both = "model_version_policy { latest { num_versions: 2 } }"
     labels = 'version_labels { key: "stable" value: 3 } version_labels { key: "canary" value: 4 }'
-    with Served(models=configured(models, ("a", "first", f"{both} {labels}"))) as api:
+    with served(models, ("a", "first", f"{both} {labels}")) as api:
         assert (api.version("a", label="stable"), api.version("a", label="canary")) == (3, 4)
         assert api.version("a", label="other") == grpc.StatusCode.INVALID_ARGUMENT
         moved = labels.replace("value: 4", "value: 3").replace("value: 3", "value: 4", 1)
@@ -169,7 +170,7 @@ def test_label_moves_only_to_a_version_that_is_loaded_before(models):
             ),
         )
 
-    with Served(models=configured(models, ("a", "first", "model_version_policy { specific { versions: 3 } }"))) as api:
+    with served(models, ("a", "first", "model_version_policy { specific { versions: 3 } }")) as api:
         assert api.reload(entry([3], 3)) is None
         code, details = api.reload(entry([4], 4))
         assert code == grpc.StatusCode.FAILED_PRECONDITION and "assign label to version 4 of model a" in details
@@ -178,62 +179,54 @@ def test_label_moves_only_to_a_version_that_is_loaded_before(models):
         assert api.reload(entry([4], 4)) is None and api.version("a", label="stable") == 4
 
 
-def test_a_reload_replaces_the_whole_configuration(models):
-    with Served(models=configured(models, ("a", "first", ""))) as api:
+@pytest.mark.parametrize("entries", [[("first", "first", "")], []], ids=["models", "models_dir"])
+def test_a_reload_replaces_the_whole_configuration(models, entries):
+    with served(models, *entries, models_dir=None if entries else models) as api:
+        assert api.version("first") == 4
         assert api.reload(text(models, ("b", "second", ""))) is None
-        assert (api.version("a"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
-        api.server.poll_once()
-        assert api.version("a") == grpc.StatusCode.NOT_FOUND, "a later poll does not undo it"
+        for _ in range(2):
+            assert (api.version("first"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
+            api.server.poll_once()  # a later poll does not undo it
 
 
-def test_a_reload_replaces_the_models_of_models_dir(models):
-    with Served(models_dir=models) as api:
-        assert (api.version("first"), api.version("second")) == (4, 7)
-        assert api.reload(text(models, ("b", "second", ""))) is None
-        api.server.poll_once()
-        assert (api.version("first"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
-
-
-def test_a_reload_with_one_invalid_model_changes_nothing(models):
-    write_garbage(models / "broken" / "1")
-    with Served(models=configured(models, ("a", "first", ""))) as api:
+def test_a_reload_with_one_invalid_model_changes_nothing(models, caplog):
+    write_garbage(models / "broken" / "4")
+    no_version = "1 model(s) did not become available: {{{name: %s} has no version to serve}, }"
+    not_loaded = "1 model(s) did not become available: {{{name: %s version: 4} due to error: UNKNOWN: "
+    logging = 'logging_config { log_collector_config { filename_prefix: "a" } }'
+    with served(models, ("a", "first", "")) as api:
+        caplog.set_level("INFO", "serving")
         for entries, code, message in (
-            (
-                [("b", "second", ""), ("c", "broken", "")],
-                grpc.StatusCode.UNKNOWN,
-                "1 model(s) did not become available: {{{name: c version: 1} due to error: UNKNOWN: ",
-            ),
+            ([("a", "missing", "")], grpc.StatusCode.UNKNOWN, no_version % "a"),
+            ([("b", "second", ""), ("c", "broken", "")], grpc.StatusCode.UNKNOWN, not_loaded % "c"),
+            ([("a", "broken", "")], grpc.StatusCode.UNKNOWN, not_loaded % "a"),
+            ([("c", "missing", "")], grpc.StatusCode.UNKNOWN, no_version % "c"),
             (
                 [("b", "second", ""), ("b", "first", "")],
                 grpc.StatusCode.INVALID_ARGUMENT,
                 "Illegal to list model b multiple times in config list",
             ),
             ([("", "first", "")], grpc.StatusCode.INVALID_ARGUMENT, "has no name"),
+            ([("a", "second", logging)], grpc.StatusCode.INVALID_ARGUMENT, "model a: this server logs no requests"),
+            ([("b", "/x" * 3000, "")], grpc.StatusCode.INVALID_ARGUMENT, "model b: "),
+            ([("b", "/x\\000y", "")], grpc.StatusCode.INVALID_ARGUMENT, "model b: "),
         ):
-            error = api.reload(text(models, *entries))
-            assert error is not None and error[0] == code and message in error[1]
+            found, details = api.reload(text(models, *entries))
+            assert found == code and message in details and "\n" not in details
             assert api.version("a") == 4 and api.version("b") == grpc.StatusCode.NOT_FOUND
+            assert [state.state for state in api.states("a")] == [get_model_status_pb2.ModelVersionStatus.AVAILABLE]
+        assert "unloaded model=a" not in caplog.text, "not even for a moment"
         assert api.reload("") == (
             grpc.StatusCode.INVALID_ARGUMENT,
             "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently "
             "supported",
         )
         (state,) = api.states("c")
-        assert (state.version, state.state, state.status.error_code) == (1, 50, 2) and state.status.error_message
-
-
-def test_a_reload_to_an_empty_folder_never_unloads_the_model(models, caplog):
-    caplog.set_level("INFO", "serving")
-    with Served(models=configured(models, ("a", "first", ""))) as api:
-        code, details = api.reload(text(models, ("a", "missing", "")))
-        assert code == grpc.StatusCode.UNKNOWN and details == (
-            "1 model(s) did not become available: {{{name: a} has no version to serve}, }"
-        )
-        assert api.version("a") == 4 and "unloaded" not in caplog.text, "not even for a moment"
+        assert (state.version, state.state, state.status.error_code) == (4, 50, 2) and state.status.error_message
 
 
 def test_a_reload_tells_by_how_much_metrics_grew(models):
-    with Served(models=configured(models, ("a", "first", ""))) as api:
+    with served(models, ("a", "first", "")) as api:
         request = model_management_pb2.ReloadConfigRequest(
             metric_names=["serving_model_loads_total", "/tensorflow/serving/request_count", "unknown"]
         )
@@ -247,50 +240,25 @@ def test_a_reload_tells_by_how_much_metrics_grew(models):
 
 def test_status_of_a_label_is_that_of_all_versions(models):
     all_versions = 'model_version_policy { all {} } version_labels { key: "stable" value: 3 }'
-    with Served(models=configured(models, ("a", "first", all_versions))) as api:
+    with served(models, ("a", "first", all_versions)) as api:
         assert [state.version for state in api.states("a", "stable")] == [4, 3, 2, 1], (
             "TensorFlow Serving ignores the label here"
         )
 
 
-def test_a_reload_to_a_folder_that_cannot_be_read_is_refused_in_one_line(models):
-    with Served(models=configured(models, ("a", "first", ""))) as api:
-        for path in ("/x" * 3000, "/x\\000y"):
-            config = f'model_config_list {{ config {{ name: "b" base_path: "{path}" model_platform: "tensorflow" }} }}'
-            code, details = api.reload(config)
-            assert code == grpc.StatusCode.INVALID_ARGUMENT and details.startswith("model b: ") and "\n" not in details
-        assert api.version("a") == 4
-
-
-def test_a_reload_to_an_empty_folder_does_not_name_earlier_failures(models):
-    write_garbage(models / "broken" / "1")
-    with Served(models=configured(models, ("a", "first", ""))) as api:
-        assert "due to error" in api.reload(text(models, ("c", "broken", "")))[1]
-        details = api.reload(text(models, ("c", "missing", "")))[1]
-        assert details == "1 model(s) did not become available: {{{name: c} has no version to serve}, }"
-
-
 def test_no_call_fails_while_configs_are_reloaded(models):
-    with Served(models=configured(models, ("a", "first", ""))) as api:
-        versions, done = set(), threading.Event()
-
-        def call():
-            while not done.is_set():
-                versions.add(api.version("a"))
-
-        caller = threading.Thread(target=call)
-        caller.start()
-        for policy in ("model_version_policy { all {} }", "model_version_policy { specific { versions: 1 } }", "") * 2:
-            assert api.reload(text(models, ("a", "first", policy))) is None
-        done.set()
-        caller.join()
-        assert versions <= {1, 4} and len(versions) == 2
+    with served(models, ("a", "first", "")) as api:
+        policies = ("model_version_policy { all {} }", "model_version_policy { specific { versions: 1 } }", "")
+        with repeated(lambda: api.version("a")) as versions:
+            for policy in policies * 2:
+                assert api.reload(text(models, ("a", "first", policy))) is None
+        assert set(versions) == {1, 4}
 
 
 def test_a_changed_config_file_is_applied_and_an_invalid_one_is_not(models, tmp_path, caplog):
     path = tmp_path / "models.config"
     path.write_text(text(models, ("a", "first", "")))
-    with Served(models=model_config.from_file(path), model_config_file=path) as api:
+    with served(models, models=model_config.from_file(path), model_config_file=path) as api:
         path.write_text("model_config_list { config { name: ")
         api.server.read_config(path)
         assert api.version("a") == 4 and "the configuration is unchanged" in caplog.text
@@ -327,21 +295,14 @@ def test_an_invalid_config_file_gives_one_error_line(tmp_path, body, part):
     assert part in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_reload_with_logging_config_is_refused_in_one_line(models):
-    with Served(models=configured(models, ("a", "first", ""))) as api:
-        logging = 'logging_config { log_collector_config { filename_prefix: "a" } }'
-        code, details = api.reload(text(models, ("a", "second", logging)))
-        assert code == grpc.StatusCode.INVALID_ARGUMENT and api.version("a") == 4
-        assert details.startswith("model a: this server logs no requests; leave logging_config out")
-
-
-def test_a_failed_version_is_retried_as_the_flags_say(tmp_path):
+@pytest.mark.parametrize("error", [LoadError("not yet"), RuntimeError("unexpected")])
+def test_a_failed_version_is_retried_as_the_flags_say(tmp_path, error):
     file = write_garbage(tmp_path / "a" / "1")
     attempts = []
 
     def load(path):
         attempts.append(path)
-        raise LoadError("not yet")
+        raise error
 
     manager = ModelManager(load, threading.Event(), LoadOptions(max_num_load_retries=2, load_retry_interval_s=10))
     configs = {"a": ModelConfig("a", tmp_path / "a")}
@@ -351,6 +312,7 @@ def test_a_failed_version_is_retried_as_the_flags_say(tmp_path):
         manager.apply(configs, now_s)
         counts.append(len(attempts))
     assert counts == [1, 1, 2, 2, 3, 3, 3]
+    assert manager.states(wire.ModelSpec(name="a"))[0].status.error_message == str(error)
     file.write_bytes(b"changed")
     manager.apply(configs, 61)
     assert len(attempts) == 4, "its files have changed"
@@ -383,9 +345,7 @@ def test_flags_have_the_names_of_tensorflow_model_server(models, tmp_path, monke
 
 
 def test_config_file_comes_before_model_name_and_base_path(models, tmp_path):
-    (tmp_path / "models.config").write_text(
-        f'model_config_list {{ config {{ name: "a" base_path: "{models / "first"}" model_platform: "tensorflow" }} }}'
-    )
+    (tmp_path / "models.config").write_text(text(models, ("a", "first", "")))
     config = parse(
         [
             "--port=0",
@@ -399,9 +359,9 @@ def test_config_file_comes_before_model_name_and_base_path(models, tmp_path):
 
 def test_zero_and_negative_values_mean_what_they_mean_in_tensorflow_model_server(models):
     model = f"--model_base_path={models / 'first'}"
-    for timeout in ("0", "-1"):
+    for timeout, timeout_s in (("5000", 5.0), ("0", math.inf), ("-1", math.inf)):
         config = parse([model, "--port=0", "--rest_api_port=1", f"--rest_api_timeout_in_ms={timeout}"])
-        assert config.rest.timeout_s == math.inf
+        assert config.rest == RestConfig(1, 8, timeout_s, None)
     config = parse([model, "--port=0", "--num_load_threads=0", "--load_retry_interval_micros=-1"])
     assert config.loading.num_load_threads == 1 and config.loading.load_retry_interval_s == 0.0
 
@@ -424,7 +384,7 @@ def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path,
 
 
 def test_a_second_reload_is_aborted_and_status_and_health_answer_meanwhile(models, monkeypatch):
-    with Served(models=configured(models, ("a", "first", ""))) as api:
+    with served(models, ("a", "first", "")) as api:
         gate = Gate(monkeypatch, api.server.manager, "load")
         config = text(models, ("a", "first", ""), ("b", "second", ""))
         with futures.ThreadPoolExecutor(1) as pool:
@@ -444,3 +404,43 @@ def test_a_second_reload_is_aborted_and_status_and_health_answer_meanwhile(model
             assert first.result(60) is None
         assert api.version("b") == 7
         assert api.reload(config) is None, "after the first reload has ended"
+
+
+@pytest.mark.parametrize("source", ["models_dir", "models", "models_root"])
+def test_reload_request_names_folders_of_the_models_only(models, source):
+    elsewhere = models.parent / "elsewhere"
+    shutil.copytree(models / "second", elsewhere / "other")
+    settings = {
+        "models_dir": {"models_dir": models},
+        "models": {"models": {"a": ModelConfig("a", models / "first")}},
+        "models_root": {"models_dir": elsewhere, "models_root": models},
+    }[source]
+    (models / "link").symlink_to(elsewhere / "other")
+    with served(models, **settings) as api:
+        before = api.server.manager.served()
+        for path in (elsewhere / "other", models / ".." / "elsewhere" / "other", models / "link", "/"):
+            code, details = api.reload(text(models, ("b", path, "")))
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+            assert f"lies outside of {models}" in details and "--models_root" in details
+        assert api.server.manager.served() == before, "a refused request changes nothing"
+        assert api.reload(text(models, ("b", "second", ""))) is None
+        assert api.server.manager.served() == {"b": [7]}
+
+
+def test_root_of_several_models_is_the_folder_that_holds_them_all(tmp_path):
+    configs = {name: ModelConfig(name, tmp_path / folder / name) for name, folder in (("a", "north"), ("b", "south"))}
+    assert common_folder(configs) == tmp_path.resolve()
+
+
+def test_server_that_started_without_models_accepts_no_folder_of_a_request(models):
+    with served(models, model_config_file=models / "none") as api:
+        code, details = api.reload(text(models, ("b", "second", "")))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT and "started without models" in details
+
+
+def test_reload_requests_can_be_switched_off(models):
+    config = parse([f"--models_dir={models}", f"--city={GRID / 'city.toml'}", "--enable_reload_config_request=false"])
+    with served(models, models_dir=models, reload_rpc=config.reload_rpc) as api:
+        code, details = api.reload(text(models, ("b", "second", "")))
+        assert code is grpc.StatusCode.UNIMPLEMENTED and "--enable_reload_config_request=false" in details
+        assert api.server.manager.served().keys() == {"first", "second"}

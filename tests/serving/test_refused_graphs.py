@@ -35,6 +35,15 @@ def write(folder, network, main_op=lambda path: None, path=""):
         builder.save()
 
 
+def save(folder, network):
+    """A SavedModel of tf.saved_model.save; `network`: its output, from x and a variable."""
+    module = tf.Module()
+    module.kernel = tf.Variable(tf.ones([4, 2]))
+    spec = tf.TensorSpec([None, 4], tf.float32, "x")
+    act = tf.function(lambda x: {"y": network(x, module.kernel)}, input_signature=[spec], autograph=False)
+    tf.saved_model.save(module, str(folder), signatures=act)
+
+
 @contextlib.contextmanager
 def edited(folder):
     """The SavedModel message of a folder, which is written again at the end."""
@@ -117,16 +126,7 @@ def test_function_that_is_passed_to_a_function_is_checked(tmp_path):
 
 
 def test_model_of_tf_saved_model_save_with_variables_is_loaded(tmp_path):
-    class Actor(tf.Module):
-        def __init__(self):
-            self.kernel = tf.Variable(tf.ones([4, 2]))
-
-        @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float32)])
-        def act(self, x):
-            return {"y": tf.matmul(x, self.kernel)}
-
-    module = Actor()
-    tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.act)
+    save(tmp_path / "m", tf.matmul)
     (y,) = Session(tmp_path / "m").run("serving_default", {"x": np.ones((1, 4), np.float32)}, ["y"])
     assert y.tolist() == [[4, 4]]
 
@@ -217,12 +217,6 @@ def test_large_model_is_refused_before_it_is_read(tmp_path, monkeypatch, limit, 
 def test_endless_loop_over_constants_is_ended_too(tmp_path, short_loops):
     """TensorFlow folds constants before the first run, where no time limit would hold."""
 
-    class Actor(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float32)])
-        def act(self, x):
-            return {"y": x + tf.while_loop(lambda i: i < 1.0, lambda i: i * 0.5, [tf.constant(0.0)])[0]}
-
-    module = Actor()
-    tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.act)
+    save(tmp_path / "m", lambda x, _: x + tf.while_loop(lambda i: i < 1.0, lambda i: i * 0.5, [tf.constant(0.0)])[0])
     code = error_of_a_run(Session(tmp_path / "m"), np.ones((1, 4), np.float32))
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos import predict_pb2 as wire
 from serving.embedded.config import RestConfig
-from serving.embedded.flags import parse
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.rest import json_request, json_response
 from serving.embedded.rest import server as rest_server
@@ -90,18 +88,6 @@ def test_nan_and_infinity_survive_the_round_trip(call):
     )
 
 
-def test_status_and_metadata_are_tensorflow_servings(call):
-    state = {"version": "3", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
-    for path in ("/v1/models/examples", "/v1/models/examples/versions/3"):
-        assert call("GET", path) == (200, {"model_version_status": [state]})
-    status, document = call("GET", "/v1/models/examples/metadata")
-    assert status == 200 and document["model_spec"] == {"name": "examples", "signature_name": "", "version": "3"}
-    signature = document["metadata"]["signature_def"]["signature_def"]["serving_default"]
-    assert signature["method_name"] == "tensorflow/serving/regress"
-    assert signature["inputs"]["inputs"]["dtype"] == "DT_STRING"
-    assert signature["inputs"]["inputs"]["tensor_shape"] == {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
-
-
 @pytest.mark.parametrize(
     ("body", "status", "part"),
     [
@@ -148,8 +134,8 @@ def test_an_invalid_predict_request_gets_a_status_and_one_line(body, status, par
         ("POST", "/v1/models/dtypes/versions/9:predict", 404, "Specific(dtypes, 9)"),
         ("POST", "/v1/models/dtypes/labels/gold:predict", 400, "label: gold"),
         ("POST", "/v1/models/dtypes:Predict", 400, "there is no request POST /v1/models/dtypes:Predict"),
-        ("POST", "/v1/models/examples:classify", 501, "Classify is not implemented by this server"),
-        ("POST", "/v1/models/examples:regress", 501, "Regress is not implemented by this server"),
+        ("POST", "/v1/models/dtypes:classify", 501, "Classify is not implemented by this server"),
+        ("POST", "/v1/models/dtypes:regress", 501, "Regress is not implemented by this server"),
         ("GET", "/v1/models/unknown", 404, "any versions of model unknown"),
         ("GET", "/v1/models", 400, "the path names no model"),
         ("GET", "/v1/models/versions/3", 400, "the path names no model"),
@@ -184,7 +170,6 @@ def test_no_request_body_causes_a_server_error(call, body):
         st.sampled_from(
             [
                 b"dtypes",
-                b"examples",
                 b"/versions/",
                 b"/labels/",
                 b"/metadata",
@@ -231,7 +216,7 @@ def test_metrics_are_served_at_the_monitoring_configs_path(call):
         )
         assert total > 0 and count == max(value for key, value in samples.items() if "_bucket" in key) >= 1
     assert counts['serving_model_loads_total{model_name="dtypes",status="success"}'] == 1
-    assert counts['serving_model_versions{state="AVAILABLE"}'] == 2
+    assert counts['serving_model_versions{state="AVAILABLE"}'] == 1
     assert any(key.startswith("serving_build_info{") and 'tensorflow="2.' in key for key in counts)
     assert counts["process_resident_memory_bytes"] > 1e6
     assert "made-up" not in text, "clients cannot add labels"
@@ -243,23 +228,6 @@ def test_only_requests_that_succeed_count_in_the_latency(non_policy_models):
             http_calls.call(server.rest_port, "GET", path)
         counters = ["/tensorflow/serving/request_count", ":tensorflow:serving:request_latency_count"]
         assert list(server.metrics.totals(counters).values()) == [2, 1]
-
-
-def test_a_label_names_a_version_in_a_path(non_policy_models, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models.config").write_text(
-        f'model_config_list {{ config {{ name: "d" base_path: "{non_policy_models / "dtypes"}" model_platform: '
-        '"tensorflow" '
-        'version_labels { key: "stable" value: 1 } } }'
-    )
-    config = parse(
-        ["--model_config_file=models.config", "--port=0", "--rest_api_port=1", "--rest_api_timeout_in_ms=5000"]
-    )
-    assert config.rest == RestConfig(1, 8, 5.0, None)
-    with running(non_policy_config(None, models=config.models)) as server:
-        body = {"signature_name": "float32", "instances": [2.0]}
-        answer = http_calls.call(server.rest_port, "POST", "/v1/models/d/labels/stable:predict", body)
-        assert answer == (200, {"predictions": [2.0]})
 
 
 @given(st.floats(width=32))
@@ -283,13 +251,9 @@ def test_metadata_has_every_field(call):
         signature.keys() == {"inputs", "outputs", "method_name", "defaults"} for signature in signatures.values()
     )
     assert signatures["bfloat16"]["inputs"]["x"]["dtype"] == "DT_BFLOAT16"
-    assert signatures["sum"]["defaults"] == {}
-    definitions = wire.SignatureDefMap()
-    definitions.signature_def["s"].outputs["y"].dtype = 0
-    response = wire.GetModelMetadataResponse()
-    response.metadata["signature_def"].value = definitions.SerializeToString()
-    document = json.loads(json_response.from_metadata(response))
-    assert document["metadata"]["signature_def"]["signature_def"]["s"]["outputs"]["y"]["dtype"] == "DT_INVALID"
+    assert signatures["sum"]["inputs"]["a"]["tensor_shape"] == {
+        "dim": [{"size": "-1", "name": ""}] * 2, "unknown_rank": False,
+    }  # fmt: skip
 
 
 def test_slash_and_colon_of_names_and_labels_are_percent_encoded(non_policy_models):
@@ -305,7 +269,6 @@ def test_slash_and_colon_of_names_and_labels_are_percent_encoded(non_policy_mode
 def test_body_in_gzip(call):
     body = gzip.compress(json.dumps({"signature_name": "float32", "instances": [2.0]}).encode())
     assert call("POST", DTYPES, body, {"Content-Encoding": "gzip"}) == (200, {"predictions": [2.0]})
-    assert call("POST", DTYPES, b"this is no gzip", {"Content-Encoding": "gzip"})[0] == 400
 
 
 @pytest.mark.parametrize(
@@ -313,13 +276,6 @@ def test_body_in_gzip(call):
 )
 def test_options_is_answered_without_a_body(origin, status, call):
     assert call("OPTIONS", DTYPES, headers=origin) == (status, "")
-
-
-def test_body_beyond_the_bound_is_refused(non_policy_models):
-    with running(non_policy_config(non_policy_models, rest=RestConfig(0, max_body_bytes=1000))) as server:
-        for body, encoding in ((b" " * 1001, {}), (gzip.compress(b" " * 100_000), {"Content-Encoding": "gzip"})):
-            status, document = http_calls.call(server.rest_port, "POST", DTYPES, body, encoding)
-            assert status == 400 and "larger than 1000 bytes" in document["error"]
 
 
 def test_200_requests_at_once_beside_600_idle_connections(non_policy_server):

@@ -6,11 +6,14 @@ import shutil
 import subprocess
 import sys
 from concurrent import futures
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import grpc
 import numpy as np
 import pytest
 from google.protobuf import descriptor_pool, wrappers_pb2
+from google.protobuf.message import EncodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from hypothesis import given, settings
@@ -18,13 +21,15 @@ from hypothesis import strategies as st
 from tensorflow_serving.apis import classification_pb2, inference_pb2, model_pb2, regression_pb2
 
 from protos import predict_pb2 as wire
-from serving.client import Client
+from serving.client import Client, channel
 from serving.embedded.config import ServerConfig
+from serving.embedded.flags import parse
 from serving.embedded.rpc.grpc_method import GrpcMethod
+from serving.embedded.rpc.predict import run_request
+from serving.embedded.status import StatusError
 from serving.embedded.telemetry.logs import event, log
-from serving.embedded.telemetry.metrics import ServerMetrics
-from serving.errors import DeadlineExceeded, ModelNotFound, Overloaded
-from tests.serving.conftest import connected, running
+from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, Overloaded
+from tests.serving.conftest import connected, requests, running
 from tests.serving.gates import Gate
 from tests.serving.saved_models import write_garbage
 
@@ -53,11 +58,6 @@ def test_calls_beyond_max_queued_calls_are_refused_at_once(grid_models, monkeypa
             assert sum(call.exception() is None for call in calls) == 3
 
 
-def requests(server):
-    labels = {"model_name": "SA103", "status": "OK"}
-    return server.metrics.registry.get_sample_value(":tensorflow:serving:request_count", labels)
-
-
 def test_a_queued_call_whose_deadline_passed_is_not_run(grid_models, monkeypatch):
     with connected(ServerConfig(grid_models, port=0, poll_s=0, threads=1)) as (server, client):
         predict = Gate(monkeypatch, server.manager, "find")
@@ -77,7 +77,7 @@ def test_only_inference_is_counted_over_grpc(grid_models):
     with connected(ServerConfig(grid_models, port=0, poll_s=0)) as (server, client):
         client.status("SA103")
         client.signatures("SA103")
-        assert requests(server) is None
+        assert requests(server) == 0
         client.predict("SA103", X, timeout_s=20)
         assert requests(server) == 1
 
@@ -89,8 +89,8 @@ def test_a_message_of_12_mb_is_accepted(non_policy_server):
 
 
 def test_reflection_lists_tensorflow_servings_services_and_messages(non_policy_server):
-    with grpc.insecure_channel(f"127.0.0.1:{non_policy_server.port}") as channel:
-        database = ProtoReflectionDescriptorDatabase(channel)
+    with grpc.insecure_channel(f"127.0.0.1:{non_policy_server.port}") as opened:
+        database = ProtoReflectionDescriptorDatabase(opened)
         services = set(database.get_services())
         assert {
             "tensorflow.serving.PredictionService",
@@ -110,10 +110,10 @@ def test_reflection_lists_tensorflow_servings_services_and_messages(non_policy_s
 def test_health_can_be_disabled(grid_models):
     with (
         running(ServerConfig(grid_models, port=0, poll_s=0, health=False)) as server,
-        grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+        grpc.insecure_channel(f"127.0.0.1:{server.port}") as opened,
         pytest.raises(grpc.RpcError) as refused,
     ):
-        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        health_pb2_grpc.HealthStub(opened).Check(health_pb2.HealthCheckRequest(), timeout=10)
     assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -186,9 +186,9 @@ def malformed(draw):
 
 @pytest.fixture(scope="module")
 def raw(grid_server):
-    with grpc.insecure_channel(grid_server) as channel:
+    with grpc.insecure_channel(grid_server) as opened:
         yield {
-            name: channel.unary_unary(f"/tensorflow.serving.{name}")
+            name: opened.unary_unary(f"/tensorflow.serving.{name}")
             for name in (
                 "PredictionService/Predict", "PredictionService/Classify", "PredictionService/Regress",
                 "PredictionService/MultiInference", "PredictionService/GetModelMetadata", "ModelService/GetModelStatus",
@@ -231,21 +231,6 @@ def test_random_bytes_never_reload_the_configuration(raw, grid_server, data):
         assert code in ALLOWED or (code == "INTERNAL" and "cannot be parsed" in details), (code, details)
 
 
-def test_a_method_does_not_run_after_the_deadline():
-    class Expired:
-        def time_remaining(self):
-            return 0.0
-
-        def abort(self, code, details):
-            raise RuntimeError(code.name)
-
-    def function(request):
-        raise AssertionError("ran after the deadline")
-
-    with pytest.raises(RuntimeError, match="DEADLINE_EXCEEDED"):
-        GrpcMethod("Predict", function, wire.PredictRequest, ServerMetrics(), lambda name: True)(b"", Expired())
-
-
 def test_long_details_are_truncated_as_in_tensorflow_serving(raw):
     request = wire.PredictRequest(model_spec=wire.ModelSpec(name="SA103"))
     request.inputs["x" * 20_000].dtype = 1
@@ -265,3 +250,58 @@ def test_rpcs_for_tf_examples_are_unimplemented(name, request_message, raw):
     code, details = code_of(raw[f"PredictionService/{name}"], request_message.SerializeToString())
     assert code == "UNIMPLEMENTED"
     assert details == f"{name} is not implemented by this server; host the model with TensorFlow Serving to use it"
+
+
+def test_outputs_over_2_gib_are_refused_before_they_are_converted():
+    huge = np.broadcast_to(np.float32(1), (1 << 20, 1 << 10))
+    signature = SimpleNamespace(inputs={}, outputs={"action": 1}, defaults={})
+    definitions = SimpleNamespace(signature_def={"serving_default": wire.SignatureDef()})
+    servable = SimpleNamespace(
+        signatures={"serving_default": signature}, definitions=definitions, run=lambda *_: [huge]
+    )
+    with pytest.raises(
+        StatusError, match="the outputs take 4294967296 bytes, more than the 2 GiB of a message"
+    ) as refused:
+        run_request(servable, wire.PredictRequest())
+    assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def status_of(function, time_left_s=None):
+    """(code, details) with which a method aborts."""
+    aborted = []
+    context = SimpleNamespace(time_remaining=lambda: time_left_s, abort=lambda *status: aborted.append(status))
+    GrpcMethod("Predict", function, wire.PredictRequest, None, lambda model: False)(b"", context)
+    (status,) = aborted
+    return status
+
+
+def test_a_method_does_not_run_after_the_deadline():
+    function = Mock()
+    assert status_of(function, 0.0)[0] is grpc.StatusCode.DEADLINE_EXCEEDED and not function.called
+
+
+@pytest.mark.parametrize("error", [EncodeError("Failed to serialize proto"), SystemError("Negative size")])
+def test_response_that_cannot_be_encoded_is_one_line(error, caplog):
+    caplog.set_level(logging.WARNING)  # whatever earlier tests have left
+    code, details = status_of(lambda request: Mock(SerializeToString=Mock(side_effect=error)))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT and "more than the 2 GiB of a message" in details
+    assert not caplog.records
+
+
+def test_system_error_of_an_rpc_is_not_reported_as_a_large_response(caplog):
+    code, details = status_of(Mock(side_effect=SystemError("error return without exception set")))
+    assert (code, details) == (grpc.StatusCode.INTERNAL, "SystemError: error return without exception set")
+    assert caplog.records
+
+
+def test_neither_side_receives_more_than_a_message_may_have():
+    assert dict(channel._OPTIONS)["grpc.max_receive_message_length"] == (1 << 31) - 1
+    assert parse(["--models_dir=.", "--grpc_max_message_mb=2048"]).max_message_bytes == (1 << 31) - 1
+    assert parse(["--models_dir=."]).max_message_bytes == 64 << 20
+
+
+def test_request_beyond_the_servers_limit_is_a_wrong_request(grid_models):
+    with connected(ServerConfig(grid_models, port=0, poll_s=3600, max_message_bytes=1 << 20)) as (_, client):
+        with pytest.raises(BadRequest, match="larger than max"):
+            client.run("SA103", {"observation": np.zeros((20_000, 17), np.float32)})
+        assert client.run("SA103", {"observation": np.zeros((1_000, 17), np.float32)})

@@ -22,7 +22,7 @@ from protos import predict_pb2 as wire
 from serving.embedded.models import version_files
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.servable import LoadError, Servable
-from serving.embedded.models.version_files import Fingerprint, VersionFiles
+from serving.embedded.models.version_files import Fingerprint
 from serving.embedded.models.version_policy import Operation, next_servable_action
 from serving.embedded.status import StatusError
 from serving.embedded.telemetry.logs import event, log
@@ -144,41 +144,30 @@ class ModelManager:
         """
         with self._lock:
             # refuse empty folders before anything changes: the model may be served from another folder now
-            empty = {
-                name: [f"{{name: {name}}} has no version to serve"]
-                for name, config in configs.items()
-                if not _aspired(config)
-            }
-            _raise_if_any(empty)
+            empty = [name for name, config in configs.items() if not _aspired(config)]
+            _raise_if_any({name: [f"{{name: {name}}} has no version to serve"] for name in empty})
             before = {name: self._models[name].config for name in self._configured}
             self._check_labels(configs, before)
             self.apply({**before, **configs}, now_s, at_once=True)
-            failed = {
-                name: self._load_errors(name)
-                for name, config in configs.items()
-                if not self._is_served_from(name, config)
-            }
+            failed = {}
+            for name, config in configs.items():
+                loaded = self._models[name].loaded_fingerprints.values()
+                # a version that was loaded from the folder of before does not count
+                if not any(version_files.folder_of(fingerprint).parent == config.base_path for fingerprint in loaded):
+                    failed[name] = self._load_errors(name)
             if failed:
                 self.apply(before, now_s, at_once=True)
             _raise_if_any(failed)
             self.apply(configs, now_s, at_once=True)
 
-    def _is_served_from(self, name: str, config: ModelConfig) -> bool:
-        """Tell whether a version in the configured folder is loaded; one in the previous folder does not count."""
-        return any(
-            version_files.is_in(fingerprint, config.base_path)
-            for fingerprint in self._models[name].loaded_fingerprints.values()
-        )
-
     def _load_errors(self, name: str) -> list[str]:
         """The errors of a model's versions that failed to load, with TensorFlow Serving's texts."""
-        model = self._models[name]
-        errors = []
-        for version in sorted(model.failed):
-            status = model.states[version].status
-            code = wire.Status.Code.Name(status.error_code)
-            errors.append(f"{{name: {name} version: {version}}} due to error: {code}: {status.error_message}")
-        return errors
+        statuses = {version: self._models[name].states[version].status for version in sorted(self._models[name].failed)}
+        return [
+            f"{{name: {name} version: {version}}} due to error: {wire.Status.Code.Name(status.error_code)}: "
+            f"{status.error_message}"
+            for version, status in statuses.items()
+        ]
 
     def _check_labels(self, configs: Mapping[str, ModelConfig], before: Mapping[str, ModelConfig]) -> None:
         """Raise StatusError if a label of a configuration would move to a version that is not loaded."""
@@ -212,12 +201,10 @@ class ModelManager:
             return
         model = self._models[name]
         on_disk = version_files.versions(model.config.base_path) if name in self._configured else {}
-        if not on_disk and model.servables and not (model.was_empty or at_once):
-            # a version that is being replaced by renames is missing for a moment: unload at the second empty poll
-            model.was_empty = True
+        # a version that is being replaced by renames is missing for a moment: unload at the second empty poll
+        model.was_empty = not on_disk and bool(model.servables) and not (model.was_empty or at_once)
+        if model.was_empty:
             return
-        model.was_empty = False
-        fingerprints = {version: files.fingerprint for version, files in on_disk.items()}
         for version in sorted(model.config.policy.aspired(on_disk)):
             if version not in model.states:
                 self._set_state(model, version, wire.ModelVersionStatus.START)
@@ -227,7 +214,7 @@ class ModelManager:
                 for version, failure in model.failed.items()
                 if not self._may_retry(failure, now_s)
             }
-            action = next_servable_action(fingerprints, model.loaded_fingerprints, failed, model.config.policy)
+            action = next_servable_action(on_disk, model.loaded_fingerprints, failed, model.config.policy)
             if action is None:
                 return
             if action.operation is Operation.LOAD:
@@ -237,33 +224,34 @@ class ModelManager:
 
     def _may_retry(self, failure: Failure, now_s: float) -> bool:
         """Tell whether a failed version is due for a retry although its files are unchanged."""
-        is_due = now_s - failure.last_try_s >= self._loading.load_retry_interval_s
-        return failure.tries <= self._loading.max_num_load_retries and is_due and now_s > failure.last_try_s
+        waited_s = now_s - failure.last_try_s
+        is_due = waited_s > 0 and waited_s >= self._loading.load_retry_interval_s
+        return is_due and failure.tries <= self._loading.max_num_load_retries
 
-    def _load_version(self, name: str, model: Model, version: int, files: VersionFiles, now_s: float) -> None:
+    def _load_version(self, name: str, model: Model, version: int, files: Fingerprint, now_s: float) -> None:
         begin = time.perf_counter()
         is_served = version in model.servables
         if not is_served:
             self._set_state(model, version, wire.ModelVersionStatus.LOADING)
         try:
-            servable = self.load(files.path)
+            servable = self.load(version_files.folder_of(files))
         except Exception as error:
             if not isinstance(error, LoadError):
                 log.exception("loading version %d of %s failed unexpectedly", version, name)
             previous = model.failed.get(version)
-            tries = previous.tries + 1 if previous and previous.fingerprint == files.fingerprint else 1
-            model.failed[version] = Failure(files.fingerprint, tries, now_s)
+            tries = previous.tries + 1 if previous and previous.fingerprint == files else 1
+            model.failed[version] = Failure(files, tries, now_s)
             # a loaded version stays available if invalid files overwrite its own
             state = wire.ModelVersionStatus.AVAILABLE if is_served else wire.ModelVersionStatus.END
             self._set_state(model, version, state, str(error))
             self._metrics.loads.labels(name, "fail").inc()
             event("load_failed", logging.ERROR, model=name, version=version, tries=tries, error=error)
             return
+        seconds = time.perf_counter() - begin
         model.failed.pop(version, None)
         model.servables = {**model.servables, version: servable}
-        model.loaded_fingerprints[version] = files.fingerprint
+        model.loaded_fingerprints[version] = files
         self._set_state(model, version, wire.ModelVersionStatus.AVAILABLE)
-        seconds = time.perf_counter() - begin
         self._metrics.loads.labels(name, "success").inc()
         self._metrics.load_s.labels(name).set(seconds)
         event("loaded", model=name, version=version, ms=1000 * seconds)
@@ -277,10 +265,8 @@ class ModelManager:
         event("unloaded", model=name, version=version)
 
     def _set_state(self, model: Model, version: int, state: wire.ModelVersionStatus.State, error: str = "") -> None:
-        status = wire.ModelVersionStatus(version=version, state=state)
-        status.status.error_code = wire.Status.UNKNOWN if error else wire.Status.OK
-        status.status.error_message = error
-        model.states = {**model.states, version: status}
+        status = wire.Status(error_code=wire.Status.UNKNOWN if error else wire.Status.OK, error_message=error)
+        model.states = {**model.states, version: wire.ModelVersionStatus(version=version, state=state, status=status)}
 
     def close(self) -> None:
         """Wait for loads in progress, then unload everything."""
@@ -311,31 +297,23 @@ class ModelManager:
             raise StatusError(StatusCode.INVALID_ARGUMENT, "ModelSpec has no name specified.")
         model = self._models.get(spec.name)
         served = model.servables if model else {}
-        version = self._version(spec, model)
-        if version is not None:
-            if version not in served:
-                raise StatusError(
-                    StatusCode.NOT_FOUND, f"Servable not found for request: Specific({spec.name}, {version})"
-                )
+        choice = spec.WhichOneof("version_choice")
+        if choice is None:
+            if not served:
+                raise StatusError(StatusCode.NOT_FOUND, f"Servable not found for request: Latest({spec.name})")
+            version = max(served)
             return version, served[version]
-        if not served:
-            raise StatusError(StatusCode.NOT_FOUND, f"Servable not found for request: Latest({spec.name})")
-        newest = max(served)
-        return newest, served[newest]
-
-    def _version(self, spec: wire.ModelSpec, model: Model | None) -> int | None:
-        """The version that a spec names by number or label; None for the newest. Raises StatusError."""
-        match spec.WhichOneof("version_choice"):
-            case "version_label":
-                labels = model.config.labels if model else {}
-                if spec.version_label not in labels:
-                    raise StatusError(
-                        StatusCode.INVALID_ARGUMENT, f"Unrecognized servable version label: {spec.version_label}"
-                    )
-                return labels[spec.version_label]
-            case "version":
-                return spec.version.value
-        return None
+        version = spec.version.value
+        if choice == "version_label":
+            labels = model.config.labels if model else {}
+            if spec.version_label not in labels:
+                raise StatusError(
+                    StatusCode.INVALID_ARGUMENT, f"Unrecognized servable version label: {spec.version_label}"
+                )
+            version = labels[spec.version_label]
+        if version not in served:
+            raise StatusError(StatusCode.NOT_FOUND, f"Servable not found for request: Specific({spec.name}, {version})")
+        return version, served[version]
 
     def states(self, spec: wire.ModelSpec) -> list[wire.ModelVersionStatus]:
         """The states of the version that a spec names by number, or of all versions, newest first.

@@ -17,7 +17,6 @@ class LoadError(Exception):
 class Signature:
     """A SignatureDef as plain Python; keys are sorted."""
 
-    method_name: str
     inputs: Mapping[str, int]
     """Key -> dtype."""
     outputs: Mapping[str, int]
@@ -28,13 +27,10 @@ class Signature:
 class Servable(Protocol):
     """One version of a model, ready to run. Thread-safe."""
 
-    @property
-    def definitions(self) -> wire.SignatureDefMap:
-        """The signatures as the SavedModel has them."""
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        """Name -> signature as plain Python."""
+    definitions: wire.SignatureDefMap
+    """The signatures as the SavedModel has them."""
+    signatures: Mapping[str, Signature]
+    """Name -> signature as plain Python."""
 
     def run(self, signature: str, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Run a signature and return the named outputs, in order. Raises StatusError."""

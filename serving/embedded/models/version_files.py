@@ -1,7 +1,6 @@
 """The versions in a model's folder, each with a fingerprint of its files."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from city import model_folders
@@ -10,31 +9,25 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 """The folder, then (path, bytes, mtime in ns) of each file in it. It changes while a copy is in progress."""
 
 
-@dataclass(frozen=True)
-class VersionFiles:
-    path: Path
-    fingerprint: Fingerprint
-
-
-def versions(base_path: Path) -> dict[int, VersionFiles]:
-    """Version -> files. Raises OSError if a folder cannot be listed, because its content is then unknown.
+def versions(base_path: Path) -> dict[int, Fingerprint]:
+    """Version -> fingerprint, ascending. Raises OSError if a folder cannot be listed.
 
     A version is a folder with a number as its name and a saved_model.pb; everything else
     is ignored, as in TensorFlow Serving.
     """
     return {
-        number: VersionFiles(folder, _fingerprint(folder))
+        number: _fingerprint(folder)
         for number, folder in model_folders.versions(base_path).items()
         if (folder / "saved_model.pb").is_file()
     }
 
 
-def is_in(fingerprint: Fingerprint, base_path: Path) -> bool:
-    """Tell whether a fingerprint is of a version in this model folder."""
-    return Path(fingerprint[0][0]).parent == base_path
+def folder_of(fingerprint: Fingerprint) -> Path:
+    """The version's folder."""
+    return Path(fingerprint[0][0])
 
 
-def scan(models_dir: Path) -> dict[str, dict[int, VersionFiles]]:
+def scan(models_dir: Path) -> dict[str, dict[int, Fingerprint]]:
     """Model -> versions, for all models in a folder that have any. Raises OSError."""
     models = {folder.name: versions(folder) for folder in model_folders.subfolders(models_dir)}
     return {name: files for name, files in models.items() if files}

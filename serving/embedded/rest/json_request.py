@@ -29,7 +29,6 @@ BLOCK_SIZE = 10_000
 MAX_DEPTH = 64
 """Maximum depth of nested lists, which is NumPy's."""
 MAX_SHOWN_CHARS = 40
-"""Limit for an invalid value in an error."""
 Check = Callable[[], None]
 """Called between steps of a long conversion; may raise StatusError to stop."""
 
@@ -69,21 +68,18 @@ def _columns(rows: Any, inputs: Mapping[str, int]) -> dict[str, list[Any]]:
         raise StatusError(_INVALID, "'instances' must be a list of at least one row")
     if not any(map(_has_keys, rows)):
         return {_only_key(inputs): rows}
+    names = ", ".join(inputs)
     for number, row in enumerate(rows):
         if not _has_keys(row) or row.keys() != inputs.keys():
-            raise StatusError(_INVALID, f"row {number} of 'instances' must be an object with the keys {_names(inputs)}")
+            raise StatusError(_INVALID, f"row {number} of 'instances' must be an object with the keys {names}")
     return {key: [row[key] for row in rows] for key in inputs}
 
 
 def _only_key(inputs: Mapping[str, int]) -> str:
     """The key of a signature's only input. Raises StatusError if it has several."""
     if len(inputs) > 1:
-        raise StatusError(_INVALID, f"the signature has several inputs; send objects with the keys {_names(inputs)}")
+        raise StatusError(_INVALID, f"the signature has several inputs; send objects with the keys {', '.join(inputs)}")
     return next(iter(inputs))
-
-
-def _names(inputs: Mapping[str, int]) -> str:
-    return ", ".join(sorted(inputs))
 
 
 def _has_keys(value: Any) -> bool:
@@ -96,7 +92,6 @@ def _is_base64(value: Mapping[str, Any]) -> bool:
 
 
 def _tensor(value: Any, key: str, dtype: int, check: Check) -> NDArray[Any]:
-    """Convert nested lists to an array. Raises StatusError."""
     types = _JSON_TYPES.get(dtype)
     if types is None:
         raise StatusError(
@@ -110,9 +105,12 @@ def _tensor(value: Any, key: str, dtype: int, check: Check) -> NDArray[Any]:
         strings = np.empty(len(values), object)
         strings[:] = [item.encode() if isinstance(item, str) else _from_base64(item, key) for item in values]
         return strings.reshape(shape)
+    numpy_dtype = NUMPY_DTYPES[dtype]
     try:
         with np.errstate(over="ignore"):  # a number beyond float32's range is infinite, as in TensorFlow Serving
-            return _array(values, NUMPY_DTYPES[dtype]).reshape(shape)
+            # in blocks, between which Python runs other threads
+            blocks = [np.array(values[k : k + BLOCK_SIZE], numpy_dtype) for k in range(0, len(values), BLOCK_SIZE)]
+            return np.concatenate([np.empty(0, numpy_dtype), *blocks]).reshape(shape)
     except OverflowError as error:
         raise StatusError(_INVALID, f"input {key}: {error}") from None
 
@@ -133,14 +131,7 @@ def _flatten(value: Any, key: str, check: Check) -> tuple[list[int], list[Any]]:
     return shape, values
 
 
-def _array(values: list[Any], dtype: str) -> NDArray[Any]:
-    """The array of a list of numbers, converted in blocks, between which Python runs other threads."""
-    blocks = [np.array(values[k : k + BLOCK_SIZE], dtype) for k in range(0, len(values), BLOCK_SIZE)]
-    return np.concatenate([np.empty(0, dtype), *blocks])
-
-
 def _from_base64(value: Mapping[str, Any], key: str) -> bytes:
-    """The bytes of an object with base64. Raises StatusError."""
     if not _is_base64(value):
         raise StatusError(_INVALID, f"input {key}: {_shown(value)} is not an object with the one key b64")
     # as absl::Base64Unescape: white space is skipped; padding is complete or absent

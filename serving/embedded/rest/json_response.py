@@ -33,7 +33,7 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
         if len(values) == 1:
             (key,) = values
             return f'{{"outputs": {_dumps_in_blocks(values[key], count)}}}'
-        outputs = ", ".join(f"{_dumps(key)}: {_dumps_in_blocks(values[key], arrays[key].size)}" for key in values)
+        outputs = ", ".join(f"{dumps(key)}: {_dumps_in_blocks(values[key], arrays[key].size)}" for key in values)
         return f'{{"outputs": {{{outputs}}}}}'
     batch_sizes = {array.shape[:1] for array in arrays.values()}
     if len(batch_sizes) > 1 or () in batch_sizes:
@@ -47,20 +47,15 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
     return f'{{"predictions": {_dumps_in_blocks(predictions, count)}}}'
 
 
-def from_error(message: str) -> str:
-    """The JSON of an error."""
-    return _dumps({"error": message})
-
-
 def from_status(response: wire.GetModelStatusResponse) -> str:
     """The JSON of a model's versions and their states."""
-    return _dumps(_fields(response))
+    return dumps(_fields(response))
 
 
 def from_metadata(response: wire.GetModelMetadataResponse) -> str:
     """The JSON of a model's signatures."""
     signatures = wire.SignatureDefMap.FromString(response.metadata["signature_def"].value)
-    return _dumps({"model_spec": _fields(response.model_spec), "metadata": {"signature_def": _fields(signatures)}})
+    return dumps({"model_spec": _fields(response.model_spec), "metadata": {"signature_def": _fields(signatures)}})
 
 
 def _fields(message: Message) -> Any:
@@ -68,16 +63,17 @@ def _fields(message: Message) -> Any:
     return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 
-def _dumps(value: Any) -> str:
+def dumps(value: Any) -> str:
+    """JSON with all letters as they are."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _dumps_in_blocks(values: Any, count: int) -> str:
     """The JSON of nested lists with `count` values in all."""
     if not isinstance(values, list):
-        return _dumps(values)
+        return dumps(values)
     size = max(1, BLOCK_SIZE * len(values) // max(count, 1))
-    return "[" + ", ".join(_dumps(values[k : k + size])[1:-1] for k in range(0, len(values), size)) + "]"
+    return "[" + ", ".join(dumps(values[k : k + size])[1:-1] for k in range(0, len(values), size)) + "]"
 
 
 def _values(key: str, array: NDArray[Any], dtype: int) -> Any:
@@ -113,7 +109,6 @@ def _decimals(array: NDArray[Any], max_digits: int) -> NDArray[np.float64]:
 
 
 def _round(values: NDArray[Any], digits: int) -> NDArray[np.float64]:
-    """Round a flat array to this number of significant digits."""
     blocks = [np.zeros(0)]
     for k in range(0, len(values), BLOCK_SIZE):
         block = values[k : k + BLOCK_SIZE].tolist()

@@ -48,24 +48,11 @@ QUIET_LOG.setLevel(logging.CRITICAL)
 class _Route(NamedTuple):
     """The parts of a request's path."""
 
-    model: str = ""
-    """Name of the model; empty if the path names none."""
-    version: str = ""
-    label: str = ""
+    spec: wire.ModelSpec
+    """Its name is empty if the path names no model."""
     api: str = ""
     """predict, classify or regress; empty for status and metadata."""
     is_metadata: bool = False
-
-    def spec(self) -> wire.ModelSpec:
-        """The model spec. Raises StatusError."""
-        spec = wire.ModelSpec(name=self.model)
-        if self.version:
-            if len(self.version) > 19 or int(self.version) >= 1 << 63:
-                raise StatusError(StatusCode.INVALID_ARGUMENT, f"version {self.version} is beyond 64 bits")
-            spec.version.value = int(self.version)
-        elif self.label:
-            spec.version_label = self.label
-        return spec
 
 
 class RestServer:
@@ -80,10 +67,8 @@ class RestServer:
             host: address to listen on.
             config: port, threads and limits.
         """
-        self._manager = manager
-        self._metrics = metrics
-        self._host = host
-        self._config = config
+        self._manager, self._metrics = manager, metrics
+        self._host, self._config = host, config
         self.port = config.port
         self._budget = Budget(config.max_body_bytes)
         self._pool = ThreadPoolExecutor(config.threads, "rest")
@@ -133,7 +118,6 @@ class RestServer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _respond(self, request: web.Request) -> web.Response:
-        """Answer one HTTP request."""
         # a proxy may send the whole URL
         path = re.sub(r"^https?://[^/]*", "", request.raw_path, flags=re.IGNORECASE)
         if path == self._config.metrics_path:
@@ -142,10 +126,9 @@ class RestServer:
         if not path.lower().startswith("/v1/"):
             return web.Response(status=404)
         begin = time.perf_counter()
-        route = _Route()
+        route = _Route(wire.ModelSpec())
         status = StatusCode.OK
-        text = ""
-        error_text = ""
+        text = error_text = ""
         try:
             if request.method == "OPTIONS":
                 _check_origin(request)
@@ -174,12 +157,12 @@ class RestServer:
             self._metrics.count_latency(model, route.api, "REST", time.perf_counter() - begin)
         if request.method == "OPTIONS":
             return web.Response(status=HTTP_STATUS[status])
-        text = text or json_response.from_error(error_text)
+        text = text or json_response.dumps({"error": error_text})
         return web.Response(text=text, status=HTTP_STATUS[status], content_type="application/json")
 
     def _count(self, route: _Route, status: StatusCode) -> str:
         """Count a request, and return its model's label in the metrics."""
-        model = route.model if self._manager.is_known(route.model) else ""
+        model = route.spec.name if self._manager.is_known(route.spec.name) else ""
         self._metrics.count_request(model, status.name)
         return model
 
@@ -201,24 +184,18 @@ class RestServer:
             body.abandon()
 
     def _answer(self, route: _Route, body: Body) -> str:
-        """The JSON that answers a request. Raises StatusError."""
-        spec = route.spec()
         if route.api == "predict":
-            return self._predict(spec, body)
-        with self._converting:
-            return self._describe(route, spec)
-
-    def _describe(self, route: _Route, spec: wire.ModelSpec) -> str:
-        """The JSON of a model's status or metadata. Raises StatusError."""
+            return self._predict(route.spec, body)
         if route.api:
             unimplemented(route.api.capitalize())
-        if not spec.name:
+        if not route.spec.name:
             raise StatusError(StatusCode.INVALID_ARGUMENT, "the path names no model")
-        if route.is_metadata:
-            metadata = wire.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
-            return json_response.from_metadata(get_model_metadata(self._manager, metadata))
-        status = wire.GetModelStatusRequest(model_spec=spec)
-        return json_response.from_status(get_model_status(self._manager, status))
+        with self._converting:
+            if route.is_metadata:
+                metadata = wire.GetModelMetadataRequest(model_spec=route.spec, metadata_field=["signature_def"])
+                return json_response.from_metadata(get_model_metadata(self._manager, metadata))
+            status = wire.GetModelStatusRequest(model_spec=route.spec)
+            return json_response.from_status(get_model_status(self._manager, status))
 
     def _predict(self, spec: wire.ModelSpec, body: Body) -> str:
         with self._converting:
@@ -245,7 +222,6 @@ def _check_origin(request: web.Request) -> None:
 
 
 def _route(http_method: str, path: str) -> _Route:
-    """Parse a request's path. Raises StatusError."""
     # aiohttp keeps bytes that are not valid UTF-8 as surrogates, which a protobuf string cannot hold
     path = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     pattern = {"POST": _INFERENCE, "GET": _STATUS}.get(http_method)
@@ -254,7 +230,11 @@ def _route(http_method: str, path: str) -> _Route:
     # tensorflow/serving ignores the path's case, except in the API's name
     if match is None or api not in ("", "predict", "classify", "regress"):
         raise StatusError(StatusCode.INVALID_ARGUMENT, f"there is no request {http_method} {path}")
-    is_metadata = http_method == "GET" and match["metadata"] == "metadata"
-    return _Route(
-        unquote(match["model"] or ""), match["version"] or "", unquote(match["label"] or ""), api, is_metadata
-    )
+    spec = wire.ModelSpec(name=unquote(match["model"] or ""))
+    if version := match["version"]:
+        if len(version) > 19 or int(version) >= 1 << 63:
+            raise StatusError(StatusCode.INVALID_ARGUMENT, f"version {version} is beyond 64 bits")
+        spec.version.value = int(version)
+    elif match["label"]:
+        spec.version_label = unquote(match["label"])
+    return _Route(spec, api, is_metadata=http_method == "GET" and match["metadata"] == "metadata")

@@ -28,7 +28,7 @@ class GrpcMethod:
         is_known: Callable[[str], bool],
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
-        """Wrap a function for gRPC.
+        """Wrap a function for a gRPC handler without (de)serializers: see DecodeError below.
 
         Args:
             name: name of the RPC, a label of its metrics.
@@ -43,10 +43,6 @@ class GrpcMethod:
         self._request_type = request_type
         self._metrics, self._is_known = metrics, is_known
         self.experimental_thread_pool = pool  # grpc reads this attribute
-
-    def handler(self) -> Any:
-        """The handler to register at a gRPC server. Its requests are bytes: see DecodeError below."""
-        return grpc.unary_unary_rpc_method_handler(self)
 
     def __call__(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         begin = time.perf_counter()
@@ -83,7 +79,6 @@ class GrpcMethod:
 
 
 def _serialized(response: Message) -> bytes:
-    """The bytes of a response. Raises StatusError if it is too large."""
     try:
         return response.SerializeToString()
     except (EncodeError, SystemError):  # protobuf's errors for a message beyond its limit

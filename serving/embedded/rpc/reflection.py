@@ -1,13 +1,13 @@
 """gRPC server reflection, with TensorFlow Serving's own descriptors, for grpcurl and similar tools."""
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 import protos
 
@@ -23,16 +23,8 @@ def add_to(server: Any, services: tuple[str, ...]) -> None:
         pool.Add(file)
     for module in (health_pb2, reflection_pb2):
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-    servicer = reflection.ReflectionServicer((*services, reflection.SERVICE_NAME), pool=pool)
-
-    def info(requests: Any, context: Any) -> Any:
-        return servicer.ServerReflectionInfo(requests, context)
-
-    info.experimental_thread_pool = ThreadPoolExecutor(MAX_STREAMS, "reflection")  # type: ignore[attr-defined]  # grpc reads it
-    method = grpc.stream_stream_rpc_method_handler(
-        info,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    handlers = grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, {"ServerReflectionInfo": method})
-    server.add_generic_rpc_handlers((handlers,))
+    servicer: Any = reflection.ReflectionServicer((*services, reflection.SERVICE_NAME), pool=pool)
+    servicer.ServerReflectionInfo = functools.partial(servicer.ServerReflectionInfo)
+    # grpc reads this attribute, which a bound method could not have
+    servicer.ServerReflectionInfo.experimental_thread_pool = ThreadPoolExecutor(MAX_STREAMS, "reflection")
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)

@@ -8,7 +8,7 @@ from grpc import StatusCode
 from protos import predict_pb2 as wire
 from serving.embedded.status import StatusError
 
-RPCS: dict[str, Any] = {
+UNIMPLEMENTED_RPCS: dict[str, Any] = {
     "Classify": wire.GetModelStatusRequest,
     "Regress": wire.GetModelStatusRequest,
     "MultiInference": empty_pb2.Empty,

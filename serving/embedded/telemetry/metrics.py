@@ -5,6 +5,7 @@ Request counts and latencies have TensorFlow Serving's names, labels and buckets
 others are ours, and begin with `serving_`.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 
@@ -20,26 +21,30 @@ _RUNTIME = "TF1"
 class ServerMetrics:
     """The metrics of one server, in a registry of their own."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry()
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
         # not a Counter, whose sample would be named request_count_total
-        self._requests = Gauge(
+        requests = Gauge(
             f"{_PREFIX}request_count", "Requests by model and status.", ("model_name", "status"), registry=self.registry
         )
-        self._request_us = Histogram(
+        request_us = Histogram(
             f"{_PREFIX}request_latency",
             "Duration of requests inside the server, in microseconds.",
             ("model_name", "API", "entrypoint"),
             registry=self.registry,
             buckets=LATENCY_US,
         )
-        self._runtime_us = Histogram(
+        runtime_us = Histogram(
             f"{_PREFIX}runtime_latency",
             "Duration of TensorFlow's part of them, in microseconds.",
             ("model_name", "API", "runtime"),
             registry=self.registry,
             buckets=LATENCY_US,
         )
+        # in the path of every Predict: labels() takes longer than to count
+        self._requests = functools.cache(requests.labels)
+        self._request_us = functools.cache(request_us.labels)
+        self._runtime_us = functools.cache(runtime_us.labels)
         self.loads = Counter(
             "serving_model_loads", "Attempts to load a version.", ("model_name", "status"), registry=self.registry
         )
@@ -57,15 +62,15 @@ class ServerMetrics:
 
     def count_request(self, model: str, status: str) -> None:
         """Count a request. `model`: empty for an unknown model, so that clients cannot add labels."""
-        self._requests.labels(model, status).inc()
+        self._requests(model, status).inc()
 
     def count_latency(self, model: str, api: str, entrypoint: str, seconds: float) -> None:
         """Count the duration of a successful request. `entrypoint`: GRPC or REST."""
-        self._request_us.labels(model, api, entrypoint).observe(1e6 * seconds)
+        self._request_us(model, api, entrypoint).observe(1e6 * seconds)
 
     def count_run(self, model: str, seconds: float) -> None:
         """Count the duration of TensorFlow's part of a Predict."""
-        self._runtime_us.labels(model, "Predict", _RUNTIME).observe(1e6 * seconds)
+        self._runtime_us(model, "Predict", _RUNTIME).observe(1e6 * seconds)
 
     def totals(self, names: Iterable[str]) -> dict[str, int]:
         """The sum of each counter over its labels, by name; 0 for an unknown name.

@@ -42,12 +42,11 @@ def check(path: Path) -> bool:
 def _check_size(path: Path, file: Path) -> None:
     """Raise LoadError if the files of a version are too large or not regular, OSError if their sizes cannot be read."""
     total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            status = Path(folder, name).stat()
-            if not stat.S_ISREG(status.st_mode):
-                raise LoadError(f"{Path(folder, name)}: is not a regular file; put the file itself there")
-            total += status.st_size
+    for each in (Path(folder, name) for folder, _, names in os.walk(path) for name in names):
+        status = each.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise LoadError(f"{each}: is not a regular file; put the file itself there")
+        total += status.st_size
     for what, size, limit in ((file, file.stat().st_size, MAX_GRAPH_BYTES), (path, total, MAX_MODEL_BYTES)):
         if size > limit:
             raise LoadError(f"{what} has {size} bytes, more than the {limit} that an actor may have. {_REMEDY}")

@@ -16,7 +16,8 @@ from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_voi
 from pathlib import Path
 from typing import Any
 
-DT_STRING = 7
+from serving.tensors import DT_STRING
+
 STRING_SIZE = 24
 """Bytes of a TF_TString."""
 
@@ -45,7 +46,6 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "TF_DeleteGraph": (None, (_P,)),
     "TF_GraphOperationByName": (_P, (_P, c_char_p)),
     "TF_OperationNumOutputs": (c_int, (_P,)),
-    "TF_OperationOutputType": (c_int, (Output,)),
     "TF_NewOperation": (_P, (_P, c_char_p, c_char_p)),
     "TF_FinishOperation": (_P, (_P, _P)),
     "TF_NewSession": (_P, (_P, _P, _P)),
@@ -59,7 +59,6 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "TF_AllocateTensor": (_P, (c_int, _P, c_int, c_size_t)),
     "TF_DeleteTensor": (None, (_P,)),
     "TF_NewTensor": (_P, (c_int, _P, c_int, _P, c_size_t, _P, _P)),
-    "TF_TensorMaybeMove": (_P, (_P,)),
     "TF_TensorData": (_P, (_P,)),
     "TF_TensorByteSize": (c_size_t, (_P,)),
     "TF_TensorType": (c_int, (_P,)),
@@ -85,11 +84,6 @@ class TensorFlowError(Exception):
 
 class Library:
     """The functions of the C API, by their names without the prefix `TF_`."""
-
-    NewTensor: Any
-    StringInit: Any
-    StringCopy: Any
-    StringDealloc: Any
 
     def __init__(self, path: Path) -> None:
         """Open the library. Raises OSError."""

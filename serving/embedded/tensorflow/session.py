@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from grpc import StatusCode
@@ -24,8 +24,8 @@ from protos import tensorflow_pb2
 from serving.embedded.models.servable import LoadError, Signature
 from serving.embedded.status import StatusError
 from serving.embedded.tensorflow import graph_check
-from serving.embedded.tensorflow.library import DT_STRING, STRING_SIZE, Library, Output, TensorFlowError, library
-from serving.tensors import STORAGE_DTYPES, TensorError, to_array
+from serving.embedded.tensorflow.library import STRING_SIZE, Library, Output, TensorFlowError, library
+from serving.tensors import DT_STRING, STORAGE_DTYPES, TensorError, to_array
 
 MAX_RUN_MS = 10_000
 """Maximum duration of a run with loops."""
@@ -34,18 +34,8 @@ _CONFIG = tensorflow_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_p
 _LOOP_CONFIG = tensorflow_pb2.ConfigProto(intra_op_parallelism_threads=1, operation_timeout_in_ms=MAX_RUN_MS)
 """Operations run in TensorFlow's threads, because a run in the calling thread has no time limit."""
 _TENSOR_NAME = re.compile(r"\^?([^:]+)(?::(\d+))?")
-_DTYPES = {number: np.dtype(name) for number, name in STORAGE_DTYPES.items()}
 _CODES = {code.value[0]: code for code in StatusCode}
 _thread = threading.local()
-
-
-class _RunArguments(NamedTuple):
-    """Arguments of TF_SessionRun for a signature and a list of its outputs."""
-
-    keys: tuple[str, ...]
-    feeds: Any
-    fetches: Any
-    output_count: int
 
 
 class Session:
@@ -70,7 +60,7 @@ class Session:
             self.definitions = wire.SignatureDefMap()
             for name, definition in tensorflow_pb2.MetaGraphDef.FromString(tf.content(buffer)).signature_def.items():
                 self.definitions.signature_def[name].CopyFrom(definition)
-            self.signatures = {
+            self.signatures: Mapping[str, Signature] = {
                 name: _signature(definition) for name, definition in self.definitions.signature_def.items()
             }
         except BaseException as error:
@@ -83,8 +73,8 @@ class Session:
             tf.DeleteStatus(status)
             tf.DeleteSessionOptions(options)
         self._session, self._graph = session, graph
-        self._all_outputs: dict[str, _RunArguments] = {}
-        """Signature -> arguments that fetch all outputs in the signature's order. Other lists of outputs are not
+        self._all_outputs: dict[str, tuple[Any, Any]] = {}
+        """Signature -> its feeds, and fetches of all outputs in the signature's order. Other lists of outputs are not
         cached, because clients choose them without bound."""
         # not at exit: the process frees the session anyway, and another thread may still run it
         weakref.finalize(self, _free, tf, session, graph).atexit = False
@@ -102,24 +92,23 @@ class Session:
             StatusError: with TensorFlow's code and text.
         """
         tf = self._tf
-        arguments = self._arguments(signature, tuple(outputs))
-        types = self.signatures[signature].inputs
+        feeds, fetches = self._feeds_and_fetches(signature, tuple(outputs))
         status = _status(tf)
         input_tensors: list[int] = []
-        output_tensors = (ctypes.c_void_p * arguments.output_count)()
+        output_tensors = (ctypes.c_void_p * len(fetches))()
         try:
-            for key in arguments.keys:
-                input_tensors.append(_to_tensor(tf, inputs[key], types[key]))
+            for key, dtype in self.signatures[signature].inputs.items():
+                input_tensors.append(_to_tensor(tf, inputs[key], dtype))
             feed_values = (ctypes.c_void_p * len(input_tensors))(*input_tensors)
             tf.SessionRun(
                 self._session,
                 None,
-                arguments.feeds,
+                feeds,
                 feed_values,
                 len(input_tensors),
-                arguments.fetches,
+                fetches,
                 output_tensors,
-                arguments.output_count,
+                len(fetches),
                 None,
                 0,
                 None,
@@ -137,33 +126,32 @@ class Session:
             for tensor in input_tensors:
                 tf.DeleteTensor(tensor)
 
-    def _arguments(self, signature: str, outputs: tuple[str, ...]) -> _RunArguments:
+    def _feeds_and_fetches(self, signature: str, outputs: tuple[str, ...]) -> tuple[Any, Any]:
+        """TF_SessionRun's arrays of TF_Output for all inputs and these outputs. Raises StatusError."""
         fetches_all = outputs == tuple(self.signatures[signature].outputs)
         if fetches_all and (cached := self._all_outputs.get(signature)) is not None:
             return cached
         definition = self.definitions.signature_def[signature]
-        keys = tuple(sorted(definition.inputs))
+        keys = self.signatures[signature].inputs
         feeds = (Output * len(keys))(*(self._output(definition.inputs[key].name) for key in keys))
         fetches = (Output * len(outputs))(*(self._output(definition.outputs[key].name) for key in outputs))
-        arguments = _RunArguments(keys, feeds, fetches, len(outputs))
         if fetches_all:
-            self._all_outputs[signature] = arguments
-        return arguments
+            self._all_outputs[signature] = feeds, fetches
+        return feeds, fetches
 
     def _output(self, name: str) -> Output:
         """The graph's tensor of this name. Raises StatusError if there is none."""
-        match = _TENSOR_NAME.fullmatch(name)
-        operation = self._tf.GraphOperationByName(self._graph, match[1].encode()) if match else None
-        index = int(match[2] or 0) if match else 0
-        if not operation or index >= self._tf.OperationNumOutputs(operation):
-            message = f"Tensor {name}, specified in either feed_devices or fetch_devices was not found in the Graph"
-            raise StatusError(StatusCode.NOT_FOUND, message)
-        return Output(operation, index)
+        if match := _TENSOR_NAME.fullmatch(name):
+            operation = self._tf.GraphOperationByName(self._graph, match[1].encode())
+            index = int(match[2] or 0)
+            if operation and index < self._tf.OperationNumOutputs(operation):
+                return Output(operation, index)
+        message = f"Tensor {name}, specified in either feed_devices or fetch_devices was not found in the Graph"
+        raise StatusError(StatusCode.NOT_FOUND, message)
 
 
 def _signature(definition: wire.SignatureDef) -> Signature:
     return Signature(
-        definition.method_name,
         {key: definition.inputs[key].dtype for key in sorted(definition.inputs)},
         # an output that is a TF1 variable has the reference dtype, 100 above that of the fetched values
         {key: definition.outputs[key].dtype % 100 for key in sorted(definition.outputs)},
@@ -183,7 +171,6 @@ class _Status:
 
 
 def _status(tf: Library) -> int:
-    """This thread's TF_Status."""
     status: _Status | None = getattr(_thread, "status", None)
     if status is None:
         status = _thread.status = _Status(tf)
@@ -220,7 +207,7 @@ def _to_array(tf: Library, tensor: int) -> NDArray[Any]:
             string = data + i * STRING_SIZE
             strings[i] = ctypes.string_at(tf.StringGetDataPointer(string), tf.StringGetSize(string))
         return strings.reshape(shape)
-    numpy_dtype = _DTYPES.get(dtype)
+    numpy_dtype = STORAGE_DTYPES.get(dtype)
     if numpy_dtype is None:
         raise StatusError(StatusCode.UNIMPLEMENTED, f"an output of dtype {dtype} cannot be sent")
     content = ctypes.string_at(data, tf.TensorByteSize(tensor)) if data else b""
