@@ -32,7 +32,7 @@ from controller.events import DecisionEvent
 from controller.recording import loop_state, run_start
 from controller.recording.messages import Encoder, snapshot
 from controller.recording.record_folder import RecordFolder, file_name, is_in_place
-from controller.recording.record_writer import NS, RecordWriter, gzipped
+from controller.recording.record_writer import NS, STEP, TL, RecordWriter, gzipped
 from controller.recording.run_start import RunStart
 from controller.telemetry.metrics import RecordMetrics
 from protos.loop_state_pb2 import LoopState
@@ -272,9 +272,9 @@ class _Files:
             self._open = self._begin_file(event, publish_ns)
         stream, writer = self._open
         pause_at_s = time.perf_counter() + SLICE_S
-        writer.add_step(self._encoder.step(event), publish_ns)
+        writer.add_message(STEP, self._encoder.step(event), publish_ns)
         for tl, tl_step in self._encoder.tl_steps(event):
-            writer.add_tl_step(tl, tl_step, publish_ns)
+            writer.add_message(TL + tl, tl_step, publish_ns)
             if time.perf_counter() > pause_at_s:
                 time.sleep(PAUSE_S)
                 pause_at_s = time.perf_counter() + SLICE_S
