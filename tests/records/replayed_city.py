@@ -15,7 +15,7 @@ from controller.recording import loop_state
 from controller.recording.detectors import track_detectors
 from controller.recording.messages import Encoder
 from controller.recording.record_writer import RecordWriter
-from controller.recording.run_start import RunStart, encode, network_file_names, of_tls
+from controller.recording.run_start import RunStart, encode, of_tls
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
@@ -75,7 +75,6 @@ class Recorder:
     def __init__(self, run: RunStart, path: Path, steps_a_file: float = math.inf) -> None:
         """`path`: of the first file; the names of others have their numbers."""
         self._run, self._path, self._steps_a_file = run, path, steps_a_file
-        self._files = dict(zip(network_file_names(run.network_files), run.network_files, strict=True))
         self._encoder = Encoder(run)
         self._number = self._steps = 0
         self._state = self._writer = self._stream = None
@@ -93,7 +92,7 @@ class Recorder:
         path = self._path if self._number == 0 else self._path.with_stem(f"{self._path.stem}-{self._number}")
         self._stream = path.open("wb")
         city = encode(self._run, "replayed", BEGIN_UNIX_NS, self._number)
-        self._writer = RecordWriter(self._stream, city, self._files, BEGIN_UNIX_NS, event.at_s, self._state)
+        self._writer = RecordWriter(self._stream, city, self._run.network_files, BEGIN_UNIX_NS, event.at_s, self._state)
         self._number += 1
         self._steps = 0
 
