@@ -317,7 +317,7 @@ class _ParquetTable:
             (name, kinds[kind] if kind in kinds else pyarrow.type_for_alias(kind)) for name, kind in columns.items()
         ]
         self._schema = pyarrow.schema(fields)
-        self._batch_of = pyarrow.RecordBatch.from_pylist
+        self._batch_of = pyarrow.RecordBatch.from_pydict
         self._writer = parquet.ParquetWriter(path, self._schema)
         self._rows: list[Row] = []
 
@@ -335,5 +335,5 @@ class _ParquetTable:
     def _write(self) -> None:
         rows, self._rows = self._rows, []
         if rows:
-            by_name = [dict(zip(self._schema.names, row, strict=True)) for row in rows]
-            self._writer.write_batch(self._batch_of(by_name, schema=self._schema))
+            columns = dict(zip(self._schema.names, zip(*rows, strict=True), strict=True))
+            self._writer.write_batch(self._batch_of(columns, schema=self._schema))

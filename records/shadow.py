@@ -17,13 +17,11 @@ import numpy as np
 from city.errors import InputError
 from controller.policies.served_contracts import fetch_contracts, same_contract
 from protos import policy_pb2 as pb
-from protos import record_pb2 as record
 from records.differences import differing_fields
-from records.replay import RecordedPolicies, RecordedSteps
+from records.record_reader import RecordedStep
 from serving.client import Client, Version
 from serving.contract import PROBABILITIES, scores_name
 from signals.intersection import Intersection
-from signals.observation import Observation
 from signals.policy import ROUNDING, ActionSpace, Answer, InvalidAction, Policies
 
 MAX_RECHECKS = 64
@@ -107,62 +105,45 @@ def served_contracts(
     return contracts
 
 
-class ShadowPolicies:
-    """`Policies` that return the recorded answers, and query other policies too."""
+class ShadowEvaluation:
+    """Queries policies beside a replay, which follows the recorded answers."""
 
     def __init__(
         self,
-        recorded: RecordedPolicies,
-        steps: RecordedSteps,
         served: Policies,
         contracts: Mapping[str, pb.PolicyContract],
+        intersections: Mapping[str, Intersection],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`contracts`: of the TLs whose models are queried."""
-        self._recorded = recorded
-        self._steps = steps
+        """`contracts`: of the TLs whose models are queried. `intersections`: of the replay's loop."""
         self._served = served
         self._clock = clock
         self._spaces = {tl: ActionSpace(contract) for tl, contract in contracts.items()}
         self._has_probabilities = {tl for tl, contract in contracts.items() if scores_name(contract) == PROBABILITIES}
-        self.intersections: Mapping[str, Intersection] = {}
-        """Intersections of the replay's loop, once it is built."""
+        self._intersections = intersections
         self.by_tl = {tl: TlShadow() for tl in contracts}
         self.latency_s = array("f")
         """Wall time of each request."""
 
-    def ask(
-        self, observations: Mapping[str, Observation], observed_s: float | None = None
-    ) -> dict[str, Answer | Exception]:
-        """The recorded answers."""
-        answers = self._recorded.ask(observations, observed_s)
-        current = self._steps.current
-        assert current is not None, "a step is decided while there is one"
+    def ask(self, step: RecordedStep, answers: Mapping[str, Answer | Exception]) -> None:
+        """Query the models of the TLs that decided in a step. `answers`: the recorded ones."""
         asked = {
-            tl: np.array(current.tls[tl].decision.observation, np.float32)
-            for tl in observations
-            if tl in self.by_tl and self.intersections[tl].has_policy
+            tl: np.array(step.tls[tl].decision.observation, np.float32)
+            for tl in answers
+            if tl in self.by_tl and self._intersections[tl].has_policy
         }
         if not asked:
-            return answers
+            return
         begin = self._clock()
         served = self._served.ask(asked)
         latency_s = self._clock() - begin
         self.latency_s.append(latency_s)
         for tl in asked:
             self.by_tl[tl].latency_s.append(latency_s)
-            self._add(tl, current.step.at_s, current.tls[tl], answers[tl], served.get(tl))
-        return answers
+            self._add(tl, step.step.at_s, answers[tl], served.get(tl))
 
-    def _add(
-        self,
-        tl: str,
-        now: float,
-        recorded: record.TlStep,
-        answer: Answer | Exception,
-        served: Answer | Exception | None,
-    ) -> None:
-        shadow, intersection = self.by_tl[tl], self.intersections[tl]
+    def _add(self, tl: str, now: float, answer: Answer | Exception, served: Answer | Exception | None) -> None:
+        shadow, intersection = self.by_tl[tl], self._intersections[tl]
         shadow.asked += 1
         action = self._action(tl, served)
         if isinstance(action, str):
