@@ -15,7 +15,6 @@ from controller.operator.page.street_data import StreetData
 from controller.operator.tl_layout import TlLayout
 from controller.recording.run_start import RunStart
 from records import recorded_run
-from records.playback.chunks import Chunks
 from records.playback.lane_positions import LanePositions
 from records.playback.moments import MomentReader
 from records.playback.overview import Overview
@@ -41,7 +40,7 @@ class RecordPage:
         """
         reader = open_files(paths, run)
         start, shapes = _start(reader)
-        timeline = Timeline(Chunks([file.path for file in reader.files]))
+        timeline = Timeline([file.path for file in reader.files])
         lanes = start.tracked_lanes()
         layout = TlLayout(start.contracts, lanes.lanes)
         driver = start.driver or ""
