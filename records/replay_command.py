@@ -196,8 +196,7 @@ def _shadow_table(shadow: ShadowEvaluation) -> str:
     )  # fmt: skip
     rows = [_shadow_row(tl, each) for tl, each in shadow.by_tl.items()]
     lines = [text_table.render(header, rows)]
-    milliseconds = [_number(value) for value in percentiles_ms(shadow.latency_s)]
-    shown = ", ".join(f"p{p} {value} ms" for p, value in zip(PERCENTILES, milliseconds, strict=True))
+    shown = ", ".join(f"{name} {_number(value)} ms" for name, value in percentiles_ms(shadow.latency_s).items())
     lines.append(f"{len(shadow.latency_s)} requests: {shown}")
     lines += [
         f"{tl}: the first missing answer: {each.first_failure}" for tl, each in shadow.by_tl.items() if each.missing
@@ -218,7 +217,7 @@ def _shadow_row(tl: str, shadow: TlShadow) -> tuple[str, ...]:
         str(shadow.overrides),
         str(shadow.recorded_overrides),
         str(shadow.missing),
-        *map(_number, percentiles_ms(shadow.latency_s)),
+        *map(_number, figures["latency_ms"].values()),
     )
 
 
@@ -242,11 +241,7 @@ def _as_dict(run: RecordedRun, replay: Replay, shadow: ShadowEvaluation | None) 
     }
     if shadow is not None:
         result["shadow"] = {tl: each.as_dict() for tl, each in shadow.by_tl.items()}
-        milliseconds = percentiles_ms(shadow.latency_s)
-        result["requests"] = {
-            "count": len(shadow.latency_s),
-            "latency_ms": {f"p{p}": value for p, value in zip(PERCENTILES, milliseconds, strict=True)},
-        }
+        result["requests"] = {"count": len(shadow.latency_s), "latency_ms": percentiles_ms(shadow.latency_s)}
     return result
 
 

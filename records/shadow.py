@@ -70,17 +70,13 @@ class TlShadow:
             "would_be_overrides": self.overrides,
             "recorded_overrides": self.recorded_overrides,
             "versions": sorted(self.versions),
-            "latency_ms": {
-                f"p{p}": value for p, value in zip(PERCENTILES, percentiles_ms(self.latency_s), strict=True)
-            },
+            "latency_ms": percentiles_ms(self.latency_s),
         }
 
 
-def percentiles_ms(latency_s: Sequence[float]) -> list[float | None]:
-    """The PERCENTILES of wall times, in ms; None without any."""
-    if not len(latency_s):
-        return [None] * len(PERCENTILES)
-    return [float(value) * 1000 for value in np.percentile(np.asarray(latency_s), PERCENTILES)]
+def percentiles_ms(latency_s: Sequence[float]) -> dict[str, float | None]:
+    """The PERCENTILES of wall times, in ms, as p50 and so on; None without any."""
+    return {f"p{p}": float(np.percentile(latency_s, p)) * 1000 if len(latency_s) else None for p in PERCENTILES}
 
 
 def served_contracts(
