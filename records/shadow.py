@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from city.errors import InputError
-from controller.policies.served_contracts import fetch_contracts, same_contract
+from controller.policies.served_contracts import fetch_contracts, same_contract, without_origin
 from protos import policy_pb2 as pb
 from records.differences import differing_fields
 from records.record_reader import RecordedStep
@@ -89,11 +89,8 @@ def served_contracts(
         served = contracts[contract.tl]
         if same_contract(contract, served):
             continue
-        copies = pb.PolicyContract(), pb.PolicyContract()
-        for each, source in zip(copies, (contract, served), strict=True):
-            each.CopyFrom(source)
-            each.ClearField("origin")
-        path, before, after = next(differing_fields(*copies), ("contract", "?", "?"))
+        differences = differing_fields(without_origin(contract), without_origin(served))
+        path, before, after = next(differences, ("contract", "?", "?"))
         raise InputError(
             f"{client.address}: model {contract.tl} has another contract than the record: {path} is {after}, recorded "
             f"{before}; request a version of the same contract (--model-number), or leave this TL out with --tl"
