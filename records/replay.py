@@ -14,6 +14,7 @@ differences are the code's own.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -34,7 +35,7 @@ from records.record_reader import RecordedStep
 from records.recorded_run import MALFORMED, RecordedRun
 from serving.contract import CATEGORICAL
 from signals.fallback.control_mode import OperatorMode
-from signals.observation import NO_VEHICLES, Observation, Readings, VehicleReadings
+from signals.observation import NO_VEHICLES, Observation, VehicleReadings
 from signals.policy import Answer
 from signals.safety.signal_safety import SignalCommand
 from signals.simulation_time import round_to_ms
@@ -100,14 +101,6 @@ class RecordedConnection:
         self._detectors_read_of: record.Step | None = None
         """The step whose vehicles on detectors a reading has returned."""
 
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        return self._table.lanes
-
-    @property
-    def readings(self) -> Readings:
-        return self._table.readings
-
     def track(
         self,
         lanes_of: Mapping[str, Sequence[str]],
@@ -116,6 +109,7 @@ class RecordedConnection:
         vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
     ) -> None:
         self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
+        self.lanes, self.readings = self._table.lanes, self._table.readings
         self._outflow_rows = [self._table.row[lane] for lane in outflow_lanes]
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
@@ -155,21 +149,21 @@ class RecordedConnection:
     def _set_readings(self, step: record.Step) -> None:
         recorded = tuple(self._tls[k] for k in step.due)
         if not recorded:
-            self._table.set_vehicles(NO_VEHICLES)
+            self.readings = replace(self.readings, by_vehicle=NO_VEHICLES)
             return
-        values, readings = step.readings, self._table.readings
+        values, readings = step.readings, self.readings
         _, rows = self._table.rows_of(recorded)
         # numpy refuses sequences of another length than the rows
         readings.counts[:, rows] = np.array((values.vehicles, values.halting), np.float64)
         readings.mean_length_m[rows] = np.array(values.mean_length_m)
         readings.outflow[self._outflow_rows] = np.array(values.outflow, np.float64)
         row = np.array(values.vehicle_lane, np.intp)
-        if row.size and row.max() >= len(self._table.lanes):
+        if row.size and row.max() >= len(self.lanes):
             raise ValueError(f"step {step.number} has a vehicle on a lane that is not read")
         by_vehicle = [np.array(each, np.float64) for each in (values.position_m, values.speed_mps, values.waiting_s)]
         if any(each.size != row.size for each in by_vehicle):
             raise ValueError(f"step {step.number} has vehicles without all of their values")
-        self._table.set_vehicles(VehicleReadings(row, *by_vehicle))
+        self.readings = replace(readings, by_vehicle=VehicleReadings(row, *by_vehicle))
 
     def shown(self) -> dict[str, str]:
         return self._shown

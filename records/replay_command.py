@@ -11,6 +11,7 @@ from city import config as city_config
 from city import names, program, text_table, whole_files
 from city.arguments import Parser
 from city.errors import InputError
+from controller import model_settings
 from controller.config import page_address
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
@@ -80,10 +81,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m records.replay_co
 def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     """Parse the command line. Raises InputError."""
     args = parser(prog).parse_args(argv)
-    if args.version_label is not None and args.model_number is not None:
-        raise InputError("--model-number and --version-label both select the version; pass one of them")
-    if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
-        raise InputError(f"--model-number {args.model_number} must be a version number, such as 3")
+    model_settings.check_version(args)
     of_server = [
         name for name in ("model_number", "version_label", *tls_files.FLAGS) if getattr(args, name) is not None
     ]

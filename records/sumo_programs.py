@@ -126,15 +126,14 @@ class _RecordedLights:
         static."""
         command = release.command
         program = self._running.programs.get(command.program)
-        if program is None or not _is_static(program) or not command.HasField("phase"):
+        if program is None or not _is_static(program):
             return []
-        if not 0 <= command.phase < len(program.phases):
+        if not command.HasField("phase") or not 0 <= command.phase < len(program.phases):
             return []
         whole_s = program.phases[command.phase].duration_s
         remaining_s = command.remaining_s if command.HasField("remaining_s") else whole_s
         plans = [(_Plan(program, release.at_s, command.phase, remaining_s), until_s)]
-        moments = sorted({round_to_ms(s) for s in _switches_between(self._network, release.at_s, until_s)})
-        for switch_s in moments:
+        for switch_s in sorted({round_to_ms(s) for s in _switches_between(self._network, release.at_s, until_s)}):
             following = self._running.programs.get(newest_program(self._network.switches, switch_s) or "")
             if following is None or not _is_static(following):
                 return []

@@ -36,8 +36,7 @@ class RunStart(ControlledTls):
 
     def tracked_lanes(self) -> TrackedLanes:
         """The rows of the lanes in readings, as the connection has them."""
-        lanes = TrackedLanes()
-        to_read = self.to_read
+        lanes, to_read = TrackedLanes(), self.to_read
         lanes.track(to_read.lanes_of, to_read.outflow_lanes, to_read.vehicle_lanes_of)
         return lanes
 
