@@ -410,11 +410,6 @@ def test_flags_are_checked_before_the_replay(sample, refused, flags, message):
     assert message in refused(sample, *flags)
 
 
-def test_files_of_different_runs_are_refused(sample, three_files, tmp_path, refused):
-    other = rewrite(sample, tmp_path / "other.mcap", city=lambda city: setattr(city, "run", "other"))
-    assert "are files of different runs" in refused(three_files, other)
-
-
 def test_run_of_a_folder_with_several_runs_is_replayed(sample, three_files, refused, capsys):
     rewrite(sample, three_files / "other.mcap", city=lambda city: setattr(city, "run", "other"))
     assert "pass --run with one of them" in refused(three_files)
@@ -490,13 +485,6 @@ def test_record_that_this_version_cannot_decide_is_refused(sample, tmp_path, mon
     monkeypatch.setattr(recorded_run, "MAX_UNPACKED_BYTES", 10 << 20)
     with pytest.raises(InputError, match=message):
         replayed(rewrite(sample, tmp_path / "run.mcap", **changes))
-
-
-def test_file_that_is_no_record_is_refused(tmp_path, refused):
-    (tmp_path / "run.mcap").write_bytes(b"hello")
-    (tmp_path / "empty").mkdir()
-    for name in ("run.mcap", "missing.mcap", "empty"):
-        assert name in refused(tmp_path / name)
 
 
 def test_command_prints_the_first_difference_and_the_number_of_further_ones(sample, tmp_path, monkeypatch, capsys):

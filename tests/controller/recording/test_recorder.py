@@ -231,50 +231,6 @@ def test_two_recorders_in_one_folder_delete_neither_ones_open_file(controlled, t
         assert max(of_run)[1] == len(events) - 1 and min(of_run)[0] > 0
 
 
-class FullDisk(RecordFolder):
-    """A folder in which no file can be written."""
-
-    def create(self, name):
-        return Path("/dev/full").open("wb")
-
-
-@pytest.mark.parametrize("begins", [True, False], ids=["at the begin", "later"])
-def test_full_disk_ends_the_record_with_one_line(controlled, metrics, tmp_path, caplog, begins, flushed_each_step):
-    folder = (FullDisk if begins else LaterFullDisk)(tmp_path, 20 * GB)
-    errors = []
-    recorder = Recorder(folder, controlled.run, metrics, on_end_by_error=errors.append)
-    with caplog.at_level(logging.INFO, "controller"):
-        for event in controlled.events:
-            recorder.add(event)
-        wait_until(lambda: value(metrics.stopped) == 1)
-        recorder.add(controlled.events[0])
-        recorder.close()
-    error = the_warning(caplog)
-    assert "No space left on device" in error and str(tmp_path) in error and "GreenserveRecordStopped" in error
-    assert len(errors) == 1 and errors[0].endswith(": No space left on device")
-    if not begins:
-        (path,) = tmp_path.iterdir()
-        _, steps, missing = read(path)
-        assert 0 < len(steps) < len(controlled.events) and "cut off after byte" in missing
-        # what of the newest step is on the disk may be whole, although the disk was full before its chunk's index
-        assert 0 <= len(steps) - value(metrics.steps) <= 1
-
-
-class LaterFullDisk(RecordFolder):
-    """A folder on a disk that is full after 40,000 bytes of a file."""
-
-    def create(self, name):
-        return WatchedStream(super().create(name), self.write)
-
-    def write(self, stream, data):
-        room = 40_000 - stream.tell()
-        if len(data) <= room:
-            return stream.write(data)
-        stream.write(data[:room])
-        stream.flush()
-        raise OSError(28, "No space left on device")
-
-
 class WatchedStream:
     """A stream whose writes go through a function."""
 
@@ -286,6 +242,46 @@ class WatchedStream:
 
     def __getattr__(self, name):
         return getattr(self._stream, name)
+
+
+class FullDisk(RecordFolder):
+    """A folder on a disk that is full after some bytes of a file."""
+
+    def __init__(self, path, room_bytes):
+        super().__init__(path, 20 * GB)
+        self.room_bytes = room_bytes
+
+    def create(self, name):
+        return WatchedStream(super().create(name), self.write)
+
+    def write(self, stream, data):
+        room = self.room_bytes - stream.tell()
+        if len(data) <= room:
+            return stream.write(data)
+        stream.write(data[:room])
+        stream.flush()
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("room_bytes", [0, 40_000], ids=["at the begin", "later"])
+def test_full_disk_ends_the_record_with_one_line(controlled, metrics, tmp_path, caplog, room_bytes, flushed_each_step):
+    errors = []
+    recorder = Recorder(FullDisk(tmp_path, room_bytes), controlled.run, metrics, on_end_by_error=errors.append)
+    with caplog.at_level(logging.INFO, "controller"):
+        for event in controlled.events:
+            recorder.add(event)
+        wait_until(lambda: value(metrics.stopped) == 1)
+        recorder.add(controlled.events[0])
+        recorder.close()
+    error = the_warning(caplog)
+    assert "No space left on device" in error and str(tmp_path) in error and "GreenserveRecordStopped" in error
+    assert len(errors) == 1 and errors[0].endswith(": No space left on device")
+    if room_bytes:
+        (path,) = tmp_path.iterdir()
+        _, steps, missing = read(path)
+        assert 0 < len(steps) < len(controlled.events) and "cut off after byte" in missing
+        # what of the newest step is on the disk may be whole, although the disk was full before its chunk's index
+        assert 0 <= len(steps) - value(metrics.steps) <= 1
 
 
 class SlowDisk(RecordFolder):
