@@ -66,23 +66,17 @@ def write_warm_up(folder: Path, contracts: Sequence[pb.PolicyContract], steps: I
     for contract in contracts:
         if contract.tl in by_tl:
             with _whole_file(_path(folder, contract.tl) / WARM_UP_FILE) as file:
-                for log in _warm_up_records(contract, by_tl[contract.tl]):
+                for k, observation in enumerate(by_tl[contract.tl]):
+                    # for all outputs, and for the action alone if there are more, as controllers do
+                    only_action = contract.action.kind == CATEGORICAL and k % 2 == 1
+                    request = wire.PredictRequest(
+                        model_spec=wire.ModelSpec(name=contract.tl, signature_name=DEFAULT_SIGNATURE),
+                        output_filter=(ACTION,) if only_action else (),
+                    )
+                    to_proto(observation[np.newaxis], request.inputs[INPUT])
+                    log = prediction_log_pb.PredictionLog(predict_log=prediction_log_pb.PredictLog(request=request))
                     tf_record.write(file, log.SerializeToString(deterministic=True))
     return len(by_tl)
-
-
-def _warm_up_records(
-    contract: pb.PolicyContract, observations: Sequence[Observation]
-) -> Iterator[prediction_log_pb.PredictionLog]:
-    """A request of each observation: for all outputs, and for the action alone if there are more, as controllers do."""
-    for k, observation in enumerate(observations):
-        only_action = contract.action.kind == CATEGORICAL and k % 2 == 1
-        request = wire.PredictRequest(
-            model_spec=wire.ModelSpec(name=contract.tl, signature_name=DEFAULT_SIGNATURE),
-            output_filter=(ACTION,) if only_action else (),
-        )
-        to_proto(observation[np.newaxis], request.inputs[INPUT])
-        yield prediction_log_pb.PredictionLog(predict_log=prediction_log_pb.PredictLog(request=request))
 
 
 def write_arrays(folder: Path, contracts: Sequence[pb.PolicyContract], steps: Iterable[RecordedStep]) -> int:

@@ -136,15 +136,11 @@ class RecordedConnection:
             self._shown = dict(zip(self._shown, step.shown[-1].states, strict=True))
         shown = [(each.end_s, tuple(each.states)) for each in step.shown[:-1]]
         rejected = {each.signal: each.reason for each in step.rejections}
-        return StepResult(step.at_s, shown, rejected, self._detector_changes(step))
-
-    def _detector_changes(self, step: record.Step) -> list[DetectorChange]:
-        """Vehicles that came onto detectors or left them in a step, once."""
-        if step is self._detectors_read_of:
-            return []
+        # once, although the step may be read again
+        changes = step.detectors if step is not self._detectors_read_of else record.DetectorChanges()
         self._detectors_read_of = step
-        changes = step.detectors
-        return [DetectorChange(*each) for each in zip(changes.detector, changes.time_s, changes.is_entry, strict=True)]
+        by_change = zip(changes.detector, changes.time_s, changes.is_entry, strict=True)
+        return StepResult(step.at_s, shown, rejected, [DetectorChange(*each) for each in by_change])
 
     def _set_readings(self, step: record.Step) -> None:
         recorded = tuple(self._tls[k] for k in step.due)

@@ -192,8 +192,7 @@ def _shadow_table(shadow: ShadowEvaluation) -> str:
         "TL", "VERSION", "DECISIONS", "OTHERWISE", "P(ITS CHOICE)", "P(RECORDED)",
         "WOULD-BE OVERRIDES", "RECORDED OVERRIDES", "MISSING", *(f"P{p} MS" for p in PERCENTILES),
     )  # fmt: skip
-    rows = [_shadow_row(tl, each) for tl, each in shadow.by_tl.items()]
-    lines = [text_table.render(header, rows)]
+    lines = [text_table.render(header, [_shadow_row(tl, each) for tl, each in shadow.by_tl.items()])]
     shown = ", ".join(f"{name} {_number(value)} ms" for name, value in percentiles_ms(shadow.latency_s).items())
     lines.append(f"{len(shadow.latency_s)} requests: {shown}")
     lines += [
