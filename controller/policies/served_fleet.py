@@ -107,10 +107,8 @@ class ServedFleet:
             if version is None:
                 return False
             is_new = current is None or current.version != version
-            if current is None or is_new:
-                fleet = self._client.fleet(self.name, version, max(end_s - time.monotonic(), 0.0))
-            else:
-                fleet = current.fleet
+            remaining_s = max(end_s - time.monotonic(), 0.0)
+            fleet = current.fleet if current and not is_new else self._client.fleet(self.name, version, remaining_s)
             if unserved and fleet.versions.keys().isdisjoint(unserved):
                 return False
             for tl in list(unserved)[:MAX_STATUS_CALLS]:
@@ -121,10 +119,7 @@ class ServedFleet:
             return False
         with self._write_lock:
             coverage, message = self._cover(fleet, version)
-            if coverage is None:
-                return False
-            is_useful = bool(coverage.only_in_fleet.intersection(unserved)) if unserved else is_new
-            if not is_useful:
+            if coverage is None or not (coverage.only_in_fleet.intersection(unserved) if unserved else is_new):
                 return False
             self._changes += 1
             self.coverage = coverage
