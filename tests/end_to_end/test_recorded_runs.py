@@ -15,9 +15,9 @@ import pytest
 
 from records import command as record_command
 from records.atspm import detectors_command
-from records.record_reader import RecordReader
 from tests.conftest import GRID, ROOT
 from tests.end_to_end.programs import CITY
+from tests.records.replayed_city import read
 
 MAX_LOST_S = 1.0
 """Wall time of a killed controller that may be missing in its record."""
@@ -46,13 +46,6 @@ def recorder(run):
 city = config.load(Path(sys.argv[1]))
 run_city(city, 100_000, subscribe=lambda run: [recorder(run), Reports()])
 """
-
-
-def read(path):
-    """(city, steps, why it ends early) of a file."""
-    with RecordReader(path) as reader:
-        steps = list(reader.steps())
-        return reader.city, steps, reader.missing
 
 
 def control(*arguments, **settings):

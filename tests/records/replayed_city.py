@@ -21,6 +21,7 @@ from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.start import connect
 from protos.loop_state_pb2 import LoopState
+from records.record_reader import RecordReader
 from serving.contract import CATEGORICAL
 from serving.errors import DeadlineExceeded
 from signals.policy import Answer
@@ -101,6 +102,13 @@ class Recorder:
             self._writer.finish()
             self._stream.close()
             self._writer = None
+
+
+def read(path):
+    """(city, steps, why it ends early) of a file."""
+    with RecordReader(path) as reader:
+        steps = list(reader.steps())
+        return reader.city, steps, reader.missing
 
 
 def record_run(path: Path, city: config.City, end_s: float, *options: str, steps_a_file=math.inf, **arguments) -> None:
