@@ -4,7 +4,6 @@ As a library: the environments, and the client of the model servers."""
 
 import importlib
 import importlib.util
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,19 +28,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     path, extra, packages = _MODULES[name]
-    _check_packages(packages)
-    try:
-        module = importlib.import_module(path)
-    except ImportError as error:
-        raise ImportError(
-            f"greenserve.{name} needs the extra {extra} ({error}): pip install 'greenserve[{extra}]'"
-        ) from None
-    return getattr(module, name)
-
-
-def _check_packages(packages: Iterable[str]) -> None:
-    """Raise ImportError if a module of the user's own has the name of one of our packages: a script's folder comes
-    first."""
+    # a script's folder comes first, and a module of the user's own there may have the name of one of our packages
     home = Path(__file__).resolve().parent.parent
     for package in packages:
         spec = importlib.util.find_spec(package)
@@ -49,3 +36,10 @@ def _check_packages(packages: Iterable[str]) -> None:
             raise ImportError(
                 f"{spec.origin} hides greenserve's package {package}; rename it, or run in another folder"
             )
+    try:
+        module = importlib.import_module(path)
+    except ImportError as error:
+        raise ImportError(
+            f"greenserve.{name} needs the extra {extra} ({error}): pip install 'greenserve[{extra}]'"
+        ) from None
+    return getattr(module, name)

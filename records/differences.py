@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
@@ -12,6 +12,7 @@ from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 
 ABSENT = "absent"
+T = TypeVar("T")
 _INDEX = re.compile(r"\[[^]]*\]")
 _ANSWER = ("action", "scores", "model", "version", "error", "error_text")
 """Fields of a decision that are the policy's answer."""
@@ -91,16 +92,11 @@ class StepComparer:
         skipped = {"times", "due"}
         if list(recorded.due) != list(new.due):
             skipped.add("readings")  # those of other TLs
-        for path, before, after in _leaves(recorded, new, "", skipped):
-            meaning = self._signal(path)
-            tl = self._tl_of.get(meaning, "")
+        for path, before, after in differing_fields(recorded, new, "", skipped):
+            signal = _item(r"shown\[\d+\]\.states", path, self._signals)
+            tl = self._tl_of.get(signal or "", "")
             if not tl or tl in self._contracts:
-                yield Difference(tl, recorded.at_s, path, f"signal {meaning}" if meaning else "", before, after)
-
-    def _signal(self, path: str) -> str:
-        """The signal of a shown state."""
-        index = re.fullmatch(r"shown\[\d+\]\.states\[(\d+)\]", path)
-        return self._signals[int(index[1])] if index is not None and int(index[1]) < len(self._signals) else ""
+                yield Difference(tl, recorded.at_s, path, f"signal {signal}" if signal else "", before, after)
 
 
 def _same(a: Message, b: Message) -> bool:
@@ -114,42 +110,40 @@ def _tl_step(contract: pb.PolicyContract, recorded: record.TlStep, new: record.T
         was, now = ("present" if step.HasField("decision") else ABSENT for step in (recorded, new))
         yield Difference(contract.tl, at_s, "decision", "", was, now)
     else:
-        for path, before, after in _leaves(recorded.decision, new.decision, "", ()):
-            yield Difference(contract.tl, at_s, _decision_path(path), _feature(contract, path), before, after)
+        for path, before, after in differing_fields(recorded.decision, new.decision):
+            feature = _item("observation", path, contract.observation.features)
+            meaning = ""
+            if feature is not None:
+                place = f"lane {feature.lane_id}" if feature.lane_id else f"signal {feature.signal_id}"
+                meaning = f"{feature.kind} of {place}"
+            whole_path = f"answer.{path}" if _INDEX.sub("", path) in _ANSWER else path
+            yield Difference(contract.tl, at_s, whole_path, meaning, before, after)
     states = [{each.at_s: each for each in step.states} for step in (recorded, new)]
     for second in sorted({*states[0], *states[1]}):
-        a, b = states[0].get(second), states[1].get(second)
-        for path, before, after in _leaves(a or record.States(at_s=second), b or record.States(at_s=second), "", ()):
-            index = re.match(r"(?:requested|permitted)\[(\d+)\]", path)
-            signals = contract.signal_ids
-            known = index is not None and int(index[1]) < len(signals)
-            meaning = f"signal {signals[int(index[1])]}" if index is not None and known else ""
-            yield Difference(contract.tl, second, path, meaning, before, after)
-    for path, before, after in _leaves(recorded, new, "", {"decision", "states"}):
+        none = record.States(at_s=second)
+        for path, before, after in differing_fields(states[0].get(second, none), states[1].get(second, none)):
+            signal = _item("requested|permitted", path, contract.signal_ids)
+            yield Difference(contract.tl, second, path, f"signal {signal}" if signal else "", before, after)
+    for path, before, after in differing_fields(recorded, new, "", {"decision", "states"}):
         yield Difference(contract.tl, at_s, path, "", before, after)
 
 
-def _decision_path(path: str) -> str:
-    return f"answer.{path}" if _INDEX.sub("", path) in _ANSWER else path
+def _item(field_path: str, path: str, items: Sequence[T]) -> T | None:
+    """The item whose index follows a field's path, a regular expression; None for another path."""
+    match = re.fullmatch(rf"(?:{field_path})\[(\d+)\]", path)
+    return items[int(match[1])] if match is not None and int(match[1]) < len(items) else None
 
 
-def _feature(contract: pb.PolicyContract, path: str) -> str:
-    """The meaning of a value of the observation."""
-    index = re.fullmatch(r"observation\[(\d+)\]", path)
-    features = contract.observation.features
-    if index is None or int(index[1]) >= len(features):
-        return ""
-    each = features[int(index[1])]
-    return f"{each.kind} of " + (f"lane {each.lane_id}" if each.lane_id else f"signal {each.signal_id}")
+def differing_fields(
+    recorded: Any, new: Any, path: str = "", skipped: Collection[str] = ()
+) -> Iterator[tuple[str, str, str]]:
+    """(path, recorded, new) of the fields that differ in two messages of one kind.
 
-
-def differing_fields(recorded: Message, new: Message) -> Iterator[tuple[str, str, str]]:
-    """(path, recorded, new) of the fields of two messages of one kind that differ."""
-    return _leaves(recorded, new, "", ())
-
-
-def _leaves(recorded: Any, new: Any, path: str, skipped: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    """(path, recorded, new) of the fields of two messages that differ."""
+    Args:
+        recorded, new: the messages.
+        path: of the messages in the one that they are part of.
+        skipped: names of fields that are not compared.
+    """
     for descriptor in recorded.DESCRIPTOR.fields:
         if descriptor.name not in skipped:
             field_path = f"{path}.{descriptor.name}" if path else descriptor.name
@@ -171,7 +165,7 @@ def _field(descriptor: Any, path: str, before: Any, after: Any) -> Iterator[tupl
         yield path, _value_text(descriptor, before), _value_text(descriptor, after)
     elif descriptor.message_type is not None:
         if not _same(before, after):
-            yield from _leaves(before, after, path, ())
+            yield from differing_fields(before, after, path)
     # bit for bit: two NaN are the same, 0.0 and -0.0 are not
     elif before != after or not before:
         was, now = _value_text(descriptor, before), _value_text(descriptor, after)

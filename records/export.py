@@ -118,13 +118,14 @@ def main(argv: list[str], prog: str) -> int:
         if args.city is not None or args.zero is not None:
             raise InputError("--city and --zero belong to --atspm; leave them out")
         if args.sumo is not None:
-            return _export_sumo(reader, args.sumo)
+            _export_sumo(reader, args.sumo)
+            return 0
         if args.warmup is not None or args.observations is not None:
-            return _export_observations(reader, args)
-        folder, kind = (args.csv, "csv") if args.csv is not None else (args.parquet, "parquet")
-        counts = write(reader, folder, kind)
-        for name, count in counts.items():
-            print(f"{folder / name}.{kind}: {count:,} rows")
+            _export_observations(reader, args)
+        else:
+            folder, kind = (args.csv, "csv") if args.csv is not None else (args.parquet, "parquet")
+            for name, count in write(reader, folder, kind).items():
+                print(f"{folder / name}.{kind}: {count:,} rows")
         for text in reader.missing:
             print(f"missing: {text}")
         return 0
@@ -143,20 +144,22 @@ def write(reader: RunReader, folder: Path, kind: str) -> dict[str, int]:
     Returns the number of rows by table. Raises InputError.
     """
     opened = _ParquetTable if kind == "parquet" else _CsvTable
-    with contextlib.ExitStack() as replaced:
-        if kind == "parquet":
-            _require_pyarrow()
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = {name: folder / f"{name}.{kind}" for name in TABLES}
-        drafts = {name: replaced.enter_context(whole_files.replacing(path, REMEDY)) for name, path in paths.items()}
-        with contextlib.ExitStack() as closed:
-            tables = {
-                name: closed.enter_context(contextlib.closing(opened(drafts[name], TABLES[name]))) for name in TABLES
-            }
-            counts = dict.fromkeys(TABLES, 0)
-            for name, row in _rows(reader):
-                tables[name].add(row)
-                counts[name] += 1
+    if kind == "parquet":
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError as error:
+            remedy = "install greenserve[evaluation], or pass --csv"
+            raise InputError(f"--parquet needs pyarrow ({error}); {remedy}") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    tables: dict[str, _CsvTable | _ParquetTable] = {}
+    counts = dict.fromkeys(TABLES, 0)
+    with contextlib.ExitStack() as replaced, contextlib.ExitStack() as closed:
+        for name, columns in TABLES.items():
+            draft = replaced.enter_context(whole_files.replacing(folder / f"{name}.{kind}", REMEDY))
+            tables[name] = closed.enter_context(contextlib.closing(opened(draft, columns)))
+        for name, row in _rows(reader):
+            tables[name].add(row)
+            counts[name] += 1
     return counts
 
 
@@ -178,7 +181,7 @@ def _events(steps: StepCollector, zero: datetime, recorded: ObservedSignals) -> 
         yield from signal_events(steps.period(zero, [signal]), recorded.phases, own, recorded.programs)
 
 
-def _export_sumo(reader: RunReader, path: Path) -> int:
+def _export_sumo(reader: RunReader, path: Path) -> None:
     """Write the SUMO programs, which need the run from its beginning on. Raises InputError."""
     run = RecordedRun([file.path for file in reader.files])
     if run.state is not None:
@@ -190,10 +193,9 @@ def _export_sumo(reader: RunReader, path: Path) -> int:
     print(f"wrote the programs of the recorded lights to {path}")
     if run.ended:
         print(f"missing: {run.ended}")
-    return 0
 
 
-def _export_observations(reader: RunReader, args: argparse.Namespace) -> int:
+def _export_observations(reader: RunReader, args: argparse.Namespace) -> None:
     """Write the files for models. Raises InputError."""
     contracts = reader.city.contracts
     if args.warmup is not None:
@@ -202,16 +204,6 @@ def _export_observations(reader: RunReader, args: argparse.Namespace) -> int:
     else:
         count = observation_files.write_arrays(args.observations, contracts, reader.steps())
         print(f"wrote the observations of {count} TLs to {args.observations}")
-    for text in reader.missing:
-        print(f"missing: {text}")
-    return 0
-
-
-def _require_pyarrow() -> None:
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"--parquet needs pyarrow ({error}); install greenserve[evaluation], or pass --csv") from None
 
 
 def _rows(reader: RunReader) -> Iterator[tuple[str, Row]]:
@@ -325,8 +317,7 @@ class _ParquetTable:
             (name, kinds[kind] if kind in kinds else pyarrow.type_for_alias(kind)) for name, kind in columns.items()
         ]
         self._schema = pyarrow.schema(fields)
-        self._array = pyarrow.array
-        self._batch = pyarrow.record_batch
+        self._batch_of = pyarrow.RecordBatch.from_pydict
         self._writer = parquet.ParquetWriter(path, self._schema)
         self._rows: list[Row] = []
 
@@ -344,6 +335,5 @@ class _ParquetTable:
     def _write(self) -> None:
         rows, self._rows = self._rows, []
         if rows:
-            columns = zip(zip(*rows, strict=True), self._schema, strict=True)
-            arrays = [self._array(values, field.type) for values, field in columns]
-            self._writer.write_batch(self._batch(arrays, schema=self._schema))
+            columns = dict(zip(self._schema.names, zip(*rows, strict=True), strict=True))
+            self._writer.write_batch(self._batch_of(columns, schema=self._schema))

@@ -4,7 +4,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from city import names, program, text_table
@@ -13,7 +12,7 @@ from city.printable import printable
 from city.sumo_files import time_text
 from controller.recording.sentences import mode_name, reason_name
 from records.record_flags import add_record, open_record
-from records.record_reader import RecordedStep, wall_text
+from records.record_reader import wall_text
 from records.run_files import RunReader
 
 MAX_NAMES = 8
@@ -45,100 +44,54 @@ def main(argv: list[str], prog: str) -> int:
     return program.run(info)
 
 
-@dataclass
-class _Span:
-    """The decisions of a model number for a TL."""
-
-    first_s: float
-    last_s: float
-    decisions: int = 0
-
-
-@dataclass
-class _Totals:
-    """Sums over steps."""
-
-    steps: int = 0
-    decisions: int = 0
-    without_answer: int = 0
-    first_s: float = math.nan
-    last_s: float = math.nan
-    first_ns: int = 0
-    last_ns: int = 0
-    spans: dict[tuple[str, str, int], _Span] = field(default_factory=dict)
-    """By TL, model and version."""
-    modes: Counter[str] = field(default_factory=Counter)
-    """Decisions by the control mode after them."""
-    mode_changes: int = 0
-    overrides: Counter[str] = field(default_factory=Counter)
-    alarms: Counter[str] = field(default_factory=Counter)
-    rejections: int = 0
-
-    def add(self, recorded: RecordedStep) -> None:
-        step = recorded.step
-        if not self.steps:
-            self.first_s, self.first_ns = step.at_s, recorded.publish_ns
-        self.last_s, self.last_ns = step.at_s, recorded.publish_ns
-        self.steps += 1
-        self.alarms.update(alarm.rule for alarm in step.alarms)
-        self.rejections += len(step.rejections)
-        for tl, tl_step in recorded.tls.items():
+def summarise(reader: RunReader) -> dict[str, Any]:
+    """Summary of a run's record, by the names of --json. Reads all of it."""
+    counts = dict.fromkeys(("steps", "decisions", "without_valid_answer", "mode_changes", "rejected_commands"), 0)
+    modes, overrides, alarms = Counter[str](), Counter[str](), Counter[str]()
+    models: dict[tuple[str, str, int], dict[str, Any]] = {}
+    first = last = None
+    for last in reader.steps():
+        first = first or last
+        counts["steps"] += 1
+        alarms.update(alarm.rule for alarm in last.step.alarms)
+        counts["rejected_commands"] += len(last.step.rejections)
+        at_s = _number(last.step.at_s)
+        for tl, tl_step in last.tls.items():
             for states in tl_step.states:
-                self.overrides.update(reason_name(override.reason) for override in states.overrides)
+                overrides.update(reason_name(override.reason) for override in states.overrides)
             if not tl_step.HasField("decision"):
                 continue
             decision = tl_step.decision
-            self.decisions += 1
-            self.without_answer += bool(decision.failure)
-            self.modes[mode_name(tl_step.mode)] += 1
-            self.mode_changes += decision.mode_before != tl_step.mode
+            counts["decisions"] += 1
+            counts["without_valid_answer"] += bool(decision.failure)
+            modes[mode_name(tl_step.mode)] += 1
+            counts["mode_changes"] += decision.mode_before != tl_step.mode
             if decision.model:
-                span = self.spans.setdefault((tl, decision.model, decision.version), _Span(step.at_s, step.at_s))
-                span.last_s = step.at_s
-                span.decisions += 1
-
-
-def summarise(reader: RunReader) -> dict[str, Any]:
-    """Summary of a run's record, by the names of --json. Reads all of it."""
-    totals = _Totals()
-    for recorded in reader.steps():
-        totals.add(recorded)
+                model = dict(tl=tl, model=decision.model, version=decision.version, first_s=at_s, decisions=0)
+                span = models.setdefault((tl, decision.model, decision.version), model)
+                span["last_s"] = at_s
+                span["decisions"] += 1
     city = reader.city
+    files = [dict(name=file.path.name, number=file.city.file_number, bytes=file.size_bytes) for file in reader.files]
     return {
         "run": city.run,
         "greenserve_version": city.greenserve_version,
-        "files": [
-            {"name": file.path.name, "number": file.city.file_number, "bytes": file.size_bytes} for file in reader.files
-        ],
+        "files": files,
         "bytes": sum(file.size_bytes for file in reader.files),
         "whole": not reader.missing,
         "missing": reader.missing,
         "driver": city.driver or "policies",
         "tls": [contract.tl for contract in city.contracts],
         "signals": len(city.signals),
-        "first_s": _number(totals.first_s),
-        "last_s": _number(totals.last_s),
-        "first_wall": wall_text(totals.first_ns) if totals.steps else None,
-        "last_wall": wall_text(totals.last_ns) if totals.steps else None,
-        "steps": totals.steps,
-        "decisions": totals.decisions,
-        "without_valid_answer": totals.without_answer,
-        "models": [
-            {
-                "tl": tl,
-                "model": model,
-                "version": version,
-                "first_s": _number(span.first_s),
-                "last_s": _number(span.last_s),
-                "decisions": span.decisions,
-            }
-            for (tl, model, version), span in totals.spans.items()
-        ],
-        "modes": dict(totals.modes),
-        "mode_changes": totals.mode_changes,
-        "overrides": dict(totals.overrides),
-        "alarms": dict(totals.alarms),
-        "rejected_commands": totals.rejections,
+        "first_s": _number(first.step.at_s) if first is not None else None,
+        "last_s": _number(last.step.at_s) if last is not None else None,
+        "first_wall": wall_text(first.publish_ns) if first is not None else None,
+        "last_wall": wall_text(last.publish_ns) if last is not None else None,
+        **counts,
+        "models": list(models.values()),
+        "modes": dict(modes),
+        "overrides": dict(overrides),
+        "alarms": dict(alarms),
     }
 
 

@@ -41,10 +41,8 @@ _FOOTER = struct.Struct("<BQQQI8s")
 """How a file ends: opcode, length, begin of the index, begin of its own index, checksum, MAGIC."""
 _CHUNK_INDEX = struct.Struct("<QQQQ")
 """How a chunk's entry of the index begins: first and last log_time, begin and length of the chunk."""
-_OTHER_INDEX = struct.Struct("<QQ")
-"""How an attachment's or metadata's entry of the index begins: begin and length of the record."""
-_CHUNK_TIMES = struct.Struct("<QQ")
-"""How a chunk begins: its first and last log_time."""
+_PAIR = struct.Struct("<QQ")
+"""How a chunk begins, first and last log_time, and another record's entry of the index: its begin and length."""
 _CRC = struct.Struct("<I")
 _READ = (
     Opcode.HEADER,
@@ -173,15 +171,15 @@ class McapFile:
         seek, read = self._stream.seek, self._stream.read
         while begin + _HEAD.size <= limit:
             seek(begin)
-            head = read(_HEAD.size + _CHUNK_TIMES.size)
+            head = read(_HEAD.size + _PAIR.size)
             opcode, length = _HEAD.unpack_from(head)
             end = begin + _HEAD.size + length
             if end > limit:
                 break
             # most records of a file are message indexes
             if opcode != Opcode.MESSAGE_INDEX:
-                has_times = opcode == Opcode.CHUNK and length >= _CHUNK_TIMES.size
-                first_ns, last_ns = _CHUNK_TIMES.unpack_from(head, _HEAD.size) if has_times else (0, 0)
+                has_times = opcode == Opcode.CHUNK and length >= _PAIR.size
+                first_ns, last_ns = _PAIR.unpack_from(head, _HEAD.size) if has_times else (0, 0)
                 yield Place(first_ns, last_ns, begin, end, opcode)
             begin = end
         self._whole_to = begin
@@ -219,7 +217,7 @@ class McapFile:
                 first_ns, last_ns, at, length = _CHUNK_INDEX.unpack_from(content)
                 places.append(Place(first_ns, last_ns, at, at + length, Opcode.CHUNK))
             elif entry.opcode in _INDEXED:
-                at, length = _OTHER_INDEX.unpack_from(content)
+                at, length = _PAIR.unpack_from(content)
                 places.append(Place(0, 0, at, at + length, _INDEXED[entry.opcode]))
             elif entry.opcode in (Opcode.SCHEMA, Opcode.CHANNEL):
                 names += read_record(self._stream, entry)
@@ -245,12 +243,18 @@ def read_record(stream: IO[bytes], place: Place) -> list[McapRecord]:
         if _HEAD.unpack_from(data) != (place.opcode, length - _HEAD.size):
             raise ValueError("not a valid record")
         if place.opcode == Opcode.ATTACHMENT:
-            # the library does not check it
-            _check(data[_HEAD.size : -_CRC.size], *_CRC.unpack(data[-_CRC.size :]))
+            # the library does not check it; 0: there is none
+            (crc,) = _CRC.unpack_from(data, length - _CRC.size)
+            if crc and zlib.crc32(data[_HEAD.size : -_CRC.size]) != crc:
+                raise ValueError("its checksum differs")
         (record,) = itertools.islice(StreamReader(BytesIO(data), skip_magic=True, emit_chunks=True).records, 1)
         return _unpacked(record) if isinstance(record, Chunk) else [record]
+    except CRCValidationError:
+        raise DamagedRecord(f"{where} are damaged (its checksum differs)") from None
     except _MALFORMED as error:
-        raise DamagedRecord(f"{where} are damaged ({_reason(error)})") from None
+        # the names of a library's internals tell the user nothing
+        reason = error if type(error) is ValueError else "not a valid record"
+        raise DamagedRecord(f"{where} are damaged ({reason})") from None
 
 
 def _unpacked(chunk: Chunk) -> list[McapRecord]:
@@ -271,16 +275,3 @@ def _unpacked(chunk: Chunk) -> list[McapRecord]:
         raise ValueError("a chunk does not have its stated size")
     records: list[McapRecord] = breakup_chunk(dataclasses.replace(chunk, compression="", data=data), validate_crc=True)
     return records
-
-
-def _check(data: bytes, crc: int) -> None:
-    """Raise ValueError unless a checksum fits; 0 means that there is none."""
-    if crc and zlib.crc32(data) != crc:
-        raise ValueError("its checksum differs")
-
-
-def _reason(error: Exception) -> str:
-    """The reason for the user, without the names of a library's internals."""
-    if isinstance(error, CRCValidationError):
-        return "its checksum differs"
-    return str(error) if type(error) is ValueError else "not a valid record"

@@ -1,7 +1,7 @@
 """Recorded observations as files: warm-up records of TensorFlow Serving, and arrays for the exporter's parity check."""
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -45,14 +45,16 @@ class _Spread:
         self._seen += 1
 
 
-def observations_of(steps: Iterable[RecordedStep], tls: Collection[str], limit: int) -> dict[str, list[Observation]]:
-    """By TL, at most `limit` observations of the steps, spread evenly over the time; float32 [O]."""
-    spread = {tl: _Spread(limit) for tl in tls}
+def _observations_of(
+    steps: Iterable[RecordedStep], contracts: Sequence[pb.PolicyContract], limit: int
+) -> dict[str, list[Observation]]:
+    """By TL with any, at most `limit` observations of the steps, spread evenly over the time; float32 [O]."""
+    spread = {contract.tl: _Spread(limit) for contract in contracts}
     for step in steps:
         for tl, each in step.tls.items():
             if tl in spread and each.HasField("decision"):
                 spread[tl].add(np.array(each.decision.observation, np.float32))
-    return {tl: each.kept for tl, each in spread.items()}
+    return {tl: each.kept for tl, each in spread.items() if each.kept}
 
 
 def write_warm_up(folder: Path, contracts: Sequence[pb.PolicyContract], steps: Iterable[RecordedStep]) -> int:
@@ -60,30 +62,21 @@ def write_warm_up(folder: Path, contracts: Sequence[pb.PolicyContract], steps: I
 
     Raises InputError if it cannot.
     """
-    by_tl = observations_of(steps, [contract.tl for contract in contracts], MAX_WARM_UP_RECORDS)
-    written = 0
+    by_tl = _observations_of(steps, contracts, MAX_WARM_UP_RECORDS)
     for contract in contracts:
-        if not by_tl[contract.tl]:
-            continue
-        with _whole_file(_path(folder, contract.tl) / WARM_UP_FILE) as file:
-            for log in _warm_up_records(contract, by_tl[contract.tl]):
-                tf_record.write(file, log.SerializeToString(deterministic=True))
-        written += 1
-    return written
-
-
-def _warm_up_records(
-    contract: pb.PolicyContract, observations: Sequence[Observation]
-) -> Iterator[prediction_log_pb.PredictionLog]:
-    """A request of each observation: for all outputs, and for the action alone if there are more, as controllers do."""
-    for k, observation in enumerate(observations):
-        only_action = contract.action.kind == CATEGORICAL and k % 2 == 1
-        request = wire.PredictRequest(
-            model_spec=wire.ModelSpec(name=contract.tl, signature_name=DEFAULT_SIGNATURE),
-            output_filter=(ACTION,) if only_action else (),
-        )
-        to_proto(observation[np.newaxis], request.inputs[INPUT])
-        yield prediction_log_pb.PredictionLog(predict_log=prediction_log_pb.PredictLog(request=request))
+        if contract.tl in by_tl:
+            with _whole_file(_path(folder, contract.tl) / WARM_UP_FILE) as file:
+                for k, observation in enumerate(by_tl[contract.tl]):
+                    # for all outputs, and for the action alone if there are more, as controllers do
+                    only_action = contract.action.kind == CATEGORICAL and k % 2 == 1
+                    request = wire.PredictRequest(
+                        model_spec=wire.ModelSpec(name=contract.tl, signature_name=DEFAULT_SIGNATURE),
+                        output_filter=(ACTION,) if only_action else (),
+                    )
+                    to_proto(observation[np.newaxis], request.inputs[INPUT])
+                    log = prediction_log_pb.PredictionLog(predict_log=prediction_log_pb.PredictLog(request=request))
+                    tf_record.write(file, log.SerializeToString(deterministic=True))
+    return len(by_tl)
 
 
 def write_arrays(folder: Path, contracts: Sequence[pb.PolicyContract], steps: Iterable[RecordedStep]) -> int:
@@ -91,18 +84,14 @@ def write_arrays(folder: Path, contracts: Sequence[pb.PolicyContract], steps: It
 
     Raises InputError if it cannot.
     """
-    by_tl = observations_of(steps, [contract.tl for contract in contracts], MAX_OBSERVATIONS)
-    written = 0
+    by_tl = _observations_of(steps, contracts, MAX_OBSERVATIONS)
     for tl, observations in by_tl.items():
-        if not observations:
-            continue
         if len({observation.size for observation in observations}) > 1:
             raise InputError(f"{tl}: its recorded observations have different sizes; copy the record again")
         path = _path(folder, tl)
         with _whole_file(path.with_name(f"{path.name}.npy")) as file:
             np.save(file, np.stack(observations))
-        written += 1
-    return written
+    return len(by_tl)
 
 
 @contextlib.contextmanager

@@ -5,11 +5,10 @@ The reader accepts any file: cut off, damaged, or written by another program.
 
 import contextlib
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 from mcap.records import Attachment, Channel, Header, Metadata, Schema
@@ -48,9 +47,8 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
         self.path = path
         self.attachments: dict[str, bytes] = {}
         """By name, gzipped; those that follow the city once the file has been read."""
-        self._damage = Losses()
-        self._losses = Losses()
-        self._channels: dict[int, _Topic | None] = {}
+        self._channels: dict[int, str | None] = {}
+        """By channel, its topic; None for one of another program."""
         self._tls: Container[str] | None = None
         self.library = ""
         """The program and version that wrote the file."""
@@ -65,6 +63,7 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
         except BaseException:
             self.close()
             raise
+        self._due_tls = [contract.tl for contract in self.city.contracts]
 
     def _read_city(self) -> record.City:
         """Read up to the city. Raises InputError."""
@@ -105,7 +104,6 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
             from_s: simulated second from which on steps are read. The index, if there is one, says where that is.
         """
         self._tls = tls
-        due_tls = [contract.tl for contract in self.city.contracts]
         expected: int | None = 0
         if self.city.file_number > 0:
             expected = self.state.next_number if self.state is not None else None
@@ -115,8 +113,7 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
         for topic, message, publish_ns in self._messages:
             if isinstance(message, record.Step):
                 if current is not None:
-                    self._check_tls(current, due_tls)
-                    yield current
+                    yield self._checked(current)
                 if message.at_s < from_s:
                     current, expected = None, None  # the next steps need not follow it
                     continue
@@ -127,8 +124,7 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
             elif isinstance(message, record.TlStep) and current is not None and message.number == current.step.number:
                 current.tls[topic.removeprefix(TL)] = message
         if current is not None:
-            self._check_tls(current, due_tls)
-            yield current
+            yield self._checked(current)
 
     def close(self) -> None:
         self._stream.close()
@@ -136,12 +132,13 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check_tls(self, recorded: RecordedStep, due_tls: Sequence[str]) -> None:
-        """Note TLs that decided, without their messages."""
-        due = [due_tls[k] for k in recorded.step.due if k < len(due_tls)]
+    def _checked(self, recorded: RecordedStep) -> RecordedStep:
+        """The step, after its TLs that decided without a message have been noted."""
+        due = [self._due_tls[k] for k in recorded.step.due if k < len(self._due_tls)]
         lacking = [tl for tl in due if tl not in recorded.tls and (self._tls is None or tl in self._tls)]
         if lacking:
             self._losses.add(f"step {recorded.step.number} lacks {names.listed(lacking, MAX_NAMES)}")
+        return recorded
 
     def _read(self) -> Iterator[tuple[str, Message, int]]:
         """(topic, message, wall clock in ns) of the file, as far as it can be read."""
@@ -154,14 +151,17 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
                     unknown.add(item.channel_id)
                     self._losses.add(f"the name of channel {item.channel_id} is lost, and its messages with it")
                 topic = self._channels.get(item.channel_id)
-                if topic is not None and (self._tls is None or topic.tl is None or topic.tl in self._tls):
-                    message = topic.message_type()
-                    try:
-                        message.ParseFromString(item.data)
-                    except DecodeError:
-                        self._losses.add(f"a message of {topic.name} is damaged")
-                        continue
-                    yield topic.name, message, item.publish_time
+                if topic is None or (
+                    self._tls is not None and topic.startswith(TL) and topic[len(TL) :] not in self._tls
+                ):
+                    continue
+                message = message_type_of(topic)()
+                try:
+                    message.ParseFromString(item.data)
+                except DecodeError:
+                    self._losses.add(f"a message of {topic} is damaged")
+                    continue
+                yield topic, message, item.publish_time
             elif isinstance(item, Schema):
                 schemas[item.id] = item.name
             elif isinstance(item, Channel):
@@ -183,31 +183,21 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
                     self._losses.add(f"it is an MCAP file of profile {item.profile[:40]!r}, not {PROFILE!r}")
                     return
 
-    def _topic(self, name: str, schema: str) -> "_Topic | None":
+    def _topic(self, name: str, schema: str) -> str | None:
         """The topic of a channel; None for one of another program. Raises InputError for a city of another version."""
-        tl = name.removeprefix(TL) if name.startswith(TL) else None
-        if tl is None and name not in MESSAGE_TYPES:
+        if name not in MESSAGE_TYPES and not name.startswith(TL):
             return None
-        message_type = message_type_of(name)
-        expected = message_type.DESCRIPTOR.full_name
-        if schema != expected:
-            reason = (
-                f"{name} has messages of {schema[:80] or 'an unknown kind'}, not {expected}, so it is of another "
-                "version"
-            )
-            if name == CITY:
-                by = f"; it was written by {self.library[:80]}: read it with that version" if self.library else ""
-                raise InputError(f"{self.path}: {reason}{by}")
-            self._losses.add(reason)
-            return None
-        return _Topic(name, message_type, tl)
-
-
-class _Topic(NamedTuple):
-    name: str
-    message_type: type[Message]
-    tl: str | None
-    """None: not the channel of a TL."""
+        expected = message_type_of(name).DESCRIPTOR.full_name
+        if schema == expected:
+            return name
+        reason = (
+            f"{name} has messages of {schema[:80] or 'an unknown kind'}, not {expected}, so it is of another version"
+        )
+        if name == CITY:
+            by = f"; it was written by {self.library[:80]}: read it with that version" if self.library else ""
+            raise InputError(f"{self.path}: {reason}{by}")
+        self._losses.add(reason)
+        return None
 
 
 def missing_steps(expected: int, number: int) -> str:

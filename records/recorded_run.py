@@ -76,13 +76,11 @@ class RecordedRun:
                 # one step is kept back, because the last one of a file that is cut off may lack TLs
                 kept: RecordedStep | None = None
                 for step in reader.steps():
-                    if step.step.number != following:
-                        if kept is not None:
-                            yield kept
-                        self.ended = f"{path}: step {following} is missing after second {at_s:g}, so it ends there"
-                        return
                     if kept is not None:
                         yield kept
+                    if step.step.number != following:
+                        self.ended = f"{path}: step {following} is missing after second {at_s:g}, so it ends there"
+                        return
                     kept = step
                     following += 1
                     at_s = step.step.at_s
@@ -95,6 +93,7 @@ class RecordedRun:
 
 def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> RunStart:
     """The start of a run. Raises InputError if this version cannot read it."""
+    what = f"a record of version {city.greenserve_version or 'unknown'}"
     with tempfile.TemporaryDirectory(prefix="greenserve-record-") as folder:
         files = _unpacked(path, city, attachments, Path(folder))
         try:
@@ -109,19 +108,14 @@ def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) ->
             raise InputError(f"{path}: {str(error).replace(folder, 'its attachments')}") from None
         except MALFORMED as error:
             raise InputError(
-                f"{path}: {_of_version(city)} cannot be read by version {VERSION}: {error}; use the version that wrote "
-                "it"
+                f"{path}: {what} cannot be read by version {VERSION}: {error}; use the version that wrote it"
             ) from None
         if list(city.lanes) != list(lanes):
             raise InputError(
-                f"{path}: {_of_version(city)} has readings of {len(city.lanes)} lanes, and version {VERSION} reads "
+                f"{path}: {what} has readings of {len(city.lanes)} lanes, and version {VERSION} reads "
                 f"{len(lanes)} lanes or others; use the version that wrote it"
             )
         return start
-
-
-def _of_version(city: record.City) -> str:
-    return f"a record of version {city.greenserve_version or 'unknown'}"
 
 
 def _unpacked(path: Path, city: record.City, attachments: Mapping[str, bytes], folder: Path) -> dict[str, Path]:
@@ -133,7 +127,10 @@ def _unpacked(path: Path, city: record.City, attachments: Mapping[str, bytes], f
             raise InputError(f"{path}: lacks its attachment {name}; copy the file again")
         files[name] = folder / f"{k}.xml"  # not the attachment's name, which may lead out of the folder
         try:
-            remaining -= _unpack(attachments[name], files[name], remaining)
+            with gzip.GzipFile(fileobj=io.BytesIO(attachments[name])) as packed, files[name].open("wb") as file:
+                while remaining >= 0 and (part := packed.read(READ_BYTES)):
+                    file.write(part)
+                    remaining -= len(part)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise InputError(f"{path}: its attachment {name} is damaged ({error}); copy the file again") from None
         if remaining < 0:
@@ -142,16 +139,6 @@ def _unpacked(path: Path, city: record.City, attachments: Mapping[str, bytes], f
                 "the run again"
             )
     return files
-
-
-def _unpack(content: bytes, path: Path, limit: int) -> int:
-    """Unpack at most `limit` bytes and a part, and return how many there are."""
-    size = 0
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed, path.open("wb") as file:
-        while size <= limit and (part := packed.read(READ_BYTES)):
-            file.write(part)
-            size += len(part)
-    return size
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ differences are the code's own.
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -30,14 +29,13 @@ from controller.sumo.connection import ONLINE, StepResult, TrackedLanes
 from controller.sumo.tracked_detectors import DetectorChange
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
-from protos.loop_state_pb2 import LoopState
 from records.differences import Difference, Differences, StepComparer
 from records.record_reader import RecordedStep
 from records.recorded_run import MALFORMED, RecordedRun
 from serving.contract import CATEGORICAL
 from signals.fallback.control_mode import OperatorMode
 from signals.observation import NO_VEHICLES, Observation, VehicleReadings
-from signals.policy import Answer, Policies
+from signals.policy import Answer
 from signals.safety.signal_safety import SignalCommand
 from signals.simulation_time import round_to_ms
 
@@ -135,15 +133,11 @@ class RecordedConnection(TrackedLanes):
             self._shown = dict(zip(self._shown, step.shown[-1].states, strict=True))
         shown = [(each.end_s, tuple(each.states)) for each in step.shown[:-1]]
         rejected = {each.signal: each.reason for each in step.rejections}
-        return StepResult(step.at_s, shown, rejected, self._detector_changes(step))
-
-    def _detector_changes(self, step: record.Step) -> list[DetectorChange]:
-        """Vehicles that came onto detectors or left them in a step, once."""
-        if step is self._detectors_read_of:
-            return []
+        # once, although the step may be read again
+        changes = step.detectors if step is not self._detectors_read_of else record.DetectorChanges()
         self._detectors_read_of = step
-        changes = step.detectors
-        return [DetectorChange(*each) for each in zip(changes.detector, changes.time_s, changes.is_entry, strict=True)]
+        by_change = zip(changes.detector, changes.time_s, changes.is_entry, strict=True)
+        return StepResult(step.at_s, shown, rejected, [DetectorChange(*each) for each in by_change])
 
     def _set_readings(self, step: record.Step) -> None:
         recorded = tuple(self._tls[k] for k in step.due)
@@ -176,11 +170,13 @@ class RecordedConnection(TrackedLanes):
 
 
 class RecordedPolicies:
-    """`Policies` that give the recorded answers."""
+    """`Policies` that return the recorded answers."""
 
     def __init__(self, contracts: Sequence[pb.PolicyContract], steps: RecordedSteps) -> None:
         self._steps = steps
         self._categorical = {contract.tl for contract in contracts if contract.action.kind == CATEGORICAL}
+        self.on_answers: Callable[[RecordedStep, dict[str, Answer | Exception]], None] = lambda step, answers: None
+        """Gets each decided step with its answers, before the loop does."""
 
     def ask(
         self, observations: Mapping[str, Observation], observed_s: float | None = None
@@ -189,23 +185,20 @@ class RecordedPolicies:
         either."""
         current = self._steps.current
         assert current is not None, "a step is decided while there is one"
-        missing = next(
-            (tl for tl in observations if tl not in current.tls or not current.tls[tl].HasField("decision")), None
-        )
-        if missing is not None:
-            raise NotRecorded(missing, current.step.at_s)
-        return {tl: self._answer(tl, current.tls[tl].decision) for tl in observations}
+        answers: dict[str, Answer | Exception] = {}
+        for tl in observations:
+            if tl not in current.tls or not current.tls[tl].HasField("decision"):
+                raise NotRecorded(tl, current.step.at_s)
+            answers[tl] = self._answer(tl, current.tls[tl].decision)
+        self.on_answers(current, answers)
+        return answers
 
     def _answer(self, tl: str, decision: record.Decision) -> Answer | Exception:
         if decision.error:
             return _error_class(decision.error)(decision.error_text)
         action = np.array(decision.action)
-        if (
-            tl in self._categorical
-            and action.size == 1
-            and action[0] == np.trunc(action[0])
-            and abs(action[0]) < 1 << 53
-        ):
+        is_index = tl in self._categorical and action.size == 1 and action[0] == np.trunc(action[0])
+        if is_index and abs(action[0]) < 1 << 53:
             action = action.astype(np.int64)
         scores = np.array(decision.scores, np.float32) if decision.scores else None
         return Answer(action, decision.version, decision.model, scores)
@@ -217,70 +210,27 @@ def _error_class(name: str) -> type[Exception]:
     return type(name, (Exception,), {})
 
 
-class _Comparison:
-    """Subscriber that compares each event with the recorded step."""
-
-    def __init__(
-        self, run: RunStart, steps: RecordedSteps, comparer: StepComparer, found: Differences, state: LoopState | None
-    ) -> None:
-        self._encoder = Encoder(run, state)
-        self._steps = steps
-        self._comparer = comparer
-        self._found = found
-        self.compared: RecordedStep | None = None
-        """The step that was compared last."""
-        self.on_step: Callable[[record.Step, dict[str, record.TlStep], int], None] = lambda step, tls, publish_ns: None
-        """Gets each new step, with the wall clock and wall times of the recorded one."""
-        self.error: Exception | None = None
-        """An error of the comparison itself, which the loop would only log."""
-
-    def add(self, event: DecisionEvent) -> None:
-        try:
-            self._add(event)
-        except Exception as error:
-            self.error = error
-            raise
-
-    def _add(self, event: DecisionEvent) -> None:
-        step, tls = self._encoder.encode(event)
-        current = self._steps.current
-        if current is None or current is self.compared:
-            self._found.add(Difference("", event.at_s, "step", "", "absent", "present"))
-            return
-        self.compared = current
-        for difference in self._comparer.compare((current.step, current.tls), (step, tls)):
-            self._found.add(difference)
-        if current.step.HasField("times"):
-            step.times.CopyFrom(current.step.times)
-        self.on_step(step, tls, current.publish_ns)
-
-    def close(self) -> None:
-        """Do nothing: each step was compared at once."""
-
-
 class Replay:
-    """The replay of a run."""
+    """The replay of a run: drives the decision loop, and compares each of its events with the recorded step."""
 
     def __init__(
         self,
         run: RecordedRun,
         tls: Collection[str] | None = None,
-        policies: Callable[[RecordedPolicies, RecordedSteps], Policies] | None = None,
-        on_step: Callable[[record.Step, dict[str, record.TlStep], int], None] | None = None,
+        on_step: Callable[[record.Step, dict[str, record.TlStep], int], None] = lambda step, tls, publish_ns: None,
     ) -> None:
         """Build the loop.
 
         Args:
             run: the recorded run.
             tls: those that are compared (default: all).
-            policies: makes the source of answers from the recorded ones, which the loop follows.
             on_step: gets the messages of each step of the replay, with the recorded wall clock and wall times.
 
         Raises InputError if this version cannot build the run.
         """
         self._run, start = run, run.start
-        self.steps = RecordedSteps(run.steps())
-        if self.steps.current is None:
+        self._steps = RecordedSteps(run.steps())
+        if self._steps.current is None:
             raise InputError(
                 f"{run.path}: has no step of a run{f' ({run.ended})' if run.ended else ''}; name another record"
             )
@@ -289,31 +239,52 @@ class Replay:
         self.replayed_to_s = run.begin_s
         self.not_recorded: NotRecorded | None = None
         """Where the loop decided at another moment, so that the replay had to end."""
-        selected = [contract.tl for contract in start.contracts] if tls is None else tls
-        comparer = StepComparer(start.contracts, selected)
-        recorded: Any = RecordedPolicies(start.contracts, self.steps)
+        self.policies = RecordedPolicies(start.contracts, self._steps)
+        self._comparer = StepComparer(start.contracts, [c.tl for c in start.contracts] if tls is None else tls)
+        self._on_step = on_step
+        self._compared: RecordedStep | None = None
+        """The step that was compared last."""
+        self._error: Exception | None = None
+        """An error of the comparison, which the loop would only log."""
         try:
-            self._comparison = _Comparison(start, self.steps, comparer, self.differences, run.state)
-            if on_step is not None:
-                self._comparison.on_step = on_step
-            self.loop: DecisionLoop = loop_from(
-                start.start,
-                RecordedConnection(start, self.steps),
-                start,
-                recorded if policies is None else policies(recorded, self.steps),
-                [self._comparison],
-            )
+            self._encoder = Encoder(start, run.state)
+            connection = RecordedConnection(start, self._steps)
+            self.loop: DecisionLoop = loop_from(start.start, connection, start, self.policies, [self])
             if run.state is not None:
                 state = loop_state.restore(self.loop.saved_state(), run.state)
-                self.loop.resume(state, self.steps.current.step.at_s)
+                self.loop.resume(state, self._steps.current.step.at_s)
         except MALFORMED as error:
             raise self._malformed(error) from error
         self._is_released = run.state is not None and run.state.is_releasing
 
+    def add(self, event: DecisionEvent) -> None:
+        """Compare an event of the loop."""
+        try:
+            self._compare(event)
+        except Exception as error:
+            self._error = error
+            raise
+
+    def close(self) -> None:
+        """Do nothing: each step was compared at once."""
+
+    def _compare(self, event: DecisionEvent) -> None:
+        step, tls = self._encoder.encode(event)
+        current = self._steps.current
+        if current is None or current is self._compared:
+            self.differences.add(Difference("", event.at_s, "step", "", "absent", "present"))
+            return
+        self._compared = current
+        for difference in self._comparer.compare((current.step, current.tls), (step, tls)):
+            self.differences.add(difference)
+        if current.step.HasField("times"):
+            step.times.CopyFrom(current.step.times)
+        self._on_step(step, tls, current.publish_ns)
+
     def run(self) -> None:
         """Replay every step. Raises InputError for a malformed record."""
         flushed_s = -math.inf
-        while (current := self.steps.current) is not None:
+        while (current := self._steps.current) is not None:
             is_flush = self._is_flush(current)
             try:
                 if is_flush:
@@ -337,26 +308,27 @@ class Replay:
                 self._note(current)
                 break
             except MALFORMED as error:
-                if self._comparison.error is not None:
+                if self._error is not None:
                     raise
                 raise self._malformed(error) from error
-            if self._comparison.error is not None:
-                raise self._comparison.error
+            if self._error is not None:
+                raise self._error
             self._note(current)
-            if self.steps.current is current:
+            if self._steps.current is current:
                 # no reading followed: the step only reported what was shown, or it is the last one
-                self.steps.advance()
+                self._steps.advance()
 
     def _note(self, current: RecordedStep) -> None:
-        compared = self._comparison.compared
+        compared = self._compared
         if compared is None or compared.step.number < current.step.number:
             self.differences.add(Difference("", current.step.at_s, "step", "", "present", "absent"))
-            return
-        self.replayed_steps, self.replayed_to_s = compared.step.number + 1 - self._run.first_number, compared.step.at_s
+        else:
+            self.replayed_steps = compared.step.number + 1 - self._run.first_number
+            self.replayed_to_s = compared.step.at_s
 
     def _is_flush(self, current: RecordedStep) -> bool:
         """True for a step that only reports what was shown before the run's end, or before its release of signals."""
-        following = self.steps.following
+        following = self._steps.following
         return not current.tls and (following is None or following.step.at_s == current.step.at_s)
 
     def _begins_release(self, current: RecordedStep, flushed_s: float) -> bool:
@@ -368,8 +340,8 @@ class Replay:
 
     def _end_s(self, current: RecordedStep) -> float:
         """The end of the step's simulation, which is the moment of the next reading."""
-        if self.steps.following is not None:
-            return self.steps.following.step.at_s
+        if self._steps.following is not None:
+            return self._steps.following.step.at_s
         # of the last step, only the recorded commands are known
         newest_s = max((states.at_s for tl in current.tls.values() for states in tl.states), default=current.step.at_s)
         return round_to_ms(newest_s + self._run.start.start.sumo_step_s)

@@ -11,14 +11,15 @@ from city import config as city_config
 from city import names, program, text_table, whole_files
 from city.arguments import Parser
 from city.errors import InputError
+from controller import model_settings
 from controller.config import page_address
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from protos import policy_pb2 as pb
 from records.record_flags import selected_tls
 from records.recorded_run import RecordedRun
-from records.replay import RecordedPolicies, RecordedSteps, Replay
-from records.shadow import PERCENTILES, ShadowPolicies, TlShadow, percentiles_ms, served_contracts
+from records.replay import Replay
+from records.shadow import PERCENTILES, ShadowEvaluation, TlShadow, percentiles_ms, served_contracts
 from serving.client import Client, tls_files
 from serving.client.channel import grpc_target
 from serving.client.messages import Version
@@ -80,10 +81,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m records.replay_co
 def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     """Parse the command line. Raises InputError."""
     args = parser(prog).parse_args(argv)
-    if args.version_label is not None and args.model_number is not None:
-        raise InputError("--model-number and --version-label both select the version; pass one of them")
-    if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
-        raise InputError(f"--model-number {args.model_number} must be a version number, such as 3")
+    model_settings.check_version(args)
     of_server = [
         name for name in ("model_number", "version_label", *tls_files.FLAGS) if getattr(args, name) is not None
     ]
@@ -109,17 +107,18 @@ def _replay(args: argparse.Namespace) -> int:
     if args.page is not None:
         return _play(args)
     run = RecordedRun(args.files, args.run)
-    contracts = run.start.contracts
-    tls = selected_tls(args, contracts)
-    selected = [contract for contract in contracts if contract.tl in tls]
+    tls = selected_tls(args, run.start.contracts)
+    replay = Replay(run, tls)
+    shadow = None
     if args.server is None:
-        replay, shadow = Replay(run, tls), None
         replay.run()
     else:
         files = tls_files.from_flags(args, city_config.Serving())
-        version: Version = args.version_label or args.model_number
         with Client(args.server, tls=None if files is None else files.read(), retries=0) as client:
-            replay, shadow = _with_shadow(run, tls, client, selected, version, args.fleet)
+            selected = [contract for contract in run.start.contracts if contract.tl in tls]
+            shadow = _shadow(replay, client, selected, args, run.start.control.deadline_ms / 1000)
+            replay.policies.on_answers = shadow.ask
+            replay.run()
     _print_comparison(run, replay, tls)
     if shadow is not None:
         print(_shadow_table(shadow))
@@ -140,36 +139,23 @@ def _play(args: argparse.Namespace) -> int:
     return 0
 
 
-def _with_shadow(
-    run: RecordedRun,
-    tls: Sequence[str],
-    client: Client,
-    selected: Sequence[pb.PolicyContract],
-    version: Version,
-    fleet: str,
-) -> tuple[Replay, ShadowPolicies]:
-    """Replay beside requests to a model server. Raises InputError."""
-    contracts = served_contracts(client, selected, version, names.canonical(fleet) if fleet else "")
-    served_fleet = ServedFleet(client, names.canonical(fleet), contracts, version) if fleet else None
-    if served_fleet is not None:
-        served_fleet.update()
-        if served_fleet.coverage is None:
+def _shadow(
+    replay: Replay, client: Client, recorded: Sequence[pb.PolicyContract], args: argparse.Namespace, deadline_s: float
+) -> ShadowEvaluation:
+    """The requests to a model server beside a replay. Raises InputError."""
+    version: Version = args.version_label or args.model_number
+    name = names.canonical(args.fleet) if args.fleet else ""
+    contracts = served_contracts(client, recorded, version, name)
+    fleet = ServedFleet(client, name, contracts, version) if name else None
+    if fleet is not None:
+        fleet.update()
+        if fleet.coverage is None:
             raise InputError(
-                f"{client.address}: fleet {served_fleet.name} is not served, or answers for none of the TLs; "
+                f"{client.address}: fleet {name} is not served, or answers for none of the TLs; "
                 "build it (greenserve fleet), or leave out --fleet"
             )
-    deadline_s = run.start.control.deadline_ms / 1000
-    served = ServedPolicies(client, contracts, version, deadline_s, fleet=served_fleet, with_scores=True)
-    shadows: list[ShadowPolicies] = []
-
-    def policies(recorded: RecordedPolicies, steps: RecordedSteps) -> ShadowPolicies:
-        shadows.append(ShadowPolicies(recorded, steps, served, contracts))
-        return shadows[0]
-
-    replay = Replay(run, tls, policies)
-    shadows[0].intersections = replay.loop.intersections
-    replay.run()
-    return replay, shadows[0]
+    served = ServedPolicies(client, contracts, version, deadline_s, fleet=fleet, with_scores=True)
+    return ShadowEvaluation(served, contracts, replay.loop.intersections)
 
 
 def _print_comparison(run: RecordedRun, replay: Replay, tls: Sequence[str]) -> None:
@@ -200,16 +186,14 @@ def _print_comparison(run: RecordedRun, replay: Replay, tls: Sequence[str]) -> N
             print(f"and {len(rows) - MAX_COUNTED_FIELDS} more fields")
 
 
-def _shadow_table(shadow: ShadowPolicies) -> str:
+def _shadow_table(shadow: ShadowEvaluation) -> str:
     """The table of a shadow evaluation, and the latency of its requests."""
     header = (
         "TL", "VERSION", "DECISIONS", "OTHERWISE", "P(ITS CHOICE)", "P(RECORDED)",
         "WOULD-BE OVERRIDES", "RECORDED OVERRIDES", "MISSING", *(f"P{p} MS" for p in PERCENTILES),
     )  # fmt: skip
-    rows = [_shadow_row(tl, each) for tl, each in shadow.by_tl.items()]
-    lines = [text_table.render(header, rows)]
-    milliseconds = [_number(value) for value in percentiles_ms(shadow.latency_s)]
-    shown = ", ".join(f"p{p} {value} ms" for p, value in zip(PERCENTILES, milliseconds, strict=True))
+    lines = [text_table.render(header, [_shadow_row(tl, each) for tl, each in shadow.by_tl.items()])]
+    shown = ", ".join(f"{name} {_number(value)} ms" for name, value in percentiles_ms(shadow.latency_s).items())
     lines.append(f"{len(shadow.latency_s)} requests: {shown}")
     lines += [
         f"{tl}: the first missing answer: {each.first_failure}" for tl, each in shadow.by_tl.items() if each.missing
@@ -230,7 +214,7 @@ def _shadow_row(tl: str, shadow: TlShadow) -> tuple[str, ...]:
         str(shadow.overrides),
         str(shadow.recorded_overrides),
         str(shadow.missing),
-        *map(_number, percentiles_ms(shadow.latency_s)),
+        *map(_number, figures["latency_ms"].values()),
     )
 
 
@@ -238,7 +222,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _as_dict(run: RecordedRun, replay: Replay, shadow: ShadowPolicies | None) -> dict[str, object]:
+def _as_dict(run: RecordedRun, replay: Replay, shadow: ShadowEvaluation | None) -> dict[str, object]:
     first = replay.differences.first
     result: dict[str, object] = {
         "run": run.city.run,
@@ -254,11 +238,7 @@ def _as_dict(run: RecordedRun, replay: Replay, shadow: ShadowPolicies | None) ->
     }
     if shadow is not None:
         result["shadow"] = {tl: each.as_dict() for tl, each in shadow.by_tl.items()}
-        milliseconds = percentiles_ms(shadow.latency_s)
-        result["requests"] = {
-            "count": len(shadow.latency_s),
-            "latency_ms": {f"p{p}": value for p, value in zip(PERCENTILES, milliseconds, strict=True)},
-        }
+        result["requests"] = {"count": len(shadow.latency_s), "latency_ms": percentiles_ms(shadow.latency_s)}
     return result
 
 

@@ -1,6 +1,5 @@
 """The files of one run, read as one record."""
 
-import contextlib
 import itertools
 import math
 from collections.abc import Container, Iterator, Sequence
@@ -23,8 +22,6 @@ class RunFile:
     path: Path
     size_bytes: int
     city: record.City
-    library: str
-    """The program and version that wrote it."""
 
 
 @dataclass
@@ -50,24 +47,19 @@ class RunReader:
         """
         last: int | None = None
         for k, file in enumerate(self.files):
-            with RecordReader(file.path) as reader, self._noting_losses(reader):
-                is_first = True
-                for recorded in reader.steps(tls, from_s):
-                    number = recorded.step.number
-                    if is_first and k > 0 and last is not None and number != last + 1:
-                        before = self.files[k - 1].path.name
-                        self.missing.append(f"between {before} and {file.path.name}: {missing_steps(last + 1, number)}")
-                    is_first, last = False, number
-                    yield recorded
-
-    @contextlib.contextmanager
-    def _noting_losses(self, reader: RecordReader) -> Iterator[None]:
-        """Note what is missing of a file, also if reading stops before its end."""
-        try:
-            yield
-        finally:
-            if reader.missing:
-                self.missing.append(f"{reader.path.name}: {reader.missing}")
+            is_first = k > 0
+            with RecordReader(file.path) as reader:
+                try:
+                    for recorded in reader.steps(tls, from_s):
+                        number = recorded.step.number
+                        if is_first and last is not None and number != last + 1:
+                            names = f"{self.files[k - 1].path.name} and {file.path.name}"
+                            self.missing.append(f"between {names}: {missing_steps(last + 1, number)}")
+                        is_first, last = False, number
+                        yield recorded
+                finally:  # also if reading stops before the file's end
+                    if reader.missing:
+                        self.missing.append(f"{file.path.name}: {reader.missing}")
 
 
 def open_files(paths: Sequence[Path], run: str | None = None) -> RunReader:
@@ -154,7 +146,7 @@ def _files_in(folder: Path) -> tuple[list[RunFile], list[str]]:
 
 def _run_file(path: Path) -> RunFile:
     with RecordReader(path) as reader:
-        return RunFile(path, path.stat().st_size, reader.city, reader.library)
+        return RunFile(path, path.stat().st_size, reader.city)
 
 
 def _missing_files(files: list[RunFile]) -> list[str]:

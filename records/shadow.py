@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 
 from city.errors import InputError
-from controller.policies.served_contracts import fetch_contracts, same_contract
+from controller.policies.served_contracts import fetch_contracts, same_contract, without_origin
 from protos import policy_pb2 as pb
-from protos import record_pb2 as record
 from records.differences import differing_fields
-from records.replay import RecordedPolicies, RecordedSteps
+from records.record_reader import RecordedStep
 from serving.client import Client, Version
 from serving.contract import PROBABILITIES, scores_name
 from signals.intersection import Intersection
-from signals.observation import Observation
 from signals.policy import ROUNDING, ActionSpace, Answer, InvalidAction, Policies
 
 MAX_RECHECKS = 64
@@ -72,17 +70,13 @@ class TlShadow:
             "would_be_overrides": self.overrides,
             "recorded_overrides": self.recorded_overrides,
             "versions": sorted(self.versions),
-            "latency_ms": {
-                f"p{p}": value for p, value in zip(PERCENTILES, percentiles_ms(self.latency_s), strict=True)
-            },
+            "latency_ms": percentiles_ms(self.latency_s),
         }
 
 
-def percentiles_ms(latency_s: Sequence[float]) -> list[float | None]:
-    """The PERCENTILES of wall times, in ms; None without any."""
-    if not len(latency_s):
-        return [None] * len(PERCENTILES)
-    return [float(value) * 1000 for value in np.percentile(np.asarray(latency_s), PERCENTILES)]
+def percentiles_ms(latency_s: Sequence[float]) -> dict[str, float | None]:
+    """The PERCENTILES of wall times, in ms, as p50 and so on; None without any."""
+    return {f"p{p}": float(np.percentile(latency_s, p)) * 1000 if len(latency_s) else None for p in PERCENTILES}
 
 
 def served_contracts(
@@ -95,11 +89,8 @@ def served_contracts(
         served = contracts[contract.tl]
         if same_contract(contract, served):
             continue
-        copies = pb.PolicyContract(), pb.PolicyContract()
-        for each, source in zip(copies, (contract, served), strict=True):
-            each.CopyFrom(source)
-            each.ClearField("origin")
-        path, before, after = next(differing_fields(*copies), ("contract", "?", "?"))
+        differences = differing_fields(without_origin(contract), without_origin(served))
+        path, before, after = next(differences, ("contract", "?", "?"))
         raise InputError(
             f"{client.address}: model {contract.tl} has another contract than the record: {path} is {after}, recorded "
             f"{before}; request a version of the same contract (--model-number), or leave this TL out with --tl"
@@ -107,62 +98,45 @@ def served_contracts(
     return contracts
 
 
-class ShadowPolicies:
-    """`Policies` that return the recorded answers, and query other policies too."""
+class ShadowEvaluation:
+    """Queries policies beside a replay, which follows the recorded answers."""
 
     def __init__(
         self,
-        recorded: RecordedPolicies,
-        steps: RecordedSteps,
         served: Policies,
         contracts: Mapping[str, pb.PolicyContract],
+        intersections: Mapping[str, Intersection],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`contracts`: of the TLs whose models are queried."""
-        self._recorded = recorded
-        self._steps = steps
+        """`contracts`: of the TLs whose models are queried. `intersections`: of the replay's loop."""
         self._served = served
         self._clock = clock
         self._spaces = {tl: ActionSpace(contract) for tl, contract in contracts.items()}
         self._has_probabilities = {tl for tl, contract in contracts.items() if scores_name(contract) == PROBABILITIES}
-        self.intersections: Mapping[str, Intersection] = {}
-        """Intersections of the replay's loop, once it is built."""
+        self._intersections = intersections
         self.by_tl = {tl: TlShadow() for tl in contracts}
         self.latency_s = array("f")
         """Wall time of each request."""
 
-    def ask(
-        self, observations: Mapping[str, Observation], observed_s: float | None = None
-    ) -> dict[str, Answer | Exception]:
-        """The recorded answers."""
-        answers = self._recorded.ask(observations, observed_s)
-        current = self._steps.current
-        assert current is not None, "a step is decided while there is one"
+    def ask(self, step: RecordedStep, answers: Mapping[str, Answer | Exception]) -> None:
+        """Query the models of the TLs that decided in a step. `answers`: the recorded ones."""
         asked = {
-            tl: np.array(current.tls[tl].decision.observation, np.float32)
-            for tl in observations
-            if tl in self.by_tl and self.intersections[tl].has_policy
+            tl: np.array(step.tls[tl].decision.observation, np.float32)
+            for tl in answers
+            if tl in self.by_tl and self._intersections[tl].has_policy
         }
         if not asked:
-            return answers
+            return
         begin = self._clock()
         served = self._served.ask(asked)
         latency_s = self._clock() - begin
         self.latency_s.append(latency_s)
         for tl in asked:
             self.by_tl[tl].latency_s.append(latency_s)
-            self._add(tl, current.step.at_s, current.tls[tl], answers[tl], served.get(tl))
-        return answers
+            self._add(tl, step.step.at_s, answers[tl], served.get(tl))
 
-    def _add(
-        self,
-        tl: str,
-        now: float,
-        recorded: record.TlStep,
-        answer: Answer | Exception,
-        served: Answer | Exception | None,
-    ) -> None:
-        shadow, intersection = self.by_tl[tl], self.intersections[tl]
+    def _add(self, tl: str, now: float, answer: Answer | Exception, served: Answer | Exception | None) -> None:
+        shadow, intersection = self.by_tl[tl], self._intersections[tl]
         shadow.asked += 1
         action = self._action(tl, served)
         if isinstance(action, str):

@@ -19,7 +19,6 @@ from controller.recording.sentences import (
     sentence,
 )
 from protos import policy_pb2 as pb
-from protos import record_pb2 as record
 from records.record_flags import add_record, add_selection, check_times, open_record, selected_tls
 from records.record_reader import RecordedStep
 from records.run_files import RunReader
@@ -65,15 +64,13 @@ def main(argv: list[str], prog: str) -> int:
 def _entries(reader: RunReader, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The lines of the command, in order. Raises InputError for an unknown TL."""
     check_times(args)
-    city = reader.city
-    contracts = {contract.tl: contract for contract in city.contracts}
-    tls = selected_tls(args, city.contracts)
-    shown = {tl: contracts[tl] for tl in tls}
-    signals = {signal for contract in shown.values() for signal in contract.signal_ids}
-    for recorded in reader.steps(set(tls), args.from_s):
+    tls = set(selected_tls(args, reader.city.contracts))
+    contracts = {contract.tl: contract for contract in reader.city.contracts if contract.tl in tls}
+    signals = {signal for contract in contracts.values() for signal in contract.signal_ids}
+    for recorded in reader.steps(tls, args.from_s):
         if recorded.step.at_s >= args.to_s:
             break
-        yield from _entries_of(recorded, shown, signals, city.driver)
+        yield from _entries_of(recorded, contracts, signals, reader.city.driver)
 
 
 def _entries_of(
@@ -94,13 +91,10 @@ def _entries_of(
         if not action.target or action.target in contracts:
             yield {"sentence": action_sentence(action, step.at_s), "action": _as_dict(action)}
     for tl, tl_step in recorded.tls.items():
-        if tl in contracts and _is_worth_showing(tl_step):
+        # a step without either only reports what was shown
+        acted = tl_step.HasField("decision") or any(states.commands or states.overrides for states in tl_step.states)
+        if tl in contracts and acted:
             yield {"sentence": sentence(contracts[tl], tl_step, driver), "tl": tl, "step": _as_dict(tl_step)}
-
-
-def _is_worth_showing(tl_step: record.TlStep) -> bool:
-    """True if a TL decided, or a command or an override of it was sent in between."""
-    return tl_step.HasField("decision") or any(states.commands or states.overrides for states in tl_step.states)
 
 
 def _as_dict(message: Any) -> dict[str, Any]:

@@ -76,38 +76,28 @@ class _RecordedLights:
         self.changes: list[tuple[float, str]] = []
         """(second, state) of every change."""
         self.end_s = begin_s
-        self._pending: list[tuple[float, record.Command]] = []
-        """Commands of the newest step, which take effect in the states that the next one reports."""
+        self.pending: list[tuple[float, record.Command]] = []
+        """Commands of the newest step, which take effect in the states that the next one reports. If SUMO rejected one
+        of them, only the shown states count, and there are none."""
         self._release: _Release | None = None
         self.plan: _Plan | None = None
         """The program that runs after the end."""
         self.notes: list[str] = []
 
-    def add_commands(self, commands: Iterable[tuple[float, record.Command]]) -> None:
-        self._pending += commands
-
-    def drop_commands(self) -> None:
-        """Forget the newest commands, because SUMO rejected one of them: only the shown states count."""
-        self._pending.clear()
-
     def add_shown(self, begin_s: float, end_s: float, state: str) -> None:
-        self._apply_commands(begin_s)
+        while self.pending and self.pending[0][0] <= begin_s + TOLERANCE_S:
+            at_s, command = self.pending.pop(0)
+            self._end_release(at_s)
+            if not command.state:
+                self._release = _Release(at_s, command)
         if self._release is not None:
             self._release.shown.append((begin_s, end_s, state))
         else:
             self._change(begin_s, state)
         self.end_s = end_s
 
-    def _apply_commands(self, until_s: float) -> None:
-        while self._pending and self._pending[0][0] <= until_s + TOLERANCE_S:
-            at_s, command = self._pending.pop(0)
-            self._end_release(at_s)
-            if not command.state:
-                self._release = _Release(at_s, command)
-
     def finish(self) -> None:
         """End the record."""
-        self._pending.clear()
         self._end_release(self.end_s, is_last=True)
 
     def _end_release(self, until_s: float, is_last: bool = False) -> None:
@@ -136,16 +126,14 @@ class _RecordedLights:
         static."""
         command = release.command
         program = self._running.programs.get(command.program)
-        if program is None or not _is_static(program) or not command.HasField("phase"):
+        if program is None or not _is_static(program):
             return []
-        if not 0 <= command.phase < len(program.phases):
+        if not command.HasField("phase") or not 0 <= command.phase < len(program.phases):
             return []
-        remaining_s = (
-            command.remaining_s if command.HasField("remaining_s") else program.phases[command.phase].duration_s
-        )
+        whole_s = program.phases[command.phase].duration_s
+        remaining_s = command.remaining_s if command.HasField("remaining_s") else whole_s
         plans = [(_Plan(program, release.at_s, command.phase, remaining_s), until_s)]
-        moments = sorted({round_to_ms(s) for s in _switches_between(self._network, release.at_s, until_s)})
-        for switch_s in moments:
+        for switch_s in sorted({round_to_ms(s) for s in _switches_between(self._network, release.at_s, until_s)}):
             following = self._running.programs.get(newest_program(self._network.switches, switch_s) or "")
             if following is None or not _is_static(following):
                 return []
@@ -220,7 +208,7 @@ def _histories(run: RunStart, steps: Iterable[RecordedStep]) -> dict[str, _Recor
         step = recorded.step
         for rejection in step.rejections:
             if rejection.signal in histories:
-                histories[rejection.signal].drop_commands()
+                histories[rejection.signal].pending.clear()
         for shown in step.shown:
             for history, state in zip(histories.values(), shown.states, strict=False):
                 history.add_shown(shown.begin_s, shown.end_s, state)
@@ -228,7 +216,7 @@ def _histories(run: RunStart, steps: Iterable[RecordedStep]) -> dict[str, _Recor
             for states in tl.states:
                 for command in states.commands:
                     if command.signal in histories:
-                        histories[command.signal].add_commands([(states.at_s, command)])
+                        histories[command.signal].pending.append((states.at_s, command))
     for history in histories.values():
         history.finish()
     return {signal: history for signal, history in histories.items() if history.changes}

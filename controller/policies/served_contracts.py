@@ -34,23 +34,21 @@ class ContractSource:
         self._client = client
         self._version = version
         self._fleet = fleet
-        self._pinned = ""
-        """The version in error lines."""
-        if version is not None:
-            self._pinned = f" version {version}" if isinstance(version, int) else f" labelled {version}"
 
     def contract(self, tl: str) -> pb.PolicyContract:
         """Request a TL's contract. Raises InputError if the server is unavailable, or the TL has no valid contract."""
-        address = self._client.address
+        address, model = self._client.address, f"model {tl}"
+        if self._version is not None:
+            model += f" {'version' if isinstance(self._version, int) else 'labelled'} {self._version}"
         try:
             contract = self._client.contract(tl, self._version)
         except (ModelNotFound, BadRequest) as error:
             member = self._member(tl, error)
             if member is None:
-                raise InputError(f"{address}: {self._missing(tl, error)}") from None
+                raise InputError(f"{address}: {self._missing(tl, model, error)}") from None
             return member.contract
         except ContractError as error:
-            raise InputError(f"{address}: model {tl}{self._pinned}: {error}") from None
+            raise InputError(f"{address}: {model}: {error}") from None
         except (Unavailable, DeadlineExceeded) as error:
             raise InputError(
                 f"no model server answers at {address} ({error.code}: {error}); "
@@ -58,12 +56,10 @@ class ContractSource:
             ) from None
         except ServingError as error:
             raise InputError(
-                f"{address}: the contract of model {tl}{self._pinned} cannot be read ({error.code}: {error}); try again"
+                f"{address}: the contract of {model} cannot be read ({error.code}: {error}); try again"
             ) from None
         if contract.tl != tl:
-            raise InputError(
-                f"{address}: model {tl}{self._pinned} holds the policy of {contract.tl}; export {tl} again"
-            )
+            raise InputError(f"{address}: {model} holds the policy of {contract.tl}; export {tl} again")
         return contract
 
     def _member(self, tl: str, error: ServingError) -> pb.Member | None:
@@ -90,9 +86,8 @@ class ContractSource:
                 f"{self._client.address}: fleet {self._fleet}: its contract cannot be read ({error}); build it again"
             ) from None
 
-    def _missing(self, tl: str, error: ServingError) -> str:
-        """The error text, with its remedy, for a model without this version or without a contract."""
-        model = f"model {tl}{self._pinned}"
+    def _missing(self, tl: str, model: str, error: ServingError) -> str:
+        """The error text, with its remedy, for a `model` without this version or without a contract."""
         if isinstance(error, ModelNotFound):
             return (
                 f"serves no {model} ({error}); {_versions(self._client, tl)}"
@@ -122,11 +117,15 @@ def _versions(client: Client, tl: str) -> str:
 
 def same_contract(a: pb.PolicyContract, b: pb.PolicyContract) -> bool:
     """True if two contracts are equal except for their origin."""
-    copies = pb.PolicyContract(), pb.PolicyContract()
-    for copy, contract in zip(copies, (a, b), strict=True):
-        copy.CopyFrom(contract)
-        copy.ClearField("origin")
-    return copies[0] == copies[1]
+    return without_origin(a) == without_origin(b)
+
+
+def without_origin(contract: pb.PolicyContract) -> pb.PolicyContract:
+    """A copy that does not tell which weights answer."""
+    copy = pb.PolicyContract()
+    copy.CopyFrom(contract)
+    copy.ClearField("origin")
+    return copy
 
 
 class ContractChanged(ServingError):
@@ -221,18 +220,11 @@ class ServedContracts:
         numbers."""
         self._compared = {tl: {} for tl in self._compared}
 
-    def compare(self, versions: Mapping[str, int], timeout_s: float) -> set[str]:
+    def compare(self, versions: Mapping[str, int], timeout_s: float) -> dict[str, ServingError]:
         """Request the contracts of versions, one by TL, and compare them with those that this run began with.
 
-        Returns:
-            The TLs with a version that the server no longer has.
+        Returns the errors of requests by TL; these are repeated with the next answer.
         """
-        errors = self._compare_versions(versions, timeout_s)
-        return {tl for tl, error in errors.items() if isinstance(error, ModelNotFound)}
-
-    def _compare_versions(self, versions: Mapping[str, int], timeout_s: float) -> dict[str, ServingError]:
-        """Request and compare as `compare`. Returns the errors of requests by TL; these are repeated with the next
-        answer."""
         compared_by_tl = self._compared  # if `forget` replaces it meanwhile, this result is dropped
         errors: dict[str, ServingError] = {}
         for tl, contract in self._client.contracts(versions, timeout_s).items():
@@ -289,7 +281,7 @@ class ServedContracts:
     def compare_again(self) -> ComparedContracts:
         """Request the contracts of the versions that answered last again, one by TL, and compare them."""
         versions = {tl: next(reversed(compared)) for tl, compared in list(self._compared.items()) if compared}
-        errors = self._compare_versions(versions, COMPARE_ALL_TIMEOUT_S)
+        errors = self.compare(versions, COMPARE_ALL_TIMEOUT_S)
         # a TL without a served model of its own is the fleet's
         failed = [tl for tl, error in errors.items() if not isinstance(error, ModelNotFound)]
         answered = [tl for tl in versions if tl not in errors]

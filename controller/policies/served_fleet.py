@@ -75,21 +75,18 @@ class ServedFleet:
         `spread_s`: wall time over which the requests are spread, so that a thousand of them do not delay a decision.
         """
         with self._update_lock:
-            self._update(spread_s)
-
-    def _update(self, spread_s: float) -> None:
-        changes = self._changes
-        try:
-            coverage, message = self._find_coverage(spread_s)
-        except ModelNotFound:
-            coverage, message = None, f"fleet {self.name} is not served (optional); every TL's own model is queried"
-        except (ServingError, ContractError) as error:
-            coverage, message = None, f"fleet {self.name} is not used: {error}"
-        with self._write_lock:
-            if changes != self._changes:
-                return
-            self.coverage = coverage
-        self._log(message)
+            changes = self._changes
+            try:
+                coverage, message = self._find_coverage(spread_s)
+            except ModelNotFound:
+                coverage, message = None, f"fleet {self.name} is not served (optional); every TL's own model is queried"
+            except (ServingError, ContractError) as error:
+                coverage, message = None, f"fleet {self.name} is not used: {error}"
+            with self._write_lock:
+                if changes != self._changes:
+                    return
+                self.coverage = coverage
+            self._log(message)
 
     def look_up(self, unserved: Collection[str], timeout_s: float) -> bool:
         """Look up which version of the fleet is served now, after the server answered NOT_FOUND, and use it.
@@ -110,10 +107,8 @@ class ServedFleet:
             if version is None:
                 return False
             is_new = current is None or current.version != version
-            if current is None or is_new:
-                fleet = self._client.fleet(self.name, version, max(end_s - time.monotonic(), 0.0))
-            else:
-                fleet = current.fleet
+            remaining_s = max(end_s - time.monotonic(), 0.0)
+            fleet = current.fleet if current and not is_new else self._client.fleet(self.name, version, remaining_s)
             if unserved and fleet.versions.keys().isdisjoint(unserved):
                 return False
             for tl in list(unserved)[:MAX_STATUS_CALLS]:
@@ -124,10 +119,7 @@ class ServedFleet:
             return False
         with self._write_lock:
             coverage, message = self._cover(fleet, version)
-            if coverage is None:
-                return False
-            is_useful = bool(coverage.only_in_fleet.intersection(unserved)) if unserved else is_new
-            if not is_useful:
+            if coverage is None or not (coverage.only_in_fleet.intersection(unserved) if unserved else is_new):
                 return False
             self._changes += 1
             self.coverage = coverage
@@ -176,7 +168,7 @@ class ServedFleet:
             return None, f"fleet {self.name} is not used: no version of it is available"
         current = self.coverage
         fleet = current.fleet if current and current.version == version else self._client.fleet(self.name, version)
-        due = self._due(version, {member.tl: member for member in fleet.contract.members})
+        due = self._due(fleet, version)
         for tl in self._contracts:
             if tl in due:
                 if self.updating.wait(spread_s / len(due)):
@@ -197,13 +189,13 @@ class ServedFleet:
                 only_in_fleet.add(tl)
         tls = frozenset(self._contracts) - frozenset(excluded)
         is_useful = len(tls) > 1 or only_in_fleet
-        message = (
-            f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} "
-            f"TLs{_listed(excluded)}"
-        )
+        message = f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} TLs"
+        if excluded:
+            reasons = [f"{tl} ({reason})" for tl, reason in excluded.items()]
+            message += f"; their own models are queried: {names.listed(reasons, MAX_NAMED_TLS)}"
         return (Coverage(fleet, version, tls, frozenset(only_in_fleet)) if is_useful else None), message
 
-    def _due(self, version: int, members: Mapping[str, pb.Member]) -> set[str]:
+    def _due(self, fleet: Fleet, version: int) -> set[str]:
         """The TLs with a request for their own model's version now: the next ones, and after a new fleet those that
         differ.
 
@@ -215,7 +207,12 @@ class ServedFleet:
         due = set(rotated[:MAX_STATUS_CALLS])
         self._next = (self._next + MAX_STATUS_CALLS) % len(tls)
         if version != self._compared_version:
-            due |= {tl for tl in tls if tl in members and self._own_versions.get(tl) != members[tl].version}
+            members = fleet.contract.members
+            due |= {
+                each.tl
+                for each in members
+                if each.tl in self._contracts and self._own_versions.get(each.tl) != each.version
+            }
         # also after an update that ended early
         return due | {tl for tl in tls if tl not in self._own_versions}
 
@@ -252,11 +249,3 @@ class ServedFleet:
             return self._client.version_number(model, self._version, timeout_s)
         available = (status.version for status in self._client.status(model, timeout_s) if status.state == AVAILABLE)
         return max(available, default=None)
-
-
-def _listed(excluded: Mapping[str, str]) -> str:
-    """Log text that names the first TLs that a fleet does not answer for. `excluded`: reasons by TL."""
-    if not excluded:
-        return ""
-    named = names.listed([f"{tl} ({reason})" for tl, reason in excluded.items()], MAX_NAMED_TLS)
-    return f"; their own models are queried: {named}"

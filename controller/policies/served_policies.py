@@ -131,12 +131,8 @@ class ServedPolicies:
             pass
         elif self._silent_since_s is None:
             self._silent_since_s = now
-        elif now - self._silent_since_s >= RECONNECT_AFTER_S:
-            log.warning(
-                "%s has not answered for %.1f s; opening a new connection",
-                self._client.address,
-                now - self._silent_since_s,
-            )
+        elif (silent_s := now - self._silent_since_s) >= RECONNECT_AFTER_S:
+            log.warning("%s has not answered for %.1f s; opening a new connection", self._client.address, silent_s)
             self._client.reconnect()
             self._silent_since_s = now
             self.contracts.forget()
@@ -182,9 +178,9 @@ class ServedPolicies:
         }
         if not new_versions:
             return set()
-        unloaded = self.contracts.compare(new_versions, max(end_s - self._clock(), MIN_COMPARE_TIMEOUT_S))
+        errors = self.contracts.compare(new_versions, max(end_s - self._clock(), MIN_COMPARE_TIMEOUT_S))
         answers.update((tl, self._answer(tl, predictions[tl])) for tl in new_versions)
-        return unloaded
+        return {tl for tl, error in errors.items() if isinstance(error, ModelNotFound)}
 
     def _request_fleet_for_unserved(
         self,

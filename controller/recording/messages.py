@@ -13,25 +13,18 @@ import numpy as np
 
 from controller.events import DecisionEvent, TlDecision, TlStates
 from controller.recording.run_start import RunStart
-from controller.sumo.tracked_detectors import DetectorChange
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 from protos.loop_state_pb2 import LoopState
 from signals.fallback.control_mode import ControlMode
 from signals.observation import MAX_CACHED_BATCHES, Readings
 from signals.policy import Answer
-from signals.safety.conflicts import OverrideReason
 from signals.safety.signal_safety import Override, PermittedState, SignalCommand
 
 S = TypeVar("S", SignalCommand, Override)
 
-MODES: Mapping[ControlMode, Any] = {mode: record.TlStep.ControlMode.Value(mode.name) for mode in ControlMode}
-"""By mode, the record's value."""
-MODE_OF: Mapping[int, ControlMode] = {value: mode for mode, value in MODES.items()}
-REASONS: Mapping[OverrideReason, Any] = {
-    reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason
-}
-"""By reason, the record's value."""
+MODE_OF: Mapping[int, ControlMode] = {record.TlStep.ControlMode.Value(mode.name): mode for mode in ControlMode}
+"""By the record's value."""
 
 
 def snapshot(event: DecisionEvent) -> DecisionEvent:
@@ -63,6 +56,7 @@ class Encoder:
 
     def step(self, event: DecisionEvent) -> record.Step:
         """The message of a step."""
+        changes = event.detector_changes
         return record.Step(
             number=event.number,
             at_s=event.at_s,
@@ -80,13 +74,19 @@ class Encoder:
                     tl=c.tl,
                     wanted=c.wanted.value,
                     author=_valid(c.author),
-                    mode_before=MODES[c.mode_before],
-                    mode=MODES[c.mode],
+                    mode_before=c.mode_before.name,
+                    mode=c.mode.name,
                 )
                 for c in event.commands
             ],
             actions=[record.OperatorAction(**action._asdict()) for action in event.actions],
-            detectors=_detectors(event.detector_changes) if event.detector_changes else None,
+            detectors=dict(
+                detector=[change.detector for change in changes],
+                time_s=[change.time_s for change in changes],
+                is_entry=[change.is_entry for change in changes],
+            )
+            if changes
+            else None,
         )
 
     def tl_steps(self, event: DecisionEvent) -> Iterator[tuple[str, record.TlStep]]:
@@ -149,7 +149,7 @@ def _tl_step(
     return record.TlStep(
         number=event.number,
         at_s=event.at_s,
-        mode=MODES[mode],
+        mode=mode.name,
         override=next(reasons, record.TlStep.NONE),
         decision=_decision(decision) if decision is not None else None,
         states=states,
@@ -166,21 +166,15 @@ def _states(
         permitted=states.permitted,
         commands=[_command(command) for command in commands],
         overrides=[
-            dict(signal=o.signal, reason=REASONS[o.reason], requested=o.requested, permitted=o.permitted)
-            for o in overrides
+            dict(signal=o.signal, reason=o.reason.name, requested=o.requested, permitted=o.permitted) for o in overrides
         ],
     )
-
-
-def _detectors(changes: Sequence[DetectorChange]) -> dict[str, Any]:
-    detector, time_s, is_entry = zip(*changes, strict=True)
-    return dict(detector=detector, time_s=time_s, is_entry=is_entry)
 
 
 def _decision(decision: TlDecision) -> dict[str, Any]:
     phase_state, answer = decision.phase_state, decision.answer
     message: dict[str, Any] = dict(
-        mode_before=MODES[decision.mode_before],
+        mode_before=decision.mode_before.name,
         observation=decision.observation.tolist(),
         phases=phase_state.phases,
         min_green_passed=phase_state.min_green_passed,

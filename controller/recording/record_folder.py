@@ -14,15 +14,16 @@ import struct
 from pathlib import Path
 from typing import IO
 
+from mcap.writer import MCAP0_MAGIC
+
 from city import whole_files
 from controller.recording.record_writer import PROFILE, SUFFIX
 
 log = logging.getLogger("controller")
 
 NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-[0-9a-f]+-\d{{4,}}{re.escape(SUFFIX)}")
-_MAGIC = b"\x89MCAP0\r\n"
 _HEADER = re.compile(
-    re.escape(_MAGIC) + rb"\x01.{8}" + re.escape(struct.pack("<I", len(PROFILE)) + PROFILE.encode()), re.DOTALL
+    re.escape(MCAP0_MAGIC) + rb"\x01.{8}" + re.escape(struct.pack("<I", len(PROFILE)) + PROFILE.encode()), re.DOTALL
 )
 """How a record begins: MCAP's magic, and a header with our profile."""
 

@@ -11,18 +11,14 @@ loop if it is not the run's first file. Its copies are chunks that the index doe
 """
 
 import gzip
-import zlib
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-import zstandard
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import Message
-from mcap.data_stream import RecordBuilder
-from mcap.records import Channel, Chunk, McapRecord, Schema
-from mcap.records import Message as McapMessage
-from mcap.writer import Writer
+from mcap.writer import IndexType, Writer
 
 from city.version import VERSION
 from protos import record_pb2 as record
@@ -69,42 +65,32 @@ class RecordWriter:
         log_ns = ns_of(city.begin_s if at_s is None else at_s)
         for name, file in network_files.items():
             self._writer.add_attachment(publish_ns, log_ns, name, "application/gzip", gzipped(file))
-        self._schemas: dict[str, int] = {}
-        self._channels: dict[str, int] = {}
-        self._head: list[McapRecord] = []
-        self._chunk_channels: set[int] = set()
-        """Channels with messages since the last flush."""
+        self._channels = _write_head(self._writer, city, state, log_ns, publish_ns)
+        """By topic."""
         self._flushes = 0
+        self._chunk_channels: set[int] = set()
+        """Channels of steps with messages since the last flush."""
         self.index_entries = 0
-        """Entries of the index, one per chunk and channel, which stay in memory (about 100 bytes each) until
+        """Entries of the index for steps, one per chunk and channel, which stay in memory (about 100 bytes each) until
         `finish`."""
-        # a TL that needs no commands has no messages, but its name is in every copy of the head
-        for topic in (
-            CITY,
-            *([STATE] if state is not None else []),
-            STEP,
-            *(TL + contract.tl for contract in city.contracts),
-        ):
-            self._register(topic)
-        if state is not None:
-            self._add(STATE, state, log_ns, publish_ns, 0, self._head)
-        self._add(CITY, city, log_ns, publish_ns, 0, self._head)
-        self._head_chunk = _chunk_of(self._head)
-        """The head as bytes of a chunk, compressed."""
+        copy = io.BytesIO()
+        copy_writer: Any = Writer(copy, CHUNK_BYTES, index_types=IndexType.NONE)
+        _write_head(copy_writer, city, state, log_ns, publish_ns)
+        copy_writer.flush()
+        self._head_chunk = copy.getvalue()
 
     def add(self, step: record.Step, tl_steps: Mapping[str, record.TlStep], publish_ns: int) -> None:
         """Add a step with its TLs. Raises OSError."""
-        self.add_step(step, publish_ns)
+        self.add_message(STEP, step, publish_ns)
         for tl, tl_step in tl_steps.items():
-            self.add_tl_step(tl, tl_step, publish_ns)
+            self.add_message(TL + tl, tl_step, publish_ns)
 
-    def add_step(self, step: record.Step, publish_ns: int) -> None:
-        """Add a step; those of its TLs follow. Raises OSError."""
-        self._add(STEP, step, ns_of(step.at_s), publish_ns, step.number)
-
-    def add_tl_step(self, tl: str, tl_step: record.TlStep, publish_ns: int) -> None:
-        """Add a TL of the newest step. Raises OSError."""
-        self._add(TL + tl, tl_step, ns_of(tl_step.at_s), publish_ns, tl_step.number)
+    def add_message(self, topic: str, message: record.Step | record.TlStep, publish_ns: int) -> None:
+        """Add a step, or a TL's part of the newest step. Raises OSError."""
+        channel = self._channels[topic]
+        self._chunk_channels.add(channel)
+        content = message.SerializeToString()
+        self._writer.add_message(channel, ns_of(message.at_s), content, publish_ns, message.number & 0xFFFFFFFF)
 
     def add_metadata(self, name: str, values: Mapping[str, str]) -> None:
         """Add a note. Raises OSError."""
@@ -125,35 +111,27 @@ class RecordWriter:
         """Write the index. The stream is not closed. Raises OSError."""
         self._writer.finish()
 
-    def _add(
-        self,
-        topic: str,
-        message: Message,
-        log_ns: int,
-        publish_ns: int,
-        sequence: int,
-        head: list[McapRecord] | None = None,
-    ) -> None:
-        """Add a message, also to the head if it is given."""
-        channel, sequence = self._channels[topic], sequence & 0xFFFFFFFF
-        self._chunk_channels.add(channel)
-        data = message.SerializeToString()
-        self._writer.add_message(channel, log_ns, data, publish_ns, sequence)
-        if head is not None:
-            head.append(McapMessage(channel, log_ns, data, publish_ns, sequence))
 
-    def _register(self, topic: str) -> None:
-        """Add a channel to the file and its head, and its schema before it."""
+def _write_head(
+    writer: Any, city: record.City, state: LoopState | None, log_ns: int, publish_ns: int
+) -> dict[str, int]:
+    """Write all that steps cannot be read without; return the channels by topic."""
+    messages: dict[str, Message] = {CITY: city} if state is None else {STATE: state, CITY: city}
+    schemas: dict[str, int] = {}
+    channels: dict[str, int] = {}
+    # a TL that needs no commands has no messages, but its name is in every copy of the head
+    for topic in (*messages, STEP, *(TL + contract.tl for contract in city.contracts)):
         descriptor = message_type_of(topic).DESCRIPTOR
         name = descriptor.full_name
-        if name not in self._schemas:
+        if name not in schemas:
             files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
             _add_file(descriptor.file, files)
-            data = descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString()
-            self._schemas[name] = self._writer.register_schema(name, "protobuf", data)
-            self._head.append(Schema(self._schemas[name], data, "protobuf", name))
-        self._channels[topic] = self._writer.register_channel(topic, "protobuf", self._schemas[name])
-        self._head.append(Channel(self._channels[topic], topic, "protobuf", {}, self._schemas[name]))
+            content = descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString()
+            schemas[name] = writer.register_schema(name, "protobuf", content)
+        channels[topic] = writer.register_channel(topic, "protobuf", schemas[name])
+    for topic, message in messages.items():
+        writer.add_message(channels[topic], log_ns, message.SerializeToString(), publish_ns)
+    return channels
 
 
 def gzipped(file: Path | bytes) -> bytes:
@@ -176,21 +154,6 @@ def _add_file(file: Any, files: dict[str, descriptor_pb2.FileDescriptorProto]) -
 def ns_of(seconds: float) -> int:
     """Nanoseconds of a simulated time, at least 0."""
     return max(round(seconds * NS), 0)
-
-
-def _chunk_of(records: Sequence[McapRecord]) -> bytes:
-    """A chunk with these records, as bytes of a file."""
-    builder: Any = RecordBuilder()  # its methods have no types
-    for item in records:
-        item.write(builder)
-    content = builder.end()
-    times = [item.log_time for item in records if isinstance(item, McapMessage)]
-    compressed = zstandard.compress(content)
-    Chunk("zstd", compressed, max(times, default=0), min(times, default=0), zlib.crc32(content), len(content)).write(
-        builder
-    )
-    chunk: bytes = builder.end()
-    return chunk
 
 
 def message_type_of(topic: str) -> type[Message]:

@@ -26,13 +26,15 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from controller.events import DecisionEvent
 from controller.recording import loop_state, run_start
 from controller.recording.messages import Encoder, snapshot
 from controller.recording.record_folder import RecordFolder, file_name, is_in_place
-from controller.recording.record_writer import NS, RecordWriter, gzipped
+from controller.recording.record_writer import NS, STEP, TL, RecordWriter, gzipped
 from controller.recording.run_start import RunStart
 from controller.telemetry.metrics import RecordMetrics
 from protos.loop_state_pb2 import LoopState
@@ -124,7 +126,12 @@ class Recorder:
         self._added_bytes += memory
         self._queue.put(_Queued(snapshot(event), memory, state))
         if self._thread is None:
-            self._start()
+            self._thread = threading.Thread(target=self._work, name="record", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                self._thread = None
+                self._stop(error)
 
     def _state_for_new_file(self, event: DecisionEvent) -> LoopState | None:
         """The decision loop's state if a new file is due after this step."""
@@ -167,22 +174,20 @@ class Recorder:
                 queued_steps,
             )
 
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._work, name="record", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError as error:
-            self._thread = None
-            self._stop(error)
-
     def _work(self) -> None:
         """The thread."""
         files = self._files
         try:
-            while (queued := self._next(files.flush_in_s())) is not None:
-                if isinstance(queued, _Queued):
-                    files.add(queued.event, queued.state)
-                files.flush_if_due()
+            while True:
+                try:
+                    queued = self._queue.get(timeout=files.flush_if_due())
+                except queue.Empty:
+                    continue
+                if queued is None:
+                    break
+                self._taken_steps += 1
+                self._taken_bytes += queued.memory
+                files.add(queued.event, queued.state)
             files.finish()
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the record and not the run
             self._stop(error)
@@ -191,17 +196,6 @@ class Recorder:
                     self._queue.get_nowait()
         finally:
             files.close()
-
-    def _next(self, timeout_s: float) -> "_Queued | str | None":
-        """The next step; "" if there is none within timeout_s, None at the end of the run."""
-        try:
-            queued = self._queue.get(timeout=None if math.isinf(timeout_s) else timeout_s)
-        except queue.Empty:
-            return ""
-        if queued is not None:
-            self._taken_steps += 1
-            self._taken_bytes += queued.memory
-        return queued
 
     def _stop(self, error: Exception) -> None:
         self._has_stopped = True
@@ -246,8 +240,7 @@ class _Files:
         self._run_id = secrets.token_hex(6)
         self._city = run_start.encode(run, self._run_id, 0, 0)
         # those with which the run began, in all its files
-        names = run_start.network_file_names(run.network_files)
-        self._network_files = {name: gzipped(path) for name, path in zip(names, run.network_files, strict=True)}
+        self._network_files = {name: gzipped(path) for name, path in run.network_files.items()}
         self.path = folder.path
         """The newest file, or the folder before there is one."""
         self.number = 0
@@ -272,9 +265,9 @@ class _Files:
             self._open = self._begin_file(event, publish_ns)
         stream, writer = self._open
         pause_at_s = time.perf_counter() + SLICE_S
-        writer.add_step(self._encoder.step(event), publish_ns)
+        writer.add_message(STEP, self._encoder.step(event), publish_ns)
         for tl, tl_step in self._encoder.tl_steps(event):
-            writer.add_tl_step(tl, tl_step, publish_ns)
+            writer.add_message(TL + tl, tl_step, publish_ns)
             if time.perf_counter() > pause_at_s:
                 time.sleep(PAUSE_S)
                 pause_at_s = time.perf_counter() + SLICE_S
@@ -286,14 +279,14 @@ class _Files:
         else:
             self.is_complete = stream.tell() >= self._max_file_bytes or writer.index_entries >= MAX_INDEX_ENTRIES
 
-    def flush_in_s(self) -> float:
-        """Wall time until a chunk is due; inf: nothing is written since the last one."""
-        return max(self._flush_due_s - time.monotonic(), 0.0)
+    def flush_if_due(self) -> float | None:
+        """Hand what is written to the kernel, if it is time. Raises OSError.
 
-    def flush_if_due(self) -> None:
-        """Hand what is written to the kernel, if it is time. Raises OSError."""
-        if self._open is None or time.monotonic() < self._flush_due_s:
-            return
+        Returns the wall time until it is, or None if nothing is written that has not been handed over.
+        """
+        wait_s = self._flush_due_s - time.monotonic()
+        if self._open is None or wait_s > 0:
+            return None if math.isinf(wait_s) else wait_s
         stream, writer = self._open
         writer.flush()
         self._count(stream)
@@ -301,6 +294,7 @@ class _Files:
             raise FileNotFoundError(0, "the file has been deleted while it was written")
         if time.monotonic() >= self._room_due_s:
             self._make_room()
+        return None
 
     def finish(self) -> None:
         """Finish the last file. Raises OSError."""
@@ -363,10 +357,10 @@ class _Files:
 
 def _memory(event: DecisionEvent) -> int:
     """Memory of an event in bytes, estimated."""
-    readings = 0
+    arrays: list[NDArray[Any]] = [decision.observation for decision in event.decisions]
     if event.decisions:
-        readings = event.readings.counts.nbytes + event.readings.mean_length_m.nbytes + event.readings.outflow.nbytes
-        readings += sum(array.nbytes for array in event.readings.by_vehicle)
+        readings = event.readings
+        arrays += [readings.counts, readings.mean_length_m, readings.outflow, *readings.by_vehicle]
     tls = len(event.decisions) + sum(len(sent.states) for sent in event.sent)
-    readings += DETECTOR_CHANGE_BYTES * len(event.detector_changes)
-    return readings + TL_BYTES * tls + sum(decision.observation.nbytes for decision in event.decisions)
+    nbytes = sum(array.nbytes for array in arrays)
+    return nbytes + TL_BYTES * tls + DETECTOR_CHANGE_BYTES * len(event.detector_changes)

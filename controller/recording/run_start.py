@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,19 +36,19 @@ class RunStart(ControlledTls):
 
     def tracked_lanes(self) -> TrackedLanes:
         """The rows of the lanes in readings, as the connection has them."""
-        lanes = TrackedLanes()
-        to_read = self.to_read
+        lanes, to_read = TrackedLanes(), self.to_read
         lanes.track_lanes(to_read.lanes_of, to_read.outflow_lanes, to_read.vehicle_lanes_of)
         return lanes
 
     @property
-    def network_files(self) -> tuple[Path, ...]:
-        """The network, and the additional files with signal programs."""
-        return (self.street.net_file, *self.street.additional)
+    def network_files(self) -> dict[str, Path]:
+        """By a name of its own, the network's file, and the additional files with signal programs."""
+        paths = (self.street.net_file, *self.street.additional)
+        return {f"network/{k}-{path.name}": path for k, path in enumerate(paths)}
 
 
 def encode(run: RunStart, run_id: str, begin_unix_ns: int, file_number: int) -> record.City:
-    """The message of a run's start. Its network files are `network_file_names` in their order."""
+    """The message of a run's start."""
     return record.City(
         greenserve_version=VERSION,
         run=run_id,
@@ -64,15 +64,10 @@ def encode(run: RunStart, run_id: str, begin_unix_ns: int, file_number: int) -> 
         signals=[_encode_signal(signal, running) for signal, running in run.start.signals.items()],
         lanes=run.tracked_lanes().lanes,
         network_begin_s=run.street.begin_s,
-        network_files=network_file_names(run.network_files),
+        network_files=run.network_files,
         phases=json.dumps(run.phases) if run.phases else "",
         detectors=[record.Detector(**dataclasses.asdict(detector)) for detector in run.detectors],
     )
-
-
-def network_file_names(paths: Sequence[Path]) -> list[str]:
-    """A name for each network file, different even if two folders have files of the same name."""
-    return [f"network/{k}-{path.name}" for k, path in enumerate(paths)]
 
 
 def decode(city: record.City, network_files: Mapping[str, Path]) -> RunStart:

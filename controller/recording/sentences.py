@@ -168,31 +168,24 @@ def _chosen(contract: pb.PolicyContract, step: record.TlStep, driver: str) -> st
         return f"{driver or 'another driver than the policy'} decided"
     if decision.error:
         return f"got no answer ({decision.failure})"
+    by = f" by {decision.model} version {decision.version}" if decision.model else ""
     if decision.failure:
-        return f"got an invalid answer{_by(decision)} ({decision.failure})"
-    follows = step.mode == record.TlStep.POLICY
-    choice = _action(contract, decision)
-    if not follows:
-        return f"would have chosen {choice}{_by(decision)}, which is not followed in this control mode"
-    waits = ""
-    if _is_other_green(contract, decision) and not decision.min_green_passed:
-        waits = ", which is ignored until its min green has passed"
-    verb = "chose" if contract.action.kind != CATEGORICAL or _is_other_green(contract, decision) else "kept"
-    return f"{verb} {choice}{_by(decision)}{waits}"
+        return f"got an invalid answer{by} ({decision.failure})"
+    choice = f"{_action(contract, decision)}{by}"
+    if step.mode != record.TlStep.POLICY:
+        return f"would have chosen {choice}, which is not followed in this control mode"
+    if contract.action.kind != CATEGORICAL:
+        return f"chose {choice}"
+    is_other = len(decision.action) == len(decision.phases) == 1 and decision.action[0] != decision.phases[0]
+    if not is_other:
+        return f"kept {choice}"
+    waits = "" if decision.min_green_passed else ", which is ignored until its min green has passed"
+    return f"chose {choice}{waits}"
 
 
 def _is_drivers(decision: record.Decision) -> bool:
     """True if a driver decided in the place of the policies, so that a missing answer is no failure."""
     return bool(decision.error) and not decision.failure
-
-
-def _is_other_green(contract: pb.PolicyContract, decision: record.Decision) -> bool:
-    is_choice = contract.action.kind == CATEGORICAL and len(decision.action) == 1 and len(decision.phases) == 1
-    return is_choice and decision.action[0] != decision.phases[0]
-
-
-def _by(decision: record.Decision) -> str:
-    return f" by {decision.model} version {decision.version}" if decision.model else ""
 
 
 def _action(contract: pb.PolicyContract, decision: record.Decision) -> str:
@@ -201,14 +194,12 @@ def _action(contract: pb.PolicyContract, decision: record.Decision) -> str:
         return _phase(contract, 0, int(action[0])) + _scores(contract, decision, int(action[0]))
     if kind == "kc" and len(action) == len(contract.signal_ids):
         bound = contract.action.actionp
-        pairs = zip(contract.signal_ids, action, strict=True)
-        changes = [
+        return ", ".join(
             f"change {signal} ({value:.3g} >= {bound:g})"
             if value >= bound
             else f"keep {signal} ({value:.3g} < {bound:g})"
-            for signal, value in pairs
-        ]
-        return ", ".join(changes)
+            for signal, value in zip(contract.signal_ids, action, strict=True)
+        )
     return f"{kind or 'the action'} {', '.join(f'{value:.3g}' for value in action)}"
 
 
@@ -246,16 +237,9 @@ def _states(contract: pb.PolicyContract, step: record.TlStep) -> list[str]:
         for override in states.overrides:
             reasons.setdefault((override.signal, override.requested), {})[override.reason] = None
     named = len(contract.signal_ids) > 1
-    parts = [_listed_changes(signal if named else "", states) for signal, states in changes.items()]
+    parts = [f"{signal if named else ''} {listed(states, MAX_CHANGES)}".strip() for signal, states in changes.items()]
     texts = [f"permitted {', '.join(parts)}"] if parts else []
     for (signal, requested), why in reasons.items():
         of = f" of {signal}" if named else ""
         texts.append(f"not {requested}{of}: {', '.join(explanation(reason) for reason in why)}")
     return [*texts, *handed]
-
-
-def _listed_changes(signal: str, states: Sequence[str]) -> str:
-    text = ", ".join(states[:MAX_CHANGES]) + (
-        f" and {len(states) - MAX_CHANGES} more" if len(states) > MAX_CHANGES else ""
-    )
-    return f"{signal} {text}".strip()

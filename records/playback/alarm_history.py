@@ -4,17 +4,19 @@ import contextlib
 from bisect import bisect_right
 
 from controller.alarms import MAX_ENDED, Alarms, UnknownAlarm
-from controller.recording.messages import MODE_OF, REASONS
+from controller.recording.messages import MODE_OF
 from controller.recording.record_writer import NS
 from protos import control_pb2 as pb
+from protos import record_pb2 as record
 from records.record_reader import RecordedStep
 from signals.fallback.control_mode import ControlMode, OperatorMode
+from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule
 from signals.safety.signal_safety import Override
 
 COUNT_INTERVAL_S = 10.0
 """Simulated time after which a further occurrence counts as a change."""
-_REASON_OF = {value: reason for reason, value in REASONS.items()}
+_REASON_OF = {record.TlStep.OverrideReason.Value(reason.name): reason for reason in OverrideReason}
 _RULES = {rule.value: rule for rule in MonitorRule}
 _WANTED = frozenset(mode.value for mode in OperatorMode)
 

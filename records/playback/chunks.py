@@ -3,9 +3,8 @@
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice, takewhile
 from pathlib import Path
-from typing import NamedTuple
 
 from mcap.opcode import Opcode
 from mcap.records import Channel, McapRecord, Message, Schema
@@ -17,30 +16,19 @@ from records.mcap_file import DamagedRecord, Losses, McapFile, Place, read_recor
 
 MAX_CACHED_BYTES = 128 << 20
 """Memory of the messages that are kept, beside those of the newest chunk."""
-ENTRY_BYTES = 200
+MESSAGE_BYTES = 250
 """Memory of a message, without its data."""
 _STEP_SCHEMA, _TL_SCHEMA = record.Step.DESCRIPTOR.full_name, record.TlStep.DESCRIPTOR.full_name
-
-
-class Entry(NamedTuple):
-    """A message that is not parsed yet."""
-
-    log_ns: int
-    """Simulated time."""
-    publish_ns: int
-    """Wall clock."""
-    data: bytes
-
-
-Chunk = dict[str, list[Entry]]
-"""The messages of a chunk by topic, in their order."""
+Chunk = dict[str, list[Message]]
+"""The messages of a chunk by topic, in their order, not parsed yet; log_time is simulated time, publish_time the wall
+clock."""
 
 
 class Chunks:
     """The chunks of a run's files. Used by one thread at a time."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Find the chunks. Raises InputError if a file cannot be read, or none has a chunk."""
+        """Find the chunks. Raises InputError if a file cannot be read."""
         self._paths = tuple(paths)
         self._topics: list[dict[int, str | None]] = [{} for _ in paths]
         """By file and channel, the topic; None for one that is neither of steps nor of a TL."""
@@ -54,24 +42,12 @@ class Chunks:
         """Chunks that were read from files."""
         self._places = sorted((place, file) for file in range(len(paths)) for place in self._find(file))
         """The chunks by time, each with the number of its file."""
-        if not self._places:
-            raise InputError(f"{self._paths[0]}: has no step that can be read; name another record")
         self._first_ns = [place.first_ns for place, _ in self._places]
         self._reach_ns = list(accumulate((place.last_ns for place, _ in self._places), max))
         """By chunk, the last log_time up to its end."""
 
     def __len__(self) -> int:
         return len(self._places)
-
-    @property
-    def path(self) -> Path:
-        """The first file."""
-        return self._paths[0]
-
-    @property
-    def span_ns(self) -> tuple[int, int]:
-        """The first and the last log_time."""
-        return self._first_ns[0], self._reach_ns[-1]
 
     def before(self, at_ns: int) -> Iterator[Chunk]:
         """The chunks that begin at a time or before it, the newest first."""
@@ -81,21 +57,21 @@ class Chunks:
         """The chunks that end at a time or after it, in their order."""
         return (self._chunk(*self._places[k]) for k in range(bisect_left(self._reach_ns, at_ns), len(self._places)))
 
-    def between(self, topic: str, from_ns: int, to_ns: int) -> list[Entry]:
+    def between(self, topic: str, from_ns: int, to_ns: int) -> list[Message]:
         """The messages of a topic with from_ns <= log_time <= to_ns, in their order."""
-        found: list[Entry] = []
+        found: list[Message] = []
         for k in range(bisect_left(self._reach_ns, from_ns), bisect_right(self._first_ns, to_ns)):
-            entries = self._chunk(*self._places[k]).get(topic, ())
-            found += [entry for entry in entries if from_ns <= entry.log_ns <= to_ns]
+            messages = self._chunk(*self._places[k]).get(topic, ())
+            found += [message for message in messages if from_ns <= message.log_time <= to_ns]
         return found
 
     def time_before(self, at_ns: int, max_bytes: int) -> int:
         """The first log_time of the oldest chunk of those that begin before a time and have `max_bytes` together."""
-        first = max(bisect_right(self._first_ns, at_ns) - 1, 0)
-        size = _size(self._places[first][0])
-        while first > 0 and (size := size + _size(self._places[first - 1][0])) <= max_bytes:
-            first -= 1
-        return self._first_ns[first]
+        newest = max(bisect_right(self._first_ns, at_ns) - 1, 0)
+        places = (self._places[k][0] for k in range(newest, -1, -1))
+        sizes = accumulate(place.end - place.begin for place in places)
+        following = sum(1 for _ in takewhile(lambda size: size <= max_bytes, islice(sizes, 1, None)))
+        return self._first_ns[newest - following]
 
     def lose(self, text: str) -> None:
         """Note what could not be read, once."""
@@ -137,7 +113,7 @@ class Chunks:
             self.lose(f"{path.name}: {damage}")
         except OSError as error:
             self.lose(f"{path.name}: cannot be read: {error.strerror}")
-        size = sum(ENTRY_BYTES + len(entry.data) for entries in chunk.values() for entry in entries)
+        size = sum(MESSAGE_BYTES + len(message.data) for messages in chunk.values() for message in messages)
         self._cache[key] = chunk, size
         self._cached_bytes += size
         while self._cached_bytes > MAX_CACHED_BYTES and len(self._cache) > 1:
@@ -154,7 +130,7 @@ class Chunks:
                     self.lose(f"{self._paths[file].name}: the name of channel {item.channel_id} is lost")
                 topic = topics.get(item.channel_id)
                 if topic is not None:
-                    chunk.setdefault(topic, []).append(Entry(item.log_time, item.publish_time, item.data))
+                    chunk.setdefault(topic, []).append(item)
             elif isinstance(item, Schema):
                 schemas[item.id] = item.name
             elif isinstance(item, Channel):
@@ -163,7 +139,3 @@ class Chunks:
                 is_tl = item.topic.startswith(TL) and schema == _TL_SCHEMA
                 topics[item.id] = item.topic if is_step or is_tl else None
         return chunk
-
-
-def _size(place: Place) -> int:
-    return place.end - place.begin

@@ -60,33 +60,27 @@ class MomentReader:
 
     def moment(self, at_s: float) -> Moment:
         """The street at a second of the record."""
-        newest = self.timeline.step_before(at_s)
+        step, wall_ns = self.timeline.step_before(at_s) or (record.Step(number=-1), 0)
         following = self.timeline.step_since(at_s)
-        step = newest[0] if newest is not None else None
-        recent = self._recent(at_s)
-        hole = _hole(step, following)
-        # what was read before a hole says nothing of it
-        read = [] if hole else recent
-        return Moment(
-            at_s,
-            step.number if step is not None else -1,
-            newest[1] if newest is not None else 0,
-            hole,
-            self._shown(at_s, following),
-            self._modes(at_s, recent),
-            self._halting(read),
-            self._vehicles(read) if self._has_vehicles else NO_VEHICLES,
-        )
-
-    def _recent(self, at_s: float) -> list[record.Step]:
-        """The steps up to a second in which each TL has decided once, in their order."""
-        steps, lacking = [], set(range(len(self.tls)))
-        for step in self.timeline.steps_back(at_s, LOOK_BACK_S):
-            steps.append(step)
-            lacking.difference_update(step.due)
+        hole = ""
+        if step.number >= 0 and following is not None and following.number > step.number + 1:
+            missing = missing_steps(step.number + 1, following.number)
+            hole = f"{missing}, between {time_text(step.at_s)} and {time_text(following.at_s)}"
+        # the steps in which each TL has decided once, the newest first
+        recent, lacking = [], set(range(len(self.tls)))
+        for each in self.timeline.steps_back(at_s, LOOK_BACK_S):
+            recent.append(each)
+            lacking.difference_update(each.due)
             if not lacking:
                 break
-        return steps[::-1]
+        # what was read before a hole says nothing of it
+        read = [] if hole else recent
+        halting = np.zeros(len(self._lanes.lanes))
+        for each in reversed(read):
+            self._read_halting(each, halting)
+        vehicles = self._vehicles(read) if self._has_vehicles else NO_VEHICLES
+        shown, modes = self._shown(at_s, following), self._modes(at_s, recent)
+        return Moment(at_s, step.number, wall_ns, hole, shown, modes, halting, vehicles)
 
     def halting_of(self, step: record.Step, rows: Sequence[int]) -> int | None:
         """The vehicles that halt on lanes with these rows, as a step read them; None if it is malformed."""
@@ -108,21 +102,18 @@ class MomentReader:
                 if shown.begin_s < at_s <= shown.end_s and len(shown.states) == len(self._first_states):
                     return tuple(shown.states)
             # further steps of the same second, or the next one
-            following = self._step_after(following)
+            number = following.number + 1
+            same = self.timeline.steps(following.at_s, following.at_s)
+            later = self.timeline.step_since(following.at_s + 1e-6)
+            following = next((step for step in (*same, later) if step is not None and step.number == number), None)
         return ("",) * len(self._first_states)
 
-    def _step_after(self, step: record.Step) -> record.Step | None:
-        same = self.timeline.steps(step.at_s, step.at_s)
-        after = next((each for each in same if each.number > step.number), None)
-        if after is None:
-            after = self.timeline.step_since(step.at_s + 1e-6)
-        return after if after is not None and after.number == step.number + 1 else None
-
     def _modes(self, at_s: float, recent: Sequence[record.Step]) -> bytes:
-        """The newest of each TL: after its decision, or after an operator's command."""
+        """The newest of each TL: after its decision, or after an operator's command. `recent`: the newest step
+        first."""
         tl_steps = self.timeline.newest_tl_steps(self.tls, at_s, LOOK_BACK_S)
         # a TL's decision is not older than these steps
-        commanded = {command.tl: (step.number, command.mode) for step in recent for command in step.commands}
+        commanded = {command.tl: (step.number, command.mode) for step in reversed(recent) for command in step.commands}
         modes = bytearray()
         for tl in self.tls:
             number, value = (tl_steps[tl].number, tl_steps[tl].mode) if tl in tl_steps else (-1, record.TlStep.POLICY)
@@ -132,31 +123,24 @@ class MomentReader:
             modes.append(MODE_OF.get(value, ControlMode.POLICY).value)
         return bytes(modes)
 
-    def _halting(self, recent: Sequence[record.Step]) -> Floats:
-        values = np.zeros(len(self._lanes.lanes))
-        for step in recent:
-            self._read_halting(step, values)
-        return values
-
     def _read_halting(self, step: record.Step, values: Floats) -> bool:
         """Write a step's halting vehicles into `values`, float64 [lanes]; return whether it has those of its TLs."""
         tls = self.tls_of(step)
         if not tls:
             return True
-        _, rows = self._rows_of(tls)
-        size = len(range(*rows.indices(len(values)))) if isinstance(rows, slice) else len(rows)
-        if len(step.readings.halting) != size:
+        lanes, rows = self._rows_of(tls)
+        if len(step.readings.halting) != len(lanes):
             self.timeline.chunks.lose(f"step {step.number} has readings of other lanes")
             return False
         values[rows] = step.readings.halting
         return True
 
     def _vehicles(self, recent: Sequence[record.Step]) -> Vehicles:
-        """By lane, the vehicles that were read last, on the map."""
+        """By lane, the vehicles that were read last, on the map. `recent`: the newest step first."""
         count = len(self._lanes.lanes)
         is_read = np.zeros(count, bool)
         parts = []
-        for step in reversed(recent):
+        for step in recent:
             _, rows = self._lanes.vehicle_rows_of(self.tls_of(step))
             if not rows.size:
                 continue
@@ -172,11 +156,3 @@ class MomentReader:
         if not parts:
             return NO_VEHICLES
         return self._positions.at(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def _hole(step: record.Step | None, following: record.Step | None) -> str:
-    """The steps that are missing between two, as a text."""
-    if step is None or following is None or following.number <= step.number + 1:
-        return ""
-    missing = missing_steps(step.number + 1, following.number)
-    return f"{missing}, between {time_text(step.at_s)} and {time_text(following.at_s)}"

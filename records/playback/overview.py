@@ -58,8 +58,6 @@ class Overview:
         self._commands: list[control_pb2.Command] = []
         self._modes: dict[str, list[tuple[float, int]]] = {c.tl: [] for c in contracts}
         """By TL, (second, mode) of each change."""
-        self._set_by: dict[str, list[tuple[float, str]]] = {c.tl: [] for c in contracts}
-        self._pinned: dict[str, list[tuple[float, int]]] = {c.tl: [] for c in contracts}
         self._marks: list[Mark] = []
         self._unshown_marks = 0
         self._number: int | None = None
@@ -108,10 +106,14 @@ class Overview:
         with self._lock:
             if at_s > self.read_to_s and not self.is_complete:
                 return {"since_s": None, "set_by": "", "pinned_version": 0}
-            since_s, _ = _newest(self._modes[tl], at_s, (self._reader.city.begin_s, 0))
-            _, author = _newest(self._set_by[tl], at_s, (0.0, ""))
-            _, version = _newest(self._pinned[tl], at_s, (0.0, 0))
-            return {"since_s": since_s, "set_by": author, "pinned_version": version}
+            changes = bisect_right(self._modes[tl], at_s, key=lambda change: change[0])
+            since_s = self._modes[tl][changes - 1][0] if changes else self._reader.city.begin_s
+            mode, pin = self._newest_command("set-mode", tl, at_s), self._newest_command("pin", tl, at_s)
+            return {
+                "since_s": since_s,
+                "set_by": "" if mode.value == "policy" else mode.author,
+                "pinned_version": int(pin.value) if pin.value.isdecimal() else 0,
+            }
 
     def alarms(self, at_s: float) -> list[control_pb2.Alarm]:
         with self._lock:
@@ -120,8 +122,15 @@ class Overview:
     def commands(self, at_s: float) -> list[control_pb2.Command]:
         """The newest commands up to a second, the newest last."""
         with self._lock:
-            end = bisect_right(self._commands, at_s, key=lambda command: command.at_s)
-            return self._commands[max(end - MAX_COMMANDS, 0) : end]
+            return self._commands_up_to(at_s)[-MAX_COMMANDS:]
+
+    def _commands_up_to(self, at_s: float) -> list[control_pb2.Command]:
+        return self._commands[: bisect_right(self._commands, at_s, key=lambda command: command.at_s)]
+
+    def _newest_command(self, action: str, tl: str, at_s: float) -> control_pb2.Command:
+        """A TL's newest command of a kind up to a second; an empty one if there is none."""
+        commands = (c for c in reversed(self._commands_up_to(at_s)) if c.action == action and c.target == tl)
+        return next(commands, control_pb2.Command())
 
     def figures(self, at_s: float) -> dict[str, Any]:
         """Counts up to a second, and times of the steps before it."""
@@ -168,12 +177,8 @@ class Overview:
         for command in step.commands:
             self._add_mode(command.tl, at_s, command.mode)
             self._add_command(at_s, "set-mode", command.tl, command.wanted, command.author)
-            if command.tl in self._set_by:
-                self._set_by[command.tl].append((at_s, "" if command.wanted == "policy" else command.author))
         for action in step.actions:
             self._add_command(at_s, action.action, action.target, action.value, action.author)
-            if action.action == "pin" and action.target in self._pinned:
-                self._pinned[action.target].append((at_s, int(action.value) if action.value.isdecimal() else 0))
         for tl, tl_step in recorded.tls.items():
             self._add_mode(tl, at_s, tl_step.mode)
         for alarm in self._alarms.add(recorded):
@@ -198,9 +203,3 @@ class Overview:
             self._marks.append(mark)
         else:
             self._unshown_marks += 1
-
-
-def _newest(changes: list[tuple[float, Any]], at_s: float, first: tuple[float, Any]) -> tuple[float, Any]:
-    """The newest change up to a second, or the first value."""
-    k = bisect_right(changes, at_s, key=lambda change: change[0])
-    return changes[k - 1] if k else first

@@ -5,7 +5,6 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from city import street_shapes
 from city.errors import InputError
@@ -15,7 +14,6 @@ from controller.operator.page.street_data import StreetData
 from controller.operator.tl_layout import TlLayout
 from controller.recording.run_start import RunStart
 from records import recorded_run
-from records.playback.chunks import Chunks
 from records.playback.lane_positions import LanePositions
 from records.playback.moments import MomentReader
 from records.playback.overview import Overview
@@ -41,14 +39,24 @@ class RecordPage:
         """
         reader = open_files(paths, run)
         start, shapes = _start(reader)
-        timeline = Timeline(Chunks([file.path for file in reader.files]))
+        timeline = Timeline([file.path for file in reader.files])
         lanes = start.tracked_lanes()
         layout = TlLayout(start.contracts, lanes.lanes)
         driver = start.driver or ""
         positions = LanePositions(shapes, lanes.lanes, start.street.lane_length_m)
-        about = _about(reader, timeline, has_vehicles=any(lanes.vehicle_lanes_of.values()))
-        street = StreetData(layout, start.street, shapes, _name(reader), driver, about)
-        self.moments = MomentReader(timeline, start, reader.city, positions)
+        city, path = reader.city, reader.files[0].path
+        about = {
+            "run": city.run,
+            "version": city.greenserve_version,
+            "files": [file.path.name for file in reader.files],
+            "first_s": timeline.first_s,
+            "last_s": timeline.last_s,
+            "step_s": city.sumo_step_s if city.sumo_step_s > 0 else 1.0,
+            "has_vehicles": any(lanes.vehicle_lanes_of.values()),
+        }
+        name = path.name if len(reader.files) == 1 else f"{path.resolve().parent.name}, run {city.run}"
+        street = StreetData(layout, start.street, shapes, name, driver, about)
+        self.moments = MomentReader(timeline, start, city, positions)
         self.overview = Overview(reader)
         self.panels = RecordPanels(self.moments, self.overview, layout, driver)
         site = Site(listen(*address), street, security.new_token())  # no command needs the token
@@ -86,22 +94,3 @@ def _start(reader: RunReader) -> tuple[RunStart, street_shapes.StreetShapes]:
             first_error = first_error or error
     assert first_error is not None, "a run has a file"
     raise first_error
-
-
-def _about(reader: RunReader, timeline: Timeline, has_vehicles: bool) -> dict[str, Any]:
-    """The record as the page describes it."""
-    city = reader.city
-    return {
-        "run": city.run,
-        "version": city.greenserve_version,
-        "files": [file.path.name for file in reader.files],
-        "first_s": timeline.first_s,
-        "last_s": timeline.last_s,
-        "step_s": city.sumo_step_s if city.sumo_step_s > 0 else 1.0,
-        "has_vehicles": has_vehicles,
-    }
-
-
-def _name(reader: RunReader) -> str:
-    path = reader.files[0].path
-    return path.name if len(reader.files) == 1 else f"{path.resolve().parent.name}, run {reader.city.run}"

@@ -1,28 +1,31 @@
 """The steps of a run by simulated time. Only the chunks of the asked time are read."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
+from mcap.records import Message as McapMessage
 
 from city.errors import InputError
 from controller.recording.record_writer import NS, STEP, TL
 from protos import record_pb2 as record
-from records.playback.chunks import Chunk, Chunks, Entry
+from records.playback.chunks import Chunk, Chunks
 
+MAX_LOG_S = 2e10
+"""Simulated second after which no message can be."""
 M = TypeVar("M", bound=Message)
 
 
 class Timeline:
     """Steps and the TLs' parts of them, in simulated seconds. Used by one thread at a time."""
 
-    def __init__(self, chunks: Chunks) -> None:
-        """Find the first and the last step. Raises InputError if there is none."""
-        self.chunks = chunks
-        first_ns, last_ns = chunks.span_ns
-        first, last = self.step_since(first_ns / NS), self.step_before(last_ns / NS)
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Find the first and the last step of a run's files. Raises InputError if there is none."""
+        self.chunks = Chunks(paths)
+        first, last = self.step_since(0.0), self.step_before(MAX_LOG_S)
         if first is None or last is None:
-            raise InputError(f"{chunks.path}: has no step that can be read; name another record")
+            raise InputError(f"{paths[0]}: has no step that can be read; name another record")
         self.first_s, self.last_s = first.at_s, last[0].at_s
         """The simulated time of the record."""
 
@@ -34,8 +37,8 @@ class Timeline:
         """The steps of the `back_s` seconds up to a second, the newest first; they are read one by one."""
         at_ns, from_ns = _ns(at_s), _ns(at_s - back_s)
         for chunk in self.chunks.before(at_ns):
-            entries = [entry for entry in reversed(chunk.get(STEP, ())) if from_ns <= entry.log_ns <= at_ns]
-            yield from self._parsed(entries, record.Step)
+            newest_first = reversed(chunk.get(STEP, ()))
+            yield from self._parsed((each for each in newest_first if from_ns <= each.log_time <= at_ns), record.Step)
             if _is_before(chunk, from_ns):
                 return
 
@@ -52,7 +55,7 @@ class Timeline:
         """The first step at a second or after it."""
         at_ns = _ns(at_s)
         for chunk in self.chunks.since(at_ns):
-            found = (entry for entry in chunk.get(STEP, ()) if entry.log_ns >= at_ns)
+            found = (each for each in chunk.get(STEP, ()) if each.log_time >= at_ns)
             if (step := next(self._parsed(found, record.Step), None)) is not None:
                 return step
         return None
@@ -61,9 +64,9 @@ class Timeline:
         """The newest step at a second or before it, and its wall clock in ns since 1970."""
         at_ns = _ns(at_s)
         for chunk in self.chunks.before(at_ns):
-            for entry in reversed(chunk.get(STEP, ())):
-                if entry.log_ns <= at_ns and (step := next(self._parsed([entry], record.Step), None)) is not None:
-                    return step, entry.publish_ns
+            for each in reversed(chunk.get(STEP, ())):
+                if each.log_time <= at_ns and (step := next(self._parsed([each], record.Step), None)) is not None:
+                    return step, each.publish_time
         return None
 
     def newest_tl_steps(self, tls: Collection[str], at_s: float, back_s: float) -> dict[str, record.TlStep]:
@@ -73,32 +76,28 @@ class Timeline:
         lacking = set(tls)
         for chunk in self.chunks.before(at_ns):
             for tl in [tl for tl in lacking if TL + tl in chunk]:
-                entry = _newest(chunk[TL + tl], from_ns, at_ns)
-                if entry is not None and (step := next(self._parsed([entry], record.TlStep), None)) is not None:
+                found_at = (each for each in reversed(chunk[TL + tl]) if from_ns <= each.log_time <= at_ns)
+                if (step := next(self._parsed(found_at, record.TlStep), None)) is not None:
                     found[tl] = step
                     lacking.discard(tl)
             if not lacking or _is_before(chunk, from_ns):
                 break
         return found
 
-    def _parsed(self, entries: "Sequence[Entry] | Iterator[Entry]", kind: type[M]) -> Iterator[M]:
-        for entry in entries:
+    def _parsed(self, messages: Iterable[McapMessage], kind: type[M]) -> Iterator[M]:
+        for each in messages:
             message = kind()
             try:
-                message.ParseFromString(entry.data)
+                message.ParseFromString(each.data)
             except DecodeError:
-                self.chunks.lose(f"a message of second {entry.log_ns / NS:g} is damaged")
+                self.chunks.lose(f"a message of second {each.log_time / NS:g} is damaged")
                 continue
             yield message
 
 
-def _newest(entries: Sequence[Entry], from_ns: int, at_ns: int) -> Entry | None:
-    return next((entry for entry in reversed(entries) if from_ns <= entry.log_ns <= at_ns), None)
-
-
 def _is_before(chunk: Chunk, at_ns: int) -> bool:
     """True if a chunk begins before a time, so that the chunks before it end before it."""
-    return any(entries[0].log_ns < at_ns for entries in chunk.values())
+    return any(messages[0].log_time < at_ns for messages in chunk.values())
 
 
 def _ns(seconds: float) -> int:

@@ -15,9 +15,9 @@ import pytest
 
 from records import command as record_command
 from records.atspm import detectors_command
-from records.record_reader import RecordReader
 from tests.conftest import GRID, ROOT
 from tests.end_to_end.programs import CITY
+from tests.records.replayed_city import read
 
 MAX_LOST_S = 1.0
 """Wall time of a killed controller that may be missing in its record."""
@@ -48,16 +48,16 @@ run_city(city, 100_000, subscribe=lambda run: [recorder(run), Reports()])
 """
 
 
-def read(path):
-    """(city, steps, why it ends early) of a file."""
-    with RecordReader(path) as reader:
-        steps = list(reader.steps())
-        return reader.city, steps, reader.missing
-
-
 def control(*arguments, **settings):
     command = [sys.executable, "-m", "greenserve", "control", "--city", CITY, "--seed", "1", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings)
+
+
+def finished(process):
+    """The log of a run that ends without an error."""
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 0, log
+    return log
 
 
 def test_killed_controller_loses_a_second_at_most(tmp_path):
@@ -93,11 +93,8 @@ def test_full_disk_ends_the_record_and_not_the_run(tmp_path):
     record, summaries = tmp_path / "record", []
     for k, flags in enumerate(((), ("--record", record))):
         summary = tmp_path / f"{k}.json"
-        process = control(
-            "--policy", "max-pressure", "--end", 600, "--summary", summary, *flags, preexec_fn=with_small_files
-        )
-        _, log = process.communicate(timeout=120)
-        assert process.returncode == 0, log
+        arguments = ("--policy", "max-pressure", "--end", 600, "--summary", summary, *flags)
+        log = finished(control(*arguments, preexec_fn=with_small_files))
         summaries.append(log.rpartition("960 decisions")[1])
     assert summaries[0] == summaries[1] == "960 decisions"
     (error,) = [line for line in log.splitlines() if "ERROR" in line]
@@ -109,8 +106,7 @@ def test_full_disk_ends_the_record_and_not_the_run(tmp_path):
 def test_two_controllers_record_into_one_folder(tmp_path):
     processes = [control("--policy", "max-pressure", "--end", 300, "--record", tmp_path) for _ in range(2)]
     for process in processes:
-        _, log = process.communicate(timeout=120)
-        assert process.returncode == 0, log
+        finished(process)
     (first, steps, missing), (second, *others) = (read(path) for path in sorted(tmp_path.iterdir()))
     assert first.run != second.run and not missing and not others[1]
     assert [each.step.number for each in steps] == [each.step.number for each in others[0]] == list(range(61))
@@ -124,18 +120,14 @@ def test_record_has_the_phase_numbers_of_city_toml(tmp_path):
         described.replace("[tl.SA101]", '[tl.SA101]\nphases = { "A1A0.70.00:left" = 11 }')
     )
     record = tmp_path / "record"
-    process = control("--policy", "max-pressure", "--end", 10, "--city", tmp_path / "city.toml", "--record", record)
-    _, log = process.communicate(timeout=120)
-    assert process.returncode == 0, log
+    finished(control("--policy", "max-pressure", "--end", 10, "--city", tmp_path / "city.toml", "--record", record))
     (path,) = record.iterdir()
     assert json.loads(read(path)[0].phases) == {"SA101": {"A1A0.70.00:left": 11}}
 
 
 @pytest.mark.alone
 def test_record_of_a_served_run_has_models_versions_and_scores(grid_server, tmp_path):
-    process = control("--server", grid_server, "--end", 120, "--record", tmp_path)
-    _, log = process.communicate(timeout=120)
-    assert process.returncode == 0, log
+    finished(control("--server", grid_server, "--end", 120, "--record", tmp_path))
     (path,) = tmp_path.iterdir()
     city, steps, missing = read(path)
     assert not missing and len(city.contracts) == 8 and city.driver == ""
@@ -160,9 +152,8 @@ def test_detectors_of_the_sumocfg_are_recorded_and_exported(tmp_path):
     assert detectors_command.main([*city, "--out", str(tmp_path / "detectors.add.xml")]) == 0
     sumocfg = tmp_path / "grid.sumocfg"
     sumocfg.write_text(sumocfg.read_text().replace('fixed_time.add.xml"', 'fixed_time.add.xml,detectors.add.xml"'))
-    process = control("--policy", "max-pressure", "--end", 120, *city, "--record", tmp_path / "record")
-    _, log = process.communicate(timeout=120)
-    assert process.returncode == 0 and "recording the vehicles on 216 detectors" in log
+    log = finished(control("--policy", "max-pressure", "--end", 120, *city, "--record", tmp_path / "record"))
+    assert "recording the vehicles on 216 detectors" in log
     assert record_command.main(["export", str(tmp_path / "record"), "--atspm", str(tmp_path / "atspm")], "record") == 0
     rows = (tmp_path / "atspm" / "events.csv").read_text().splitlines()
     assert {"43", "44", "81", "82"} <= {row.split(",")[2] for row in rows}

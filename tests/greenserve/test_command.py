@@ -31,14 +31,9 @@ def error_line(capsys):
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_unknown_flag_gives_one_error_line_and_exit_code_2(command, capsys):
-    assert main([command, "--no-such-flag"]) == 2
-    error_line(capsys)
-
-
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_abbreviated_flag_is_refused(command, capsys):
-    assert main([command, "--hel"]) == 2
+@pytest.mark.parametrize("flag", ["--no-such-flag", "--hel"])
+def test_unknown_or_abbreviated_flag_gives_one_error_line_and_exit_code_2(command, flag, capsys):
+    assert main([command, flag]) == 2
     error_line(capsys)
 
 

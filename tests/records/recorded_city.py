@@ -84,9 +84,8 @@ class RecordedCity:
     def write(self, path: Path, begin=0, end=None, file_number=0, run=RUN, flush_every=5, is_finished=True) -> Path:
         """A file with the steps from `begin` up to `end`, in chunks of `flush_every` steps."""
         city = run_start.encode(self.start, run, BEGIN_UNIX_NS, file_number)
-        files = dict(zip(city.network_files, self.start.network_files, strict=True))
         with path.open("wb") as stream:
-            writer = RecordWriter(stream, city, files, BEGIN_UNIX_NS)
+            writer = RecordWriter(stream, city, self.start.network_files, BEGIN_UNIX_NS)
             writer.flush()
             for k, (step, tl_steps, publish_ns) in enumerate(self.steps[begin:end]):
                 writer.add(step, tl_steps, publish_ns)

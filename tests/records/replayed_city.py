@@ -15,12 +15,13 @@ from controller.recording import loop_state
 from controller.recording.detectors import track_detectors
 from controller.recording.messages import Encoder
 from controller.recording.record_writer import RecordWriter
-from controller.recording.run_start import RunStart, encode, network_file_names, of_tls
+from controller.recording.run_start import RunStart, encode, of_tls
 from controller.sumo.access import SumoAccess
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.start import connect
 from protos.loop_state_pb2 import LoopState
+from records.record_reader import RecordReader
 from serving.contract import CATEGORICAL
 from serving.errors import DeadlineExceeded
 from signals.policy import Answer
@@ -75,7 +76,6 @@ class Recorder:
     def __init__(self, run: RunStart, path: Path, steps_a_file: float = math.inf) -> None:
         """`path`: of the first file; the names of others have their numbers."""
         self._run, self._path, self._steps_a_file = run, path, steps_a_file
-        self._files = dict(zip(network_file_names(run.network_files), run.network_files, strict=True))
         self._encoder = Encoder(run)
         self._number = self._steps = 0
         self._state = self._writer = self._stream = None
@@ -93,7 +93,7 @@ class Recorder:
         path = self._path if self._number == 0 else self._path.with_stem(f"{self._path.stem}-{self._number}")
         self._stream = path.open("wb")
         city = encode(self._run, "replayed", BEGIN_UNIX_NS, self._number)
-        self._writer = RecordWriter(self._stream, city, self._files, BEGIN_UNIX_NS, event.at_s, self._state)
+        self._writer = RecordWriter(self._stream, city, self._run.network_files, BEGIN_UNIX_NS, event.at_s, self._state)
         self._number += 1
         self._steps = 0
 
@@ -102,6 +102,13 @@ class Recorder:
             self._writer.finish()
             self._stream.close()
             self._writer = None
+
+
+def read(path):
+    """(city, steps, why it ends early) of a file."""
+    with RecordReader(path) as reader:
+        steps = list(reader.steps())
+        return reader.city, steps, reader.missing
 
 
 def record_run(path: Path, city: config.City, end_s: float, *options: str, steps_a_file=math.inf, **arguments) -> None:

@@ -19,11 +19,6 @@ from tests.records.recorded_city import RUN, SECONDS, SILENT_TL
 PROG = "greenserve record"
 
 
-@pytest.fixture(scope="module")
-def whole(recorded_city, tmp_path_factory):
-    return recorded_city.write(tmp_path_factory.mktemp("record") / "whole.mcap")
-
-
 @pytest.fixture
 def killed(recorded_city, tmp_path):
     """A file that a killed controller left, cut in its last chunk."""
@@ -31,20 +26,6 @@ def killed(recorded_city, tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[: mcap_bytes.chunks(data)[-1].end - 1])
     return path
-
-
-@pytest.fixture
-def run(capsys):
-    def run(*argv, code=0):
-        assert main([str(each) for each in argv], PROG) == code
-        captured = capsys.readouterr()
-        if code:
-            assert captured.out == ""
-            (line,) = captured.err.splitlines()
-            return line
-        return captured.out
-
-    return run
 
 
 def decisions(recorded_city):

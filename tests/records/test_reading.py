@@ -96,12 +96,6 @@ def test_file_cut_in_its_index_loses_no_step(recorded_city, tmp_path):
         assert len(steps) == 4 and missing == "its index is cut off or damaged: no step is lost by that"
 
 
-def test_killed_file_says_where_it_was_cut_off(killed):
-    steps, missing = read(killed)
-    assert len(steps) == STEPS
-    assert missing == f"cut off after byte {killed.stat().st_size:,}"
-
-
 @pytest.mark.parametrize("damage", [slice(-20, -19), slice(0, 200)], ids=["a byte", "zeros over its begin"])
 def test_damaged_chunk_is_skipped_and_its_steps_are_named(whole, tmp_path, damage):
     data = bytearray(whole.read_bytes())

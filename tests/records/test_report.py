@@ -6,30 +6,13 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from controller.recording.detectors import FUNCTIONS
-from records.command import main
 
-PROG = "greenserve record"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.fixture(scope="module")
-def path(recorded_city, tmp_path_factory):
-    return recorded_city.write(tmp_path_factory.mktemp("record") / "whole.mcap")
-
-
-@pytest.fixture
-def run(capsys):
-    def run(*argv, code=0):
-        assert main([str(each) for each in argv], PROG) == code
-        captured = capsys.readouterr()
-        return captured.err if code else captured.out
-
-    return run
-
-
-def test_report_is_one_page_with_every_picture(path, run, tmp_path):
+def test_report_is_one_page_with_every_picture(whole, run, tmp_path):
     out = tmp_path / "page.html"
-    printed = run("report", path, "--out", out, "--tl", "SA101,SA102,SA103", "--zero", "2026-03-02T07:00")
+    printed = run("report", whole, "--out", out, "--tl", "SA101,SA102,SA103", "--zero", "2026-03-02T07:00")
     assert printed.splitlines()[0] == str(out)
     root = ET.fromstring(out.read_text("utf-8").removeprefix("<!DOCTYPE html>\n"))
     titles = {
@@ -49,9 +32,9 @@ def test_report_is_one_page_with_every_picture(path, run, tmp_path):
     assert "Arrivals on Green: " in out.read_text("utf-8")
 
 
-def test_report_has_the_given_time_of_day(path, run, tmp_path):
+def test_report_has_the_given_time_of_day(whole, run, tmp_path):
     out = tmp_path / "page.html"
-    run("report", path, "--out", out, "--tl", "SA101", "--from", "0:01", "--to", "0:03", "--zero", "2026-03-02T07:00")
+    run("report", whole, "--out", out, "--tl", "SA101", "--from", "0:01", "--to", "0:03", "--zero", "2026-03-02T07:00")
     text = out.read_text("utf-8")
     assert "simulated time 00:01:00 to 00:03:00" in text and ">07:01:00<" in text and ">07:03:30<" not in text
 
@@ -66,15 +49,15 @@ def test_report_has_the_given_time_of_day(path, run, tmp_path):
         (["--city", "missing.toml"], "missing.toml"),
     ],
 )
-def test_wrong_arguments_are_named(path, run, tmp_path, argv, message):
+def test_wrong_arguments_are_named(whole, run, tmp_path, argv, message):
     out = tmp_path / "page.html"
-    assert message in run("report", path, "--out", out, *argv, code=2)
+    assert message in run("report", whole, "--out", out, *argv, code=2)
     assert not out.exists()
 
 
-def test_export_writes_files_for_atspm_tools(path, run, tmp_path):
+def test_export_writes_files_for_atspm_tools(whole, run, tmp_path):
     folder = tmp_path / "atspm"
-    printed = run("export", path, "--atspm", folder, "--zero", "2026-03-02T07:00")
+    printed = run("export", whole, "--atspm", folder, "--zero", "2026-03-02T07:00")
     assert str(folder / "events.csv") in printed
     with (folder / "events.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -91,6 +74,6 @@ def test_export_writes_files_for_atspm_tools(path, run, tmp_path):
     assert {"43", "44"} <= {row["EventId"] for row in rows}
 
 
-def test_export_of_tables_takes_no_flags_of_atspm(path, run, tmp_path):
-    error = run("export", path, "--csv", tmp_path / "tables", "--zero", "2026-03-02", code=2)
+def test_export_of_tables_takes_no_flags_of_atspm(whole, run, tmp_path):
+    error = run("export", whole, "--csv", tmp_path / "tables", "--zero", "2026-03-02", code=2)
     assert "--city and --zero belong to --atspm" in error and not (tmp_path / "tables").exists()

@@ -38,11 +38,6 @@ def test_files_that_were_deleted_at_the_beginning_are_named(recorded_city, tmp_p
     assert numbers == list(range(20, 30)) and missing == ["files 0 to 1 are missing before b.mcap"]
 
 
-def test_last_file_alone_is_whole(recorded_city, tmp_path):
-    write_run(recorded_city, tmp_path, (2,))
-    assert read(open_files([tmp_path / "b.mcap"])) == (list(range(20, 30)), [])
-
-
 def test_hole_at_the_end_of_a_file_that_was_cut_off_is_named(recorded_city, tmp_path):
     write_run(recorded_city, tmp_path, (1,))
     path = recorded_city.write(tmp_path / "c.mcap", 0, 10, is_finished=False)

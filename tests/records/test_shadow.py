@@ -1,6 +1,7 @@
 """Shadow evaluation of recorded runs, with policies of the test and with a real server."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from controller.policies.served_policies import ServedPolicies
 from records.recorded_run import RecordedRun
 from records.replay import Replay
 from records.replay_command import main
-from records.shadow import ShadowPolicies
+from records.shadow import ShadowEvaluation
 from serving.client import Client
 from serving.errors import DeadlineExceeded
 from signals.policy import Answer
@@ -29,22 +30,15 @@ class Scripted:
         return {tl: self.answers(tl, observation) for tl, observation in observations.items()}
 
 
-def shadowed(file, answers, tls=None, clock=None):
+def shadowed(file, answers, tls=None, clock=time.perf_counter):
     run = RecordedRun([file])
     contracts = {contract.tl: contract for contract in run.start.contracts if tls is None or contract.tl in tls}
-    made = []
-
-    def policies(recorded, steps):
-        made.append(
-            ShadowPolicies(recorded, steps, Scripted(answers), contracts, **({"clock": clock} if clock else {}))
-        )
-        return made[0]
-
-    replay = Replay(run, None, policies)
-    made[0].intersections = replay.loop.intersections
+    replay = Replay(run)
+    shadow = ShadowEvaluation(Scripted(answers), contracts, replay.loop.intersections, clock)
+    replay.policies.on_answers = shadow.ask
     replay.run()
     assert str(replay.differences.first) == "None", "the loop follows the recorded answers"
-    return made[0]
+    return shadow
 
 
 def recorded_decisions(file, tl):

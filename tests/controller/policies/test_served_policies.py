@@ -1,17 +1,14 @@
 """Answers of a model server as the controller takes them."""
 
-import itertools
-import time
-
 import numpy as np
 import pytest
 
 from city.errors import InputError, ProgramFailed
 from controller.policies.served_policies import ServedPolicies
 from protos import policy_pb2
-from serving.client import Client, Prediction
+from serving.client import Prediction
 from serving.errors import DeadlineExceeded, InvalidResponse, ModelNotFound, Unavailable
-from tests.serving.fake_server import answer
+from signals.policy import Answer
 
 X = np.zeros(17, np.float32)
 KC = policy_pb2.PolicyContract(
@@ -65,50 +62,36 @@ def action_of(answer):
     return answer.action.tolist()
 
 
-@pytest.fixture
-def client(fake):
-    made = Client(fake.address)
-    yield made
-    made.close()
+@pytest.mark.parametrize(("name", "expected"), [("action", Answer), ("actions", InvalidResponse)])
+def test_answer_without_an_action_is_a_bad_answer(name, expected):
+    prediction = Prediction({name: np.array([[0.5]], np.float32)}, 1)
+    assert isinstance(Run(FakeClient(lambda *_: prediction)).ask()["a"], expected)
 
 
-def ask(client, deadline_s=1.0, clock=time.monotonic):
-    return ServedPolicies(client, {"a": KC}, None, deadline_s, clock).ask({"a": X})["a"]
+def test_late_answer_is_dropped():
+    def late(tl, version):
+        run.now += 2.0
+        return GOOD
+
+    run = Run(FakeClient(late))
+    assert isinstance(run.ask()["a"], DeadlineExceeded)
 
 
-def test_answer_with_an_action_is_the_action(fake, client):
-    fake.answer = lambda request, context: answer(action=[[0.5]])
-    assert ask(client).action.tolist() == [[0.5]]
-
-
-def test_answer_without_an_action_is_a_bad_answer(fake, client):
-    fake.answer = lambda request, context: answer(actions=[[0.5]])
-    assert isinstance(ask(client), InvalidResponse)
-
-
-def test_late_answer_is_dropped(fake, client):
-    fake.answer = lambda request, context: answer(action=[[0.5]])
-    times = itertools.chain([0.0, 0.0], itertools.repeat(2.0))
-    assert isinstance(ask(client, clock=lambda: next(times)), DeadlineExceeded)
-
-
-def ask_a_new_version(fake, client, **changed):
-    """The answer of version 2, whose contract has another action than at the start."""
+def version_of_three(tl, version):
+    """The contract of version 1 of the start, of 2 with the same contract, or of 3 with another one."""
     contract = policy_pb2.PolicyContract()
     contract.CopyFrom(KC)
-    contract.origin.model_number = 2
-    contract.action.MergeFrom(policy_pb2.Action(**changed))
-    serialized = np.array([contract.SerializeToString()], object)
-    fake.answer = lambda request, context: answer(version=2, action=[[0.5]], policy=serialized)
-    return ask(client)
+    contract.origin.model_number = version
+    contract.action.actionp = 0.9 if version == 3 else 0.0
+    return contract
 
 
-def test_new_version_with_the_same_contract_is_followed(fake, client):
-    assert ask_a_new_version(fake, client).action.tolist() == [[0.5]]
-
-
-def test_new_version_with_another_contract_is_refused(fake, client):
-    assert "another contract" in str(ask_a_new_version(fake, client, actionp=0.9))
+def test_new_version_is_followed_if_its_contract_is_the_same():
+    client = FakeClient(lambda *_: GOOD._replace(version=2), version_of_three)
+    run = Run(client)
+    assert action_of(run.ask()["a"]) == [[0.5]]
+    client.predict = lambda *_: GOOD._replace(version=3)
+    assert "another contract" in str(run.ask()["a"])
 
 
 def test_slow_comparison_of_a_new_version_delays_no_other_tl():
@@ -205,15 +188,6 @@ def test_hanging_model_does_not_cause_a_new_connection():
     ask("ab")
     answering = ""
     assert ask("a", "a") == 2, "so does its own after it has answered again"
-
-
-def version_of_three(tl, version):
-    """The contract of version 1 of the start, of 2 with the same contract, or of 3 with another one."""
-    contract = policy_pb2.PolicyContract()
-    contract.CopyFrom(KC)
-    contract.origin.model_number = version
-    contract.action.actionp = 0.9 if version == 3 else 0.0
-    return contract
 
 
 def labelled_one(tl, version):

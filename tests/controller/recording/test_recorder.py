@@ -27,7 +27,8 @@ from records.record_reader import RecordReader
 from records.recorded_run import RecordedRun
 from records.replay import Replay
 from signals.policy import Answer
-from tests.records.replayed_city import run_city
+from tests.records.replayed_city import read, run_city
+from tests.serving.gates import until
 
 NOON_NS = 1_790_006_400 * NS
 """2026-09-21 16:00:00 UTC, a full hour."""
@@ -84,16 +85,9 @@ def record(folder, run, events, metrics, wall_clock_ns=lambda: NOON_NS, waits=Fa
     for k, event in enumerate(events):
         recorder.add(event)
         if waits:
-            wait_until(lambda k=k: value(metrics.steps) == k + 1)
+            until(lambda k=k: value(metrics.steps) == k + 1)
     recorder.close()
     return sorted(folder.path.glob("*.mcap")) if folder.path.is_dir() else []
-
-
-def read(path):
-    """(city, steps, why it ends early) of a file."""
-    with RecordReader(path) as reader:
-        steps = list(reader.steps())
-        return reader.city, steps, reader.missing
 
 
 def value(metric):
@@ -110,13 +104,6 @@ def the_warning(caplog):
 @pytest.fixture
 def recorder(controlled, metrics, tmp_path):
     return Recorder(RecordFolder(tmp_path, 20 * GB), controlled.run, metrics)
-
-
-def wait_until(condition):
-    end_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 def test_file_has_every_step_as_it_was_encoded(controlled, metrics, tmp_path):
@@ -216,7 +203,7 @@ def test_two_recorders_in_one_folder_delete_neither_ones_open_file(controlled, t
     for k, event in enumerate(events):
         for recorder in recorders:
             recorder.add(event)
-        wait_until(lambda k=k: all(value(each.steps) == k + 1 for each in all_metrics))
+        until(lambda k=k: all(value(each.steps) == k + 1 for each in all_metrics))
     for recorder in recorders:
         recorder.close()
     files = [read(path) for path in sorted(tmp_path.iterdir())]
@@ -231,50 +218,6 @@ def test_two_recorders_in_one_folder_delete_neither_ones_open_file(controlled, t
         assert max(of_run)[1] == len(events) - 1 and min(of_run)[0] > 0
 
 
-class FullDisk(RecordFolder):
-    """A folder in which no file can be written."""
-
-    def create(self, name):
-        return Path("/dev/full").open("wb")
-
-
-@pytest.mark.parametrize("begins", [True, False], ids=["at the begin", "later"])
-def test_full_disk_ends_the_record_with_one_line(controlled, metrics, tmp_path, caplog, begins, flushed_each_step):
-    folder = (FullDisk if begins else LaterFullDisk)(tmp_path, 20 * GB)
-    errors = []
-    recorder = Recorder(folder, controlled.run, metrics, on_end_by_error=errors.append)
-    with caplog.at_level(logging.INFO, "controller"):
-        for event in controlled.events:
-            recorder.add(event)
-        wait_until(lambda: value(metrics.stopped) == 1)
-        recorder.add(controlled.events[0])
-        recorder.close()
-    error = the_warning(caplog)
-    assert "No space left on device" in error and str(tmp_path) in error and "GreenserveRecordStopped" in error
-    assert len(errors) == 1 and errors[0].endswith(": No space left on device")
-    if not begins:
-        (path,) = tmp_path.iterdir()
-        _, steps, missing = read(path)
-        assert 0 < len(steps) < len(controlled.events) and "cut off after byte" in missing
-        # what of the newest step is on the disk may be whole, although the disk was full before its chunk's index
-        assert 0 <= len(steps) - value(metrics.steps) <= 1
-
-
-class LaterFullDisk(RecordFolder):
-    """A folder on a disk that is full after 40,000 bytes of a file."""
-
-    def create(self, name):
-        return WatchedStream(super().create(name), self.write)
-
-    def write(self, stream, data):
-        room = 40_000 - stream.tell()
-        if len(data) <= room:
-            return stream.write(data)
-        stream.write(data[:room])
-        stream.flush()
-        raise OSError(28, "No space left on device")
-
-
 class WatchedStream:
     """A stream whose writes go through a function."""
 
@@ -286,6 +229,46 @@ class WatchedStream:
 
     def __getattr__(self, name):
         return getattr(self._stream, name)
+
+
+class FullDisk(RecordFolder):
+    """A folder on a disk that is full after some bytes of a file."""
+
+    def __init__(self, path, room_bytes):
+        super().__init__(path, 20 * GB)
+        self.room_bytes = room_bytes
+
+    def create(self, name):
+        return WatchedStream(super().create(name), self.write)
+
+    def write(self, stream, data):
+        room = self.room_bytes - stream.tell()
+        if len(data) <= room:
+            return stream.write(data)
+        stream.write(data[:room])
+        stream.flush()
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("room_bytes", [0, 40_000], ids=["at the begin", "later"])
+def test_full_disk_ends_the_record_with_one_line(controlled, metrics, tmp_path, caplog, room_bytes, flushed_each_step):
+    errors = []
+    recorder = Recorder(FullDisk(tmp_path, room_bytes), controlled.run, metrics, on_end_by_error=errors.append)
+    with caplog.at_level(logging.INFO, "controller"):
+        for event in controlled.events:
+            recorder.add(event)
+        until(lambda: value(metrics.stopped) == 1)
+        recorder.add(controlled.events[0])
+        recorder.close()
+    error = the_warning(caplog)
+    assert "No space left on device" in error and str(tmp_path) in error and "GreenserveRecordStopped" in error
+    assert len(errors) == 1 and errors[0].endswith(": No space left on device")
+    if room_bytes:
+        (path,) = tmp_path.iterdir()
+        _, steps, missing = read(path)
+        assert 0 < len(steps) < len(controlled.events) and "cut off after byte" in missing
+        # what of the newest step is on the disk may be whole, although the disk was full before its chunk's index
+        assert 0 <= len(steps) - value(metrics.steps) <= 1
 
 
 class SlowDisk(RecordFolder):
@@ -321,10 +304,10 @@ def test_slow_disk_makes_a_hole_and_delays_nothing(
         recorder.add(event)
     assert time.monotonic() - begin_s < 1
     disk.go_on.set()
-    wait_until(lambda: value(metrics.steps) == 20 - value(metrics.dropped_steps))
+    until(lambda: value(metrics.steps) == 20 - value(metrics.dropped_steps))
     for event in controlled.events[20:25]:
         recorder.add(event)
-        wait_until(lambda number=event.number: value(metrics.steps) == number + 1 - value(metrics.dropped_steps))
+        until(lambda number=event.number: value(metrics.steps) == number + 1 - value(metrics.dropped_steps))
     recorder.close()
     (path,) = tmp_path.iterdir()
     _, steps, missing = read(path)
@@ -394,13 +377,13 @@ def test_folder_or_file_that_vanishes_ends_the_record(controlled, metrics, tmp_p
     folder.mkdir()
     recorder = Recorder(RecordFolder(folder, 20 * GB), controlled.run, metrics)
     recorder.add(controlled.events[0])
-    wait_until(lambda: value(metrics.steps) == 1)
+    until(lambda: value(metrics.steps) == 1)
     if what == "folder":
         shutil.rmtree(folder)
     else:
         next(folder.iterdir()).unlink()
     recorder.add(controlled.events[1])
-    wait_until(lambda: value(metrics.stopped) == 1)
+    until(lambda: value(metrics.stopped) == 1)
     recorder.close()
     assert "the file has been deleted while it was written" in the_warning(caplog)
 
@@ -412,7 +395,7 @@ def test_step_that_cannot_be_encoded_ends_the_record(
     broken = replace(event, decisions=(event.decisions[0]._replace(tl="SA999"),))
     for each in (controlled.events[0], broken, *controlled.events[2:]):
         recorder.add(each)
-    wait_until(lambda: value(metrics.stopped) == 1)
+    until(lambda: value(metrics.stopped) == 1)
     recorder.close()
     assert "KeyError: 'SA999'" in the_warning(caplog)
     assert [each.step.number for each in read(next(tmp_path.iterdir()))[1]] == [0]

@@ -154,16 +154,10 @@ def test_flags_that_do_not_fit_are_one_line(capsys, arguments, message):
     assert message in refused(capsys, SAMPLE_CITY, *arguments)
 
 
-def test_files_and_ports_that_cannot_be_used_are_one_line(url, recorded_city, tmp_path, capsys):
+def test_port_that_cannot_be_used_is_one_line(url, capsys):
     address = url.removeprefix("http://")
     message = f"error: --page {address}: cannot listen there (Address already in use); pass another port\n"
     assert refused(capsys, SAMPLE_CITY, "--page", address) == message
-    paths = [recorded_city.write(tmp_path / f"{run}.mcap", 0, 5, run=run) for run in ("one", "two")]
-    message = "are files of different runs; name the files of one run"
-    assert message in refused(capsys, *paths, "--page", "127.0.0.1:0")
-    notes = tmp_path / "notes.mcap"
-    notes.write_text("nothing")
-    assert f"{notes}: cannot be read as a record" in refused(capsys, notes, "--page", "127.0.0.1:0")
 
 
 def test_the_page_without_its_extra_is_one_line(monkeypatch, capsys):

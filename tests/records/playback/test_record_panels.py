@@ -24,6 +24,7 @@ class Operator:
         self.commands = {
             100: lambda loop: loop.set_mode(COMMANDED, OperatorMode.FIXED, "Ada"),
             120: lambda loop: loop.note_action(OperatorAction("acknowledge", ALARM, "", "Ada")),
+            130: lambda loop: loop.note_action(OperatorAction("pin", COMMANDED, "3", "Ada")),
             220: lambda loop: loop.set_mode(COMMANDED, OperatorMode.POLICY, "Ada"),
         }
 
@@ -122,9 +123,10 @@ def test_a_panel_has_the_newest_decision_and_states_of_its_second(commanded):
     assert later["states"]["at_s"] == step.states[-1].at_s
 
 
-def test_an_operator_who_set_the_mode_is_named_until_it_is_taken_back(played):
+def test_an_operator_who_set_the_mode_is_named_until_it_is_taken_back_and_a_pin_is_shown(played):
     now = [played.frame(at_s, COMMANDED).panel["tl"]["now"] for at_s in (50, 150, 290)]
     assert [(each["set_by"], each["mode"]) for each in now] == [("", "policy"), ("Ada", "fixed"), ("", "policy")]
+    assert [each["pinned_version"] for each in now] == [0, 3, 3]
 
 
 def test_alarms_are_those_of_the_second(played):
@@ -150,9 +152,10 @@ def test_marks_lead_to_alarms_and_commands(played):
 def test_commands_are_numbered_and_those_up_to_the_second(played):
     early, late = (played.frame(at_s).panel["city"]["commands"] for at_s in (150, 290))
     assert [(each["number"], each["action"], each["value"], each["author"]) for each in late] == [
-        (1, "set-mode", "fixed", "Ada"), (2, "acknowledge", "", "Ada"), (3, "set-mode", "policy", "Ada"),
+        (1, "set-mode", "fixed", "Ada"), (2, "acknowledge", "", "Ada"), (3, "pin", "3", "Ada"),
+        (4, "set-mode", "policy", "Ada"),
     ]  # fmt: skip
-    assert early == late[:2]
+    assert early == late[:3]
 
 
 def test_street_is_shown_before_the_overview_has_read_the_record(played):

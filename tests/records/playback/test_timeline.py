@@ -39,7 +39,7 @@ class Run:
     def __init__(self, recorded_city, files):
         self.steps = recorded_city.steps
         self.tls = [contract.tl for contract in recorded_city.start.contracts]
-        self.files, self.timelines = files, {form: Timeline(Chunks(paths)) for form, paths in files.items()}
+        self.files, self.timelines = files, {form: Timeline(paths) for form, paths in files.items()}
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +71,8 @@ def test_the_steps_around_a_second_and_the_newest_of_each_tl(run, form, at_s):
 
 @pytest.mark.parametrize("form", ["whole", "several"])
 def test_a_second_of_a_record_is_read_from_few_of_its_chunks(files, form):
-    chunks = Chunks(files[form])
-    timeline = Timeline(chunks)
+    timeline = Timeline(files[form])
+    chunks = timeline.chunks
     reads = chunks.reads
     assert len(chunks) > 20 and reads <= 3 * len(files[form])
     timeline.steps(200, 210)
@@ -83,8 +83,8 @@ def test_a_second_of_a_record_is_read_from_few_of_its_chunks(files, form):
 
 
 def test_a_chunk_is_read_once_while_it_is_kept(files):
-    chunks = Chunks(files["whole"])
-    timeline = Timeline(chunks)
+    timeline = Timeline(files["whole"])
+    chunks = timeline.chunks
     timeline.steps(100, 150)
     reads = chunks.reads
     timeline.steps(100, 150)
@@ -93,8 +93,9 @@ def test_a_chunk_is_read_once_while_it_is_kept(files):
 
 def test_memory_is_bounded_by_chunks_that_are_dropped(files, monkeypatch):
     monkeypatch.setattr("records.playback.chunks.MAX_CACHED_BYTES", 1)
-    chunks = Chunks(files["whole"])
-    Timeline(chunks).steps(0, 300)
+    timeline = Timeline(files["whole"])
+    timeline.steps(0, 300)
+    chunks = timeline.chunks
     assert len(chunks._cache) == 1
     assert chunks.reads > 20
 
@@ -105,7 +106,7 @@ def test_a_damaged_chunk_loses_its_own_steps_and_is_named(recorded_city, tmp_pat
     # the first chunk has the city alone
     chunk = mcap_bytes.chunks(data)[4]
     path.write_bytes(mcap_bytes.flipped(data, (chunk.content + chunk.end) // 2))
-    timeline = Timeline(Chunks([path]))
+    timeline = Timeline([path])
     numbers = [step.number for step in timeline.steps(0, 1000)]
     with RecordReader(path) as reader:
         assert numbers == [recorded.step.number for recorded in reader.steps()]
@@ -126,7 +127,7 @@ def test_any_damage_is_an_input_error_or_leaves_other_steps(run, tmp_path, data)
     path.write_bytes(damaged)
     known = {step.number for step, _, _ in run.steps}
     with contextlib.suppress(InputError):
-        timeline = Timeline(Chunks([path]))
+        timeline = Timeline([path])
         steps = timeline.steps(timeline.first_s, timeline.last_s)
         assert {step.number for step in steps} <= known
         timeline.step_before(150)
@@ -138,7 +139,7 @@ def test_a_file_that_has_gone_is_named_and_the_others_are_read(recorded_city, tm
         recorded_city.write(tmp_path / f"{k}.mcap", begin, end, k)
         for k, (begin, end) in enumerate([(0, 40), (40, None)])
     ]
-    timeline = Timeline(Chunks(paths))
+    timeline = Timeline(paths)
     paths[0].unlink()
     # what was read before is still there
     assert timeline.steps(30, 1000)[0].number == 40
@@ -159,7 +160,7 @@ def test_a_file_without_steps_is_an_input_error(tmp_path, content):
     path = tmp_path / "empty.mcap"
     path.write_bytes(content)
     with pytest.raises(InputError, match="has no step that can be read; name another record"):
-        Chunks([path])
+        Timeline([path])
 
 
 def test_topics_of_another_program_are_not_read(recorded_city, files):
@@ -175,7 +176,7 @@ def test_zeros_over_several_chunks_lose_what_a_reader_from_the_beginning_loses(r
     path.write_bytes(data)
     with RecordReader(path) as reader:
         expected = [recorded.step.number for recorded in reader.steps()]
-    timeline = Timeline(Chunks([path]))
+    timeline = Timeline([path])
     assert [step.number for step in timeline.steps(0, 1000)] == expected
     # without an index, what follows the first zeros cannot be found
     kept = range(len(recorded_city.steps) - 25, len(recorded_city.steps)) if is_finished else range(1, 21)
