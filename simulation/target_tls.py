@@ -58,20 +58,16 @@ class TargetTls:
         self.task = task
         self.street = network.of_city(task.city)
         self.contracts = [contract.build(task.city, task.city.tls[tl], self.street) for tl in task.target_tls]
-        self._served: dict[str, pb.PolicyContract] = {}
+        self.served: dict[str, pb.PolicyContract] = {}
+        """The contracts of the infer TLs' models."""
         if task.infer_tls:
-            with self._client() as client:
-                self._served = fetch_contracts(client, task.infer_tls, task.infer_model_number)
-        check_contracts_match_city(task.city, self._served)
+            with Client(task.server, retries=2) as client:
+                self.served = fetch_contracts(client, task.infer_tls, task.infer_model_number)
+        check_contracts_match_city(task.city, self.served)
         # once: they are the same in every episode
-        for each in [*self.contracts, *self._served.values()]:
+        for each in [*self.contracts, *self.served.values()]:
             check_contract_matches_network(each, self.street)
         self._rewarded = RewardedTls(task.reward, self.street, self.contracts)
-
-    @property
-    def served_contracts(self) -> list[pb.PolicyContract]:
-        """The contracts of the infer TLs' models."""
-        return list(self._served.values())
 
     @contextlib.contextmanager
     def simulation(
@@ -93,28 +89,17 @@ class TargetTls:
         Raises InputError, SimulationFailed.
         """
         task, city = self.task, self.task.city
-        with (
-            self._served_policies() as policies,
-            simulated(city, demand, tripinfo, options, folder, transport) as connection,
-        ):
-            control = Control([*self.contracts, *self._served.values()], policies, is_checked=True)
+        policies: Policies = NoPolicies()
+        with contextlib.ExitStack() as stack:
+            if self.served:
+                client = stack.enter_context(Client(task.server, retries=2))
+                policies = ServedPolicies(client, self.served, task.infer_model_number, SERVED_DEADLINE_S)
+            connection = stack.enter_context(simulated(city, demand, tripinfo, options, folder, transport))
+            control = Control([*self.contracts, *self.served.values()], policies, is_checked=True)
             simulation = ControlledSimulation(connection, city, self.street, control)
             measured = Rewards(self._rewarded, connection, simulation.now) if rewards else None
-            yield TargetSimulation(
-                self.contracts, simulation, measured, end_of(self.street, simulation.now, task.seconds)
-            )
-
-    def _client(self) -> Client:
-        return Client(self.task.server, retries=2)
-
-    @contextlib.contextmanager
-    def _served_policies(self) -> Iterator[Policies]:
-        """The infer TLs' policies, on a connection of this episode."""
-        if not self._served:
-            yield NoPolicies()
-            return
-        with self._client() as client:
-            yield ServedPolicies(client, self._served, self.task.infer_model_number, SERVED_DEADLINE_S)
+            end_s = end_of(self.street, simulation.now, task.seconds)
+            yield TargetSimulation(self.contracts, simulation, measured, end_s)
 
 
 class TargetSimulation:

@@ -65,7 +65,7 @@ class EpisodeSimulator:
     @property
     def served_contracts(self) -> list[pb.PolicyContract]:
         """The contracts of the infer TLs' models."""
-        return self._tls.served_contracts
+        return list(self._tls.served.values())
 
     def records(self) -> dict[str, TrainingRecord]:
         """By target TL, its programs and change times, which a checkpoint does not contain."""
