@@ -26,18 +26,16 @@ class Arm:
     """Model number of served policies; `None` means the newest."""
     policy: Path | None = None
     """File of a policy for any junction."""
-    has_faults: bool = False
-    """True if its detectors are faulty."""
+
+    @property
+    def has_faults(self) -> bool:
+        """True if its detectors are faulty."""
+        return self.name.endswith(WITH_FAULTS)
 
     @property
     def has_models(self) -> bool:
         """True if models control the TLs."""
         return self.kind in (SERVED, POLICY)
-
-    @property
-    def models(self) -> str:
-        """Name of the arm with the same models and without faults."""
-        return self.name.removesuffix(WITH_FAULTS)
 
 
 def parse(text: str) -> list[Arm]:
@@ -70,7 +68,7 @@ def with_faults(arms: list[Arm]) -> list[Arm]:
     """The arms, followed by copies with faulty detectors of those that the controller runs; SUMO itself controls the
     others."""
     return arms + [
-        replace(arm, name=arm.name + WITH_FAULTS, has_faults=True)
+        replace(arm, name=arm.name + WITH_FAULTS)
         for arm in arms
         if arm.has_models or arm.kind in (MAX_PRESSURE, GREEDY)
     ]

@@ -12,8 +12,11 @@ SUBSTANCES = ("CO2", "NOx", "PMx", "fuel")
 
 
 @dataclass(frozen=True)
-class Trips:
-    """Counts, and means over all vehicles in s. Delay is time loss + departure delay, as in RESCO."""
+class TripMeans:
+    """Counts, and means in s over all vehicles, also those that have not arrived or departed.
+
+    Delay is time loss + departure delay, as in RESCO.
+    """
 
     finished: int
     total: int
@@ -25,6 +28,12 @@ class Trips:
     """Mean number of stops."""
     emissions_g: Mapping[str, float]
     """Mean by substance, such as CO2; empty if SUMO did not compute them."""
+
+
+@dataclass(frozen=True)
+class Trips(TripMeans):
+    """The trips of a simulation."""
+
     delay_by_departure: tuple[tuple[float, float], ...]
     """(scheduled departure, delay) of the vehicles, in s, for plots."""
 

@@ -19,13 +19,13 @@ from evaluation import arms, level_of_service, report, report_figures, results_f
 from evaluation.arms import Arm
 from evaluation.command import _table
 from evaluation.signal_recording import SignalBand
-from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome
+from evaluation.simulation import ArmSimulator, EvaluationTask
 from greenserve.__main__ import main as greenserve
 from simulation.demand import Demand
 from tests.conftest import GRID
+from tests.evaluation.outcomes import ZERO
 
 A4_IN = (297 - 2 * 16) / 25.4
-ZERO = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0, (), {}, {}, {})
 
 
 def _results(**delays_s):

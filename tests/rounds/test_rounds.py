@@ -11,7 +11,6 @@ import pytest
 
 from city import config, run_lock
 from city.errors import InputError
-from evaluation.simulation import Outcome
 from export import pretrained
 from export.checkpoints import phase_networks
 from greenserve.__main__ import main as greenserve
@@ -21,8 +20,9 @@ from rounds.__main__ import LOCK_FILE, main
 from rounds.group_training import GroupTraining, TrainedGroup, train_group
 from rounds.rounds import Rounds, RoundsConfig
 from simulation import model_files
-from simulation.executors.this_process import ThisProcess
+from simulation.executors import ThisProcess
 from tests.conftest import GRID
+from tests.evaluation.outcomes import ZERO
 from training.episode import TrainingTask
 from training.learning import Learning
 from training.phase_competition import policy_file
@@ -34,12 +34,11 @@ GROUPS = (("SA101", "SA102", "SA103", "SA104"), ("SA105", "SA106", "SA107", "SA1
 EVERY = ";".join(",".join(group) for group in GROUPS)
 
 
-def outcome(seed, delay_s, by_tl):
-    return Outcome("", seed, delay_s, 0.0, 0.0, 0.0, 1, 1, by_tl, "", 0.0, 0, (), {}, {}, {})
-
-
 def outcomes(delays, **by_tl):
-    return [outcome(k, delay, {tl: values[k] for tl, values in by_tl.items()}) for k, delay in enumerate(delays)]
+    return [
+        replace(ZERO, seed=k, delay_s=delay, delay_by_tl={tl: values[k] for tl, values in by_tl.items()})
+        for k, delay in enumerate(delays)
+    ]
 
 
 def test_new_model_is_better_if_its_whole_interval_is():
