@@ -17,29 +17,26 @@ from tests.networks import netgenerate
 def line(tmp_path_factory):
     """Two signals, A0 and B0, with a road of two directions between them and others that end."""
     net = tmp_path_factory.mktemp("line") / "line.net.xml"
-    options = (
-        "--grid",
-        "--grid.x-number",
-        "2",
-        "--grid.y-number",
-        "1",
-        "--grid.attach-length",
-        "100",
-        "--no-turnarounds",
-    )
-    return network.read(netgenerate(net, *options))
+    options = "--grid --grid.x-number 2 --grid.y-number 1 --grid.attach-length 100 --no-turnarounds"
+    return network.read(netgenerate(net, *options.split()))
+
+
+def rewards_with(line, name, traffic):
+    """The rewards of both signals from second 0 on. `traffic`: lanes -> what is on them now."""
+    city = City(line.net_file)
+    contracts = [contract.build(city, TL((signal,), "street", signal), line) for signal in ("A0", "B0")]
+    return Rewards(RewardedTls(name, line, contracts), SimpleNamespace(traffic=traffic), 0.0)
 
 
 def rewards_of(line, name, halting, pending=()):
     """By TL, the reward at second 5 with halting vehicles by lane, and vehicles that wait to depart on roads."""
-    city = City(line.net_file, tls={signal: TL((signal,), "street", signal) for signal in ("A0", "B0")})
-    contracts = [contract.build(city, tl, line) for tl in city.tls.values()]
-    connection = SimpleNamespace(
-        traffic=lambda lanes: Traffic(np.array([halting.get(lane, 0) for lane in lanes]), np.zeros(len(lanes)), pending)
-    )
-    measure = Rewards(RewardedTls(name, line, contracts), connection, 0.0)
+
+    def traffic(lanes):
+        return Traffic(np.array([halting.get(lane, 0) for lane in lanes]), np.zeros(len(lanes)), pending)
+
+    measure = rewards_with(line, name, traffic)
     measure.sample(5.0)
-    return dict(zip(city.tls, measure.since_last(list(city.tls), 5.0), strict=True))
+    return dict(zip(("A0", "B0"), measure.since_last(["A0", "B0"], 5.0), strict=True))
 
 
 def share_of_links(line, signal, road):
@@ -76,12 +73,11 @@ def test_queue_behind_the_last_signal_is_charged_to_nobody(line):
 
 
 def test_only_the_due_tl_is_rewarded(line):
-    city = City(line.net_file, tls={signal: TL((signal,), "street", signal) for signal in ("A0", "B0")})
-    contracts = [contract.build(city, tl, line) for tl in city.tls.values()]
     asked = []
-    connection = SimpleNamespace(
-        traffic=lambda lanes: asked.extend(lanes) or Traffic(np.full(len(lanes), 2), np.zeros(len(lanes)), ())
-    )
-    measure = Rewards(RewardedTls("delay-downstream", line, contracts), connection, 0.0)
-    (reward,) = measure.since_last(["A0"], 3.0)
+
+    def traffic(lanes):
+        asked.extend(lanes)
+        return Traffic(np.full(len(lanes), 2), np.zeros(len(lanes)), ())
+
+    (reward,) = rewards_with(line, "delay-downstream", traffic).since_last(["A0"], 3.0)
     assert reward < 0 and any(lane.startswith("A0B0") for lane in asked), "what the next signal loses is measured, too"
