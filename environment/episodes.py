@@ -91,10 +91,8 @@ class Episodes:
             raise ClosedEnvironmentError("the environment is closed; make another one")
         self._end_episode()
         if seed is not None:
-            if not isinstance(seed, numbers.Integral):
-                raise InputError(f"seed = {seed!r} must be an integer")
-            if seed < 0:
-                raise InputError(f"seed = {seed} must not be negative")
+            if not isinstance(seed, numbers.Integral) or seed < 0:
+                raise InputError(f"seed = {seed!r} must be an integer of 0 or more")
             self._seed, self._episode = int(seed), -1
         elif self._seed is None:
             self._seed = int(np.random.SeedSequence().generate_state(1)[0]) % MAX_SEED

@@ -52,7 +52,6 @@ class ParallelTlEnv(ParallelEnv[str, Observation, Any], EzPickle):  # type: igno
     }
 
     def __init__(self, options: Options) -> None:
-        """Raises InputError."""
         EzPickle.__init__(self, options)
         self.render_mode = options.get("render_mode")
         self._episodes = Episodes(options)

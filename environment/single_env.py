@@ -41,7 +41,6 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
     metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 5}  # noqa: RUF012 - as its base class
 
     def __init__(self, options: Options) -> None:
-        """Raises InputError."""
         EzPickle.__init__(self, options)
         self.render_mode = options.get("render_mode")
         self._episodes = Episodes(options)

@@ -99,7 +99,6 @@ def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> EvaluationTask:
 def _simulated(
     args: argparse.Namespace, task: EvaluationTask, arms: Sequence[Arm], models: Mapping[str, Mapping[str, Path]]
 ) -> dict[str, list[Outcome]]:
-    """The outcomes of all simulations, by arm. Raises InputError, SimulationFailed."""
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     demands = [Demand(seed) for seed in seeds]
     if args.vary_demand:

@@ -87,7 +87,6 @@ def simulate(runs: PairedRuns, report: Callable[[Sequence[Outcome]], None] = lam
 
 @contextlib.contextmanager
 def _served(runs: PairedRuns, arm: Arm) -> Iterator[ServedModels]:
-    """The models of an arm, on a server."""
     if runs.server and arm.policy is None:
         with Client(runs.server, retries=2) as client:
             yield ServedModels(client, runs.task.tls, arm.model_number)

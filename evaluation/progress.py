@@ -71,5 +71,4 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the bar."""
         self._bar.close()

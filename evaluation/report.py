@@ -125,7 +125,6 @@ def _describe_interval(low_s: float, high_s: float) -> str:
 
 
 def _compared(arm: Arm, candidate: Arm, results: Results) -> dict[str, Any]:
-    """The row of an arm in the table of means."""
     outcomes = results[arm.name]
     delays = delays_s(outcomes)
     difference = ("", "")
@@ -161,7 +160,6 @@ def _largest_tls(names: Sequence[str], results: Results) -> list[str]:
 
 
 def _sections(names: Sequence[str], results: Results, tls: Sequence[str]) -> list[dict[str, Any]]:
-    """Sections with figures."""
     seeds = len(results[names[0]])
     intervals = f", with 95 % intervals over {seeds} seeds" if seeds > 1 else ". One seed: there are no intervals"
     roads = report_figures.queued_roads(names, results)

@@ -172,7 +172,6 @@ class ArmSimulator:
         passed: PassedVehicles,
         pictured: PicturedTls | None,
     ) -> list[str]:
-        """SUMO's options for an arm."""
         additional = [passed.additional_file]
         if arm.kind == ACTUATED:
             signals = [self.street.signals[signal] for signal in self._signals]

@@ -8,7 +8,6 @@ least one wrong rejection is at most FAMILY_LEVEL, once for the comparisons of T
 - the mixture of the better TLs' models is compared on fresh demand, because its TLs were chosen on the first one.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -58,10 +57,9 @@ def choose(results: Results, fresh: Results, rounds: int) -> str:
 def p_value(candidate: Sequence[float], baseline: Sequence[float]) -> float:
     """The p-value of a paired t-test that the candidate's values are not lower."""
     differences = np.subtract(candidate, baseline)
-    mean, deviation = float(np.mean(differences)), float(np.std(differences, ddof=1))
-    if deviation == 0:
-        return 0.0 if mean < 0 else 1.0
-    return float(stats.t.cdf(mean * math.sqrt(len(differences)) / deviation, len(differences) - 1))
+    if np.ptp(differences) == 0:
+        return 0.0 if differences[0] < 0 else 1.0
+    return float(stats.ttest_rel(candidate, baseline, alternative="less").pvalue)
 
 
 def holm(p_values: Sequence[float], level: float) -> list[bool]:

@@ -60,7 +60,6 @@ class RewardedTls:
     """The TLs that are rewarded, and how: the same in all episodes."""
 
     def __init__(self, reward: Reward, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> None:
-        """`contracts`: of the TLs."""
         self.street, self.contracts = street, contracts
         name = reward if isinstance(reward, str) else ""
         self.function = _FUNCTIONS.get(reward) if isinstance(reward, str) else reward
@@ -76,7 +75,6 @@ class Rewards:
     """The rewards of one episode."""
 
     def __init__(self, rewarded: RewardedTls, connection: SumoConnection, begin_s: float) -> None:
-        """`begin_s`: second at which the episode begins."""
         waiting = AccumulatedWaiting(connection)
         self._readings = {
             c.tl: TlReadings(c, connection, rewarded.street, waiting, begin_s) for c in rewarded.contracts
@@ -129,7 +127,6 @@ class Rewards:
         return rewards
 
     def _evaluate(self, tls: Iterable[str]) -> dict[str, float]:
-        """Evaluate the function of the readings."""
         assert self._function is not None
         values = {}
         for tl in tls:

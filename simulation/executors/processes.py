@@ -75,7 +75,6 @@ class _Process:
     """One process, replaced by a new one after it dies."""
 
     def __init__(self, folder: str) -> None:
-        """`folder`: of temporary files."""
         self._folder = folder
         self._pool = self._new_pool()
 
@@ -128,7 +127,6 @@ def _run(function: Callable[[Any], T], job: Any) -> T:
 
 
 def _begin(folder: str) -> None:
-    """Initialise a worker process."""
     tempfile.tempdir = folder
     # Ctrl-C reaches every process of a terminal; the main one ends the others
     signal.signal(signal.SIGINT, signal.SIG_IGN)

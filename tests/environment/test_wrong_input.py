@@ -129,7 +129,7 @@ def test_action_out_of_its_space_is_refused_and_the_episode_goes_on(actions, mes
     env.step({"SA101": np.int64(1), "SA103": np.zeros(1)})
 
 
-@pytest.mark.parametrize(("seed", "message"), [(-1, "seed = -1 must not be"), (1.5, r"seed = 1\.5 must be an integer")])
-def test_wrong_seed_is_refused(parallel, seed, message):
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("seed", [-1, 1.5, "1"])
+def test_wrong_seed_is_refused(parallel, seed):
+    with pytest.raises(InputError, match=f"seed = {seed!r} must be an integer of 0 or more"):
         parallel(["SA101"], seconds=60).reset(seed=seed)
