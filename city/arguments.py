@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -17,6 +18,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} ({self.prog} --help)")
+
+    def add_city(self) -> None:
+        """Add the city's description, for a program that cannot run without one."""
+        about = "the city's description (default: ./city.toml)"
+        self.add_argument("--city", type=Path, metavar="FILE", default=Path("city.toml"), help=about)
+
+    def add_strict(self) -> None:
+        """Add the refusal to leave a TL on its own program."""
+        about = "refuse to run if a TL must be left on its own program (default: run without it)"
+        self.add_argument("--strict", action="store_true", help=about)
 
 
 def subcommands_parser(prog: str, description: str, summaries: Mapping[str, str]) -> Parser:

@@ -8,6 +8,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from city.errors import InputError
 
@@ -89,10 +90,15 @@ def time_hint(text: str) -> str:
     return "seconds, such as 3600, or hours:minutes:seconds, such as 08:15:00"
 
 
+def opened(path: Path) -> BinaryIO:
+    """Open a file of SUMO for reading; one that ends in .gz is decompressed."""
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
 def elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
     """Yield (depth, element) when each element ends; the root has depth 0. Raises InputError."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with opened(path) as file:
             depth = -1
             for event, element in ET.iterparse(file, events=("start", "end")):
                 if event == "start":

@@ -67,13 +67,7 @@ def _run(args: argparse.Namespace) -> int:
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Train groups of TLs in rounds, each beside the models of the round before.")
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    parser.add_city()
     parser.add_argument(
         "--groups",
         required=True,
@@ -85,11 +79,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--ray", metavar="ADDRESS", help="run tasks on a Ray cluster: HOST:PORT of its head, or auto")
     flags.add_count(parser, "--tasks", 1, "local tasks at once (default: cores / workers)")
     flags.add(parser)
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse to run if a TL must be left on its own program (default: run without it)",
-    )
+    parser.add_strict()
     parser.add_argument(
         "--out", type=Path, default=Path("rounds"), metavar="DIR", help="folder of the results (default: rounds)"
     )

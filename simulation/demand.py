@@ -7,14 +7,13 @@ fewer of them (`--scale`), at other times (`--random-depart-offset`), with other
 """
 
 import functools
-import gzip
 import re
 import shutil
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Protocol
 from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
@@ -142,7 +141,7 @@ def _elements(path: Path) -> _Elements:
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     try:
-        with _open(path) as file:
+        with sumo_files.opened(path) as file:
             parser.ParseFile(file)
     except (OSError, EOFError, ValueError, expat.ExpatError) as error:
         raise InputError(
@@ -156,7 +155,7 @@ def _elements(path: Path) -> _Elements:
 
 def _write_sample(routes: Path, elements: _Elements, counts: NDArray[np.int64], target: Path) -> None:
     """Write a route file in which each element occurs as often as its count says. Raises InputError."""
-    with _open(routes) as source, target.open("wb") as file:
+    with sumo_files.opened(routes) as source, target.open("wb") as file:
         file.write(source.read(int(elements.offsets[0])))
         for k, (length, count) in enumerate(zip(np.diff(elements.offsets).tolist(), counts.tolist(), strict=True)):
             text = source.read(length)
@@ -169,10 +168,6 @@ def _write_sample(routes: Path, elements: _Elements, counts: NDArray[np.int64], 
                 id_end = own.end() - 1
                 file.writelines(b"%b#%d%b" % (text[:id_end], copy, text[id_end:]) for copy in range(1, count))
         shutil.copyfileobj(source, file)
-
-
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def varied(rng: np.random.Generator, varies: bool) -> Demand:

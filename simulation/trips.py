@@ -1,11 +1,11 @@
 """Trips and delays of a simulation, from SUMO's tripinfo file."""
 
-import gzip
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from city import sumo_files
 from city.errors import InputError
 
 SUBSTANCES = ("CO2", "NOx", "PMx", "fuel")
@@ -48,7 +48,7 @@ def read_trips(tripinfo: Path, end_s: float | None = None) -> Trips:
     finished, total, stops, all_delays_s, duration_s, waiting_s = 0, 0, 0.0, 0.0, 0.0, 0.0
     emissions_mg: dict[str, float] = {}
     try:
-        with gzip.open(tripinfo) if tripinfo.suffix == ".gz" else tripinfo.open("rb") as file:
+        with sumo_files.opened(tripinfo) as file:
             elements = ET.iterparse(file, ("start", "end"))
             _, root = next(elements)
             for event, element in elements:

@@ -32,13 +32,7 @@ def parser(prog: str) -> Parser:
         description="Train TLs of a city by PPO; their checkpoints are exported with greenserve export.",
         epilog="See also greenserve rounds and greenserve pretrain train.",
     )
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    parser.add_city()
     parser.add_argument(
         "--target-tl",
         "--target-TLs",
@@ -81,11 +75,7 @@ def parser(prog: str) -> Parser:
         help="state to write: best on validation demand, or newest (after each update); with --resume also of a "
         "finished training (default: best)",
     )  # fmt: skip
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse to run if a TL must be left on its own program (default: run without it)",
-    )
+    parser.add_strict()
     parser.add_argument("--resume", action="store_true", help="continue the training that was interrupted in --out")
     return parser
 

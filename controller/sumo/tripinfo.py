@@ -1,9 +1,9 @@
 """SUMO's tripinfo file: the options to write it with, and the check that it is complete."""
 
-import gzip
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+from city import sumo_files
 from city.errors import InputError
 
 TRIPINFO_OPTIONS = ("--tripinfo-output.write-unfinished", "true", "--tripinfo-output.write-undeparted", "true")
@@ -20,7 +20,7 @@ def check_complete(tripinfo: Path) -> None:
     if is_special or not TABLE_SUFFIXES.isdisjoint(tripinfo.suffixes):
         return
     try:
-        with gzip.open(tripinfo) if tripinfo.suffix == ".gz" else tripinfo.open("rb") as file:
+        with sumo_files.opened(tripinfo) as file:
             elements = ET.iterparse(file, ("start", "end"))
             _, root = next(elements)
             for event, _ in elements:
