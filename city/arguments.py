@@ -70,3 +70,9 @@ def host_and_port(text: str, flag: str, example: str = "127.0.0.1:8500") -> tupl
     except ValueError:
         pass  # the port is not a number below 65536; reported below like every other mistake
     raise InputError(f"{flag} {text!r} must be HOST:PORT with a port below 65536, such as {example}")
+
+
+def check_server(address: str | None, flag: str) -> None:
+    """Raise InputError unless the address of a model server is HOST:PORT or unix:PATH; None is no address."""
+    if address is not None and not address.startswith("unix:"):
+        host_and_port(address, flag)

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypedDict
 
-from city import config, names
-from city.arguments import host_and_port
+from city import config
 from city.config import FLOORS, City
 from city.errors import InputError
 from environment.demand import GivenDemand, check_demand
@@ -21,7 +20,7 @@ from simulation import model_files, rewards
 from simulation.model_files import Versions
 from simulation.rewards import Reward
 from simulation.street_simulation import LIBSUMO, TRANSPORTS, street_with_demand
-from simulation.target_tls import TargetTask
+from simulation.target_tls import TargetTask, select_tls
 
 RENDER_MODES = ("rgb_array",)
 CALLER = 5
@@ -150,27 +149,12 @@ def _check_values(options: Options) -> None:
 
 def _tls(options: Options, city: City) -> tuple[list[str], list[str]]:
     """(target TLs, infer TLs). Raises InputError."""
-    tls = list(city.tls)
-    if not tls:
+    if not city.tls:
         raise InputError(f"{city.path}: has no [tl.NAME]; add the TLs (greenserve city init writes them)")
-    listed = [] if options["infer_tls"] is None else _listed(options["infer_tls"], "infer_tls")
-    infers = names.select(listed, tls, "infer_tls", city.tl_of_signal) if listed else []
-    if options["target_tls"] is None:
-        targets = [tl for tl in tls if tl not in infers]
-        if not targets:
-            raise InputError("infer_tls names every TL; leave out those that act in the environment")
-    else:
-        targets = names.select(_listed(options["target_tls"], "target_tls"), tls, "target_tls", city.tl_of_signal)
-    if both := [tl for tl in targets if tl in infers]:
-        raise InputError(f"{', '.join(both)} cannot be in target_tls and infer_tls at once; name it in one of them")
-    for name in ("server", "infer_model_number", "infer_model_path"):
-        if options[name] is not None and not infers:
-            raise InputError(f"{name} needs infer_tls, the TLs that a served model controls")
-    if options["server"] is not None and options["infer_model_path"] is not None:
-        raise InputError("server and infer_model_path both name the models; pass one of them")
-    if options["server"] is not None and not options["server"].startswith("unix:"):
-        host_and_port(options["server"], "server")
-    return targets, infers
+    targets = None if options["target_tls"] is None else _listed(options["target_tls"], "target_tls")
+    infers = [] if options["infer_tls"] is None else _listed(options["infer_tls"], "infer_tls")
+    served = {name: options[name] for name in ("server", "infer_model_path", "infer_model_number")}
+    return select_tls(city, ("target_tls", targets), ("infer_tls", infers), served)
 
 
 def _listed(tls: object, name: str) -> list[str]:

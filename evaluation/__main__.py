@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from city import program
-from city.arguments import Parser, host_and_port
+from city.arguments import Parser, check_server
 from city.errors import InputError
 from evaluation.arms import SERVED
 
@@ -90,8 +90,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     if args.server is not None and args.models_dir is not None:
         raise InputError("--server and --models-dir both name the models; pass one of them")
     if args.server is not None:
-        if not args.server.startswith("unix:"):
-            host_and_port(args.server, "--server")
+        check_server(args.server, "--server")
         if args.ray is not None:
             raise InputError("--ray starts its own model servers; leave --server out")
         if args.model:

@@ -26,7 +26,7 @@ from controller.events import DecisionEvent, OperatorAction
 from controller.recording import loop_state
 from controller.recording.messages import Encoder
 from controller.recording.run_start import RunStart
-from controller.sumo.connection import ONLINE, StepResult, TrackedLanes
+from controller.sumo.connection import ONLINE, StepResult, TableReadings
 from controller.sumo.tracked_detectors import DetectorChange
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
@@ -36,7 +36,7 @@ from records.record_reader import RecordedStep
 from records.recorded_run import MALFORMED, RecordedRun
 from serving.contract import CATEGORICAL
 from signals.fallback.control_mode import OperatorMode
-from signals.observation import NO_VEHICLES, Observation, Readings, VehicleReadings
+from signals.observation import NO_VEHICLES, Observation, VehicleReadings
 from signals.policy import Answer, Policies
 from signals.safety.signal_safety import SignalCommand
 from signals.simulation_time import round_to_ms
@@ -88,27 +88,19 @@ class RecordedSteps:
         return next((step for step in steps if step.due), steps[0])
 
 
-class RecordedConnection:
+class RecordedConnection(TableReadings):
     """A `TrackingConnection` that returns what was recorded, and sends nothing."""
 
     def __init__(self, run: RunStart, steps: RecordedSteps) -> None:
         self._steps = steps
         self._tls = [contract.tl for contract in run.contracts]
-        self._table = TrackedLanes()
+        super().__init__()
         self._outflow_rows: list[int] = []
         self._shown = {signal: running.shown for signal, running in run.start.signals.items()}
         self._until_s: float | None = None
         """End of the newest segment; None if nothing was simulated since the last reading."""
         self._detectors_read_of: record.Step | None = None
         """The step whose vehicles on detectors a reading has returned."""
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        return self._table.lanes
-
-    @property
-    def readings(self) -> Readings:
-        return self._table.readings
 
     def track(
         self,

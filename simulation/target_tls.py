@@ -9,13 +9,16 @@ The trainer and the environment stand on this:
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from city import config, network
+from city import config, names, network
+from city.arguments import check_server
+from city.errors import InputError
 from controller.events import Sent
 from controller.policies.no_policies import NoPolicies
 from controller.policies.served_contracts import fetch_contracts
@@ -48,6 +51,41 @@ class TargetTask:
     reward: Reward = "delay"
     seconds: float | None = None
     """Simulated time of an episode (default: until the configuration's end)."""
+
+
+def select_tls(
+    city: config.City,
+    targets: tuple[str, Iterable[str] | None],
+    infers: tuple[str, Iterable[str]],
+    served: Mapping[str, Any],
+) -> tuple[list[str], list[str]]:
+    """(target TLs, infer TLs) that a user named. Raises InputError.
+
+    Args:
+        city: their city.
+        targets: the argument's name, and its value; None: all but the infer TLs.
+        infers: the argument's name, and its value.
+        served: name -> value of the arguments for the server's address, the models' folder and their number.
+    """
+    (target_flag, target_names), (infer_flag, infer_names) = targets, infers
+    tls = list(city.tls)
+    infer_tls = names.select(infer_names, tls, infer_flag, city.tl_of_signal) if infer_names else []
+    if target_names is not None:
+        target_tls = names.select(target_names, tls, target_flag, city.tl_of_signal)
+    elif not (target_tls := [tl for tl in tls if tl not in infer_tls]):
+        raise InputError(f"{infer_flag} names every TL; leave out the target TLs")
+    if both := [tl for tl in target_tls if tl in infer_tls]:
+        raise InputError(
+            f"{', '.join(both)} cannot be in {target_flag} and {infer_flag} at once; name it in one of them"
+        )
+    given = [name for name, value in served.items() if value is not None]
+    if given and not infer_tls:
+        raise InputError(f"{given[0]} needs {infer_flag}, the TLs that a served model controls")
+    server, folder, _ = served
+    if server in given and folder in given:
+        raise InputError(f"{server} and {folder} both name the models; pass one of them")
+    check_server(served[server], server)
+    return target_tls, infer_tls
 
 
 class TargetTls:

@@ -274,3 +274,18 @@ class TrackedLanes:
         present = frozenset(vehicles)
         self.readings.outflow[self.row[lane]] += len(self._vehicles[lane] - present)
         self._vehicles[lane] = present
+
+
+class TableReadings:
+    """Lanes and readings of a connection, which are those of its table."""
+
+    def __init__(self) -> None:
+        self._table = TrackedLanes()
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        return self._table.lanes
+
+    @property
+    def readings(self) -> Readings:
+        return self._table.readings

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes, Traffic
+from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TableReadings, Traffic
 from controller.sumo.programs import sumo_program
 from controller.sumo.tracked_detectors import DetectorVehicle, TrackedDetectors
-from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
+from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Rows, VehicleReadings
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 
 REPORT_OPTIONS = ("--verbose", "--duration-log.statistics")
@@ -25,13 +25,13 @@ class SimulationRunning(InputError):
     """A simulation runs over libsumo in this process, which has one at a time."""
 
 
-class LibsumoConnection:
+class LibsumoConnection(TableReadings):
     """A connection over libsumo."""
 
     def __init__(self, api: Any) -> None:
         self.api = api
         self.connection_error = api.FatalTraCIError
-        self._table = TrackedLanes()
+        super().__init__()
         self._rows_of = functools.lru_cache(MAX_CACHED_BATCHES)(self._new_rows)
         self._rejected: dict[str, str] = {}
         """SUMO's error text by signal, of the commands since the last reading."""
@@ -47,14 +47,6 @@ class LibsumoConnection:
     @property
     def is_guarded(self) -> bool:
         return False
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        return self._table.lanes
-
-    @property
-    def readings(self) -> Readings:
-        return self._table.readings
 
     def track(
         self,

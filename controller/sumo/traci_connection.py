@@ -24,7 +24,7 @@ from controller.sumo.connection import (
     Interrupts,
     StepResult,
     SumoConnectionLost,
-    TrackedLanes,
+    TableReadings,
     Traffic,
     WaitAborted,
 )
@@ -117,7 +117,7 @@ class _Getters(NamedTuple):
         return float(doubles[-1]), ids, counts
 
 
-class TraciConnection:
+class TraciConnection(TableReadings):
     """One socket to a SUMO program."""
 
     def __init__(
@@ -148,7 +148,7 @@ class TraciConnection:
         self._messages = MessageStream(api._socket, stderr, interrupts)
         self._process = process
         self._interrupts = interrupts
-        self._table = TrackedLanes()
+        super().__init__()
         self._has_read = False
         self._segment_end_s: float | None = None
         """End of the newest segment since the last reading."""
@@ -179,14 +179,6 @@ class TraciConnection:
     @property
     def socket(self) -> socket.socket:
         return self._messages.socket
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        return self._table.lanes
-
-    @property
-    def readings(self) -> Readings:
-        return self._table.readings
 
     def track(
         self,

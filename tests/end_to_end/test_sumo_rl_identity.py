@@ -45,8 +45,8 @@ def test_run_with_the_dialects_floors_is_sumo_rls_trip_by_trip(
         net_file = netconvert(net_file, tmp_path / "x.net.xml", "--no-internal-links")
     run = Run(str(tmp_path), str(net_file), str(folder / f"{name}.rou.xml"), int(street.begin_s), 600, step_s, *times)
     if actors == "trained":
-        write(tmp_path / "weights.npz", trained(name, run, street, shared))
-        run = replace(run, weights=str(tmp_path / "weights.npz"))
+        write(tmp_path / "weights.json", trained(name, run, street, shared))
+        run = replace(run, weights=str(tmp_path / "weights.json"))
     expected, expected_trips = run_in_a_process(sumo_rl_runs, "sumo-rl", run)
     result, trips = run_in_a_process(sumo_rl_runs, transport, run)
     assert result["alarms"] == [] and result["overrides"] == {}

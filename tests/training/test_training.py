@@ -505,7 +505,7 @@ def test_target_tls_and_infer_tls_flags_are_accepted(grid_models, tmp_path, caps
     ("flags", "message"),
     [
         (("--target-tl", "SA999"), "SA999 is not one of the TLs"),
-        (("--target-tl", "SA101", "--infer-tl", "SA101"), "SA101 cannot be --target-tl and --infer-tl at once"),
+        (("--target-tl", "SA101", "--infer-tl", "SA101"), "SA101 cannot be in --target-tl and --infer-tl at once"),
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-number", "77"), "SA104/77; SA104 has 1"),
         (("--infer-model-number", "3"), "--infer-model-number needs --infer-tl"),
         (
