@@ -123,14 +123,14 @@ def _models(args: argparse.Namespace, arms: Sequence[Arm], task: EvaluationTask)
     """The versions of every served arm. Raises InputError."""
     models_dir = args.models_dir or task.city.serving.models_dir
     requested = _requested_models(args.model, task.tls, models_dir)
-    models = {}
+    models: dict[str, dict[str, Path]] = {}
     for arm in arms:
         if arm.kind == SERVED and not arm.has_faults:
             by_tl = requested if arm.name == SERVED else {}
-            versions = model_files.find(models_dir, {tl: arm.model_number for tl in task.tls if tl not in by_tl})
-            for tl, (folder, model_number) in by_tl.items():
-                versions |= model_files.find(folder, {tl: model_number})
-            models[arm.name] = {tl: versions[tl] for tl in task.tls}
+            models[arm.name] = {}
+            for tl in task.tls:
+                folder, model_number = by_tl.get(tl, (models_dir, arm.model_number))
+                models[arm.name] |= model_files.find(folder, {tl: model_number})
     return models
 
 
