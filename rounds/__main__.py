@@ -9,6 +9,7 @@ from pathlib import Path
 from city import config, names, run_lock
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
+from city.program import print_line
 from signals import contract
 from simulation.street_simulation import street_with_demand
 from training import flags
@@ -44,7 +45,6 @@ def _run(args: argparse.Namespace) -> int:
     from simulation.executors.ray_tasks import RayTasks
     from simulation.street_simulation import SimulationFailed
     from training.episode import TrainingTask
-    from training.trainer import print_line
 
     quiet.first_session()
     settings = flags.settings(args, city, tls, args.out, 1)

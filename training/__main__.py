@@ -12,6 +12,7 @@ from pathlib import Path
 from city import config, names
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
+from city.program import print_line
 from signals import contract
 from simulation import model_files
 from simulation.model_files import Versions
@@ -109,7 +110,7 @@ def _train_locked(
     from simulation.street_simulation import SimulationFailed
     from training.episode import TrainingTask
     from training.statistics import NotFinite
-    from training.trainer import Trainer, print_line
+    from training.trainer import Trainer
 
     settings = flags.settings(args, city, targets, args.out, args.model_number)
     settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")

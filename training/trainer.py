@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -297,8 +296,3 @@ def _digest(arrays: Iterable[Float32s]) -> str:
 def serialized_contracts(contracts: Iterable[pb.PolicyContract]) -> list[str]:
     """Contracts as hex strings, which are equal if the contracts are."""
     return [contract.SerializeToString(deterministic=True).hex() for contract in contracts]
-
-
-def print_line(line: str) -> None:
-    """Print a line to stderr and flush, so that a log file shows the training's progress."""
-    print(line, file=sys.stderr, flush=True)
