@@ -26,6 +26,7 @@ from mcap.writer import Writer
 
 from city.version import VERSION
 from protos import record_pb2 as record
+from protos.descriptors import add_file
 from protos.loop_state_pb2 import LoopState
 
 SUFFIX = ".mcap"
@@ -148,7 +149,7 @@ class RecordWriter:
         name = descriptor.full_name
         if name not in self._schemas:
             files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
-            _add_file(descriptor.file, files)
+            add_file(descriptor.file, files)
             data = descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString()
             self._schemas[name] = self._writer.register_schema(name, "protobuf", data)
             self._head.append(Schema(self._schemas[name], data, "protobuf", name))
@@ -162,15 +163,6 @@ def gzipped(file: Path | bytes) -> bytes:
         return file
     content = file.read_bytes()
     return content if file.suffix == ".gz" else gzip.compress(content, mtime=0)
-
-
-def _add_file(file: Any, files: dict[str, descriptor_pb2.FileDescriptorProto]) -> None:
-    """Add a file's descriptor after those of its imports."""
-    for dependency in file.dependencies:
-        _add_file(dependency, files)
-    if file.name not in files:
-        files[file.name] = descriptor_pb2.FileDescriptorProto()
-        file.CopyToProto(files[file.name])
 
 
 def ns_of(seconds: float) -> int:
