@@ -26,11 +26,8 @@ class Arm:
     """Model number of served policies; `None` means the newest."""
     policy: Path | None = None
     """File of a policy for any junction."""
-
-    @property
-    def has_faults(self) -> bool:
-        """True if its detectors are faulty."""
-        return self.name.endswith(WITH_FAULTS)
+    has_faults: bool = False
+    """True if its detectors are faulty."""
 
     @property
     def has_models(self) -> bool:
@@ -68,7 +65,7 @@ def with_faults(arms: list[Arm]) -> list[Arm]:
     """The arms, followed by copies with faulty detectors of those that the controller runs; SUMO itself controls the
     others."""
     return arms + [
-        replace(arm, name=arm.name + WITH_FAULTS)
+        replace(arm, name=arm.name + WITH_FAULTS, has_faults=True)
         for arm in arms
         if arm.has_models or arm.kind in (MAX_PRESSURE, GREEDY)
     ]

@@ -80,7 +80,8 @@ def simulate(runs: PairedRuns, report: Callable[[Sequence[Outcome]], None] = lam
         for demand in runs.demands:
             for arm in runs.arms:
                 records = runs.records_signals and demand == runs.demands[0]
-                outcomes.append(simulator.run(arm, demand, models.get(arm.name.removesuffix(WITH_FAULTS)), records))
+                with_models = arm.name.removesuffix(WITH_FAULTS) if arm.has_faults else arm.name
+                outcomes.append(simulator.run(arm, demand, models.get(with_models), records))
                 report(outcomes[-1:])
     return outcomes
 
