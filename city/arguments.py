@@ -1,10 +1,12 @@
 """Argument parsing with one-line InputErrors."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from city import program
 from city.errors import InputError
 from city.sumo_files import seconds, time_hint
 
@@ -18,20 +20,43 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} ({self.prog} --help)")
 
+    def add_city(self) -> None:
+        """Add the city's description, for a program that cannot run without one."""
+        about = "the city's description (default: ./city.toml)"
+        self.add_argument("--city", type=Path, metavar="FILE", default=Path("city.toml"), help=about)
 
-def subcommands_parser(prog: str, description: str, summaries: Mapping[str, str]) -> Parser:
-    """A parser for a command without its subcommand: it shows them, and refuses other arguments.
+    def add_strict(self) -> None:
+        """Add the refusal to leave a TL on its own program."""
+        about = "refuse to run if a TL must be left on its own program (default: run without it)"
+        self.add_argument("--strict", action="store_true", help=about)
+
+
+def run_subcommand(
+    argv: Sequence[str] | None, prog: str, description: str, subcommands: Mapping[str, tuple[str, str]]
+) -> int:
+    """Run the subcommand that the first argument names; without one, only --help is valid. Return the exit code.
 
     Args:
+        argv: the arguments (default: those of this process).
         prog: the command in messages.
         description: the command in the help.
-        summaries: by subcommand, a line about it.
+        subcommands: name -> (main function as `program.load` takes it, a line about it).
     """
-    parser = Parser(prog=prog, description=description)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, summary in summaries.items():
-        commands.add_parser(name, help=summary, add_help=False)
-    return parser
+
+    def without_subcommand(arguments: list[str], prog: str) -> int:
+        parser = Parser(prog=prog, description=description)
+        commands = parser.add_subparsers(metavar="COMMAND", required=True)
+        for name, (_, summary) in subcommands.items():
+            commands.add_parser(name, help=summary, add_help=False)
+
+        def run() -> int:
+            parser.parse_args(arguments)
+            return 0
+
+        return program.run(run)
+
+    modules = {name: module for name, (module, _) in subcommands.items()}
+    return program.run_subcommand(argv, prog, modules, without_subcommand)
 
 
 def simulated_second(text: str) -> float:
@@ -59,3 +84,9 @@ def host_and_port(text: str, flag: str, example: str = "127.0.0.1:8500") -> tupl
     except ValueError:
         pass  # the port is not a number below 65536; reported below like every other mistake
     raise InputError(f"{flag} {text!r} must be HOST:PORT with a port below 65536, such as {example}")
+
+
+def check_server(address: str | None, flag: str) -> None:
+    """Raise InputError unless the address of a model server is HOST:PORT or unix:PATH; None is no address."""
+    if address is not None and not address.startswith("unix:"):
+        host_and_port(address, flag)

@@ -16,8 +16,8 @@ from city.printable import printable
 FAILED, WRONG_INPUT, GATE_FAILED = 1, 2, 3
 """Exit codes beside 0: the work failed; the input is wrong; a candidate or too many networks fail at a gate."""
 OWN_PACKAGES = {
-    *("city", "controller", "evaluation", "export", "greenserve", "protos"),
-    *("rounds", "serving", "signals", "simulation", "training"),
+    *("city", "controller", "environment", "evaluation", "export", "greenserve", "pretraining", "protos"),
+    *("records", "rounds", "serving", "signals", "simulation", "training"),
 }
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -87,6 +87,11 @@ def _expected(error: Exception) -> tuple[str, int] | None:
         is_input = error.errno in (*_DISK_ERRORS, errno.ENOENT)
         return f"{error.filename or 'a file'}: {error.strerror or error}", WRONG_INPUT if is_input else FAILED
     return None
+
+
+def print_line(line: str) -> None:
+    """Print a line to stderr and flush, so that a log file shows the program's progress."""
+    print(line, file=sys.stderr, flush=True)
 
 
 Main = Callable[[list[str], str], int]

@@ -65,13 +65,7 @@ def parser(prog: str) -> Parser:
     parser = Parser(
         prog=prog, description="Compare every TL's policy contract with the network, without running anything."
     )
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    parser.add_city()
     parser.add_argument(
         "--infer-tl", action="append", metavar="TL", help="TLs to check, separated by commas or repeated (default: all)"
     )

@@ -70,13 +70,7 @@ def parser(prog: str) -> Parser:
         description="Control a city's signals with served policies, or by a baseline without a model.",
         epilog="Arguments after -- are passed to the SUMO that is started.",
     )
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    parser.add_city()
     parser.add_argument(
         "--infer-tl",
         action="append",
@@ -102,11 +96,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach"
     )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse to run if a TL must be left on its own program (default: run without it)",
-    )
+    parser.add_strict()
     parser.add_argument("--seed", type=int, metavar="N", help="SUMO's random seed (default: SUMO's)")
     parser.add_argument(
         "--end", type=simulated_second, metavar="TIME",

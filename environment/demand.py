@@ -1,6 +1,5 @@
 """The demand of an environment's episodes, by seed and episode."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +10,6 @@ from simulation.demand import MAX_SUMO_SEED, Demand, SimulatedDemand, varied
 VARIED, CITY = NAMES = ("varied", "city")
 GivenDemand = str | Path | SimulatedDemand
 """One of NAMES, a route file, or a demand of the user's own."""
-
-
-@dataclass(frozen=True)
-class RouteFile:
-    """The vehicles of a route file, instead of the city's."""
-
-    routes: Path
-    seed: int
-    """SUMO's random seed."""
-
-    def options(self, sumocfg: Path, folder: Path) -> list[str]:
-        """SUMO's options."""
-        return [*Demand(self.seed).options(sumocfg, folder), "--route-files", str(self.routes)]
 
 
 def check_demand(demand: GivenDemand) -> None:
@@ -46,5 +32,5 @@ def demand_of(demand: GivenDemand, seed: int, episode: int) -> SimulatedDemand:
     if demand == CITY:
         return Demand((seed + episode) % MAX_SUMO_SEED)
     if isinstance(demand, str | Path):
-        return RouteFile(Path(demand).resolve(), (seed + episode) % MAX_SUMO_SEED)
+        return Demand((seed + episode) % MAX_SUMO_SEED, route_file=Path(demand).resolve())
     return demand

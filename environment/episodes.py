@@ -8,26 +8,26 @@ import contextlib
 import numbers
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
+from gymnasium.logger import warn
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from controller.events import Sent
 from controller.sumo.libsumo_connection import SimulationRunning
 from environment.demand import demand_of
-from environment.options import Options, select, warn_if_moments_differ
+from environment.options import DEFAULTS, Options, select, warn_if_moments_differ
 from environment.spaces import action_space, checked_action, feature_names, observation_space
 from environment.street_image import StreetImage
-from signals import dialects
 from signals.observation import Observation
 from simulation.model_server import model_server
-from simulation.target_tls import TargetSimulation, TargetTask, TargetTls
+from simulation.target_tls import TargetSimulation, TargetTls
 
 Info = dict[str, Any]
 ActionSpace = Discrete[Any] | Box
@@ -39,22 +39,13 @@ class Episodes:
 
     def __init__(self, options: Options) -> None:
         """Check the options, and start the server of the infer TLs if none is given. Raises InputError."""
-        selection = select(options)
-        self._options = options
+        self._options = options = {**DEFAULTS, **options}
+        task, versions = select(options)
         self._stack = contextlib.ExitStack()
         self._finalizer = weakref.finalize(self, self._stack.close)
         try:
-            server = options.server or self._stack.enter_context(model_server(selection.versions))
-            task = TargetTask(
-                selection.city,
-                selection.target_tls,
-                selection.infer_tls,
-                server,
-                options.infer_model_number,
-                options.reward,
-                options.seconds,
-            )
-            self._tls = TargetTls(task)
+            server = task.server or self._stack.enter_context(model_server(versions))
+            self._tls = TargetTls(replace(task, server=server))
             warn_if_moments_differ(self._tls.contracts)
         except ImportError as error:
             self._finalizer()
@@ -66,10 +57,7 @@ class Episodes:
             self._finalizer()
             raise
         self.contracts = {contract.tl: contract for contract in self._tls.contracts}
-        included = dialects.included_names()
-        self.observation_spaces: dict[str, Box] = {
-            tl: observation_space(c, c.observation.dialect in included) for tl, c in self.contracts.items()
-        }
+        self.observation_spaces: dict[str, Box] = {tl: observation_space(c) for tl, c in self.contracts.items()}
         self.action_spaces: dict[str, ActionSpace] = {tl: action_space(c) for tl, c in self.contracts.items()}
         self.feature_names = {tl: feature_names(contract) for tl, contract in self.contracts.items()}
         self._seed: int | None = None
@@ -103,10 +91,8 @@ class Episodes:
             raise ClosedEnvironmentError("the environment is closed; make another one")
         self._end_episode()
         if seed is not None:
-            if not isinstance(seed, numbers.Integral):
-                raise InputError(f"seed = {seed!r} must be an integer")
-            if seed < 0:
-                raise InputError(f"seed = {seed} must not be negative")
+            if not isinstance(seed, numbers.Integral) or seed < 0:
+                raise InputError(f"seed = {seed!r} must be an integer of 0 or more")
             self._seed, self._episode = int(seed), -1
         elif self._seed is None:
             self._seed = int(np.random.SeedSequence().generate_state(1)[0]) % MAX_SEED
@@ -114,14 +100,14 @@ class Episodes:
         self.ended_s = self._last_picture = None
         with self._ends_if_it_fails():
             folder = Path(self._running.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
-            tripinfo = Path(self._options.tripinfo).resolve() if self._options.tripinfo is not None else None
+            tripinfo = Path(self._options["tripinfo"]).resolve() if self._options["tripinfo"] is not None else None
             try:
                 self._simulation = self._running.enter_context(
                     self._tls.simulation(
-                        demand_of(self._options.demand, self._seed, self._episode),
+                        demand_of(self._options["demand"], self._seed, self._episode),
                         tripinfo,
                         folder=folder,
-                        transport=self._options.transport,
+                        transport=self._options["transport"],
                     )
                 )
             except SimulationRunning as error:
@@ -156,7 +142,7 @@ class Episodes:
             simulation.act(checked)
             self._read(simulation)
             if simulation.is_over:
-                if self._options.render_mode is not None:
+                if self._options["render_mode"] is not None:
                     self._last_picture = self.render()
                 self.ended_s = simulation.now
                 self._end_episode()  # so that the trips are complete, and another environment may run
@@ -178,30 +164,41 @@ class Episodes:
         rewarded = [tl for tl in self.contracts if tl in self._begun and (self.decides[tl] or simulation.is_over)]
         self.rewards.update(zip(rewarded, simulation.rewards.since_last(rewarded, simulation.now), strict=True))
         self._begun.update(deciding)
-        overrides: dict[str, list[Info]] = {}
+        overrides: dict[str, list[Info]] = {tl: [] for tl in self.contracts}
         for sent in simulation.take_overrides():
-            _add_overrides(overrides, sent, self._tl_of)
-        self.infos = {tl: self._info(simulation, tl, overrides.get(tl, [])) for tl in self.contracts}
+            for override in sent.overrides:
+                if tl := self._tl_of.get(override.signal):
+                    values = {
+                        "at_s": sent.at_s,
+                        "signal": override.signal,
+                        "reason": override.reason.value,
+                        "requested": override.requested,
+                        "permitted": override.permitted,
+                    }
+                    overrides[tl].append(values)
+        self.infos = {}
+        for tl in self.contracts:
+            intersection = simulation.loop.intersections[tl]
+            self.infos[tl] = {
+                "time_s": simulation.now,
+                "decides": self.decides[tl],
+                "overrides": overrides[tl],
+                "requested_states": dict(zip(self._signals[tl], intersection.requested, strict=False)),
+                "permitted_states": {safety.signal: safety.shown for safety in intersection.safeties},
+            }
 
-    def _info(self, simulation: TargetSimulation, tl: str, overrides: Sequence[Info]) -> Info:
-        intersection = simulation.loop.intersections[tl]
-        return {
-            "time_s": simulation.now,
-            "decides": self.decides[tl],
-            "overrides": overrides,
-            "requested_states": dict(zip(self._signals[tl], intersection.requested, strict=False)),
-            "permitted_states": {safety.signal: safety.shown for safety in intersection.safeties},
-        }
-
-    def render(self) -> NDArray[np.uint8]:
-        """The street around the target TLs: uint8 [height, width, 3]. Raises ResetNeeded."""
+    def render(self) -> NDArray[np.uint8] | None:
+        """The street around the target TLs: uint8 [height, width, 3]; None without a render mode. Raises
+        ResetNeeded."""
+        if self._options["render_mode"] is None:
+            warn('render() needs a render mode; pass render_mode="rgb_array"', stacklevel=3)
+            return None
         if self._last_picture is not None:
             return self._last_picture
         if self._simulation is None:
             raise ResetNeeded("no episode runs; call reset() before render()")
         if self._image is None:
-            signals = [signal for contract in self._tls.contracts for signal in contract.signal_ids]
-            self._image = StreetImage(self._tls.street, signals)
+            self._image = StreetImage(self._tls.street, list(self._tl_of))
         return self._image.draw(self._simulation.connection.api)
 
     def close(self) -> None:
@@ -221,17 +218,3 @@ class Episodes:
         except BaseException:
             self._end_episode()
             raise
-
-
-def _add_overrides(overrides: dict[str, list[Info]], sent: Sent, tl_of: Mapping[str, str]) -> None:
-    """Add the overrides that were sent, by target TL, as `info` has them."""
-    for override in sent.overrides:
-        if tl := tl_of.get(override.signal):
-            values = {
-                "at_s": sent.at_s,
-                "signal": override.signal,
-                "reason": override.reason.value,
-                "requested": override.requested,
-                "permitted": override.permitted,
-            }
-            overrides.setdefault(tl, []).append(values)

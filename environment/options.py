@@ -3,14 +3,13 @@
 import math
 import numbers
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypedDict
 
-from city import config, names
-from city.arguments import host_and_port
+from city import config
 from city.config import FLOORS, City
 from city.errors import InputError
 from environment.demand import GivenDemand, check_demand
@@ -21,6 +20,7 @@ from simulation import model_files, rewards
 from simulation.model_files import Versions
 from simulation.rewards import Reward
 from simulation.street_simulation import LIBSUMO, TRANSPORTS, street_with_demand
+from simulation.target_tls import TargetTask, select_tls
 
 RENDER_MODES = ("rgb_array",)
 CALLER = 5
@@ -52,52 +52,46 @@ class Keywords(TypedDict, total=False):
     """`rgb_array` for pictures of the street."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """All arguments, with their defaults; `Keywords` tells what most of them mean."""
+class Options(Keywords, total=False):
+    """All arguments."""
 
-    city: str | Path | City = "city.toml"
-    target_tls: str | Iterable[str] | None = None
-    infer_tls: str | Iterable[str] | None = ()
-    server: str | None = None
-    infer_model_number: int | None = None
-    infer_model_path: str | Path | None = None
-    reward: Reward = "delay"
-    floors: str | None = None
-    demand: GivenDemand = "varied"
-    seconds: float | None = None
-    tripinfo: str | Path | None = None
-    transport: str = LIBSUMO
-    render_mode: str | None = None
+    city: str | Path | City
+    target_tls: str | Iterable[str] | None
+    infer_tls: str | Iterable[str] | None
 
 
-@dataclass(frozen=True)
-class Selection:
-    """City, TLs and models that the options name."""
-
-    city: City
-    target_tls: tuple[str, ...]
-    infer_tls: tuple[str, ...]
-    versions: Versions
-    """Versions of the infer TLs' models, for an embedded server; {} with another server."""
+DEFAULTS = Options(
+    city="city.toml", target_tls=None, infer_tls=(), server=None, infer_model_number=None, infer_model_path=None,
+    reward="delay", floors=None, demand="varied", seconds=None, tripinfo=None, transport=LIBSUMO, render_mode=None,
+)  # fmt: skip
 
 
-def select(options: Options) -> Selection:
-    """Check the options, and find the city, TLs and models. Raises InputError."""
+def select(options: Options) -> tuple[TargetTask, Versions]:
+    """Check the options; return the task, and the versions for an embedded server. Raises InputError."""
     _check_values(options)
-    city = options.city if isinstance(options.city, City) else _load(Path(options.city))
-    if options.floors is not None:
-        city = replace(city, safety=replace(city.safety, floors=options.floors))
+    city = options["city"]
+    if not isinstance(city, City):
+        if not Path(city).is_file():
+            raise InputError(
+                f"city: {city}: no such file; pass the path of a city.toml (greenserve city init writes one)"
+            )
+        city = config.load(Path(city))
+    if options["floors"] is not None:
+        city = replace(city, safety=replace(city.safety, floors=options["floors"]))
     targets, infers = _tls(options, city)
-    street = street_with_demand(city, (*targets, *infers), options.seconds)
-    fit, notes = contract.require_controllable(city, targets, street, is_strict=options.target_tls is not None)
+    street = street_with_demand(city, (*targets, *infers), options["seconds"])
+    fit, notes = contract.require_controllable(city, targets, street, is_strict=options["target_tls"] is not None)
     for note in notes:
         warnings.warn(note, stacklevel=CALLER)
     versions: Versions = {}
-    if infers and options.server is None:
-        models_dir = Path(options.infer_model_path) if options.infer_model_path is not None else city.serving.models_dir
-        versions = model_files.find(models_dir, dict.fromkeys(infers, options.infer_model_number))
-    return Selection(city, tuple(fit), tuple(infers), versions)
+    number = options["infer_model_number"]
+    if infers and options["server"] is None:
+        path = options["infer_model_path"]
+        models_dir = city.serving.models_dir if path is None else Path(path)
+        versions = model_files.find(models_dir, dict.fromkeys(infers, number))
+    server = options["server"] or ""
+    task = TargetTask(city, tuple(fit), tuple(infers), server, number, options["reward"], options["seconds"])
+    return task, versions
 
 
 def warn_if_moments_differ(contracts: Sequence[pb.PolicyContract]) -> None:
@@ -124,69 +118,43 @@ def _moments(contract: pb.PolicyContract) -> object:
     return contract.timing.decision_interval_s, contract.timing.control_cycle * cycle_s
 
 
-def _load(path: Path) -> City:
-    if not path.is_file():
-        raise InputError(f"city: {path}: no such file; pass the path of a city.toml (greenserve city init writes one)")
-    return config.load(path)
-
-
 def _check_values(options: Options) -> None:
-    argument: object
-    kinds: tuple[type, ...]
-    for name, argument, kinds, meaning in (
-        ("city", options.city, (str, Path, City), "the path of a city.toml"),
-        ("server", options.server, (str, NoneType), "HOST:PORT"),
-        ("infer_model_path", options.infer_model_path, (str, Path, NoneType), "a path"),
-        ("tripinfo", options.tripinfo, (str, Path, NoneType), "a path"),
-    ):
-        if not isinstance(argument, kinds):
-            raise InputError(f"{name} = {argument!r} must be {meaning}")
-    for name, value, choices in (
-        ("floors", options.floors, (None, *FLOORS)),
-        ("transport", options.transport, TRANSPORTS),
-        ("render_mode", options.render_mode, (None, *RENDER_MODES)),
-    ):
+    values: Mapping[str, object] = options
+    of_names = {"floors": (None, *FLOORS), "transport": TRANSPORTS, "render_mode": (None, *RENDER_MODES)}
+    for name, choices in of_names.items():
+        value = values[name]
         if not isinstance(value, str | NoneType) or value not in choices:
             raise InputError(f"{name} = {value!r} must be one of {', '.join(map(str, choices))}")
-    if not callable(options.reward) and (not isinstance(options.reward, str) or options.reward not in rewards.names()):
-        raise InputError(f"reward = {options.reward!r} must be a function, or one of {', '.join(rewards.names())}")
-    if options.seconds is not None:
-        if not isinstance(options.seconds, numbers.Real) or isinstance(options.seconds, bool):
-            raise InputError(f"seconds = {options.seconds!r} must be a number")
-        if not 1 <= options.seconds < math.inf:
-            raise InputError(f"seconds = {options.seconds:g} must be at least 1")
-    number = options.infer_model_number
-    if number is not None and (not isinstance(number, numbers.Integral) or isinstance(number, bool)):
-        raise InputError(f"infer_model_number = {number!r} must be an integer")
+    reward, seconds, number = options["reward"], options["seconds"], options["infer_model_number"]
+    is_reward = callable(reward) or (isinstance(reward, str) and reward in rewards.names())
+    is_integer = isinstance(number, numbers.Integral | NoneType) and not isinstance(number, bool)
+    for name, is_valid, meaning in (
+        ("city", isinstance(options["city"], str | Path | City), "the path of a city.toml"),
+        ("server", isinstance(options["server"], str | NoneType), "HOST:PORT"),
+        ("infer_model_path", isinstance(options["infer_model_path"], str | Path | NoneType), "a path"),
+        ("tripinfo", isinstance(options["tripinfo"], str | Path | NoneType), "a path"),
+        ("reward", is_reward, f"a function, or one of {', '.join(rewards.names())}"),
+        ("seconds", isinstance(seconds, numbers.Real | NoneType) and not isinstance(seconds, bool), "a number"),
+        ("infer_model_number", is_integer, "an integer"),
+    ):
+        if not is_valid:
+            raise InputError(f"{name} = {values[name]!r} must be {meaning}")
+    if seconds is not None and not 1 <= seconds < math.inf:
+        raise InputError(f"seconds = {seconds:g} must be at least 1")
     # SUMO over libsumo cannot start again in this process after an output file that it could not create
-    if options.tripinfo is not None and not (folder := Path(options.tripinfo).absolute().parent).is_dir():
+    if options["tripinfo"] is not None and not (folder := Path(options["tripinfo"]).absolute().parent).is_dir():
         raise InputError(f"tripinfo: {folder}: no such folder; create it, or pass another path")
-    check_demand(options.demand)
+    check_demand(options["demand"])
 
 
 def _tls(options: Options, city: City) -> tuple[list[str], list[str]]:
     """(target TLs, infer TLs). Raises InputError."""
-    tls = list(city.tls)
-    if not tls:
+    if not city.tls:
         raise InputError(f"{city.path}: has no [tl.NAME]; add the TLs (greenserve city init writes them)")
-    listed = [] if options.infer_tls is None else _listed(options.infer_tls, "infer_tls")
-    infers = names.select(listed, tls, "infer_tls", city.tl_of_signal) if listed else []
-    if options.target_tls is None:
-        targets = [tl for tl in tls if tl not in infers]
-        if not targets:
-            raise InputError("infer_tls names every TL; leave out those that act in the environment")
-    else:
-        targets = names.select(_listed(options.target_tls, "target_tls"), tls, "target_tls", city.tl_of_signal)
-    if both := [tl for tl in targets if tl in infers]:
-        raise InputError(f"{', '.join(both)} cannot be in target_tls and infer_tls at once; name it in one of them")
-    for name in ("server", "infer_model_number", "infer_model_path"):
-        if getattr(options, name) is not None and not infers:
-            raise InputError(f"{name} needs infer_tls, the TLs that a served model controls")
-    if options.server is not None and options.infer_model_path is not None:
-        raise InputError("server and infer_model_path both name the models; pass one of them")
-    if options.server is not None and not options.server.startswith("unix:"):
-        host_and_port(options.server, "server")
-    return targets, infers
+    targets = None if options["target_tls"] is None else _listed(options["target_tls"], "target_tls")
+    infers = [] if options["infer_tls"] is None else _listed(options["infer_tls"], "infer_tls")
+    served = {name: options[name] for name in ("server", "infer_model_path", "infer_model_number")}
+    return select_tls(city, ("target_tls", targets), ("infer_tls", infers), served)
 
 
 def _listed(tls: object, name: str) -> list[str]:

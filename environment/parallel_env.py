@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
-from gymnasium.logger import warn
 from gymnasium.spaces import Box
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
@@ -34,7 +33,7 @@ def parallel_env(
 
     Raises InputError.
     """
-    return ParallelTlEnv(Options(city, target_tls, infer_tls, **options))
+    return ParallelTlEnv(Options(city=city, target_tls=target_tls, infer_tls=infer_tls, **options))
 
 
 class ParallelTlEnv(ParallelEnv[str, Observation, Any], EzPickle):  # type: ignore[misc]
@@ -53,9 +52,8 @@ class ParallelTlEnv(ParallelEnv[str, Observation, Any], EzPickle):  # type: igno
     }
 
     def __init__(self, options: Options) -> None:
-        """Raises InputError."""
         EzPickle.__init__(self, options)
-        self.render_mode = options.render_mode
+        self.render_mode = options.get("render_mode")
         self._episodes = Episodes(options)
         self.possible_agents = list(self._episodes.contracts)
         self.agents: list[str] = []
@@ -108,9 +106,6 @@ class ParallelTlEnv(ParallelEnv[str, Observation, Any], EzPickle):  # type: igno
 
     def render(self) -> NDArray[np.uint8] | None:
         """A picture of the street around the TLs: uint8 [height, width, 3]; None without a render mode."""
-        if self.render_mode is None:
-            warn('render() needs a render mode; pass render_mode="rgb_array"')
-            return None
         return self._episodes.render()
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ from typing import Any, Unpack
 
 import gymnasium
 import numpy as np
-from gymnasium.logger import warn
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
@@ -33,7 +32,7 @@ def env(
         raise InputError(
             f'target_tl = {target_tl!r} must be the name of a TL, such as "SA101"; for several use parallel_env'
         )
-    return SingleTlEnv(Options(city, target_tl, infer_tls, **options))
+    return SingleTlEnv(Options(city=city, target_tls=target_tl, infer_tls=infer_tls, **options))
 
 
 class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
@@ -42,9 +41,8 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
     metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 5}  # noqa: RUF012 - as its base class
 
     def __init__(self, options: Options) -> None:
-        """Raises InputError."""
         EzPickle.__init__(self, options)
-        self.render_mode = options.render_mode
+        self.render_mode = options.get("render_mode")
         self._episodes = Episodes(options)
         if len(self._episodes.contracts) > 1:
             self._episodes.close()
@@ -83,9 +81,6 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
 
     def render(self) -> NDArray[np.uint8] | None:
         """A picture of the street around the TL: uint8 [height, width, 3]; None without a render mode."""
-        if self.render_mode is None:
-            warn('render() needs a render mode; pass render_mode="rgb_array"')
-            return None
         return self._episodes.render()
 
     def close(self) -> None:

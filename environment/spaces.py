@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from city.errors import first_line
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
+from signals import dialects
 from signals.approach_features import MAX_EXIT_OCCUPANCY, MAX_OCCUPANCY, MAX_RED_S, REACH_M
 from signals.policy import Action
 
@@ -27,13 +28,13 @@ ROUNDING = 1e-5
 """How far a float32 value may exceed its bound because bounds of lanes are weighted by their shares."""
 
 
-def observation_space(contract: pb.PolicyContract, is_included: bool) -> spaces.Box:
+def observation_space(contract: pb.PolicyContract) -> spaces.Box:
     """float32 [O], from 0 on; with the bounds of each feature that has them.
 
-    `is_included`: whether the dialect is one of ours. Values of the user's own dialects may be of any size.
+    Values of the user's own dialects may be of any size.
     """
     features = contract.observation.features
-    if not is_included:
+    if contract.observation.dialect not in dialects.included_names():
         return spaces.Box(-np.inf, np.inf, (len(features),), np.float32)
     is_normalised = contract.observation.normalisation == NORMALISED
     highest = [1.0 if is_normalised else HIGHEST.get(feature.kind, math.inf) for feature in features]

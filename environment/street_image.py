@@ -42,25 +42,17 @@ class StreetImage:
         self._net = read_net(street.net_file)
         self._street = street
         lanes = {lane for signal in signals for lane in street.signals[signal].lanes if not is_internal(lane)}
-        exits = {
-            out
-            for signal in signals
-            for link in street.signals[signal].links
-            for _, out in link
-            if not is_internal(out)
-        }
+        links = [link for signal in signals for link in street.signals[signal].links]
+        exits = {out for link in links for _, out in link if not is_internal(out)}
         points = [point for lane in lanes for point in _tail(self._shape(lane), REACH_M)]
         points += [point for lane in exits for point in _tail(self._shape(lane)[::-1], REACH_M)]
-        xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
+        xs, ys = zip(*(points or [(0.0, 0.0)]), strict=True)
         self._left, self._top = min(xs) - MARGIN_M, max(ys) + MARGIN_M
         width_m, height_m = max(xs) + MARGIN_M - self._left, self._top - min(ys) + MARGIN_M
         self._scale = SMOOTHING * LONGEST_SIDE_PX / max(width_m, height_m)
         """Pixels per metre, before the picture is scaled down."""
-        sides = (width_m * self._scale, height_m * self._scale)
-        self._size = (
-            max(int(sides[0]), SMOOTHING * SHORTEST_SIDE_PX),
-            max(int(sides[1]), SMOOTHING * SHORTEST_SIDE_PX),
-        )
+        shortest_px = SMOOTHING * SHORTEST_SIDE_PX
+        self._size = max(int(width_m * self._scale), shortest_px), max(int(height_m * self._scale), shortest_px)
         self._bars = [
             (signal, bars)
             for signal, network in street.signals.items()
@@ -73,14 +65,14 @@ class StreetImage:
         """The picture now, uint8 [height, width, 3]. `api`: traci's connection, or libsumo."""
         image = self._road.copy()
         draw = ImageDraw.Draw(image)
+        bar_px = max(BAR_M * self._scale, MIN_BAR_PX * SMOOTHING)
         for signal, bars in self._bars:
             state = api.trafficlight.getRedYellowGreenState(signal)
             for (a, b), links in bars:
-                width = max(BAR_M * self._scale, MIN_BAR_PX * SMOOTHING)
                 for k, link in enumerate(links):
                     # one part of the bar for each link of the lane
                     begin, end = _between(a, b, k / len(links)), _between(a, b, (k + 1) / len(links))
-                    draw.line([begin, end], COLOURS.get(state[link], EDGE), round(width))
+                    draw.line([begin, end], COLOURS.get(state[link], EDGE), round(bar_px))
         for vehicle in api.vehicle.getIDList():
             self._draw_vehicle(draw, api.vehicle, vehicle)
         seconds = int(api.simulation.getTime())
@@ -114,10 +106,10 @@ class StreetImage:
         for lane in lanes:
             if is_internal(lane):
                 continue
-            shape = self._shape(lane)
-            end, direction = shape[-1], _direction(shape[-2], shape[-1])
-            half_m = self._net.getLane(lane).getWidth() / 2
-            side = (-direction[1] * half_m, direction[0] * half_m)
+            before, end = self._shape(lane)[-2:]
+            # half the lane's width, to the left of its direction
+            share = self._net.getLane(lane).getWidth() / 2 / (math.dist(before, end) or 1.0)
+            side = (before[1] - end[1]) * share, (end[0] - before[0]) * share
             ends = self._pixel((end[0] + side[0], end[1] + side[1])), self._pixel((end[0] - side[0], end[1] - side[1]))
             # from the left of the lane to its right, in which order SUMO numbers links from right to left
             indices = [k for k, link in enumerate(links) if any(incoming == lane for incoming, _ in link)][::-1]
@@ -132,10 +124,8 @@ class StreetImage:
         # SUMO's position is that of the front's middle, its angle is clockwise from north
         angle = math.radians(vehicles.getAngle(vehicle))
         ahead, side = (math.sin(angle), math.cos(angle)), (math.cos(angle), -math.sin(angle))
-        length_m, half_m = (
-            vehicles.getLength(vehicle),
-            max(vehicles.getWidth(vehicle) / 2, 1.5 * SMOOTHING / self._scale),
-        )
+        length_m = vehicles.getLength(vehicle)
+        half_m = max(vehicles.getWidth(vehicle) / 2, 1.5 * SMOOTHING / self._scale)
         corners = [
             self._pixel((x - along * ahead[0] + across * side[0], y - along * ahead[1] + across * side[1]))
             for along, across in ((0.0, half_m), (0.0, -half_m), (length_m, -half_m), (length_m, half_m))
@@ -170,8 +160,3 @@ def _tail(shape: Sequence[Point], length_m: float) -> list[Point]:
 
 def _between(a: Point, b: Point, share: float) -> Point:
     return a[0] + share * (b[0] - a[0]), a[1] + share * (b[1] - a[1])
-
-
-def _direction(a: Point, b: Point) -> Point:
-    length = math.dist(a, b) or 1.0
-    return (b[0] - a[0]) / length, (b[1] - a[1]) / length

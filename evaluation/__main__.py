@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from city import program
-from city.arguments import Parser, host_and_port
+from city.arguments import Parser, check_server
 from city.errors import InputError
 from evaluation.arms import SERVED
 
@@ -30,13 +30,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m evaluation") -> i
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Compare served policies with baselines on the same demand.")
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    parser.add_city()
     parser.add_argument(
         "--tl", action="append", metavar="TL,...",
         help="TLs that are compared; if the city's description has no TL, every signal with two greens or more is one "
@@ -63,11 +57,7 @@ def parser(prog: str) -> Parser:
         "--model", action="append", default=[], metavar="TL=MODEL",
         help="what arm served uses for a TL: NUMBER, DIR or DIR:NUMBER (default: the newest in --models-dir)",
     )  # fmt: skip
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse to run if a TL must be left on its own program (default: run without it)",
-    )
+    parser.add_strict()
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument(
@@ -100,8 +90,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     if args.server is not None and args.models_dir is not None:
         raise InputError("--server and --models-dir both name the models; pass one of them")
     if args.server is not None:
-        if not args.server.startswith("unix:"):
-            host_and_port(args.server, "--server")
+        check_server(args.server, "--server")
         if args.ray is not None:
             raise InputError("--ray starts its own model servers; leave --server out")
         if args.model:

@@ -34,11 +34,6 @@ class Arm:
         """True if models control the TLs."""
         return self.kind in (SERVED, POLICY)
 
-    @property
-    def models(self) -> str:
-        """Name of the arm with the same models and without faults."""
-        return self.name.removesuffix(WITH_FAULTS)
-
 
 def parse(text: str) -> list[Arm]:
     """Parse arms separated by commas: `served,served:3,fixed`. Raises InputError."""

@@ -21,8 +21,9 @@ from evaluation import detector_faults, paired_runs, policy_models, results_file
 from evaluation.arms import SERVED, Arm, with_faults
 from evaluation.arms import parse as parse_arms
 from evaluation.detector_faults import NO_FAULTS
+from evaluation.paired_runs import PairedRuns
 from evaluation.progress import Progress
-from evaluation.simulation import EvaluationTask, Outcome, outcome_values, outcomes_by_arm
+from evaluation.simulation import EvaluationTask, Outcome, delays_s, outcome_values
 from evaluation.statistics import paired
 from signals import contract
 from simulation import model_files
@@ -79,7 +80,13 @@ def _arms(args: argparse.Namespace) -> list[Arm]:
 
 def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> EvaluationTask:
     """The city and the TLs that are evaluated, with remarks on stderr. Raises InputError."""
-    city = _city(args.city, arms)
+    city = config.load(args.city)
+    if not city.tls and (served := next((arm.name for arm in arms if arm.kind == SERVED), None)):
+        raise InputError(
+            f"{args.city}: has no tables [tl.NAME], which arm {served} needs for its models; write them with "
+            f"greenserve city init --out FILE, or leave {served} out of --arms"
+        )
+    city = no_policies.with_tls(city)  # if it describes none, every signal is one
     tls = names.select(args.tl or ["all"], list(city.tls), "--tl", city.tl_of_signal)
     street = street_with_demand(city, tls, args.seconds)
     tls, notes = contract.require_controllable(city, tls, street, args.strict)
@@ -92,55 +99,38 @@ def _task(args: argparse.Namespace, arms: Sequence[Arm]) -> EvaluationTask:
 def _simulated(
     args: argparse.Namespace, task: EvaluationTask, arms: Sequence[Arm], models: Mapping[str, Mapping[str, Path]]
 ) -> dict[str, list[Outcome]]:
-    """The outcomes of all simulations, by arm. Raises InputError, SimulationFailed."""
-    demands = [_demand(seed, args.vary_demand) for seed in range(args.first_seed, args.first_seed + args.seeds)]
-    with (
-        executor(args.workers, args.ray) as runner,
-        Progress(arms, len(arms) * len(demands)) as progress,
-    ):
-        records_signals = args.out is not None
-        outcomes = paired_runs.run(
-            runner, task, arms, demands, models, args.server or "", records_signals, progress.add
-        )
-    if not any(outcome.total for outcome in outcomes):
-        raise InputError(f"{task.city.network.sumocfg}: no vehicle departs; name route files in it")
-    return outcomes_by_arm(outcomes)
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    demands = [Demand(seed) for seed in seeds]
+    if args.vary_demand:
+        demands = [varied(np.random.default_rng([VARIED_DEMAND_SEED, seed]), varies=True) for seed in seeds]
+    runs = PairedRuns(task, arms, demands, models, args.server or "", records_signals=args.out is not None)
+    with executor(args.workers, args.ray) as runner, Progress(arms, len(arms) * len(demands)) as progress:
+        return paired_runs.run(runner, runs, progress.add)
 
 
 def _passes_gate(results: Mapping[str, Sequence[Outcome]], candidate: str, reference: str) -> bool:
     """Print the difference in delay; whether the candidate is better by its interval."""
-    difference = paired(*([outcome.delay_s for outcome in results[name]] for name in (candidate, reference)))
-    is_better = difference.high < 0
+    difference = paired(*(delays_s(results[name]) for name in (candidate, reference)))
+    verdict = "better" if difference.high < 0 else "not better"
     print(
         f"gate: {candidate} - {reference}: {difference.mean:+.2f} s of mean delay, 95 % interval "
-        f"{difference.low:+.2f} to {difference.high:+.2f}: {'better' if is_better else 'not better'}"
+        f"{difference.low:+.2f} to {difference.high:+.2f}: {verdict}"
     )
-    return is_better
-
-
-def _city(path: Path, arms: Sequence[Arm]) -> config.City:
-    """The city; if it describes no TL, every signal is one. Raises InputError if an arm needs their models."""
-    city = config.load(path)
-    if not city.tls and (served := next((arm.name for arm in arms if arm.kind == SERVED), None)):
-        raise InputError(
-            f"{path}: has no tables [tl.NAME], which arm {served} needs for its models; write them with greenserve "
-            f"city init --out FILE, or leave {served} out of --arms"
-        )
-    return no_policies.with_tls(city)
+    return difference.high < 0
 
 
 def _models(args: argparse.Namespace, arms: Sequence[Arm], task: EvaluationTask) -> dict[str, dict[str, Path]]:
     """The versions of every served arm. Raises InputError."""
     models_dir = args.models_dir or task.city.serving.models_dir
     requested = _requested_models(args.model, task.tls, models_dir)
-    models = {}
+    models: dict[str, dict[str, Path]] = {}
     for arm in arms:
         if arm.kind == SERVED and not arm.has_faults:
             by_tl = requested if arm.name == SERVED else {}
-            versions = model_files.find(models_dir, {tl: arm.model_number for tl in task.tls if tl not in by_tl})
-            for tl, (folder, model_number) in by_tl.items():
-                versions |= model_files.find(folder, {tl: model_number})
-            models[arm.name] = {tl: versions[tl] for tl in task.tls}
+            models[arm.name] = {}
+            for tl in task.tls:
+                folder, model_number = by_tl.get(tl, (models_dir, arm.model_number))
+                models[arm.name] |= model_files.find(folder, {tl: model_number})
     return models
 
 
@@ -191,10 +181,6 @@ def _conditions(
     }
 
 
-def _demand(seed: int, varies: bool) -> Demand:
-    return varied(np.random.default_rng([VARIED_DEMAND_SEED, seed]), varies=True) if varies else Demand(seed)
-
-
 def _table(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> str:
     """Means by arm, and the candidate's paired differences in delay."""
     candidate = results[arms[0].name]
@@ -205,7 +191,7 @@ def _table(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> str
         cells = "".join(f"{np.mean([value[column] for value in values]):>14.1f}" for column in COLUMNS)
         difference = ""
         if arm is not arms[0]:
-            d = paired([outcome.delay_s for outcome in candidate], [outcome.delay_s for outcome in results[arm.name]])
+            d = paired(delays_s(candidate), delays_s(results[arm.name]))
             bounds = f"{d.low:+.2f} to {d.high:+.2f}" if math.isfinite(d.low) else "one seed, no interval"
             difference = f"{d.mean:>+14.2f} ({bounds})"
         lines.append(f"{arm.name:<{width}}{cells}{difference:>38}".rstrip())

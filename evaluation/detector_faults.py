@@ -62,8 +62,7 @@ class FaultyDetectors:
         self._connection, self._rates, self._seed = connection, rates, seed
         self._rng = np.random.default_rng([seed, 2])
         self._begin_s, self._end_s = begin_s, end_s
-        self._draw = np.zeros(0)
-        self._stuck_from_s = np.zeros(0)
+        self._draw = self._stuck_from_s = np.zeros(0)
         self._vehicle_rows: dict[str, list[int]] = {}
         """TL -> rows of the lanes that it reads for single vehicles."""
         self._before_stuck: dict[int, VehicleReadings] = {}
@@ -130,9 +129,8 @@ class FaultyDetectors:
                 parts.append(self._before_stuck.get(row, NO_VEHICLES))
             else:
                 self._before_stuck[row] = _some(seen, np.flatnonzero(seen.row == row))
-        row, position_m, speed_mps, waiting_s = map(np.concatenate, zip(*parts, strict=True))
-        vehicles = VehicleReadings(row, position_m, speed_mps, waiting_s)
-        return _some(vehicles, np.argsort(row, kind="stable"))  # in the order of the lanes, as SUMO's are
+        vehicles = VehicleReadings._make(map(np.concatenate, zip(*parts, strict=True)))
+        return _some(vehicles, np.argsort(vehicles.row, kind="stable"))  # in the order of the lanes, as SUMO's are
 
     def _copy(self) -> Readings:
         readings = self._connection.readings
@@ -140,5 +138,4 @@ class FaultyDetectors:
 
 
 def _some(vehicles: VehicleReadings, index: NDArray[np.intp]) -> VehicleReadings:
-    row, position_m, speed_mps, waiting_s = vehicles
-    return VehicleReadings(row[index], position_m[index], speed_mps[index], waiting_s[index])
+    return VehicleReadings._make(column[index] for column in vehicles)

@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self, TextIO
 
 import numpy as np
@@ -36,9 +35,8 @@ class Progress:
         self._total, self._output, self._clock = total, output or sys.stderr, clock
         self._delays_s: dict[str, list[float]] = {arm.name: [] for arm in arms}
         self._begin_s = self._last_line_s = clock()
-        tqdm.set_lock(
-            threading.RLock()
-        )  # the default lock is a semaphore between processes, which a killed process leaks
+        # the default lock is a semaphore between processes, which a killed process leaks
+        tqdm.set_lock(threading.RLock())
         self._bar = tqdm(
             total=total,
             unit="simulation",
@@ -61,10 +59,10 @@ class Progress:
         if self._bar.disable and done < self._total and now - self._last_line_s >= LINE_INTERVAL_S:
             self._last_line_s = now
             elapsed_s = now - self._begin_s
-            remaining_s = elapsed_s / done * (self._total - done)
+            elapsed, remaining = map(tqdm.format_interval, (elapsed_s, elapsed_s / done * (self._total - done)))
             print(
-                f"simulation {done} of {self._total}, {_duration(elapsed_s)} elapsed, about {_duration(remaining_s)} "
-                f"left; mean delay so far: {means}",
+                f"simulation {done} of {self._total}, {elapsed} elapsed, about {remaining} left; mean delay so far: "
+                f"{means}",
                 file=self._output,
                 flush=True,
             )
@@ -72,15 +70,5 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Remove the bar."""
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
-
-
-def _duration(seconds: float) -> str:
-    """A duration as h:mm:ss or m:ss."""
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 
 from city import whole_files
 from evaluation import level_of_service, report_figures
-from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVED, WITH_FAULTS, Arm
+from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVED, Arm
 from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
 from evaluation.signal_pictures import MAX_TLS as MAX_PICTURED_TLS
-from evaluation.simulation import WINDOW_S
+from evaluation.simulation import WINDOW_S, delays_s
 from evaluation.statistics import paired
 
 MEANINGS = {
@@ -52,19 +52,21 @@ def write(
     """
     names = [arm.name for arm in arms]
     tls = _largest_tls(names, results)
+    delays = [_service_delays(name, results) for name in names]
     html = TEMPLATE.render(
         title=f"Signal control: {names[0]}" + (f" against {_listed(names[1:])}" if names[1:] else ""),
+        names=names,
         date=(created or datetime.now()).strftime("%Y-%m-%d %H:%M"),
         verdict=verdict(names, results),
         city=conditions["city"],
         tls=_count(len(conditions["tls"]), "TL"),
         simulations=_count(len(results[names[0]]), "simulation"),
-        names=names,
         comparison=[_compared(arm, arms[0], results) for arm in arms],
-        meanings=[(arm.name, _meaning(arm)) for arm in arms],
-        service=_service(names, results, tls),
+        meanings=[(arm.name, MEANINGS[arm.kind], arm.model_number, arm.has_faults) for arm in arms],
+        service=[(tl, short, [by_tl.get(tl) for by_tl in delays]) for tl, short in short_names(tls).items()],
         tl_count=len(results[names[0]][0].delay_by_tl),
         bounds=level_of_service.BOUNDS_S,
+        letter_of=level_of_service.letter,
         sections=_sections(names, results, tls),
         **_signal_pictures(names, results, tls),
         conditions=_lines(conditions),
@@ -80,12 +82,12 @@ def write(
 
 def verdict(names: Sequence[str], results: Results) -> str:
     """A sentence for each other arm: whether the candidate is better or worse by the 95 % interval, and by how much."""
-    candidate = [outcome.delay_s for outcome in results[names[0]]]
+    candidate = delays_s(results[names[0]])
     if not names[1:]:
         return f"{names[0]} was simulated alone: the mean delay is {np.mean(candidate):.1f} s per vehicle."
     sentences = []
     for name in names[1:]:
-        delays = [outcome.delay_s for outcome in results[name]]
+        delays = delays_s(results[name])
         difference = paired(candidate, delays)
         base = float(np.mean(delays))
         share = f" ({abs(difference.mean) / base:.0%})".replace("%", " %") if base > 0 else ""
@@ -123,12 +125,11 @@ def _describe_interval(low_s: float, high_s: float) -> str:
 
 
 def _compared(arm: Arm, candidate: Arm, results: Results) -> dict[str, Any]:
-    """The row of an arm in the table of means."""
     outcomes = results[arm.name]
-    delays = [outcome.delay_s for outcome in outcomes]
+    delays = delays_s(outcomes)
     difference = ("", "")
     if arm is not candidate:
-        paired_s = paired([outcome.delay_s for outcome in results[candidate.name]], delays)
+        paired_s = paired(delays_s(results[candidate.name]), delays)
         bounds = f"{paired_s.low:+.1f} to {paired_s.high:+.1f}" if math.isfinite(paired_s.low) else "none (one seed)"
         difference = (f"{paired_s.mean:+.1f}", bounds)
     finished = np.mean([outcome.finished for outcome in outcomes])
@@ -144,27 +145,11 @@ def _compared(arm: Arm, candidate: Arm, results: Results) -> dict[str, Any]:
     return {"name": arm.name, "means": means, "letters": sorted(letters.items()), "difference": difference}
 
 
-def _meaning(arm: Arm) -> str:
-    number = f" (model number {arm.model_number})" if arm.model_number is not None else ""
-    return MEANINGS[arm.kind] + number + (", with faulty detectors" if arm.name.endswith(WITH_FAULTS) else "")
-
-
 def _service_delays(name: str, results: Results) -> dict[str, float]:
     """TL -> delay per vehicle that passes it, in s, without TLs that no vehicle passed."""
     outcomes = results[name]
     delays = {tl: [o.delay_per_vehicle_s(tl) for o in outcomes] for tl in outcomes[0].delay_by_tl}
     return {tl: float(np.nanmean(values)) for tl, values in delays.items() if not np.all(np.isnan(values))}
-
-
-def _service(names: Sequence[str], results: Results, tls: Sequence[str]) -> list[tuple[Any, ...]]:
-    """(TL, its short name, delay in s and level of service by arm) of TLs."""
-    delays = [_service_delays(name, results) for name in names]
-    short = short_names(tls)
-    return [(tl, short[tl], [_with_letter(by_tl.get(tl)) for by_tl in delays]) for tl in tls]
-
-
-def _with_letter(delay_s: float | None) -> tuple[float | None, str]:
-    return delay_s, "" if delay_s is None else level_of_service.letter(delay_s)
 
 
 def _largest_tls(names: Sequence[str], results: Results) -> list[str]:
@@ -175,7 +160,6 @@ def _largest_tls(names: Sequence[str], results: Results) -> list[str]:
 
 
 def _sections(names: Sequence[str], results: Results, tls: Sequence[str]) -> list[dict[str, Any]]:
-    """Sections with figures."""
     seeds = len(results[names[0]])
     intervals = f", with 95 % intervals over {seeds} seeds" if seeds > 1 else ". One seed: there are no intervals"
     roads = report_figures.queued_roads(names, results)

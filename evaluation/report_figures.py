@@ -76,10 +76,8 @@ def delay_over_time(names: Sequence[str], results: Results) -> Figure:
             axes.fill_between(middle_s, low, high, color=colour, alpha=0.15, lw=0)
     axes.set(xlabel="departure (simulated time of day, h:min)", ylabel="mean delay (s per vehicle)", ylim=(0, None))
     _label_times_of_day(axes)
-    has_interval = len(results[names[0]]) > 1
-    _legend(
-        figure, names, [Patch(color="#444444", alpha=0.15, lw=0, label="shaded: 95 % interval")] if has_interval else []
-    )
+    shade = Patch(color="#444444", alpha=0.15, lw=0, label="shaded: 95 % interval")
+    _legend(figure, names, [shade] if len(results[names[0]]) > 1 else [])
     return figure
 
 
@@ -216,7 +214,6 @@ def _legend(figure: Figure, names: Sequence[str], more: Sequence[Patch | Line2D]
 
 
 def _label_times_of_day(axes: Axes) -> None:
-    """Label the x axis, in simulated s, with times of day."""
     low_s, high_s = axes.get_xlim()
     step_s = next((step for step in TICK_STEPS_S if (high_s - low_s) / step <= 12), TICK_STEPS_S[-1])
     axes.xaxis.set_major_locator(MultipleLocator(step_s))

@@ -74,24 +74,51 @@ class PicturedTls:
         return [path]
 
 
-class ControlledSignals:
+class _PicturedSignals:
+    """The steps of the pictured TLs in one simulation."""
+
+    def __init__(
+        self, pictured: PicturedTls, connection: SumoConnection, control: Control, start: Start, tls: Sequence[str]
+    ) -> None:
+        """Begin to read the detectors of `tls`, which are among those of `control`."""
+        signals = {signal for each in control.contracts if each.tl in tls for signal in each.signal_ids}
+        found = track_detectors(connection, signals, start.sumo_step_s)
+        safety, controller = pictured.city.safety, pictured.city.controller
+        controlled = ControlledTls(pictured.street, tuple(control.contracts), safety, controller, control.driver)
+        self._run = run_start.of_tls(controlled, start, found)
+        self._encoder = Encoder(self._run)
+        self._steps = StepCollector(self._run, pictured.phases, Selection(frozenset(tls), vehicles_s=time_space.MAX_S))
+        self._tl_of = pictured.tl_of
+        self._programs: dict[str, list[ProgramChange]] = {}
+        """By signal that SUMO itself controls, its programs."""
+
+    def pictures(self, title: str) -> SignalPictures:
+        """The pictures, after the simulation has ended."""
+        recorded = self._steps.recorded(ZERO)
+        if self._programs:
+            own = [
+                replace(each, modes=(), programs=tuple(self._programs[each.signal])) for each in recorded.period.signals
+            ]
+            recorded = replace(recorded, period=replace(recorded.period, signals=tuple(own)))
+        drawn = views(recorded)
+        corridors = corridor.find(recorded.street, recorded.phases, set(recorded.programs))
+        about = ["Bands above the pictures are control modes, or programs if there was no controller."]
+        by_tl: dict[str, str] = {}
+        for view in drawn:
+            # the first signal of each TL
+            by_tl.setdefault(self._tl_of[view.own.signal], _compared(view))
+        return SignalPictures(page.page(title, about, drawn, corridors, recorded.notes), by_tl)
+
+
+class ControlledSignals(_PicturedSignals):
     """A subscriber that collects the pictured TLs of an arm that the controller runs."""
 
     def __init__(self, pictured: PicturedTls, connection: SumoConnection, control: Control) -> None:
         """Begin to read the detectors. Raises InputError if a contract does not fit the running simulation."""
-        contracts, street = control.contracts, pictured.street
-        start = checked_start(connection, street, contracts)
+        start = checked_start(connection, pictured.street, control.contracts)
         # by signal: under a policy for any junction, a TL of several signals has several contracts
-        own = [contract for contract in contracts if not pictured.tl_of.keys().isdisjoint(contract.signal_ids)]
-        signals = {signal for contract in own for signal in contract.signal_ids}
-        found = track_detectors(connection, signals, start.sumo_step_s)
-        city = pictured.city
-        tls = ControlledTls(street, tuple(contracts), city.safety, city.controller, control.driver)
-        run = run_start.of_tls(tls, start, found)
-        self._encoder = Encoder(run)
-        selection = Selection(frozenset(contract.tl for contract in own), vehicles_s=time_space.MAX_S)
-        self._steps = StepCollector(run, pictured.phases, selection)
-        self._tl_of = pictured.tl_of
+        own = [each.tl for each in control.contracts if not pictured.tl_of.keys().isdisjoint(each.signal_ids)]
+        super().__init__(pictured, connection, control, start, own)
 
     def add(self, event: DecisionEvent) -> None:
         step, tl_steps = self._encoder.encode(event)
@@ -100,34 +127,25 @@ class ControlledSignals:
     def close(self) -> None:
         """Do nothing: `pictures` is called after the end."""
 
-    def pictures(self, title: str) -> SignalPictures:
-        return _drawn(title, self._steps, {}, self._tl_of)
 
-
-class UncontrolledSignals:
+class UncontrolledSignals(_PicturedSignals):
     """Simulates an arm that SUMO itself controls, and collects the pictured TLs meanwhile."""
 
     def __init__(self, pictured: PicturedTls, connection: SumoConnection) -> None:
         """Begin to read detectors, signals and lanes. Raises InputError if SUMO runs another network."""
         api, contracts = connection.api, pictured.contracts
         running = running_signals(api, pictured.street, [s for contract in contracts for s in contract.signal_ids])
-        self._now = float(api.simulation.getTime())
-        start = Start(self._now, float(api.simulation.getDeltaT()), False, running)
-        self._sumo_step_s = start.sumo_step_s
-        found = track_detectors(connection, running, start.sumo_step_s)
-        city = pictured.city
-        run = run_start.of_tls(ControlledTls(pictured.street, contracts, city.safety, city.controller), start, found)
-        to_read = run.to_read
+        self._now = self._read_s = float(api.simulation.getTime())
+        self._sumo_step_s = float(api.simulation.getDeltaT())
+        self._tls = tuple(contract.tl for contract in contracts)
+        start = Start(self._now, self._sumo_step_s, False, running)
+        super().__init__(pictured, connection, Control(contracts), start, self._tls)
+        to_read = self._run.to_read
         links = {signal: len(pictured.street.signals[signal].links) for signal in running}
         connection.track(to_read.lanes_of, to_read.outflow_lanes, links, to_read.vehicle_lanes_of)
-        self._connection, self._encoder = connection, Encoder(run)
-        self._tls = tuple(contract.tl for contract in contracts)
-        selection = Selection(frozenset(self._tls), vehicles_s=time_space.MAX_S)
-        self._steps = StepCollector(run, pictured.phases, selection)
+        self._connection = connection
         self._number = 0
-        self._read_s = self._now
-        self._tl_of = pictured.tl_of
-        self._programs: dict[str, list[ProgramChange]] = {signal: [] for signal in running}
+        self._programs = {signal: [] for signal in running}
 
     def advance(self, until_s: float) -> None:
         """Simulate to second until_s."""
@@ -140,43 +158,17 @@ class UncontrolledSignals:
             if is_due:
                 self._read_s = end_s
                 step.readings.CopyFrom(record.Readings(**self._encoder.readings(due, self._connection.readings)))
-            states = tuple(self._connection.shown().values())
-            step.shown.add(begin_s=self._now, end_s=end_s, states=states)
+            step.shown.add(begin_s=self._now, end_s=end_s, states=self._connection.shown().values())
             for detector, time_s, is_entry in result.detector_changes:
                 step.detectors.detector.append(detector)
                 step.detectors.time_s.append(time_s)
                 step.detectors.is_entry.append(is_entry)
             self._steps.add(RecordedStep(step, 0))
-            self._note_programs(end_s)
+            for signal, program in self._connection.programs(list(self._programs)).items():
+                changes = self._programs[signal]
+                if not changes or changes[-1].program != program:
+                    changes.append(ProgramChange(self._now, program))
             self._number, self._now = self._number + 1, end_s
-
-    def _note_programs(self, end_s: float) -> None:
-        """Note the programs that ran in the step that ends at end_s."""
-        for signal, program in self._connection.programs(list(self._programs)).items():
-            changes = self._programs[signal]
-            if not changes or changes[-1].program != program:
-                changes.append(ProgramChange(self._now, program))
-
-    def pictures(self, title: str) -> SignalPictures:
-        return _drawn(title, self._steps, self._programs, self._tl_of)
-
-
-def _drawn(
-    title: str, steps: StepCollector, programs: Mapping[str, Sequence[ProgramChange]], tl_of: Mapping[str, str]
-) -> SignalPictures:
-    """The pictures. `programs`: by signal that SUMO itself controlled, its programs. `tl_of`: signal -> its TL."""
-    recorded = steps.recorded(ZERO)
-    if programs:
-        own = tuple(replace(each, modes=(), programs=tuple(programs[each.signal])) for each in recorded.period.signals)
-        recorded = replace(recorded, period=replace(recorded.period, signals=own))
-    drawn = views(recorded)
-    corridors = corridor.find(recorded.street, recorded.phases, set(recorded.programs))
-    about = ["Bands above the pictures are control modes, or programs if there was no controller."]
-    by_tl: dict[str, str] = {}
-    for view in drawn:
-        # the first signal of each TL
-        by_tl.setdefault(tl_of[view.own.signal], _compared(view))
-    return SignalPictures(page.page(title, about, drawn, corridors, recorded.notes), by_tl)
 
 
 def _compared(view: SignalView) -> str:

@@ -3,8 +3,8 @@
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.demand import Demand
 from simulation.lost_time import LostTime
 from simulation.street_simulation import SERVED_DEADLINE_S, end_of, simulated
-from simulation.trips import Trips, read_trips
+from simulation.trips import TripMeans, read_trips
 
 MEASUREMENT_INTERVAL_S = 10.0
 """Simulated seconds between two measurements of the delay by TL and approach."""
@@ -55,20 +55,11 @@ class EvaluationTask:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The measurements of one simulation. Means are over all vehicles, also those that have not arrived or departed."""
+class Outcome(TripMeans):
+    """The measurements of one simulation."""
 
     arm: str
     seed: int
-    delay_s: float
-    """Mean of time loss + departure delay."""
-    waiting_s: float
-    stops: float
-    """Mean number of stops."""
-    duration_s: float
-    """Mean time in the network: from departure to arrival or the simulation's end, 0 if a vehicle has not departed."""
-    finished: int
-    total: int
     delay_by_tl: Mapping[str, float]
     """Vehicle seconds lost on the way to each TL, also by vehicles that wait to depart, divided by `total`."""
     worst_road: str
@@ -82,8 +73,6 @@ class Outcome:
     """Begin of a window in s -> mean delay of the vehicles that depart in it."""
     queue_by_road: Mapping[str, float]
     """Mean number of halting vehicles on the roads that end at the evaluated TLs."""
-    emissions_g: Mapping[str, float]
-    """Mean per vehicle by substance, such as CO2; empty if they were not computed."""
     signals: tuple[SignalBand, ...] = ()
     """The signals' states, if they were recorded."""
     passed_by_tl: Mapping[str, int] = field(default_factory=dict)
@@ -118,14 +107,13 @@ class ArmSimulator:
         self.task = task
         self.street = network.of_city(task.city)
         self._signals = [signal for tl in task.tls for signal in task.city.tls[tl].signals]
-        self._roads_of_tl = {tl: self._roads_to(task.city.tls[tl].signals) for tl in task.tls}
+        self._roads_of_tl: dict[str, list[str]] = {}
+        """TL -> roads that end at its signals."""
+        for tl in task.tls:
+            lanes = (lane for signal in task.city.tls[tl].signals for lane in self.street.signals[signal].lanes)
+            self._roads_of_tl[tl] = sorted({road_of(lane) for lane in lanes if not is_internal(lane)})
         self._roads = sorted({road for roads in self._roads_of_tl.values() for road in roads})
         self._lanes = upstream_lanes(self.street, {tl: task.city.tls[tl].signals for tl in task.tls})
-
-    def _roads_to(self, signals: Sequence[str]) -> list[str]:
-        """The roads that end at signals."""
-        lanes = (lane for signal in signals for lane in self.street.signals[signal].lanes)
-        return sorted({road_of(lane) for lane in lanes if not is_internal(lane)})
 
     def run(
         self, arm: Arm, demand: Demand, models: ServedModels | None = None, records_signals: bool = False
@@ -150,10 +138,26 @@ class ArmSimulator:
             trips = read_trips(tripinfo, ended_s)
             bands = recording.bands() if recording is not None else ()
             passed_by_tl = passed.by_tl()
-        overrides = sum(simulation.loop.counters.overrides.values())
-        pictures = signals.pictures(f"Signal performance measures: {arm.name}") if signals is not None else None
-        outcome = _outcome(arm, demand, trips, measurement, overrides, bands)
-        return replace(outcome, passed_by_tl=passed_by_tl, pictures=pictures, no_pictures=no_pictures)
+        vehicles = max(trips.total, 1)
+        roads = [item for by_road in measurement.lost_s.values() for item in by_road.items()]
+        worst_road, worst_road_s = max(roads, key=lambda item: item[1], default=("", 0.0))
+        delays_s = [delay for _, delay in trips.delay_by_departure]
+        return Outcome(
+            **{mean.name: getattr(trips, mean.name) for mean in fields(TripMeans)},
+            arm=arm.name,
+            seed=demand.seed,
+            delay_by_tl={tl: by_road.total() / vehicles for tl, by_road in measurement.lost_s.items()},
+            worst_road=worst_road,
+            worst_road_s=worst_road_s / vehicles,
+            overrides=sum(simulation.loop.counters.overrides.values()),
+            delay_quantiles_s=tuple(np.percentile(delays_s, range(101)).round(2).tolist()) if delays_s else (),
+            delay_by_departure=_by_window(trips.delay_by_departure),
+            queue_by_road={road: vehicle_s / measurement.seconds for road, vehicle_s in measurement.queued_s.items()},
+            signals=bands,
+            passed_by_tl=passed_by_tl,
+            pictures=signals.pictures(f"Signal performance measures: {arm.name}") if signals is not None else None,
+            no_pictures=no_pictures,
+        )
 
     def _pictured(self) -> tuple[PicturedTls | None, str]:
         """The TLs of which pictures are drawn, or why there are none."""
@@ -197,9 +201,8 @@ class ArmSimulator:
         end_s = end_of(self.street, now, self.task.seconds)
         if arm.kind in (FIXED, ACTUATED):
             self._check_programs(arm, connection.api, now)
-        read = connection
-        if arm.has_faults:
-            read = FaultyDetectors(connection, self.task.faults, demand.seed, now, end_s)
+        faults = self.task.faults
+        read = FaultyDetectors(connection, faults, demand.seed, now, end_s) if arm.has_faults else connection
         control = self._control(arm, models)
         controlled = ControlledSignals(pictured, read, control) if pictured is not None and control.contracts else None
         subscribers = [controlled] if controlled is not None else []
@@ -265,42 +268,16 @@ class _Measurement:
         self.queued_s.update({road: seconds * self._halting(road) for road in self._roads})
 
 
-def _outcome(
-    arm: Arm, demand: Demand, trips: Trips, measurement: _Measurement, overrides: int, signals: tuple[SignalBand, ...]
-) -> Outcome:
-    vehicles = max(trips.total, 1)
-    roads = [item for by_road in measurement.lost_s.values() for item in by_road.items()]
-    worst_road, worst_road_s = max(roads, key=lambda item: item[1], default=("", 0.0))
-    return Outcome(
-        arm=arm.name,
-        seed=demand.seed,
-        delay_s=trips.delay_s,
-        waiting_s=trips.waiting_s,
-        stops=trips.stops,
-        duration_s=trips.duration_s,
-        finished=trips.finished,
-        total=trips.total,
-        delay_by_tl={tl: by_road.total() / vehicles for tl, by_road in measurement.lost_s.items()},
-        worst_road=worst_road,
-        worst_road_s=worst_road_s / vehicles,
-        overrides=overrides,
-        delay_quantiles_s=_quantiles([delay for _, delay in trips.delay_by_departure]),
-        delay_by_departure=_by_window(trips.delay_by_departure),
-        queue_by_road={road: vehicle_s / measurement.seconds for road, vehicle_s in measurement.queued_s.items()},
-        emissions_g=trips.emissions_g,
-        signals=signals,
-    )
-
-
-def _quantiles(delays_s: Sequence[float]) -> tuple[float, ...]:
-    return tuple(np.percentile(delays_s, np.arange(101)).round(2).tolist()) if delays_s else ()
-
-
 def _by_window(delay_by_departure: Sequence[tuple[float, float]]) -> dict[int, float]:
     delays: dict[int, list[float]] = {}
     for departure_s, delay_s in delay_by_departure:
         delays.setdefault(int(departure_s // WINDOW_S * WINDOW_S), []).append(delay_s)
     return {begin_s: float(np.mean(delays[begin_s])) for begin_s in sorted(delays)}
+
+
+def delays_s(outcomes: Iterable[Outcome]) -> list[float]:
+    """The mean delay of each outcome."""
+    return [outcome.delay_s for outcome in outcomes]
 
 
 def outcome_values(outcome: Outcome) -> dict[str, float]:
@@ -315,11 +292,3 @@ def outcome_values(outcome: Outcome) -> dict[str, float]:
         "worst_road_s": outcome.worst_road_s,
         **{f"{name}_g": grams for name, grams in outcome.emissions_g.items()},
     }
-
-
-def outcomes_by_arm(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    """Arm -> outcomes, in the order of their demands."""
-    result: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        result.setdefault(outcome.arm, []).append(outcome)
-    return result

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError("--streets synthetic needs --out, where the streets are written")
         streets = synthetic(args.out / "streets", range(HELD_OUT_SEED, HELD_OUT_SEED + args.street_count))
     else:
-        streets = of_folder(Path(args.streets), select_command.print_line)
+        streets = of_folder(Path(args.streets), program.print_line)
     # read before the simulations: an error afterwards would lose their results
     cities = {street.name: city_of(street) for street in streets} if args.out is not None else {}
     results: dict[str, dict[str, StreetResult]] = {street.name: {} for street in streets}
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         for seed, street in enumerate(streets, args.first_seed):
             files, rate = packed_streets.for_jobs(runner, street), vehicles_per_lane_h(seed)
             jobs += [StreetJob(street.name, files, seed, rate, args.seconds, arm) for arm in arms]
-        for job, result in street_results.outcomes(runner, jobs, select_command.print_line):
+        for job, result in street_results.outcomes(runner, jobs, program.print_line):
             if result is None:
                 results.pop(job.name, None)
             elif job.name in results:

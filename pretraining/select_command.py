@@ -1,13 +1,12 @@
 """`greenserve pretrain select`: put trained networks through the gate, and make one policy of the best ones."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
-from city.program import GATE_FAILED
+from city.program import GATE_FAILED, print_line
 from pretraining.state_files import state_files
 from simulation.executors import executor
 from training import flags
@@ -129,8 +128,3 @@ def exported(path: Path) -> int:
     """Print the file of a policy, and how it is exported."""
     print(f"{path}: one policy for any junction; export it with greenserve export --model-path {path.parent} --tl all")
     return 0
-
-
-def print_line(line: str) -> None:
-    """Print a line of progress."""
-    print(line, file=sys.stderr, flush=True)

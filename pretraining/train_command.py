@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
+from city.program import print_line
 from pretraining import select_command
-from pretraining.select_command import check_cluster, print_line
+from pretraining.select_command import check_cluster
 from pretraining.state_files import network_seeds, state_files
 from pretraining.streets import SYNTHETIC, of_folder, synthetic
 from training import flags

@@ -9,9 +9,10 @@ would load TensorFlow: seconds, and hundreds of MB.
 import contextlib
 import importlib
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool
+
+from protos.descriptors import add_file
 
 PATH = Path(__file__).with_name("tensorflow_serving.binpb")
 
@@ -23,16 +24,8 @@ def main() -> None:
             importlib.import_module(f"tensorflow_serving.apis.{name}")
 
     files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
-
-    def add(file: Any) -> None:
-        for dependency in file.dependencies:
-            add(dependency)
-        if file.name not in files:
-            files[file.name] = descriptor_pb2.FileDescriptorProto()
-            file.CopyToProto(files[file.name])
-
     for name in ("prediction_service", "model_service"):
-        add(descriptor_pool.Default().FindFileByName(f"tensorflow_serving/apis/{name}.proto"))
+        add_file(descriptor_pool.Default().FindFileByName(f"tensorflow_serving/apis/{name}.proto"), files)
     PATH.write_bytes(descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString(deterministic=True))
 
 

@@ -5,7 +5,7 @@ import importlib.util
 import sys
 
 from city import program
-from city.arguments import subcommands_parser
+from city.arguments import run_subcommand
 from city.errors import InputError
 
 SUBCOMMANDS = {
@@ -23,8 +23,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m records.command")
     arguments = sys.argv[1:] if argv is None else argv
     if arguments and arguments[0] in SUBCOMMANDS and _lacks_extra():
         return program.run(_without_extra)
-    modules = {name: module for name, (module, _) in SUBCOMMANDS.items()}
-    return program.run_subcommand(arguments, prog, modules, _no_subcommand)
+    about = "Read, draw, export and repair the records of greenserve control --record."
+    return run_subcommand(arguments, prog, about, SUBCOMMANDS)
 
 
 def replay(argv: list[str], prog: str) -> int:
@@ -40,18 +40,6 @@ def _lacks_extra() -> bool:
 
 def _without_extra() -> int:
     raise InputError("records need the package mcap; install greenserve[record]")
-
-
-def _no_subcommand(argv: list[str], prog: str) -> int:
-    """Handle --help; any other arguments are an error."""
-    description = "Read, draw, export and repair the records of greenserve control --record."
-    parser = subcommands_parser(prog, description, {name: summary for name, (_, summary) in SUBCOMMANDS.items()})
-
-    def run() -> int:
-        parser.parse_args(argv)
-        return 0
-
-    return program.run(run)
 
 
 if __name__ == "__main__":

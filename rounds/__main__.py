@@ -9,6 +9,7 @@ from pathlib import Path
 from city import config, names, run_lock
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
+from city.program import print_line
 from signals import contract
 from simulation.street_simulation import street_with_demand
 from training import flags
@@ -44,7 +45,6 @@ def _run(args: argparse.Namespace) -> int:
     from simulation.executors.ray_tasks import RayTasks
     from simulation.street_simulation import SimulationFailed
     from training.episode import TrainingTask
-    from training.trainer import print_line
 
     quiet.first_session()
     settings = flags.settings(args, city, tls, args.out, 1)
@@ -67,13 +67,7 @@ def _run(args: argparse.Namespace) -> int:
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Train groups of TLs in rounds, each beside the models of the round before.")
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    parser.add_city()
     parser.add_argument(
         "--groups",
         required=True,
@@ -85,11 +79,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--ray", metavar="ADDRESS", help="run tasks on a Ray cluster: HOST:PORT of its head, or auto")
     flags.add_count(parser, "--tasks", 1, "local tasks at once (default: cores / workers)")
     flags.add(parser)
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse to run if a TL must be left on its own program (default: run without it)",
-    )
+    parser.add_strict()
     parser.add_argument(
         "--out", type=Path, default=Path("rounds"), metavar="DIR", help="folder of the results (default: rounds)"
     )

@@ -5,13 +5,14 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from city.program import print_line
 from simulation import model_files
 from simulation.model_files import Versions
 from simulation.model_server import model_server
 from training.episode import TrainingTask
 from training.settings import Settings
 from training.statistics import NotFinite
-from training.trainer import Trainer, print_line
+from training.trainer import Trainer
 
 
 @dataclass(frozen=True)

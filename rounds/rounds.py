@@ -12,7 +12,7 @@ new models), `models` (kept models, one version or more of each TL) and `rounds.
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from city.config import City
 from city.errors import InputError
 from evaluation import paired_runs
 from evaluation.arms import FIXED, SERVED, Arm
-from evaluation.simulation import EvaluationTask, Outcome, outcomes_by_arm
+from evaluation.paired_runs import PairedRuns
+from evaluation.simulation import EvaluationTask, Outcome, delays_s
 from export import config as export_config
 from export import single_model
 from export.saved_model import publish
@@ -33,7 +34,7 @@ from rounds.group_training import GroupTraining, train_group
 from rounds.selection import BEFORE, MIXED, NEW
 from signals import contract
 from simulation import model_files
-from simulation.demand import Demand, varied
+from simulation.demand import varied
 from simulation.executors import Executor
 from training.episode import TrainingTask
 from training.saved_state import as_json, differing
@@ -103,8 +104,7 @@ class Rounds:
         """Run the remaining rounds; return the kept version of each TL. Raises InputError, SimulationFailed."""
         for number in range(len(self._decisions) + 1, self._config.rounds + 1):
             self._train(number)
-            new = self._export(number)
-            self._decide(number, new)
+            self._decide(number, self._export(number))
         return self._kept()
 
     def _kept(self) -> dict[str, Path]:
@@ -114,11 +114,22 @@ class Rounds:
     def _train(self, number: int) -> None:
         """Train the groups that have no result yet."""
         folder, kept = self._out / f"round_{number}", self._kept()
-        untrained = {k: tls for k, tls in enumerate(self._config.groups, 1) if not (folder / f"group_{k}").is_dir()}
-        group_numbers = list(untrained)
-        trainings = [self._group_training(number, targets, kept) for targets in untrained.values()]
-        for index, trained in self._executor.run(train_group, trainings, self._config.settings.workers):
-            group = f"group_{group_numbers[index]}"
+        task, settings = self._config.task, self._config.settings
+        # every round has other episodes
+        settings = replace(settings, number=number, seed=settings.seed + number - 1)
+        trainings: dict[str, GroupTraining] = {}
+        for k, tls in enumerate(self._config.groups, 1):
+            if not (folder / f"group_{k}").is_dir():
+                others = {tl: path for tl, path in kept.items() if tl not in tls}
+                trainings[f"group_{k}"] = GroupTraining(
+                    f"round {number}, group {','.join(tls)}",
+                    replace(task, target_tls=tls, infer_tls=tuple(others)),
+                    settings,
+                    model_files.pack_versions(others) if self._executor.moves_files else others,
+                )
+        groups = list(trainings)
+        for index, trained in self._executor.run(train_group, list(trainings.values()), settings.workers):
+            group = groups[index]
             partial = folder / f".{group}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             try:
@@ -132,32 +143,20 @@ class Rounds:
                 ) from None
             early_end = f" (ended early: {trained.reason})" if trained.reason else ""
             delay = f"mean delay {trained.validation_delay_s:.1f} s on validation demand"
-            self._report(f"{trainings[index].name}: {delay}{early_end}")
-
-    def _group_training(self, number: int, targets: Sequence[str], kept: Mapping[str, Path]) -> GroupTraining:
-        others = {tl: path for tl, path in kept.items() if tl not in targets}
-        return GroupTraining(
-            f"round {number}, group {','.join(targets)}",
-            replace(self._config.task, target_tls=tuple(targets), infer_tls=tuple(others)),
-            # every round has other episodes
-            replace(self._config.settings, number=number, seed=self._config.settings.seed + number - 1),
-            model_files.pack_versions(others) if self._executor.moves_files else others,
-        )
+            self._report(f"{trainings[group].name}: {delay}{early_end}")
 
     def _export(self, number: int) -> dict[str, Path]:
         """Export every TL that has no model of this round yet; return the round's models."""
         folder = self._out / f"round_{number}"
         trained: list[str] = []
         for k, group in enumerate(self._config.groups, 1):
-            files = (folder / f"group_{k}").iterdir()
-            if all(path.suffix == ".csv" or path.name == "tensorboard" for path in files):
+            checkpoints = folder / f"group_{k}"
+            if all(path.suffix == ".csv" or path.name == "tensorboard" for path in checkpoints.iterdir()):
                 continue  # no checkpoint: its training ended before its first evaluation
             trained += group
             missing = [tl for tl in group if not (folder / "models" / tl / str(number)).is_dir()]
             if missing:
-                job = export_config.city_job(
-                    self._config.city, missing, folder / f"group_{k}", folder / "models", number
-                )
+                job = export_config.city_job(self._config.city, missing, checkpoints, folder / "models", number)
                 for tl in missing:
                     self._report(single_model.export(job, tl))
         return model_files.find(folder / "models", dict.fromkeys(trained, number))
@@ -176,7 +175,8 @@ class Rounds:
             if path != kept.get(tl):
                 with publish.new_version(self._out / "models", tl, number, overwrite=True) as draft:
                     shutil.copytree(path, draft, dirs_exist_ok=True)
-        mean_delay_s, fresh_mean_delay_s = _mean_delay_s(results), _mean_delay_s(fresh)
+        mean_delay_s = {arm: float(np.mean(delays_s(outcomes))) for arm, outcomes in results.items()}
+        fresh_mean_delay_s = {arm: float(np.mean(delays_s(outcomes))) for arm, outcomes in fresh.items()}
         decision = {
             "round": number,
             "chosen": chosen,
@@ -204,26 +204,21 @@ class Rounds:
         """Simulate arms on the same demand. `fresh`: on a second demand, on which no model was chosen."""
         config = self._config
         arms = [Arm(name, SERVED if versions else FIXED) for name, versions in models.items()]
-        outcomes = paired_runs.run(
-            self._executor,
-            EvaluationTask(config.city, config.tls, config.task.seconds),
-            arms,
-            list(_demands(config.settings.seed, number, config.seeds, config.settings.varies, fresh)),
-            {name: versions for name, versions in models.items() if versions},
-        )
-        if not any(outcome.total for outcome in outcomes):
-            raise InputError(f"{config.city.network.sumocfg}: no vehicle departs; name route files in it")
-        return outcomes_by_arm(outcomes)
+        task = EvaluationTask(config.city, config.tls, config.task.seconds)
+        first = config.seeds if fresh else 0
+        seeds = [[ROUND_EVALUATION_SEED, config.settings.seed, number, first + k] for k in range(config.seeds)]
+        demands = [varied(np.random.default_rng(seed), config.settings.varies) for seed in seeds]
+        return paired_runs.run(self._executor, PairedRuns(task, arms, demands, models))
 
     def _identity(self) -> dict[str, Any]:
         """The flags and settings that may not change when rounds are resumed; `rounds` may grow."""
-        city = self._config.city
+        config, city = self._config, self._config.city
         street = network.of_city(city)
         identity = {
-            "--groups": self._config.groups,
-            "--seeds": self._config.seeds,
-            "[tl] tables": serialized_contracts(contract.build(city, city.tls[tl], street) for tl in self._config.tls),
-            **common_identity(self._config.task, self._config.settings),
+            "--groups": config.groups,
+            "--seeds": config.seeds,
+            "[tl] tables": serialized_contracts(contract.build(city, city.tls[tl], street) for tl in config.tls),
+            **common_identity(config.task, config.settings),
         }
         return as_json(identity)
 
@@ -247,13 +242,3 @@ class Rounds:
             raise InputError(
                 f"{self._state_file}: the rounds to resume had another {names}; pass the same, or another --out"
             )
-
-
-def _demands(seed: int, number: int, count: int, varies: bool, fresh: bool) -> Iterator[Demand]:
-    first = count if fresh else 0
-    for k in range(first, first + count):
-        yield varied(np.random.default_rng([ROUND_EVALUATION_SEED, seed, number, k]), varies)
-
-
-def _mean_delay_s(results: Mapping[str, Sequence[Outcome]]) -> dict[str, float]:
-    return {arm: float(np.mean([outcome.delay_s for outcome in outcomes])) for arm, outcomes in results.items()}

@@ -8,13 +8,12 @@ least one wrong rejection is at most FAMILY_LEVEL, once for the comparisons of T
 - the mixture of the better TLs' models is compared on fresh demand, because its TLs were chosen on the first one.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import stats
 
-from evaluation.simulation import Outcome
+from evaluation.simulation import Outcome, delays_s
 
 BEFORE, NEW, MIXED = "before", "new", "mixed"
 """Arms of a round's evaluation: the models kept so far, all new models, and only the better new models."""
@@ -29,13 +28,12 @@ Results = Mapping[str, Sequence[Outcome]]
 
 def better_tls(before: Sequence[Outcome], new: Sequence[Outcome], rounds: int) -> list[str]:
     """TLs with significantly less delay on their approaches with the new models. `rounds`: number of all rounds."""
-    tls = list(before[0].delay_by_tl)
-    p_values = [
-        p_value([outcome.delay_by_tl[tl] for outcome in new], [outcome.delay_by_tl[tl] for outcome in before])
-        for tl in tls
-    ]
-    is_better = holm(p_values, FAMILY_LEVEL / rounds)
-    return [tl for tl, better in zip(tls, is_better, strict=True) if better]
+    p_values = {
+        tl: p_value([outcome.delay_by_tl[tl] for outcome in new], [outcome.delay_by_tl[tl] for outcome in before])
+        for tl in before[0].delay_by_tl
+    }
+    is_better = holm(list(p_values.values()), FAMILY_LEVEL / rounds)
+    return [tl for tl, better in zip(p_values, is_better, strict=True) if better]
 
 
 def choose(results: Results, fresh: Results, rounds: int) -> str:
@@ -50,7 +48,7 @@ def choose(results: Results, fresh: Results, rounds: int) -> str:
     reductions_s = {}
     for arm, outcomes in ((NEW, results), (MIXED, fresh)):
         if outcomes:
-            candidate, before = ([outcome.delay_s for outcome in outcomes[name]] for name in (arm, BEFORE))
+            candidate, before = (delays_s(outcomes[name]) for name in (arm, BEFORE))
             if p_value(candidate, before) < FAMILY_LEVEL / rounds / CANDIDATE_ARMS:
                 reductions_s[arm] = float(np.mean(before) - np.mean(candidate))
     return max(reductions_s, key=lambda arm: reductions_s[arm], default=BEFORE)
@@ -59,10 +57,9 @@ def choose(results: Results, fresh: Results, rounds: int) -> str:
 def p_value(candidate: Sequence[float], baseline: Sequence[float]) -> float:
     """The p-value of a paired t-test that the candidate's values are not lower."""
     differences = np.subtract(candidate, baseline)
-    mean, deviation = float(np.mean(differences)), float(np.std(differences, ddof=1))
-    if deviation == 0:
-        return 0.0 if mean < 0 else 1.0
-    return float(stats.t.cdf(mean * math.sqrt(len(differences)) / deviation, len(differences) - 1))
+    if np.ptp(differences) == 0:
+        return 0.0 if differences[0] < 0 else 1.0
+    return float(stats.ttest_rel(candidate, baseline, alternative="less").pvalue)
 
 
 def holm(p_values: Sequence[float], level: float) -> list[bool]:

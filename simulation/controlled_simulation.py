@@ -53,8 +53,7 @@ class ControlledSimulation:
         """
         self.connection, self._policies, self._sumocfg = connection, control.policies, city.network.sumocfg
         tls = ControlledTls(street, control.contracts, city.safety, city.controller, control.driver)
-        is_monitored = bool(subscribers)
-        self.loop = assemble(connection, tls, control.policies, subscribers, is_monitored, control.is_checked)
+        self.loop = assemble(connection, tls, control.policies, subscribers, bool(subscribers), control.is_checked)
 
     @property
     def now(self) -> float:

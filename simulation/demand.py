@@ -49,6 +49,8 @@ class Demand:
     shift_s: float = 0.0
     resampled: bool = False
     """The vehicles of the routes are a bootstrap sample."""
+    route_file: Path | None = None
+    """Routes in the place of the city's."""
 
     def options(self, sumocfg: Path, folder: Path) -> list[str]:
         """SUMO's options; `scale` multiplies the configuration's own. `folder`: where sampled route files are
@@ -63,6 +65,8 @@ class Demand:
             files = self._write_samples(sumo_files.listed_files(sumocfg, "route-files"), folder)
             if files:
                 options += ["--route-files", ",".join(map(str, files))]
+        if self.route_file is not None:
+            options += ["--route-files", str(self.route_file)]
         return options
 
     def _write_samples(self, routes: Sequence[Path], folder: Path) -> list[Path]:
@@ -158,17 +162,12 @@ def _write_sample(routes: Path, elements: _Elements, counts: NDArray[np.int64], 
             if count:
                 file.write(elements.includes.get(k, text))
             if count > 1:
-                id_end = _id_end(routes, text)
+                ids = (each for each in _ATTRIBUTE.finditer(text) if each[1] == b"id")
+                if (own := next(ids, None)) is None:
+                    raise InputError(f"{routes}: has no id that can be read; write the file as UTF-8")
+                id_end = own.end() - 1
                 file.writelines(b"%b#%d%b" % (text[:id_end], copy, text[id_end:]) for copy in range(1, count))
         shutil.copyfileobj(source, file)
-
-
-def _id_end(routes: Path, text: bytes) -> int:
-    """The index in an element's text at which the value of its id ends. Raises InputError."""
-    for attribute in _ATTRIBUTE.finditer(text):
-        if attribute[1] == b"id":
-            return attribute.end() - 1
-    raise InputError(f"{routes}: has no id that can be read; write the file as UTF-8")
 
 
 def varied(rng: np.random.Generator, varies: bool) -> Demand:

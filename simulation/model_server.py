@@ -33,16 +33,11 @@ def model_server(versions: Versions) -> Iterator[str]:
     server.start()
     try:
         address = f"127.0.0.1:{server.port}"
-        _check_loaded(address, versions)
+        with Client(address, retries=2) as client:
+            for tl, path in versions.items():
+                for status in client.status(tl):
+                    if status.state != pb.ModelVersionStatus.AVAILABLE:
+                        raise InputError(f"{path}: cannot be loaded ({status.status.error_message}); export it again")
         yield address
     finally:
         server.stop()
-
-
-def _check_loaded(address: str, versions: Versions) -> None:
-    """Raise InputError if a server could not load a version."""
-    with Client(address, retries=2) as client:
-        for tl, path in versions.items():
-            for status in client.status(tl):
-                if status.state != pb.ModelVersionStatus.AVAILABLE:
-                    raise InputError(f"{path}: cannot be loaded ({status.status.error_message}); export it again")

@@ -50,8 +50,6 @@ DOWNSTREAM_SHARE = 0.5
 
 Measure = Callable[[Iterable[str]], dict[str, float]]
 """TLs -> their values now, by TL."""
-Kind = Callable[[StreetNetwork, Sequence[pb.PolicyContract]], Callable[[SumoConnection], Measure]]
-"""Street and contracts -> (connection -> measure): what is the same in all episodes is computed once."""
 RewardFunction = Callable[[TlReadings], float]
 """Rewards of the readings at a decision."""
 Reward = str | RewardFunction
@@ -62,49 +60,37 @@ class RewardedTls:
     """The TLs that are rewarded, and how: the same in all episodes."""
 
     def __init__(self, reward: Reward, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> None:
-        """`contracts`: of the TLs."""
         self.street, self.contracts = street, contracts
+        name = reward if isinstance(reward, str) else ""
         self.function = _FUNCTIONS.get(reward) if isinstance(reward, str) else reward
-        """Evaluates a TL's readings; None for a reward that is measured on the lanes."""
-        self.measure_of: Callable[[SumoConnection], Measure] | None = None
+        """Evaluates a TL's readings; None for a reward of the time that is lost on the way to a TL."""
+        self.measure_of = (
+            None if self.function is not None else _lost_time_measures(street, contracts, _LOST_TIME[name])
+        )
         """Connection -> measure, without a function."""
-        if self.function is None:
-            assert isinstance(reward, str)
-            self.measure_of = _KINDS[reward](street, contracts)
-        self.is_difference = reward in _DIFFERENCES
+        self.is_sampled, self.is_difference = name in _SAMPLED, name in _DIFFERENCES
 
 
 class Rewards:
     """The rewards of one episode."""
 
     def __init__(self, rewarded: RewardedTls, connection: SumoConnection, begin_s: float) -> None:
-        """`begin_s`: second at which the episode begins."""
-        tls = [contract.tl for contract in rewarded.contracts]
+        waiting = AccumulatedWaiting(connection)
+        self._readings = {
+            c.tl: TlReadings(c, connection, rewarded.street, waiting, begin_s) for c in rewarded.contracts
+        }
         self._function = rewarded.function
-        self._readings: dict[str, TlReadings] = {}
-        self._measure: Measure
-        if rewarded.measure_of is None:
-            waiting = AccumulatedWaiting(connection)
-            self._readings = {
-                c.tl: TlReadings(c, connection, rewarded.street, waiting, begin_s) for c in rewarded.contracts
-            }
-            self._measure = self._evaluate
-        else:
-            self._measure = rewarded.measure_of(connection)
-        self._is_difference = rewarded.is_difference
-        self._last = dict.fromkeys(tls, 0.0)
+        self._measure: Measure = rewarded.measure_of(connection) if rewarded.measure_of else self._evaluate
+        self.is_sampled, self._is_difference = rewarded.is_sampled, rewarded.is_difference
+        """`is_sampled`: `sample` must be called between decisions."""
+        self._last = dict.fromkeys(self._readings, 0.0)
         """Value of a difference at the TL's last decision."""
-        self._sum = dict.fromkeys(tls, 0.0)
+        self._sum = dict.fromkeys(self._readings, 0.0)
         """Sum of the weighted samples since the TL's last decision."""
-        self._weight = dict.fromkeys(tls, 0.0)
+        self._weight = dict.fromkeys(self._readings, 0.0)
         """Sum of their weights, in units of REWARD_INTERVAL_S."""
-        self._sampled_s = dict.fromkeys(tls, begin_s)
+        self._sampled_s = dict.fromkeys(self._readings, begin_s)
         """Second of the TL's last sample."""
-
-    @property
-    def is_sampled(self) -> bool:
-        """True if `sample` must be called between decisions."""
-        return self._function is None and not self._is_difference
 
     def sample(self, now: float) -> None:
         """Sample all TLs at second `now`. Call it every REWARD_INTERVAL_S."""
@@ -117,9 +103,7 @@ class Rewards:
             self._last.update(self._measure(tls))
         for tl in tls:
             self._sum[tl] = self._weight[tl] = 0.0
-            self._sampled_s[tl] = now
-            if self._readings:
-                self._readings[tl].decided_s = now
+            self._sampled_s[tl] = self._readings[tl].decided_s = now
 
     def since_last(self, tls: Sequence[str], now: float) -> list[float]:
         """The rewards of TLs that decide at second `now`, each for the time since its last decision; 0 at the first
@@ -127,41 +111,33 @@ class Rewards:
 
         Raises InputError if the user's function has no number as its result.
         """
-        due = [self._readings[tl] for tl in tls] if self._readings else []
-        for readings in due:
-            readings.now_s = now
-        if self._is_difference:
-            values = self._measure(tls)
-            rewards = [values[tl] - self._last[tl] for tl in tls]
-            self._last.update(values)
-        elif self._function is not None:
-            values = self._measure(tls)
-            rewards = [values[tl] for tl in tls]
-        else:
+        for tl in tls:
+            self._readings[tl].now_s = now
+        if self.is_sampled:
             self._sample(tls, now)
             rewards = [self._sum[tl] / self._weight[tl] if self._weight[tl] else 0.0 for tl in tls]
-            for tl in tls:
-                self._sum[tl] = self._weight[tl] = 0.0
-        for readings in due:
-            readings.decided_s = now
+        else:
+            values = self._measure(tls)
+            rewards = [values[tl] - self._last[tl] for tl in tls]
+            if self._is_difference:
+                self._last.update(values)
+        for tl in tls:
+            self._sum[tl] = self._weight[tl] = 0.0
+            self._readings[tl].decided_s = now
         return rewards
 
     def _evaluate(self, tls: Iterable[str]) -> dict[str, float]:
-        """Evaluate the function of the readings."""
         assert self._function is not None
         values = {}
         for tl in tls:
             value = self._function(self._readings[tl])
+            name = getattr(self._function, "__name__", type(self._function).__name__)
             try:
                 values[tl] = float(value)
             except (TypeError, ValueError):
-                raise InputError(
-                    f"reward: {_name(self._function)} gave {value!r} for {tl}, not a number; correct it"
-                ) from None
+                raise InputError(f"reward: {name} gave {value!r} for {tl}, not a number; correct it") from None
             if not math.isfinite(values[tl]):
-                raise InputError(
-                    f"reward: {_name(self._function)} gave {value!r} for {tl}, which is not finite; correct it"
-                )
+                raise InputError(f"reward: {name} gave {value!r} for {tl}, which is not finite; correct it")
         return values
 
     def _sample(self, tls: Iterable[str], now: float) -> None:
@@ -174,38 +150,24 @@ class Rewards:
             self._sampled_s[tl] = now
 
 
-def _name(function: RewardFunction) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
-
-
 def names() -> list[str]:
     """The names of all rewards."""
-    return sorted({*_KINDS, *_FUNCTIONS})
+    return sorted({*_LOST_TIME, *_FUNCTIONS})
 
 
-def _delay(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[SumoConnection], Measure]:
-    lanes = upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts})
-    scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
-
-    def measure_of(connection: SumoConnection) -> Measure:
-        lost_time = LostTime(connection, lanes)
-        return lambda tls: {tl: -sum(by_road.values()) / scale[tl] for tl, by_road in lost_time.by_road(tls).items()}
-
-    return measure_of
-
-
-def _delay_downstream(
-    street: StreetNetwork, contracts: Sequence[pb.PolicyContract]
+def _lost_time_measures(
+    street: StreetNetwork, contracts: Sequence[pb.PolicyContract], downstream_share: float
 ) -> Callable[[SumoConnection], Measure]:
+    """Measures of `delay` and `delay-downstream`. `downstream_share`: how much the next TLs' lost time counts."""
     lanes = upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts})
     tl_of = {lane: tl for tl, own in lanes.items() for lane in own}
-    downstream: dict[str, Counter[str]] = {}
-    links: dict[str, int] = {}
-    for contract in contracts:
-        exits = [out for signal in contract.signal_ids for link in street.signals[signal].links for _, out in link]
-        downstream[contract.tl] = Counter(tl_of[out] for out in exits if tl_of.get(out, contract.tl) != contract.tl)
-        links[contract.tl] = max(len(exits), 1)
     scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
+    downstream: dict[str, dict[str, float]] = {contract.tl: {} for contract in contracts}
+    """TL -> next TL downstream -> weight of its lost time."""
+    for contract in contracts if downstream_share else ():
+        exits = [out for signal in contract.signal_ids for link in street.signals[signal].links for _, out in link]
+        links = Counter(tl_of[out] for out in exits if tl_of.get(out, contract.tl) != contract.tl)
+        downstream[contract.tl] = {tl: downstream_share * count / len(exits) for tl, count in links.items()}
 
     def measure_of(connection: SumoConnection) -> Measure:
         lost_time = LostTime(connection, lanes)
@@ -216,8 +178,8 @@ def _delay_downstream(
             lost = {tl: sum(by_road.values()) for tl, by_road in lost_time.by_road(needed).items()}
             values = {}
             for tl in due:
-                after = sum(count / links[tl] * lost[other] for other, count in downstream[tl].items())
-                values[tl] = -(lost[tl] + DOWNSTREAM_SHARE * after) / scale[tl]
+                after = sum(weight * lost[other] for other, weight in downstream[tl].items())
+                values[tl] = -(lost[tl] + after) / scale[tl]
             return values
 
         return measure
@@ -225,63 +187,20 @@ def _delay_downstream(
     return measure_of
 
 
-def _mean_queue(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[SumoConnection], Measure]:
-    lanes = {contract.tl: _incoming(contract) for contract in contracts}
-    scale = {contract.tl: QUEUE_SCALE * len(contract.signal_ids) for contract in contracts}
-
-    def measure_of(connection: SumoConnection) -> Measure:
-        halting = connection.api.lane.getLastStepHaltingNumber
-        return lambda tls: {tl: -sum(map(halting, lanes[tl])) / scale[tl] for tl in tls}
-
-    return measure_of
-
-
-def _mean_pressure(
-    street: StreetNetwork, contracts: Sequence[pb.PolicyContract]
-) -> Callable[[SumoConnection], Measure]:
-    parts = {}
-    for contract in contracts:
-        outgoing = {lane for signal in contract.signal_ids for link in street.signals[signal].links for _, lane in link}
-        parts[contract.tl] = sorted(outgoing), _incoming(contract), QUEUE_SCALE * len(contract.signal_ids)
-
-    def measure_of(connection: SumoConnection) -> Measure:
-        vehicles = connection.api.lane.getLastStepVehicleNumber
-
-        def measure(tls: Iterable[str]) -> dict[str, float]:
-            values = {}
-            for tl in tls:
-                outgoing, incoming, scale = parts[tl]
-                values[tl] = (sum(map(vehicles, outgoing)) - sum(map(vehicles, incoming))) / scale
-            return values
-
-        return measure
-
-    return measure_of
-
-
-def _waiting_time(street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Callable[[SumoConnection], Measure]:
-    lanes = {contract.tl: _incoming(contract) for contract in contracts}
-
-    def measure_of(connection: SumoConnection) -> Measure:
-        waiting_s = connection.api.lane.getWaitingTime
-        return lambda tls: {tl: -sum(map(waiting_s, lanes[tl])) / WAITING_SCALE_S for tl in tls}
-
-    return measure_of
-
-
-def _incoming(contract: pb.PolicyContract) -> list[str]:
-    return [lane for signal in contract.signals for lane in signal.lane_ids]
-
-
-_KINDS: dict[str, Kind] = {
-    "delay": _delay, "delay-downstream": _delay_downstream, "mean-queue": _mean_queue, "mean-pressure": _mean_pressure,
-    "waiting-time": _waiting_time,
-}  # fmt: skip
+_LOST_TIME = {"delay": 0.0, "delay-downstream": DOWNSTREAM_SHARE}
+"""Rewards of the time lost on the way to TLs: how much that of the next TLs downstream counts."""
 _FUNCTIONS: dict[str, RewardFunction] = {
+    "mean-queue": lambda tl: -tl.queued() / (QUEUE_SCALE * len(tl.signals)),
+    "mean-pressure": lambda tl: (
+        (sum(map(tl.vehicles, tl.exit_lanes)) - sum(map(tl.vehicles, tl.lanes))) / (QUEUE_SCALE * len(tl.signals))
+    ),
+    "waiting-time": lambda tl: -sum(map(tl.waiting_s, tl.lanes)) / WAITING_SCALE_S,
     "diff-waiting-time": lambda tl: -sum(tl.accumulated_waiting_s()) / WAITING_SCALE_S,
     "average-speed": lambda tl: tl.average_speed(),
     "queue": lambda tl: -tl.queued(),
     "pressure": lambda tl: tl.pressure(),
 }
+_SAMPLED = (*_LOST_TIME, "mean-queue", "mean-pressure")
+"""Rewards that are means of samples since the last decision."""
 _DIFFERENCES = ("waiting-time", "diff-waiting-time")
 """Rewards that are the difference of a value since the last decision."""

@@ -95,7 +95,6 @@ def simulated(
 
 
 def _start(arguments: Sequence[str], transport: str) -> SumoConnection:
-    """Start SUMO. Raises InputError."""
     if transport == LIBSUMO:
         return start_libsumo(arguments)
     from controller.sumo.start import connect  # not at the top: it loads traci

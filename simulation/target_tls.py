@@ -9,13 +9,16 @@ The trainer and the environment stand on this:
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from city import config, network
+from city import config, names, network
+from city.arguments import check_server
+from city.errors import InputError
 from controller.events import Sent
 from controller.policies.no_policies import NoPolicies
 from controller.policies.served_contracts import fetch_contracts
@@ -50,6 +53,41 @@ class TargetTask:
     """Simulated time of an episode (default: until the configuration's end)."""
 
 
+def select_tls(
+    city: config.City,
+    targets: tuple[str, Iterable[str] | None],
+    infers: tuple[str, Iterable[str]],
+    served: Mapping[str, Any],
+) -> tuple[list[str], list[str]]:
+    """(target TLs, infer TLs) that a user named. Raises InputError.
+
+    Args:
+        city: their city.
+        targets: the argument's name, and its value; None: all but the infer TLs.
+        infers: the argument's name, and its value.
+        served: name -> value of the arguments for the server's address, the models' folder and their number.
+    """
+    (target_flag, target_names), (infer_flag, infer_names) = targets, infers
+    tls = list(city.tls)
+    infer_tls = names.select(infer_names, tls, infer_flag, city.tl_of_signal) if infer_names else []
+    if target_names is not None:
+        target_tls = names.select(target_names, tls, target_flag, city.tl_of_signal)
+    elif not (target_tls := [tl for tl in tls if tl not in infer_tls]):
+        raise InputError(f"{infer_flag} names every TL; leave out the target TLs")
+    if both := [tl for tl in target_tls if tl in infer_tls]:
+        raise InputError(
+            f"{', '.join(both)} cannot be in {target_flag} and {infer_flag} at once; name it in one of them"
+        )
+    given = [name for name, value in served.items() if value is not None]
+    if given and not infer_tls:
+        raise InputError(f"{given[0]} needs {infer_flag}, the TLs that a served model controls")
+    server, folder, _ = served
+    if server in given and folder in given:
+        raise InputError(f"{server} and {folder} both name the models; pass one of them")
+    check_server(served[server], server)
+    return target_tls, infer_tls
+
+
 class TargetTls:
     """The target TLs of a task, in one simulation after another."""
 
@@ -58,20 +96,16 @@ class TargetTls:
         self.task = task
         self.street = network.of_city(task.city)
         self.contracts = [contract.build(task.city, task.city.tls[tl], self.street) for tl in task.target_tls]
-        self._served: dict[str, pb.PolicyContract] = {}
+        self.served: dict[str, pb.PolicyContract] = {}
+        """The contracts of the infer TLs' models."""
         if task.infer_tls:
-            with self._client() as client:
-                self._served = fetch_contracts(client, task.infer_tls, task.infer_model_number)
-        check_contracts_match_city(task.city, self._served)
+            with Client(task.server, retries=2) as client:
+                self.served = fetch_contracts(client, task.infer_tls, task.infer_model_number)
+        check_contracts_match_city(task.city, self.served)
         # once: they are the same in every episode
-        for each in [*self.contracts, *self._served.values()]:
+        for each in [*self.contracts, *self.served.values()]:
             check_contract_matches_network(each, self.street)
         self._rewarded = RewardedTls(task.reward, self.street, self.contracts)
-
-    @property
-    def served_contracts(self) -> list[pb.PolicyContract]:
-        """The contracts of the infer TLs' models."""
-        return list(self._served.values())
 
     @contextlib.contextmanager
     def simulation(
@@ -93,28 +127,17 @@ class TargetTls:
         Raises InputError, SimulationFailed.
         """
         task, city = self.task, self.task.city
-        with (
-            self._served_policies() as policies,
-            simulated(city, demand, tripinfo, options, folder, transport) as connection,
-        ):
-            control = Control([*self.contracts, *self._served.values()], policies, is_checked=True)
+        policies: Policies = NoPolicies()
+        with contextlib.ExitStack() as stack:
+            if self.served:
+                client = stack.enter_context(Client(task.server, retries=2))
+                policies = ServedPolicies(client, self.served, task.infer_model_number, SERVED_DEADLINE_S)
+            connection = stack.enter_context(simulated(city, demand, tripinfo, options, folder, transport))
+            control = Control([*self.contracts, *self.served.values()], policies, is_checked=True)
             simulation = ControlledSimulation(connection, city, self.street, control)
             measured = Rewards(self._rewarded, connection, simulation.now) if rewards else None
-            yield TargetSimulation(
-                self.contracts, simulation, measured, end_of(self.street, simulation.now, task.seconds)
-            )
-
-    def _client(self) -> Client:
-        return Client(self.task.server, retries=2)
-
-    @contextlib.contextmanager
-    def _served_policies(self) -> Iterator[Policies]:
-        """The infer TLs' policies, on a connection of this episode."""
-        if not self._served:
-            yield NoPolicies()
-            return
-        with self._client() as client:
-            yield ServedPolicies(client, self._served, self.task.infer_model_number, SERVED_DEADLINE_S)
+            end_s = end_of(self.street, simulation.now, task.seconds)
+            yield TargetSimulation(self.contracts, simulation, measured, end_s)
 
 
 class TargetSimulation:

@@ -53,6 +53,8 @@ class TlReadings:
         links = [link for signal in self.signals for link in street.signals[signal].links]
         self.out_lanes = tuple(dict.fromkeys(link[0][1] for link in links if link))
         """Outgoing lanes: the first one of each link, as in sumo-rl."""
+        self.exit_lanes = tuple(dict.fromkeys(lane for link in links for _, lane in link))
+        """All outgoing lanes."""
         self.lane_length_m = {lane: street.lane_length_m[lane] for lane in self.lanes}
         self.now_s = self.decided_s = begin_s
         """The second of the readings, and that of the TL's last decision."""

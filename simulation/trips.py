@@ -5,15 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from city import sumo_files
 from city.errors import InputError
-from city.sumo_files import opened
 
 SUBSTANCES = ("CO2", "NOx", "PMx", "fuel")
 
 
 @dataclass(frozen=True)
-class Trips:
-    """Counts, and means over all vehicles in s. Delay is time loss + departure delay, as in RESCO."""
+class TripMeans:
+    """Counts, and means in s over all vehicles, also those that have not arrived or departed.
+
+    Delay is time loss + departure delay, as in RESCO.
+    """
 
     finished: int
     total: int
@@ -25,6 +28,12 @@ class Trips:
     """Mean number of stops."""
     emissions_g: Mapping[str, float]
     """Mean by substance, such as CO2; empty if SUMO did not compute them."""
+
+
+@dataclass(frozen=True)
+class Trips(TripMeans):
+    """The trips of a simulation."""
+
     delay_by_departure: tuple[tuple[float, float], ...]
     """(scheduled departure, delay) of the vehicles, in s, for plots."""
 
@@ -39,7 +48,7 @@ def read_trips(tripinfo: Path, end_s: float | None = None) -> Trips:
     finished, total, stops, all_delays_s, duration_s, waiting_s = 0, 0, 0.0, 0.0, 0.0, 0.0
     emissions_mg: dict[str, float] = {}
     try:
-        with opened(tripinfo) as file:
+        with sumo_files.opened(tripinfo) as file:
             elements = ET.iterparse(file, ("start", "end"))
             _, root = next(elements)
             for event, element in elements:

@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from city import config, names
-from city.arguments import Parser, host_and_port
+from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
+from city.program import print_line
 from signals import contract
 from simulation import model_files
 from simulation.model_files import Versions
 from simulation.model_server import model_server
 from simulation.street_simulation import street_with_demand
+from simulation.target_tls import select_tls
 from training import flags
 from training.saved_state import locked, run_resumable, state_file
 
@@ -32,13 +34,7 @@ def parser(prog: str) -> Parser:
         description="Train TLs of a city by PPO; their checkpoints are exported with greenserve export.",
         epilog="See also greenserve rounds and greenserve pretrain train.",
     )
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    parser.add_city()
     parser.add_argument(
         "--target-tl",
         "--target-TLs",
@@ -81,11 +77,7 @@ def parser(prog: str) -> Parser:
         help="state to write: best on validation demand, or newest (after each update); with --resume also of a "
         "finished training (default: best)",
     )  # fmt: skip
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse to run if a TL must be left on its own program (default: run without it)",
-    )
+    parser.add_strict()
     parser.add_argument("--resume", action="store_true", help="continue the training that was interrupted in --out")
     return parser
 
@@ -93,14 +85,18 @@ def parser(prog: str) -> Parser:
 def _train(args: argparse.Namespace) -> int:
     flags.check(args)
     city = config.load(args.city)
-    targets, infers = _selected(args, city)
+    served = {
+        "--server": args.server,
+        "--infer-model-path": args.infer_model_path,
+        "--infer-model-number": args.infer_model_number,
+    }
+    named = ("--target-tl", args.target_tl or None), ("--infer-tl", args.infer_tl or ())
+    targets, infers = select_tls(city, *named, served)
     street = street_with_demand(city, (*targets, *infers), args.seconds)
     targets, notes = contract.require_controllable(city, targets, street, args.strict)
     for line in [*notes, *contract.program_notes(city, targets, street)]:
         print(line, file=sys.stderr)
     flags.check_applicable(args, city, targets, street)
-    if args.server is not None and not args.server.startswith("unix:"):
-        host_and_port(args.server, "--server")
     formats = _formats(args.format, targets)
     with locked(args.out, args.model_number):
         return _train_locked(args, city, targets, infers, formats)
@@ -114,7 +110,7 @@ def _train_locked(
     from simulation.street_simulation import SimulationFailed
     from training.episode import TrainingTask
     from training.statistics import NotFinite
-    from training.trainer import Trainer, print_line
+    from training.trainer import Trainer
 
     settings = flags.settings(args, city, targets, args.out, args.model_number)
     settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")
@@ -142,24 +138,6 @@ def _train_locked(
         print(f"{tl}: {path}")
     print(f"{result.episodes} episodes; best mean delay on validation demand: {result.best_delay_s:.1f} s")
     return 0
-
-
-def _selected(args: argparse.Namespace, city: config.City) -> tuple[list[str], list[str]]:
-    """(target TLs, infer TLs). Raises InputError."""
-    tls = list(city.tls)
-    infers = names.select(args.infer_tl, tls, "--infer-tl", city.tl_of_signal) if args.infer_tl else []
-    others = [tl for tl in tls if tl not in infers]
-    targets = names.select(args.target_tl, tls, "--target-tl", city.tl_of_signal) if args.target_tl else others
-    if not targets:
-        raise InputError("--infer-tl names every TL; leave out the TLs to train")
-    if both := [tl for tl in targets if tl in infers]:
-        raise InputError(f"{', '.join(both)} cannot be --target-tl and --infer-tl at once; name it in one of them")
-    for flag in ("infer_model_number", "infer_model_path", "server"):
-        if getattr(args, flag) is not None and not infers:
-            raise InputError(f"--{flag.replace('_', '-')} needs --infer-tl, the TLs that a served model controls")
-    if args.server is not None and args.infer_model_path is not None:
-        raise InputError("--server and --infer-model-path both name the models; pass one of them")
-    return targets, infers
 
 
 def _formats(items: Sequence[str], targets: Sequence[str]) -> dict[str, str]:

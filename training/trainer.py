@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -232,7 +231,7 @@ class Trainer:
     def _identity(self) -> dict[str, Any]:
         return {
             "--target-tl or their [tl] tables": serialized_contracts(self._simulation.contracts),
-            "--infer-tl or their models": serialized_contracts(self._simulation.tls.served_contracts),
+            "--infer-tl or their models": serialized_contracts(list(self._simulation.tls.served.values())),
             "--format": self._settings.formats,
             **common_identity(self._task, self._settings),
         }
@@ -284,8 +283,3 @@ def _digest(arrays: Iterable[Float32s]) -> str:
 def serialized_contracts(contracts: Iterable[pb.PolicyContract]) -> list[str]:
     """Contracts as hex strings, which are equal if the contracts are."""
     return [contract.SerializeToString(deterministic=True).hex() for contract in contracts]
-
-
-def print_line(line: str) -> None:
-    """Print a line to stderr and flush, so that a log file shows the training's progress."""
-    print(line, file=sys.stderr, flush=True)

@@ -22,6 +22,7 @@ from mcap.writer import IndexType, Writer
 
 from city.version import VERSION
 from protos import record_pb2 as record
+from protos.descriptors import add_file
 from protos.loop_state_pb2 import LoopState
 
 SUFFIX = ".mcap"
@@ -125,7 +126,7 @@ def _write_head(
         name = descriptor.full_name
         if name not in schemas:
             files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
-            _add_file(descriptor.file, files)
+            add_file(descriptor.file, files)
             content = descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString()
             schemas[name] = writer.register_schema(name, "protobuf", content)
         channels[topic] = writer.register_channel(topic, "protobuf", schemas[name])
@@ -140,15 +141,6 @@ def gzipped(file: Path | bytes) -> bytes:
         return file
     content = file.read_bytes()
     return content if file.suffix == ".gz" else gzip.compress(content, mtime=0)
-
-
-def _add_file(file: Any, files: dict[str, descriptor_pb2.FileDescriptorProto]) -> None:
-    """Add a file's descriptor after those of its imports."""
-    for dependency in file.dependencies:
-        _add_file(dependency, files)
-    if file.name not in files:
-        files[file.name] = descriptor_pb2.FileDescriptorProto()
-        file.CopyToProto(files[file.name])
 
 
 def ns_of(seconds: float) -> int:

@@ -3,8 +3,8 @@
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+from city import sumo_files
 from city.errors import InputError
-from city.sumo_files import opened
 
 TRIPINFO_OPTIONS = ("--tripinfo-output.write-unfinished", "true", "--tripinfo-output.write-undeparted", "true")
 """Include vehicles that never arrive or never depart, with their delay."""
@@ -20,7 +20,7 @@ def check_complete(tripinfo: Path) -> None:
     if is_special or not TABLE_SUFFIXES.isdisjoint(tripinfo.suffixes):
         return
     try:
-        with opened(tripinfo) as file:
+        with sumo_files.opened(tripinfo) as file:
             elements = ET.iterparse(file, ("start", "end"))
             _, root = next(elements)
             for event, _ in elements:

@@ -45,13 +45,7 @@ def parser(prog: str) -> Parser:
         prog=prog,
         description="Write an additional file with advance and stop-bar detectors for a city's signals.",
     )
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    parser.add_city()
     parser.add_argument(
         "--out",
         type=Path,

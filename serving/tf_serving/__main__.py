@@ -18,7 +18,7 @@ from pathlib import Path
 
 from city import config as city_config
 from city import pem, program, whole_files
-from city.arguments import Parser, host_and_port
+from city.arguments import Parser, check_server
 from city.config import District
 from city.errors import InputError
 from protos.model_server_config_pb2 import SSLConfig
@@ -105,8 +105,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         raise InputError("--tls-client-ca needs --tls-certificate and --tls-key")
     if args.latest and args.model:
         raise InputError("--latest serves the newest versions and --model chosen ones; pass one of them")
-    if args.server is not None and not args.server.startswith("unix:"):
-        host_and_port(args.server, "--server")
+    check_server(args.server, "--server")
     if args.latest and args.loaded:
         raise InputError("--loaded moves labels, and --latest writes none; pass one of them")
     if args.server is not None and (args.loaded or args.tls_key is not None):

@@ -3,24 +3,18 @@ for each."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from simulation.street_simulation import SimulationFailed
 
 T = TypeVar("T")
 
 
-class Executor(Protocol):
+class Executor:
     """Runs a function with many jobs: `ThisProcess`, `Processes` or `RayTasks`."""
 
-    moves_files: bool
+    moves_files = False
     """Jobs and results carry their files as bytes, because processes share no folder."""
-
-    @property
-    def cpus(self) -> int:
-        """CPUs that all jobs may use at once."""
-        ...
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
         """Call the function with each job; yield (index of the job, result) in the order of completion.
@@ -28,18 +22,26 @@ class Executor(Protocol):
         If the process of a job dies, the job runs again. `cpus`: CPUs of one job. Raises the function's exceptions, and
         SimulationFailed if a job's process dies repeatedly.
         """
-        ...
+        raise NotImplementedError
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        """End what was started for the jobs."""
+
+
+class ThisProcess(Executor):
+    """Runs functions in this process, one job after another."""
+
+    def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
+        for index, job in enumerate(jobs):
+            yield index, function(job)
 
 
 def executor(workers: int, ray_address: str | None = None) -> Executor:
     """The executor for a command's flags: a Ray cluster, several processes, or this process. Raises InputError."""
-    # imported here: Ray is optional, and each executor has imports of its own
+    # imported here: Ray is optional
     if ray_address is not None:
         from simulation.executors.ray_tasks import RayTasks
 
@@ -48,8 +50,6 @@ def executor(workers: int, ray_address: str | None = None) -> Executor:
         from simulation.executors.processes import Processes
 
         return Processes(workers)
-    from simulation.executors.this_process import ThisProcess
-
     return ThisProcess()
 
 

@@ -1,7 +1,6 @@
 """Run functions in worker processes; retry a job up to MAX_RETRIES times if its process dies."""
 
 import concurrent.futures
-import functools
 import multiprocessing
 import os
 import signal
@@ -14,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
-from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
-from simulation.executors import reported_exit
+from simulation.executors import Executor, reported_exit
 from simulation.street_simulation import SimulationFailed
 
 TERMINATE_TIMEOUT_S = 5.0
@@ -27,21 +26,18 @@ MAX_RETRIES = 3
 T = TypeVar("T")
 
 
-class Processes:
+class Processes(Executor):
     """Runs functions in other processes, one job at a time in each."""
-
-    moves_files = False
-    """All processes read and write the same files."""
 
     def __init__(self, cpus: int) -> None:
         """Prepare the processes; each starts with its first job. `cpus`: CPUs that all jobs may use at once."""
-        self.cpus = cpus
+        self._cpus = cpus
         self._folder = tempfile.TemporaryDirectory(prefix="greenserve-")
         """Temporary files of all processes, removed here because a killed process leaves its files."""
-        self._processes = [_Process(functools.partial(_begin, self._folder.name)) for _ in range(cpus)]
+        self._processes = [_Process(self._folder.name) for _ in range(cpus)]
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
-        idle = self._processes[: max(1, self.cpus // cpus)]
+        idle = self._processes[: max(1, self._cpus // cpus)]
         waiting = deque(range(len(jobs)))
         deaths = [0] * len(jobs)
         running: dict[Future[T], tuple[int, _Process]] = {}
@@ -65,13 +61,8 @@ class Processes:
                 else:
                     yield index, result
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
+    def __exit__(self, *error: object) -> None:
+        if error[0] is not None:
             # the results of running jobs are not needed
             for process in self._processes:
                 process.terminate()
@@ -83,13 +74,13 @@ class Processes:
 class _Process:
     """One process, replaced by a new one after it dies."""
 
-    def __init__(self, begin: Callable[[], None]) -> None:
-        self._begin = begin
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor:
         # spawn: TensorFlow's threads do not survive a fork
-        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), self._begin)
+        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (self._folder,))
 
     def submit(self, function: Callable[[Any], T], job: Any) -> Future[T]:
         try:
@@ -136,7 +127,6 @@ def _run(function: Callable[[Any], T], job: Any) -> T:
 
 
 def _begin(folder: str) -> None:
-    """Initialise a worker process."""
     tempfile.tempdir = folder
     # Ctrl-C reaches every process of a terminal; the main one ends the others
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -3,12 +3,11 @@
 import importlib
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from city.arguments import host_and_port
 from city.errors import InputError
-from simulation.executors import reported_exit
+from simulation.executors import Executor, reported_exit
 from simulation.street_simulation import SimulationFailed
 
 CONNECT_TIMEOUT_S = 5.0
@@ -18,7 +17,7 @@ MAX_RETRIES = 3
 T = TypeVar("T")
 
 
-class RayTasks:
+class RayTasks(Executor):
     """Runs functions on the nodes of a cluster. Requires greenserve and the city's files, at the same path, on all of
     them."""
 
@@ -31,11 +30,6 @@ class RayTasks:
         `address`: HOST:PORT of the cluster's head, or `auto` on one of its nodes.
         """
         self._ray, self._address = _connect(address), address
-
-    @property
-    def cpus(self) -> int:
-        """CPUs of the cluster now."""
-        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
         """Like `Executor.run`; also raises InputError if no node has enough CPUs."""
@@ -67,12 +61,7 @@ class RayTasks:
             reason = (_lines(error) or [type(error).__name__])[0]
             raise SimulationFailed(f"a task on Ray failed {MAX_RETRIES + 1} times ({reason})") from None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ray.shutdown()
 
 

@@ -24,16 +24,9 @@ from serving.embedded.config import ServerConfig
 from signals import contract
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY, free_port
+from tests.error_lines import assert_refused
 from tests.serving import saved_models
 from tests.serving.conftest import running
-
-
-def assert_refused(capsys, *parts):
-    err = capsys.readouterr().err
-    lines = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1 and "Traceback" not in err, err
-    for part in parts:
-        assert part in lines[0], lines[0]
 
 
 def contracts_of(city, street, *tls):

@@ -2,8 +2,7 @@
 
     python -m tests.end_to_end.sumo_rl_runs sumo-rl|traci|libsumo|guard RUN
 
-RUN is a `Run` as JSON; decisions and SUMO's tripinfo are written to its folder. A process
-of its own, because libsumo's simulations in one process are not independent of each other.
+RUN is a `Run` as JSON; decisions and SUMO's tripinfo are written to its folder.
 """
 
 import contextlib
@@ -25,17 +24,13 @@ from signals import contract
 from signals.policy import Answer
 from tests.controller.decision_events import Alarms
 from tests.end_to_end import trained_actors
+from tests.sumo_rl_cases import Case
 
 
 @dataclass(frozen=True)
-class Run:
-    """What both runs share."""
+class Run(Case):
+    """A run of actors, random or trained."""
 
-    folder: str
-    net_file: str
-    routes: str
-    begin_s: int
-    seconds: int
     step_s: float
     delta_s: int
     yellow_steps: int
@@ -44,14 +39,10 @@ class Run:
     weights: str = ""
     """Trained actors, as `trained_actors` writes them; "": actors of random weights."""
 
-    def file(self, name, suffix):
-        return Path(self.folder) / f"{name}.{suffix}"
-
     def added_options(self, name):
         """SUMO's options that sumo-rl does not pass by itself."""
-        tripinfo = str(self.file(name, "xml"))
-        outputs = ["--tripinfo-output", tripinfo, "--tripinfo-output.write-unfinished", "true", "--no-step-log", "true"]
-        return ["--step-length", str(self.step_s), *outputs]
+        outputs = ["--tripinfo-output", str(self.file(name, "xml")), "--tripinfo-output.write-unfinished", "true"]
+        return ["--step-length", str(self.step_s), *outputs, "--no-step-log", "true"]
 
     def options(self, name):
         """SUMO's options as sumo-rl starts it."""
@@ -131,11 +122,8 @@ def run_controller(run, transport):
         while loop.now < run.begin_s + run.seconds:
             loop.step(run.begin_s + run.seconds)
         loop.finish()
-    return {
-        "decisions": actors.decisions,
-        "alarms": [alarm.message for alarm in alarms],
-        "overrides": dict(loop.counters.overrides),
-    }
+    messages = [alarm.message for alarm in alarms]
+    return {"decisions": actors.decisions, "alarms": messages, "overrides": dict(loop.counters.overrides)}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Every command of the pages for users of sumo-rl and stable-baselines3, in a folder of its own."""
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -36,18 +37,14 @@ class Folder:
 
     def __init__(self, path):
         self.path = path
-        self._environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        self._options = {"cwd": path, "env": environment, "text": True}
+        self._server = None
 
     def run(self, script):
         """Run a script of a page; what it prints."""
-        done = subprocess.run(
-            ["bash", "-e", "-c", script],
-            cwd=self.path,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
+        command = ["bash", "-e", "-c", script]
+        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, **self._options)
         assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -55,49 +52,38 @@ class Folder:
         """Start a server, and wait until it is ready."""
         city = self.path / "city.toml"
         city.write_text(city.read_text().replace("127.0.0.1:8500", f"127.0.0.1:{free_port()}"))
-        process = subprocess.Popen(
-            command.split(),
-            cwd=self.path,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert process.stdout.readline().startswith("ready at ")
-        return process
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._server = subprocess.Popen(command.split(), **output, **self._options)
+        assert self._server.stdout.readline().startswith("ready at ")
+
+    def close(self):
+        """End the server."""
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait(30)
+            self._server.stdout.close()
 
 
 @pytest.mark.slow
 @needs_sumo_rl
 def test_commands_of_both_pages_lead_to_a_controlled_street(shared, tmp_path):
-    folder = Folder(tmp_path)
     (tmp_path / "checkpoints").mkdir()
     # it observes as many lanes as the pages' signal has
     policy = shared / "checkpoints" / "torch" / "sb3_ppo_cologne1" / "model.zip"
     shutil.copy(policy, tmp_path / "checkpoints" / "ppo_t_trial_1.zip")
     first, second = map(commands, PAGES)
-    assert (
-        sum("greenserve" in script for script in first) == 5 and sum("greenserve" in script for script in second) == 4
-    )
+    assert [sum("greenserve" in script for script in scripts) for scripts in (first, second)] == [5, 4]
     outputs = {}
     for scripts in (first, second):
-        server = None
-        try:
+        with contextlib.closing(Folder(tmp_path)) as folder:
             for script in scripts:
                 if script == "greenserve serve":
-                    server = folder.serve(script)
+                    folder.serve(script)
                 elif NEEDS_TORCH not in script:
                     outputs[script] = folder.run(script)
-        finally:
-            if server is not None:
-                server.terminate()
-                server.wait(30)
-                server.stdout.close()
     assert "t   1        sumo-rl  matches" in outputs["greenserve check"]
-    assert (
-        "would be exported as mlp tanh, 21 -> 64 -> 64 -> 4"
-        in outputs["greenserve inspect checkpoints/ppo_t_trial_1.zip"]
-    )
+    inspected = outputs["greenserve inspect checkpoints/ppo_t_trial_1.zip"]
+    assert "would be exported as mlp tanh, 21 -> 64 -> 64 -> 4" in inspected
     assert read_trips(tmp_path / "trips.xml").total > 700
 
 

@@ -2,37 +2,21 @@
 trips."""
 
 import contextlib
-import json
-import os
-import re
-import subprocess
-import sys
 import urllib.request
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
 from city import config, network
 from signals import contract
-from tests.conftest import GRID, ROOT
+from tests.conftest import GRID
+from tests.end_to_end import sumo_rl_runs
 from tests.end_to_end.generated_streets import LongestQueue
 from tests.end_to_end.programs import free_port, program
 from tests.end_to_end.sumo_rl_runs import Run
 from tests.end_to_end.trained_actors import fitted, of_stable_baselines3, write
 from tests.networks import netconvert
-
-
-def run_in_a_process(name, run):
-    """(decisions and counts, trips) of a run; `name`: sumo-rl, or our controller's transport."""
-    import sumo
-
-    environment = {**os.environ, "SUMO_HOME": sumo.SUMO_HOME, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.end_to_end.sumo_rl_runs", name, json.dumps(asdict(run))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return json.loads(run.file(name, "json").read_text()), sorted(
-        re.findall(r"<tripinfo .*", run.file(name, "xml").read_text())
-    )
+from tests.sumo_rl_cases import run_in_a_process
 
 
 @pytest.mark.parametrize(
@@ -56,17 +40,15 @@ def test_run_with_the_dialects_floors_is_sumo_rls_trip_by_trip(
     pytest.importorskip("gymnasium", reason="sumo-rl is not installed (pip install sumo-rl)")
     folder = shared / "scenarios" / name
     street = network.of_sumocfg(folder / f"{name}.sumocfg")
-    net_file = (
-        street.net_file
-        if has_internal_links
-        else netconvert(street.net_file, tmp_path / "x.net.xml", "--no-internal-links")
-    )
+    net_file = street.net_file
+    if not has_internal_links:
+        net_file = netconvert(net_file, tmp_path / "x.net.xml", "--no-internal-links")
     run = Run(str(tmp_path), str(net_file), str(folder / f"{name}.rou.xml"), int(street.begin_s), 600, step_s, *times)
     if actors == "trained":
-        write(tmp_path / "weights.npz", trained(name, run, street, shared))
-        run = replace(run, weights=str(tmp_path / "weights.npz"))
-    expected, expected_trips = run_in_a_process("sumo-rl", run)
-    result, trips = run_in_a_process(transport, run)
+        write(tmp_path / "weights.json", trained(name, run, street, shared))
+        run = replace(run, weights=str(tmp_path / "weights.json"))
+    expected, expected_trips = run_in_a_process(sumo_rl_runs, "sumo-rl", run)
+    result, trips = run_in_a_process(sumo_rl_runs, transport, run)
     assert result["alarms"] == [] and result["overrides"] == {}
     assert result["decisions"] == expected["decisions"] and len(expected["decisions"]) == 600 // times[0]
     assert trips == expected_trips != []
@@ -76,7 +58,7 @@ def trained(name, run, street, shared):
     """Trained actors of a street: stable-baselines3's on cologne1, else fitted to serving the longest queue."""
     if name == "cologne1":
         return of_stable_baselines3(shared / "checkpoints" / "torch" / "sb3_ppo_cologne1")
-    decisions = run_in_a_process("sumo-rl", run)[0]["decisions"]
+    decisions = run_in_a_process(sumo_rl_runs, "sumo-rl", run)[0]["decisions"]
     city = config.City(street.net_file)
     contracts = [contract.build(city, config.TL((s,), "sumo-rl", s), street) for s in street.signals]
     return fitted(decisions, LongestQueue(street, contracts))
@@ -85,15 +67,13 @@ def trained(name, run, street, shared):
 def test_floors_that_are_off_are_reported_at_the_start(grid_server, tmp_path):
     text = (GRID / "city.toml").read_text().replace('"grid.sumocfg"', f'"{GRID / "grid.sumocfg"}"')
     (tmp_path / "city.toml").write_text(text.replace("[safety]\n", '[safety]\nfloors = "dialect"\n'))
-    city = ("--city", str(tmp_path / "city.toml"))
-    with program(
-        "controller", *city, "--server", grid_server, "--infer-tl", "SA101", "--end", "30", "--libsumo"
-    ) as process:
+    flags = ("--city", str(tmp_path / "city.toml"), "--server", grid_server, "--infer-tl", "SA101")
+    with program("controller", *flags, "--end", "30", "--libsumo") as process:
         assert process.wait(60) == 0
         lines = [line for line in process.stderr.read().splitlines() if "floors" in line]
     port = free_port()
     waiting = ("--clients", "2", "--no-guard", "--http", f"127.0.0.1:{port}")
-    with program("controller", *city, "--server", grid_server, "--infer-tl", "SA101", *waiting) as process:
+    with program("controller", *flags, *waiting) as process:
         metrics = ""
         while process.poll() is None and "controller_street_floors 0.0" not in metrics:
             with contextlib.suppress(OSError):

@@ -23,8 +23,7 @@ print(len(observations))
 
 def test_parallel_env_of_sumo_rl_runs_an_episode(tmp_path):
     variables = {**os.environ, "SUMO_HOME": str(Path(sumo.__file__).parent), "LIBSUMO_AS_TRACI": "1"}
-    files = [str(GRID / "grid.net.xml"), str(GRID / "demand.rou.xml")]
-    command = [sys.executable, "-c", SCRIPT, *files]
+    command = [sys.executable, "-c", SCRIPT, str(GRID / "grid.net.xml"), str(GRID / "demand.rou.xml")]
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) > 1

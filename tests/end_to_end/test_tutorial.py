@@ -1,5 +1,6 @@
 """The tutorial, step by step: every command is run, and what it prints is compared with the page."""
 
+import contextlib
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from tests.end_to_end.test_documented_commands import Folder
 
 FILES = ("demand.rou.xml", "street.sumocfg", "city.toml", "make_weights.py", "compare.py")
 """The files of the page's xml, toml and python blocks, in order."""
+BLOCK = r"^```(\w+)\n(.*?)^```"
 VARYING = (
     (r"\d{4}-\d\d-\d\d[T ][\d:.,]+Z?", "TIME"),
     (r"\bms=\d+", "ms=N"),
@@ -21,10 +23,6 @@ VARYING = (
 """Parts of lines that differ between machines and runs, and their replacement."""
 
 pytestmark = pytest.mark.slow
-
-
-def blocks():
-    return re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.M | re.S)
 
 
 def normalised(text, folder):
@@ -51,9 +49,9 @@ def assert_agrees(documented, printed, folder):
 
 
 def test_every_command_of_the_tutorial_prints_what_the_page_shows(tmp_path):
-    folder, files, server, printed = Folder(tmp_path), iter(FILES), None, ""
-    try:
-        for kind, text in blocks():
+    files, printed = iter(FILES), ""
+    with contextlib.closing(Folder(tmp_path)) as folder:
+        for kind, text in re.findall(BLOCK, (ROOT / "docs" / "tutorial.md").read_text(), re.M | re.S):
             if kind in ("xml", "toml", "python"):
                 name = next(files)
                 (tmp_path / name).write_text(text)
@@ -64,16 +62,11 @@ def test_every_command_of_the_tutorial_prints_what_the_page_shows(tmp_path):
             elif kind == "text":
                 assert_agrees(text, printed, tmp_path)
             elif text.startswith("$ greenserve serve"):
-                server = folder.serve("greenserve serve")
+                folder.serve("greenserve serve")
             else:
                 for command, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.M):
                     # check ends with 2 while there is no model; logs are on stderr
                     printed = folder.run(f"{command} 2>&1 || [ $? -eq 2 ]")
                     if output:
                         assert_agrees(output, printed, tmp_path)
-    finally:
-        if server is not None:
-            server.terminate()
-            server.wait(30)
-            server.stdout.close()
     assert next(files, None) is None

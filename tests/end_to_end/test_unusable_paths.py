@@ -11,6 +11,7 @@ from serving.__main__ import main as serving_command
 from serving.tf_serving.__main__ import main as tf_serving
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
+from tests.error_lines import assert_refused
 
 TOO_LONG = "x" * 300
 COMMANDS = {
@@ -30,10 +31,7 @@ COMMANDS = {
 def test_a_path_that_is_too_long_gives_one_error_line(command, capfd):
     main, arguments = COMMANDS[command]
     assert main(arguments) == 2
-    lines = capfd.readouterr().err.splitlines()
-    errors = [line for line in lines if line.startswith("error: ")]
-    assert len(errors) == 1 and TOO_LONG in errors[0] and "too long" in errors[0]
-    assert not any("Traceback" in line for line in lines)
+    assert_refused(capfd, TOO_LONG, "too long")
 
 
 @pytest.mark.parametrize("error", [OSError("broken"), OSError(errno.EMFILE, "too many open files", "a.json")])

@@ -60,17 +60,9 @@ def evaluate(layers, x):
 
 
 def write(path: Path, actors):
-    arrays = {f"{signal}/{k}/{name}": array for signal, layers in actors.items() for k, layer in enumerate(layers)
-              for name, array in zip(("kernel", "bias"), layer, strict=True)}  # fmt: skip
-    np.savez(path, **arrays)
+    path.write_text(json.dumps(actors, default=np.ndarray.tolist))
 
 
 def read(path: Path):
-    arrays = np.load(path)
-    actors = {}
-    for key in arrays:
-        signal, k, name = key.rsplit("/", 2)
-        actors.setdefault(signal, {}).setdefault(int(k), {})[name] = arrays[key]
-    return {
-        signal: [(layers[k]["kernel"], layers[k]["bias"]) for k in sorted(layers)] for signal, layers in actors.items()
-    }
+    actors = json.loads(path.read_text())
+    return {signal: [(np.array(kernel), np.array(bias)) for kernel, bias in actors[signal]] for signal in actors}

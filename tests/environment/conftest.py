@@ -1,5 +1,7 @@
 """Environments of the sample city that the test closes."""
 
+import contextlib
+
 import pytest
 
 import greenserve
@@ -9,29 +11,23 @@ from tests.conftest import GRID
 @pytest.fixture
 def parallel():
     """`greenserve.parallel_env` of the sample city."""
-    made = []
-
-    def make(target_tls=None, infer_tls=(), **options):
-        made.append(greenserve.parallel_env(options.pop("city", GRID / "city.toml"), target_tls, infer_tls, **options))
-        return made[-1]
-
-    yield make
-    for env in made:
-        env.close()
+    yield from _closing(greenserve.parallel_env, None)
 
 
 @pytest.fixture
 def single():
     """`greenserve.env` of the sample city."""
-    made = []
+    yield from _closing(greenserve.env, "SA101")
 
-    def make(target_tl="SA101", infer_tls=(), **options):
-        made.append(greenserve.env(options.pop("city", GRID / "city.toml"), target_tl, infer_tls, **options))
-        return made[-1]
 
-    yield make
-    for env in made:
-        env.close()
+def _closing(factory, default_targets):
+    """Yield a function that makes environments; close them afterwards."""
+    with contextlib.ExitStack() as stack:
+
+        def make(targets=default_targets, infer_tls=(), city=GRID / "city.toml", **options):
+            return stack.enter_context(contextlib.closing(factory(city, targets, infer_tls, **options)))
+
+        yield make
 
 
 def play(env, policy=None, seed=1):

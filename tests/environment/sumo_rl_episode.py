@@ -12,20 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.sumo_rl_cases import Case
+
 SEED = 42
 
 
 @dataclass(frozen=True)
-class Episode:
-    folder: str
-    net_file: str
-    routes: str
-    begin_s: int
-    seconds: int
+class Episode(Case):
     reward: str
-
-    def file(self, name, suffix):
-        return Path(self.folder) / f"{name}.{suffix}"
 
 
 def actions_of(rng, sizes):

@@ -1,5 +1,6 @@
 """The contracts of PettingZoo, Gymnasium and the libraries on top of them, as their own tests check them."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -69,14 +70,12 @@ def test_stable_baselines3s_check_passes(single):
 @pytest.mark.slow
 def test_stable_baselines3s_subprocesses_run():
     vec_env = pytest.importorskip("stable_baselines3.common.vec_env", reason=NO_SB3)
-    envs = vec_env.SubprocVecEnv([lambda: greenserve.env(CITY, "SA101", seconds=60)] * 2, start_method="spawn")
-    try:
+    makes = [lambda: greenserve.env(CITY, "SA101", seconds=60)] * 2
+    with contextlib.closing(vec_env.SubprocVecEnv(makes, start_method="spawn")) as envs:
         envs.seed(1)
         assert envs.reset().shape == (2, 21)
         _, rewards, done, _ = envs.step([0, 1])
         assert rewards.shape == (2,) and not done.any()
-    finally:
-        envs.close()
 
 
 def test_supersuits_vectorisation_runs():
@@ -84,29 +83,22 @@ def test_supersuits_vectorisation_runs():
     supersuit = pytest.importorskip("supersuit", reason="SuperSuit is not installed (pip install supersuit)")
     env = greenserve.parallel_env(CITY, ["SA101", "SA102", "SA104"], seconds=60)
     padded = supersuit.pad_action_space_v0(supersuit.pad_observations_v0(env))
-    envs = supersuit.concat_vec_envs_v1(
-        supersuit.pettingzoo_env_to_vec_env_v1(padded), 1, num_cpus=0, base_class="gymnasium"
-    )
-    try:
+    vectorised = supersuit.pettingzoo_env_to_vec_env_v1(padded)
+    with contextlib.closing(supersuit.concat_vec_envs_v1(vectorised, 1, num_cpus=0, base_class="gymnasium")) as envs:
         observations, _ = envs.reset(seed=1)
         assert np.shape(observations) == (3, 21)
         ends = [bool(all(envs.step(np.zeros(3, int))[3])) for _ in range(24)]
         assert [k for k, is_end in enumerate(ends) if is_end] == [11, 23], "it resets itself"
-    finally:
-        envs.close()
 
 
 def test_gymnasiums_vectorisation_runs_environments_in_processes_of_their_own():
     makes = [lambda: greenserve.env(CITY, "SA101", seconds=60)] * 2
-    envs = gymnasium.vector.AsyncVectorEnv(makes, context="spawn")
-    try:
+    with contextlib.closing(gymnasium.vector.AsyncVectorEnv(makes, context="spawn")) as envs:
         observations, _ = envs.reset(seed=[1, 1])
         assert observations.shape == (2, 21)
         for action in (0, 1, 2):
             observations, rewards, *_ = envs.step(np.array([action, action]))
         assert np.array_equal(*observations) and rewards[0] == rewards[1], "the same seed"
-    finally:
-        envs.close()
 
 
 def test_environment_is_copied_by_its_arguments(parallel):

@@ -1,5 +1,6 @@
 """The first examples of docs/environment.md run as they are, in the sample city's folder."""
 
+import contextlib
 import re
 import shutil
 
@@ -22,8 +23,5 @@ def test_episode_of_the_page_runs(grid_models, tmp_path, monkeypatch):
     exec(BLOCKS[0], names)
     assert set(names["observations"]) == {"SA101", "SA102"} and names["env"].agents == []
     exec(BLOCKS[1], names)
-    try:
-        observation, _ = names["env"].reset(seed=1)
-        assert observation.shape == (21,)
-    finally:
-        names["env"].close()
+    with contextlib.closing(names["env"]) as env:
+        assert env.reset(seed=1)[0].shape == (21,)

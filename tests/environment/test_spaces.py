@@ -27,7 +27,7 @@ UNBOUNDED = {
 
 
 def test_features_of_the_street_dialect_without_an_upper_bound_are_those_of_the_docs():
-    space = observation_space(CONTRACT, is_included=True)
+    space = observation_space(CONTRACT)
     features = zip(CONTRACT.observation.features, space.high, strict=True)
     assert {feature.kind for feature, high in features if not np.isfinite(high)} == UNBOUNDED
     assert np.isfinite(space.low).all()
@@ -46,7 +46,7 @@ def test_street_dialects_observations_lie_in_their_space_on_any_street(vehicles,
     state = PhaseState((0,), True, since_s, (0.0, *[since_s] * (CONTRACT.action.size - 1)))
     observer = dialects.of(CONTRACT).observer(CONTRACT, {lane: k for k, lane in enumerate(LANES)}, length_m)
     observation = observer.observe(readings, shares_of(readings, length_m), state)
-    assert observation_space(CONTRACT, is_included=True).contains(observation)
+    assert observation_space(CONTRACT).contains(observation)
 
 
 def test_gymnasiums_check_of_the_street_dialect_passes(single):

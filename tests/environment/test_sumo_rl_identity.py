@@ -2,19 +2,15 @@
 
 import importlib.util
 import json
-import os
-import re
-import subprocess
-import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from city import network
 from greenserve.__main__ import main
-from tests.conftest import ROOT
+from tests.environment import sumo_rl_episode
 from tests.environment.sumo_rl_episode import Episode
+from tests.sumo_rl_cases import run_in_a_process
 
 SUMO_RL = importlib.util.find_spec("sumo_rl")
 pytestmark = pytest.mark.skipif(SUMO_RL is None, reason="sumo-rl is not installed (pip install sumo-rl)")
@@ -29,20 +25,6 @@ CASES = [
 ]
 
 
-def run_in_a_process(name, episode):
-    """(what happened, trips) of an episode; `name`: sumo-rl, or our transport."""
-    import sumo
-
-    environment = {**os.environ, "SUMO_HOME": sumo.SUMO_HOME, "LIBSUMO_AS_TRACI": "1", "PYTHONPATH": str(ROOT)}
-    if name == "traci":
-        del environment["LIBSUMO_AS_TRACI"]
-    command = [sys.executable, "-m", "tests.environment.sumo_rl_episode", name, json.dumps(asdict(episode))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    trips = sorted(re.findall(r"<tripinfo .*", episode.file(name, "xml").read_text()))
-    return json.loads(episode.file(name, "json").read_text()), trips
-
-
 @pytest.mark.parametrize(("name", "reward", "transport", "seconds"), CASES)
 def test_same_actions_give_sumo_rls_observations_rewards_and_trips(name, reward, transport, seconds, tmp_path):
     (package,) = SUMO_RL.submodule_search_locations
@@ -51,13 +33,11 @@ def test_same_actions_give_sumo_rls_observations_rewards_and_trips(name, reward,
     files = str(folder / f"{name}.net.xml"), str(folder / f"{name}.rou.xml")
     begin_s = int(street.begin_s)
     times = ["--begin-time", str(begin_s), "--num-seconds", str(seconds)]
-    assert (
-        main(["city", "init", "--net", files[0], "--route", files[1], *times, "--out", str(tmp_path / "city.toml")])
-        == 0
-    )
+    out = ["--out", str(tmp_path / "city.toml")]
+    assert main(["city", "init", "--net", files[0], "--route", files[1], *times, *out]) == 0
     episode = Episode(str(tmp_path), *files, begin_s, seconds, reward)
-    expected, expected_trips = run_in_a_process("sumo-rl", episode)
-    result, trips = run_in_a_process(transport, episode)
+    expected, expected_trips = run_in_a_process(sumo_rl_episode, "sumo-rl", episode, LIBSUMO_AS_TRACI="1")
+    result, trips = run_in_a_process(sumo_rl_episode, transport, episode)
     assert result["overrides"] == 0 and len(result["steps"]) == seconds // 5
     assert result["first"] == expected["first"] and result["sizes"] == expected["sizes"]
     for ours, theirs in zip(result["steps"], expected["steps"], strict=True):

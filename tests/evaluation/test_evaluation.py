@@ -18,22 +18,24 @@ from city.errors import InputError
 from city.version import VERSION
 from controller.decision_step import DecisionLoop
 from controller.sumo.libsumo_connection import start_libsumo
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from evaluation import __main__ as program
 from evaluation import actuated, arms, paired_runs, statistics
 from evaluation import simulation as arm_simulation
 from evaluation.arms import Arm
-from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels, outcomes_by_arm
+from evaluation.simulation import ArmSimulator, EvaluationTask, ServedModels
 from export.__main__ import main as export
 from serving.client import Client
 from serving.embedded.config import ServerConfig
 from signals.contract import build
 from simulation import model_files
 from simulation.demand import Demand, varied
+from simulation.executors import ThisProcess
 from simulation.executors.processes import Processes
-from simulation.executors.this_process import ThisProcess
 from simulation.street_simulation import SimulationFailed
 from simulation.trips import read_trips
 from tests.conftest import GRID
+from tests.evaluation.outcomes import ZERO
 from tests.serving.conftest import running
 from training import checkpoints
 
@@ -49,9 +51,24 @@ def results(grid_models, tmp_path_factory):
     return program.main([*CITY, *flags, "--arms", "served:1,fixed,actuated,max-pressure", "--emissions"]), folder
 
 
-def test_every_arm_is_simulated_with_every_seed(results):
-    code, folder = results
-    document = json.loads((folder / "results.json").read_text())
+@pytest.fixture(scope="module")
+def document(results):
+    """results.json of that evaluation."""
+    return json.loads((results[1] / "results.json").read_text())
+
+
+@pytest.fixture
+def simulate(grid_city):
+    """A function: the outcome of a baseline."""
+
+    def simulate(arm="fixed", seconds=SECONDS, tls=("SA101",), city=grid_city, records=False):
+        return ArmSimulator(EvaluationTask(city, tls, seconds)).run(Arm(arm, arm), Demand(7), None, records)
+
+    return simulate
+
+
+def test_every_arm_is_simulated_with_every_seed(results, document):
+    code, _ = results
     totals = {}
     for simulation in document["simulations"]:
         totals.setdefault(simulation["seed"], set()).add(simulation["total"])
@@ -77,20 +94,16 @@ def test_every_arm_meets_the_same_vehicles(grid_city, monkeypatch):
     assert vehicles[0] == vehicles[1] == vehicles[2] != vehicles[3] and len(vehicles[0]) > 50
 
 
-def test_results_compare_tls_queues_and_emissions(results):
-    document = json.loads((results[1] / "results.json").read_text())
-    tls = config.load(GRID / "city.toml").tls.keys()
+def test_results_compare_tls_queues_and_emissions(document, grid_city):
+    tls = grid_city.tls.keys()
     for arm, by_tl in document["delay_by_tl"].items():
         own = [s["delay_by_tl"]["SA101"] for s in document["simulations"] if s["arm"] == arm]
         assert by_tl.keys() == tls and by_tl["SA101"]["mean"] == pytest.approx(np.mean(own))
         assert document["arms"][arm]["CO2_g"]["mean"] > 50, "a car emits that much on a few hundred metres"
     for simulation in document["simulations"]:
         quantiles = simulation["delay_quantiles_s"]
-        assert (
-            len(quantiles) == 101
-            and quantiles == sorted(quantiles)
-            and quantiles[0] < simulation["delay_s"] < quantiles[-1]
-        )
+        assert len(quantiles) == 101 and quantiles == sorted(quantiles)
+        assert quantiles[0] < simulation["delay_s"] < quantiles[-1]
         assert simulation["delay_by_departure"].keys() == {"0", "300"} and max(simulation["queue_by_road"].values()) > 0
 
 
@@ -106,10 +119,10 @@ def test_report_has_every_plot_and_links_the_pages_of_signals(results):
     assert all((results[1] / link).is_file() for link in links)
 
 
-def test_results_name_city_tls_and_models(results, grid_models):
+def test_results_name_city_tls_and_models(results, document, grid_city, grid_models):
     """And all that repeats them."""
-    conditions = json.loads((results[1] / "results.json").read_text())["conditions"]
-    assert conditions["tls"] == list(config.load(GRID / "city.toml").tls) and conditions["seconds"] == SECONDS
+    conditions = document["conditions"]
+    assert conditions["tls"] == list(grid_city.tls) and conditions["seconds"] == SECONDS
     assert (conditions["seeds"], conditions["first_seed"], conditions["emissions"]) == (2, 1, True)
     assert conditions["models"]["served:1"]["SA101"] == str(grid_models.resolve() / "SA101" / "1")
     page = (results[1] / "report.html").read_text()
@@ -136,13 +149,9 @@ def test_file_that_cannot_be_written_is_named_and_nothing_half_written_stays(nam
     assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob(".*"))
 
 
-def test_report_shows_what_the_signals_showed(grid_city):
-    outcome = ArmSimulator(EvaluationTask(grid_city, ("SA101",), 100.0)).run(
-        Arm("fixed", "fixed"), Demand(1), None, True
-    )
-    street = network.of_city(grid_city)
-    (band,) = outcome.signals
-    phases = [phase.state for phase in street.signals[band.signal].plan.phases]
+def test_report_shows_what_the_signals_showed(simulate, grid_street):
+    (band,) = simulate(seconds=100.0, records=True).signals
+    phases = [phase.state for phase in grid_street.signals[band.signal].plan.phases]
     shown = [state for _, state in band.states]
     first = phases.index(shown[0])
     assert len(shown) > 3 and shown == [phases[(first + k) % len(phases)] for k in range(len(shown))]
@@ -150,11 +159,14 @@ def test_report_shows_what_the_signals_showed(grid_city):
     assert times == sorted(times) and times[0] >= 0 and times[-1] < band.end_s == 100
 
 
-def test_outcomes_stay_in_the_order_of_their_demands():
+def test_outcomes_stay_in_the_order_of_their_demands(grid_city, monkeypatch):
     """SUMO's seeds of varied demand are random; the first demand is the one whose signals are recorded."""
-    zero = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0, (), {}, {}, {})
-    given = [replace(zero, arm=arm, seed=seed) for seed in (9, 3, 7) for arm in ("served", "fixed")]
-    for outcomes in outcomes_by_arm(given).values():
+    monkeypatch.setattr(
+        ArmSimulator, "run", lambda self, arm, demand, *_: replace(ZERO, arm=arm.name, seed=demand.seed)
+    )
+    demands = [Demand(seed) for seed in (9, 3, 7)]
+    runs = paired_runs.PairedRuns(EvaluationTask(grid_city, ("SA101",)), arms.parse("fixed,greedy"), demands, {})
+    for outcomes in paired_runs.run(ThisProcess(), runs).values():
         assert [outcome.seed for outcome in outcomes] == [9, 3, 7]
 
 
@@ -166,31 +178,23 @@ def test_version_that_is_a_link_is_moved_with_its_files(grid_models, tmp_path):
     assert (version / "saved_model.pb").read_bytes() == (grid_models / "SA101" / "1" / "saved_model.pb").read_bytes()
 
 
-def test_differences_are_paired(results):
-    document = json.loads((results[1] / "results.json").read_text())
+def test_differences_are_paired(results, document):
     delays = {arm: [s["delay_s"] for s in document["simulations"] if s["arm"] == arm] for arm in document["arms"]}
     for arm, values in document["arms"].items():
         difference = values["delay_s"]["difference"]
         pairs = np.subtract(delays["served:1"], delays[arm])
-        assert difference["mean"] == pytest.approx(pairs.mean()) and values["delay_s"]["mean"] == pytest.approx(
-            np.mean(delays[arm])
-        )
+        assert difference["mean"] == pytest.approx(pairs.mean())
+        assert values["delay_s"]["mean"] == pytest.approx(np.mean(delays[arm]))
     with (results[1] / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["arm"], row["seed"]) for row in rows[:2]] == [("served:1", "1"), ("served:1", "2")]
     assert float(rows[0]["delay_s"]) == pytest.approx(delays["served:1"][0], abs=1e-3)
 
 
-def test_fixed_arm_is_sumo_alone(tmp_path):
-    task = EvaluationTask(config.load(GRID / "city.toml"), ("SA101",), seconds=SECONDS)
-    outcome = ArmSimulator(task).run(Arm("fixed", "fixed"), Demand(7))
+def test_fixed_arm_is_sumo_alone(simulate, tmp_path):
+    outcome = simulate()
     options = ["-c", str(GRID / "grid.sumocfg"), "--seed", "7", "--no-step-log", "--no-warnings"]
-    options += [
-        "--tripinfo-output",
-        str(tmp_path / "t.xml"),
-        "--tripinfo-output.write-unfinished",
-        "--tripinfo-output.write-undeparted",
-    ]
+    options += ["--tripinfo-output", str(tmp_path / "t.xml"), *TRIPINFO_OPTIONS]
     connection = start_libsumo([*options, "--end", str(SECONDS)])
     connection.api.simulationStep(SECONDS)
     connection.close()
@@ -199,7 +203,7 @@ def test_fixed_arm_is_sumo_alone(tmp_path):
 
 
 @pytest.mark.parametrize("begin_s", [0, 57600])
-def test_vehicles_that_never_depart_are_in_the_window_of_their_schedule(tmp_path, begin_s):
+def test_vehicles_that_never_depart_are_in_the_window_of_their_schedule(simulate, grid_city, tmp_path, begin_s):
     """A road takes a vehicle every second or two; 700 are scheduled on it in 350 s."""
     vehicles = "".join(
         f'<vehicle id="{k}" depart="{begin_s + k / 2}"><route edges="A1B1"/></vehicle>' for k in range(700)
@@ -209,9 +213,7 @@ def test_vehicles_that_never_depart_are_in_the_window_of_their_schedule(tmp_path
         f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/><route-files value="a.rou.xml"/></input>'
         f'<time><begin value="{begin_s}"/><end value="{begin_s + 360}"/></time></configuration>'
     )
-    city = config.load(GRID / "city.toml")
-    city = replace(city, network=config.Network(tmp_path / "a.sumocfg"))
-    outcome = ArmSimulator(EvaluationTask(city, ("SA101",))).run(Arm("fixed", "fixed"), Demand(7))
+    outcome = simulate(seconds=None, city=replace(grid_city, network=config.Network(tmp_path / "a.sumocfg")))
     windows = outcome.delay_by_departure
     assert outcome.total == 700 and windows.keys() == {begin_s, begin_s + 300}
     # the newest 100 vehicles are all before the road, the last ones for 10 s
@@ -219,50 +221,42 @@ def test_vehicles_that_never_depart_are_in_the_window_of_their_schedule(tmp_path
 
 
 @pytest.mark.slow
-def test_processes_give_the_same_outcomes_in_the_same_order(grid_models):
-    task = EvaluationTask(config.load(GRID / "city.toml"), ("SA101", "SA102"), seconds=100.0)
+def test_processes_give_the_same_outcomes_in_the_same_order(grid_city, grid_models):
+    task = EvaluationTask(grid_city, ("SA101", "SA102"), seconds=100.0)
     compared, demands = arms.parse("served,max-pressure,fixed"), [Demand(seed) for seed in (1, 2, 3)]
     models = {"served": model_files.find(grid_models, {"SA101": None, "SA102": 1})}
-    alone = paired_runs.run(ThisProcess(), task, compared, demands, models)
+    runs = paired_runs.PairedRuns(task, compared, demands, models)
+    alone = paired_runs.run(ThisProcess(), runs)
     with Processes(2) as processes:
-        assert paired_runs.run(processes, task, compared, demands, models) == alone
+        assert paired_runs.run(processes, runs) == alone
         processes.moves_files = True
-        assert paired_runs.run(processes, task, compared, demands, models) == alone, "models as bytes"
-    assert [(outcome.seed, outcome.arm) for outcome in alone] == [
-        (seed, arm.name) for seed in (1, 2, 3) for arm in compared
-    ]
+        assert paired_runs.run(processes, runs) == alone, "models as bytes"
+    assert {arm: [each.seed for each in outcomes] for arm, outcomes in alone.items()} == {
+        arm.name: [1, 2, 3] for arm in compared
+    }
 
 
-def test_delay_by_tl_adds_up_to_the_delay_on_their_roads(grid_models):
-    city = config.load(GRID / "city.toml")
-    outcome = ArmSimulator(EvaluationTask(city, tuple(city.tls), seconds=SECONDS)).run(Arm("fixed", "fixed"), Demand(7))
-    assert outcome.delay_by_tl.keys() == city.tls.keys()
+def test_delay_by_tl_adds_up_to_the_delay_on_their_roads(simulate, grid_city):
+    outcome = simulate(tls=tuple(grid_city.tls))
+    assert outcome.delay_by_tl.keys() == grid_city.tls.keys()
     # what is lost inside junctions, on roads out of the city and between two samples is missing or counted twice
     assert sum(outcome.delay_by_tl.values()) == pytest.approx(outcome.delay_s, rel=0.25)
     assert outcome.worst_road and 0 < outcome.worst_road_s <= max(outcome.delay_by_tl.values())
 
 
 @pytest.mark.parametrize("arm", ["fixed", "max-pressure"])
-def test_last_interval_of_a_simulation_counts_for_its_own_length(grid_city, arm):
+def test_last_interval_of_a_simulation_counts_for_its_own_length(simulate, grid_city, arm):
     """One second more of 60 must not count as ten."""
-    tls = tuple(grid_city.tls)
-    whole, longer = (
-        ArmSimulator(EvaluationTask(grid_city, tls, s)).run(Arm(arm, arm), Demand(1)) for s in (60.0, 61.0)
-    )
+    whole, longer = (simulate(arm, seconds, tuple(grid_city.tls)) for seconds in (60.0, 61.0))
     lost_s = [sum(each.delay_by_tl.values()) * each.total for each in (whole, longer)]
     queued = [sum(each.queue_by_road.values()) for each in (whole, longer)]
     assert 0 < lost_s[0] < lost_s[1] < 1.1 * lost_s[0] and queued[0] < queued[1] < 1.1 * queued[0]
 
 
-def test_arms_end_at_the_same_ms(grid_city):
+def test_arms_end_at_the_same_ms(simulate):
     """SUMO counts whole ms."""
-    task = EvaluationTask(grid_city, ("SA101",), 60.0001)
-    fixed, pressure = (ArmSimulator(task).run(Arm(arm, arm), Demand(1)) for arm in ("fixed", "max-pressure"))
-    assert (
-        fixed.total
-        == pressure.total
-        == ArmSimulator(replace(task, seconds=60.0)).run(Arm("fixed", "fixed"), Demand(1)).total
-    )
+    fixed, pressure, exact = simulate("fixed", 60.0001), simulate("max-pressure", 60.0001), simulate("fixed", 60.0)
+    assert fixed.total == pressure.total == exact.total
 
 
 def test_actuated_programs_are_the_networks_own_phases_with_bounds(grid_street, tmp_path):
@@ -300,8 +294,7 @@ def test_actuated_arm_is_refused_where_sumo_would_not_run_it(grid_street, tmp_pa
 )
 def test_gate_decides_by_the_interval(delays, code, text, grid_models, monkeypatch, capsys):
     def outcome(self, arm, demand, models, records_signals):
-        zero = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0, (), {}, {}, {})
-        return replace(zero, arm=arm.name, seed=demand.seed, delay_s=delays[arm.name][demand.seed - 1])
+        return replace(ZERO, arm=arm.name, seed=demand.seed, delay_s=delays[arm.name][demand.seed - 1])
 
     monkeypatch.setattr(ArmSimulator, "run", outcome)
     flags = (*CITY, "--models-dir", str(grid_models), "--seeds", "3", "--arms", "served,fixed", "--gate", "fixed")
@@ -310,18 +303,14 @@ def test_gate_decides_by_the_interval(delays, code, text, grid_models, monkeypat
 
 
 @pytest.mark.slow
-def test_model_numbers_are_arms_of_their_own(grid_models, tmp_path):
+def test_model_numbers_are_arms_of_their_own(grid_city, grid_street, grid_models, tmp_path):
     """Version 2 of SA101 is another actor of the same shape; both are asked in one run."""
     shutil.copytree(grid_models / "SA101", tmp_path / "SA101")
-    city = config.load(GRID / "city.toml")
-    contract = build(city, city.tls["SA101"], network.of_city(city))
-    sizes = contract.observation.size, contract.action.size
-    last = np.zeros(sizes[1], np.float32)
+    contract = build(grid_city, grid_city.tls["SA101"], grid_street)
+    last = np.zeros(contract.action.size, np.float32)
     last[-1] = 9  # it always chooses the last green
-    layers = [
-        (np.zeros((sizes[0], 4), np.float32), np.zeros(4, np.float32)),
-        (np.zeros((4, sizes[1]), np.float32), last),
-    ]
+    zeros = np.zeros((contract.observation.size + 4, 4), np.float32)
+    layers = [(zeros[4:], zeros[0]), (np.zeros((4, len(last)), np.float32), last)]
     checkpoints.write("tf2", tmp_path / "checkpoints", contract, layers, 2)
     models = ("--models-dir", str(tmp_path))
     flags = ("--model-path", str(tmp_path / "checkpoints"), "--tl", "SA101", "--model-number", "2")
@@ -339,16 +328,15 @@ def test_model_numbers_are_arms_of_their_own(grid_models, tmp_path):
 def test_model_that_cannot_be_loaded_is_named(grid_models, tmp_path, capsys):
     shutil.copytree(grid_models / "SA101", tmp_path / "SA101")
     (tmp_path / "SA101" / "1" / "saved_model.pb").write_bytes(b"")
-    assert (
-        program.main([*CITY, "--models-dir", str(tmp_path), "--tl", "SA101", "--arms", "served", "--seeds", "1"]) == 2
-    )
+    flags = ("--models-dir", str(tmp_path), "--tl", "SA101", "--arms", "served", "--seeds", "1")
+    assert program.main([*CITY, *flags]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"error: {tmp_path}/SA101/1: cannot be loaded (") and error.endswith("export it again")
 
 
-def test_served_arm_without_answers_ends_the_evaluation(grid_models, monkeypatch, capsys):
+def test_served_arm_without_answers_ends_the_evaluation(grid_city, grid_models, monkeypatch, capsys):
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server, Client(f"127.0.0.1:{server.port}") as client:
-        simulator = ArmSimulator(EvaluationTask(config.load(GRID / "city.toml"), ("SA101",), 100.0))
+        simulator = ArmSimulator(EvaluationTask(grid_city, ("SA101",), 100.0))
         act = DecisionLoop.act
 
         def act_and_stop_server(loop, answers, end_s):

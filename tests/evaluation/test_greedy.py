@@ -5,7 +5,6 @@ import pytest
 from city import config, network
 from controller.assembly import ControlledTls, assemble
 from controller.policies.no_policies import NoPolicies, contracts_of_city
-from evaluation import __main__ as program
 from evaluation.arms import Arm
 from evaluation.simulation import ArmSimulator, EvaluationTask
 from simulation.demand import Demand
@@ -47,11 +46,9 @@ def test_greedy_serves_the_longer_queue_first(longer, city_of, tmp_path):
     street = network.of_city(city)
     contracts = list(contracts_of_city(city, tuple(city.tls), street).values())
     with simulated(city, Demand(1), tmp_path / "trips.xml") as connection:
-        loop = assemble(
-            connection, ControlledTls(street, contracts, city.safety, city.controller, "greedy"), NoPolicies()
-        )
-        (x,) = loop.intersections.values()
-        assert x.control_name == "GREEDY"
+        tls = ControlledTls(street, contracts, city.safety, city.controller, "greedy")
+        loop = assemble(connection, tls, NoPolicies())
+        assert [x.control_name for x in loop.intersections.values()] == ["GREEDY"]
         while loop.now < 20:
             loop.step(20)
         shown = connection.api.trafficlight.getRedYellowGreenState("A0")
@@ -64,25 +61,3 @@ def test_greedy_serves_both_queues_and_is_repeatable(city_of):
     task = EvaluationTask(city, tuple(city.tls))
     first, second = (ArmSimulator(task).run(Arm("greedy", "greedy"), Demand(1)) for _ in range(2))
     assert first == second and first.finished == first.total == 10
-
-
-def test_greedy_beside_other_arms_has_a_row_and_a_colour_of_its_own(city_of, tmp_path, capsys):
-    city = city_of({"left0A0": 5, "bottom0A0": 2})
-    flags = (
-        "--city",
-        str(city.path),
-        "--arms",
-        "greedy,max-pressure,fixed",
-        "--seeds",
-        "1",
-        "--out",
-        str(tmp_path / "out"),
-    )
-    assert program.main([*flags]) == 0
-    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:4]]
-    assert rows == ["greedy", "max-pressure", "fixed"]
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert (
-        "<b>greedy</b>: the green with the most vehicles within 50 m" in page
-        and "Signals in time and space: greedy" in page
-    )

@@ -6,10 +6,8 @@ from dataclasses import replace
 from evaluation import __main__ as program
 from evaluation import arms
 from evaluation.progress import Progress
-from evaluation.simulation import Outcome
 from tests.conftest import GRID
-
-ZERO = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0, (), {}, {}, {})
+from tests.evaluation.outcomes import ZERO
 
 
 class Terminal(io.StringIO):
@@ -29,7 +27,7 @@ def _show(output, ends_s):
 def test_log_has_lines_with_count_estimate_and_means_so_far():
     lines = _show(io.StringIO(), [60.0, 65.0, 3700.0, 4000.0]).splitlines()
     assert lines == [
-        "simulation 1 of 4, 1:00 elapsed, about 3:00 left; mean delay so far: max-pressure 20.0 s",
+        "simulation 1 of 4, 01:00 elapsed, about 03:00 left; mean delay so far: max-pressure 20.0 s",
         "simulation 3 of 4, 1:01:40 elapsed, about 20:33 left; mean delay so far: max-pressure 30.0 s, fixed 30.0 s",
     ]
 

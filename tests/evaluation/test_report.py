@@ -19,13 +19,14 @@ from evaluation import arms, level_of_service, report, report_figures, results_f
 from evaluation.arms import Arm
 from evaluation.command import _table
 from evaluation.signal_recording import SignalBand
-from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome
+from evaluation.simulation import ArmSimulator, EvaluationTask
 from greenserve.__main__ import main as greenserve
 from simulation.demand import Demand
 from tests.conftest import GRID
+from tests.evaluation.outcomes import ZERO
+from tests.networks import netgenerate
 
 A4_IN = (297 - 2 * 16) / 25.4
-ZERO = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0, (), {}, {}, {})
 
 
 def _results(**delays_s):
@@ -82,9 +83,8 @@ def test_level_of_service_has_the_bounds_of_the_highway_capacity_manual(bound_s,
 
 def test_passed_vehicles_are_those_that_leave_the_roads_to_the_signals(tmp_path):
     """Ten vehicles pass the signal B1 and end on the road to C1."""
-    vehicles = "".join(
-        f'<vehicle id="{k}" depart="{5 * k}"><route edges="A1B1 A1B1.70.00 B1C1"/></vehicle>' for k in range(10)
-    )
+    route = '<route edges="A1B1 A1B1.70.00 B1C1"/>'
+    vehicles = "".join(f'<vehicle id="{k}" depart="{5 * k}">{route}</vehicle>' for k in range(10))
     (tmp_path / "a.rou.xml").write_text(f"<routes>{vehicles}</routes>")
     (tmp_path / "a.sumocfg").write_text(
         f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/><route-files value="a.rou.xml"/></input>'
@@ -146,24 +146,16 @@ def test_figures_fit_on_a_page_and_have_clock_and_legend():
     plt.close("all")
 
 
-def test_page_breaks_keep_headings_with_figures_and_tables_wrap():
-    style = Path(report.__file__).with_name("report.html").read_text()
-    assert "figure,tr,.together{break-inside:avoid}" in style and "overflow:auto" not in style
-
-
 @pytest.mark.slow
 def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, monkeypatch, capsys):
     """The commands of docs/signal-engineers.md, with fewer seeds."""
     monkeypatch.chdir(tmp_path)
     tools = Path(sumo.SUMO_HOME)
     grid = ("--grid", "--grid.number", "2", "--grid.length", "200", "--grid.attach-length", "150")
-    net = (*grid, "--default-junction-type", "traffic_light", "-o", "town.net.xml")
     trips = ("-n", "town.net.xml", "-r", "town.rou.xml", "--end", "600", "--period", "2", "--seed", "1")
-    for command in (
-        [tools / "bin" / "netgenerate", *net],
-        [sys.executable, tools / "tools" / "randomTrips.py", *trips],
-    ):
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "SUMO_HOME": str(tools)})
+    netgenerate(Path("town.net.xml"), *grid)
+    command = [sys.executable, tools / "tools" / "randomTrips.py", *trips]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "SUMO_HOME": str(tools)})
     street = ("--net", "town.net.xml", "--route", "town.rou.xml", "--begin-time", "0", "--num-seconds", "600")
     assert greenserve(["city", "init", *street]) == 0
     Path("city.toml").write_text('[network]\nsumocfg = "town.sumocfg"\n')

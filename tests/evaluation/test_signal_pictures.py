@@ -5,36 +5,26 @@ from dataclasses import replace
 
 import pytest
 
-from city import config, network
 from city.errors import InputError
 from controller.sumo.libsumo_connection import start_libsumo
 from evaluation import arms, report, results_files
 from evaluation.signal_pictures import MAX_TLS, ZERO, PicturedTls, SignalPictures, UncontrolledSignals
-from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, outcome_values
+from evaluation.simulation import ArmSimulator, EvaluationTask, outcome_values
 from records.atspm import detectors, phase_numbers
 from records.atspm.analysis_period import ProgramChange
 from simulation.demand import Demand
 from tests.conftest import GRID
+from tests.evaluation.outcomes import ZERO as ZERO_OUTCOME
 
 TLS = ("SA101", "SA105")
 OPTIONS = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "5"]
 CONDITIONS = {"city": "city.toml", "tls": ["A"], "models": {}}
-OUTCOME = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {"A": 2.0, "B": 1.0}, "", 0.0, 0, (0.0,) * 101, {}, {}, {})
-
-
-@pytest.fixture(scope="module")
-def city():
-    return config.load(GRID / "city.toml")
-
-
-@pytest.fixture(scope="module")
-def street(city):
-    return network.of_city(city)
+OUTCOME = replace(ZERO_OUTCOME, delay_by_tl={"A": 2.0, "B": 1.0}, delay_quantiles_s=(0.0,) * 101)
 
 
 @pytest.mark.parametrize("name", ["max-pressure", "actuated"])
-def test_pictures_of_an_arm_change_nothing_in_its_simulation(city, name):
-    simulator = ArmSimulator(EvaluationTask(city, TLS, 150))
+def test_pictures_of_an_arm_change_nothing_in_its_simulation(grid_city, name):
+    simulator = ArmSimulator(EvaluationTask(grid_city, TLS, 150))
     (arm,) = arms.parse(name)
     plain, pictured = (simulator.run(arm, Demand(3), records_signals=records) for records in (False, True))
     assert outcome_values(plain) == outcome_values(pictured) and plain.pictures is None
@@ -47,9 +37,9 @@ def test_pictures_of_an_arm_change_nothing_in_its_simulation(city, name):
     assert "class='none'" not in pictured.pictures.page.replace("no two signals", "")
 
 
-def test_signals_without_a_controller_are_read_after_every_step(city, street, tmp_path):
+def test_signals_without_a_controller_are_read_after_every_step(grid_city, grid_street, tmp_path):
     seconds = 130
-    pictured = PicturedTls(city, street, TLS)
+    pictured = PicturedTls(grid_city, grid_street, TLS)
     (placed,) = pictured.write_detectors(tmp_path / "detectors.add.xml", [])
     options = [*OPTIONS, "-a", f"{GRID / 'fixed_time.add.xml'},{placed}"]
     connection = start_libsumo(options)
@@ -80,31 +70,33 @@ def test_signals_without_a_controller_are_read_after_every_step(city, street, tm
     assert signals._programs == {signal: [ProgramChange(0.0, "adapted")] for signal in states}
 
 
-def test_detectors_of_the_city_are_used_if_it_has_some(city, street, tmp_path):
-    pictured = PicturedTls(city, street, TLS)
+def test_detectors_of_the_city_are_used_if_it_has_some(grid_city, grid_street, tmp_path):
+    pictured = PicturedTls(grid_city, grid_street, TLS)
     own = pictured.write_detectors(tmp_path / "own.add.xml", [GRID / "fixed_time.add.xml"])
     assert {detector.signal for detector in detectors.read(own[0])} == {"A0", "B1"}
     assert pictured.write_detectors(tmp_path / "more.add.xml", own) == [] and not (tmp_path / "more.add.xml").exists()
 
 
-def test_tls_with_the_most_lanes_are_pictured(city, street):
-    many = {f"T{k}": replace(city.tls["SA101"], signals=("A0",), name=f"T{k}") for k in range(MAX_TLS + 2)}
+def test_tls_with_the_most_lanes_are_pictured(grid_city, grid_street):
+    many = {f"T{k}": replace(grid_city.tls["SA101"], signals=("A0",), name=f"T{k}") for k in range(MAX_TLS + 2)}
     many["T3"] = replace(many["T3"], signals=("A0", "B1"))
-    pictured = PicturedTls(replace(city, tls=many), street, list(many))
+    pictured = PicturedTls(replace(grid_city, tls=many), grid_street, list(many))
     assert pictured.tls == tuple(f"T{k}" for k in range(MAX_TLS))
     last = {**many, "T11": many["T3"], "T3": many["T0"]}
-    assert PicturedTls(replace(city, tls=last), street, list(last)).tls == (
+    assert PicturedTls(replace(grid_city, tls=last), grid_street, list(last)).tls == (
         *(f"T{k}" for k in range(MAX_TLS - 1)),
         "T11",
     )
 
 
-def test_evaluation_goes_on_without_pictures_if_phases_have_no_numbers(city, monkeypatch):
-    def refuse(city, street):
+def test_evaluation_goes_on_without_pictures_if_phases_have_no_numbers(grid_city, monkeypatch):
+    def refuse(*_):
         raise InputError("signal A0 has more approaches than phases")
 
     monkeypatch.setattr(phase_numbers, "of_city", refuse)
-    outcome = ArmSimulator(EvaluationTask(city, TLS, 20)).run(*arms.parse("fixed"), Demand(1), records_signals=True)
+    outcome = ArmSimulator(EvaluationTask(grid_city, TLS, 20)).run(
+        *arms.parse("fixed"), Demand(1), records_signals=True
+    )
     assert outcome.pictures is None and outcome.no_pictures == "signal A0 has more approaches than phases"
 
 

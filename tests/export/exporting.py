@@ -8,6 +8,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from export.__main__ import main
 from protos import policy_pb2 as pb
+from tests.error_lines import assert_refused as refused
 from tests.export.writers import X
 
 
@@ -52,15 +53,6 @@ def bytes_without_time(folder):
             policy.origin.ClearField("exported_at")
             node.attr["value"].tensor.string_val[0] = policy.SerializeToString(deterministic=True)
     return model.SerializeToString(deterministic=True)
-
-
-def refused(capsys, *parts):
-    """True if stderr has one error line with these parts, and nothing of Python's."""
-    err = capsys.readouterr().err
-    lines = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1 and "Traceback" not in err, err
-    for part in parts:
-        assert part in lines[0], lines[0]
 
 
 def refuses(capsys, checkpoints, *parts, flags=(), tl="SA101"):

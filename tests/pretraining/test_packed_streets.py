@@ -6,9 +6,8 @@ from city.errors import InputError
 from pretraining import packed_streets
 from pretraining.street_pool import StreetSimulator
 from pretraining.synthetic.streets import generate
-from simulation.executors import in_order
+from simulation.executors import ThisProcess, in_order
 from simulation.executors.processes import Processes
-from simulation.executors.this_process import ThisProcess
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 
 from city import config, run_lock
 from city.errors import InputError
-from evaluation.simulation import Outcome
 from export import pretrained
 from export.checkpoints import phase_networks
 from greenserve.__main__ import main as greenserve
@@ -21,8 +20,9 @@ from rounds.__main__ import LOCK_FILE, main
 from rounds.group_training import GroupTraining, TrainedGroup, train_group
 from rounds.rounds import Rounds, RoundsConfig
 from simulation import model_files
-from simulation.executors.this_process import ThisProcess
+from simulation.executors import ThisProcess
 from tests.conftest import GRID
+from tests.evaluation.outcomes import ZERO
 from training.episode import TrainingTask
 from training.learning import Learning
 from training.phase_competition import policy_file
@@ -34,12 +34,11 @@ GROUPS = (("SA101", "SA102", "SA103", "SA104"), ("SA105", "SA106", "SA107", "SA1
 EVERY = ";".join(",".join(group) for group in GROUPS)
 
 
-def outcome(seed, delay_s, by_tl):
-    return Outcome("", seed, delay_s, 0.0, 0.0, 0.0, 1, 1, by_tl, "", 0.0, 0, (), {}, {}, {})
-
-
 def outcomes(delays, **by_tl):
-    return [outcome(k, delay, {tl: values[k] for tl, values in by_tl.items()}) for k, delay in enumerate(delays)]
+    return [
+        replace(ZERO, seed=k, delay_s=delay, delay_by_tl={tl: values[k] for tl, values in by_tl.items()})
+        for k, delay in enumerate(delays)
+    ]
 
 
 def test_new_model_is_better_if_its_whole_interval_is():
@@ -55,11 +54,8 @@ def test_tls_that_are_better_by_chance_alone_are_rare():
     for _ in range(60):
         delays = rng.normal(10, 1, (5, 2, 16, 10))
         for before, new in delays:
-            arms = (
-                outcomes([9] * 10, **{f"T{tl}": values.tolist() for tl, values in enumerate(arm)})
-                for arm in (before, new)
-            )
-            wrong += bool(selection.better_tls(*arms, rounds=5))
+            arms = ({f"T{tl}": values.tolist() for tl, values in enumerate(arm)} for arm in (before, new))
+            wrong += bool(selection.better_tls(*(outcomes([9] * 10, **by_tl) for by_tl in arms), rounds=5))
             single += sum(selection.p_value(a, b) < 0.025 for a, b in zip(new, before, strict=True))
     assert wrong <= 4 and single > 90, "uncorrected, two TLs of a run"
 
@@ -115,11 +111,19 @@ def plan(out, rounds=1, seconds=450.0, seeds=3):
     )
 
 
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def rounds(config, executor=None, resume=False, report=print):
+    return Rounds(config, executor or SampleCheckpoints(), resume, report)
+
+
 @pytest.fixture(scope="module")
 def first_round(tmp_path_factory):
     """(folder, executor, kept versions, lines) of a round whose models are better than fixed plans."""
     out, executor, lines = tmp_path_factory.mktemp("rounds"), SampleCheckpoints(), []
-    kept = Rounds(plan(out), executor, resume=False, report=lines.append).run()
+    kept = rounds(plan(out), executor, report=lines.append).run()
     return out, executor, kept, lines
 
 
@@ -140,18 +144,13 @@ def test_models_that_are_better_are_kept_under_the_rounds_number(first_round):
 
 def test_groups_learn_beside_the_models_of_the_round_before(first_round, tmp_path, monkeypatch):
     out, executor, kept, _ = first_round
-    assert [(job.task.target_tls, job.task.infer_tls) for job in executor.trainings] == [
-        (group, ()) for group in GROUPS
-    ]
+    assert [(job.task.target_tls, job.task.infer_tls) for job in executor.trainings] == [(g, ()) for g in GROUPS]
     shutil.copytree(out, tmp_path / "out")
     second = SampleCheckpoints()
 
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(rounds_module.single_model, "export", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        Rounds(plan(tmp_path / "out", 2), second, resume=True, report=lambda line: None).run()
+        rounds(plan(tmp_path / "out", 2), second, resume=True).run()
     for group, job in zip(GROUPS, second.trainings, strict=True):
         assert job.task.target_tls == group and set(job.task.infer_tls) == kept.keys() - set(group) == job.models.keys()
         assert job.settings.number == 2 and job.settings.seed != executor.trainings[0].settings.seed
@@ -162,18 +161,15 @@ def test_interrupted_round_is_resumed_where_it_was(first_round, tmp_path, monkey
     decided = json.loads((first_round[0] / "rounds.json").read_text())
     executor = SampleCheckpoints()
 
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(rounds_module.paired_runs, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            Rounds(plan(tmp_path), executor, resume=False, report=lambda line: None).run()
+            rounds(plan(tmp_path), executor).run()
     assert len(executor.trainings) == 2
     shutil.rmtree(tmp_path / "round_1" / "group_2")
     shutil.rmtree(tmp_path / "round_1" / "models" / "SA101")
     lines = []
-    Rounds(plan(tmp_path), executor, resume=True, report=lines.append).run()
+    rounds(plan(tmp_path), executor, resume=True, report=lines.append).run()
     assert len(executor.trainings) == 3, "only the group without a result was trained again"
     assert [line.partition(":")[0] for line in lines if " -> " in line] == ["SA101"], "exported once more"
     assert json.loads((tmp_path / "rounds.json").read_text())["rounds"] == decided["rounds"]
@@ -181,21 +177,23 @@ def test_interrupted_round_is_resumed_where_it_was(first_round, tmp_path, monkey
 
 def test_rounds_are_resumed_with_the_same_flags_only(first_round):
     out = first_round[0]
-    with pytest.raises(InputError, match=r"there are rounds already; pass --resume"):
-        Rounds(plan(out), SampleCheckpoints(), resume=False, report=print)
-    with pytest.raises(InputError, match=r"had another --seconds; pass the same"):
-        Rounds(plan(out, seconds=700.0), SampleCheckpoints(), resume=True, report=print)
-    other = replace(plan(out).city, safety=config.Safety(min_green_s=20))
-    other_plan = replace(plan(out), city=other, task=replace(plan(out).task, city=other))
-    with pytest.raises(InputError, match=r"had another .*\[safety\]"):
-        Rounds(other_plan, SampleCheckpoints(), resume=True, report=print)
-    with pytest.raises(InputError, match=r"there are no rounds to resume"):
-        Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
-    (out / "other").mkdir()
-    for damaged in ("{", '{"identity": null, "rounds": []}'):
-        (out / "other" / "rounds.json").write_text(damaged)
-        with pytest.raises(InputError, match=r"is not the state of rounds"):
-            Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
+    city = replace(plan(out).city, safety=config.Safety(min_green_s=20))
+    other = replace(plan(out), city=city, task=replace(plan(out).task, city=city))
+    for rounds_config, resume, message in (
+        (plan(out), False, r"there are rounds already; pass --resume"),
+        (plan(out, seconds=700.0), True, r"had another --seconds; pass the same"),
+        (other, True, r"had another .*\[safety\]"),
+        (plan(out / "other"), True, r"there are no rounds to resume"),
+    ):
+        with pytest.raises(InputError, match=message):
+            rounds(rounds_config, resume=resume)
+
+
+@pytest.mark.parametrize("damaged", ["{", '{"identity": null, "rounds": []}'])
+def test_damaged_state_of_rounds_is_refused(damaged, tmp_path):
+    (tmp_path / "rounds.json").write_text(damaged)
+    with pytest.raises(InputError, match=r"is not the state of rounds"):
+        rounds(plan(tmp_path), resume=True)
 
 
 def test_second_rounds_in_a_folder_are_refused(tmp_path, capsys):
@@ -208,7 +206,7 @@ def test_second_rounds_in_a_folder_are_refused(tmp_path, capsys):
 def test_results_of_rounds_whose_state_is_gone_are_not_used(tmp_path):
     (tmp_path / "round_1" / "group_1").mkdir(parents=True)
     with pytest.raises(InputError, match=r"has results of rounds, but no rounds\.json; pass another --out"):
-        Rounds(plan(tmp_path), SampleCheckpoints(), resume=False, report=print)
+        rounds(plan(tmp_path))
 
 
 @pytest.mark.slow
@@ -223,7 +221,7 @@ def test_group_whose_numbers_are_not_finite_ends_with_its_best_state(tmp_path, m
                 yield index, trained
 
     lines = []
-    kept = Rounds(plan(tmp_path), Diverging(), resume=False, report=lines.append).run()
+    kept = rounds(plan(tmp_path), Diverging(), report=lines.append).run()
     assert "round 1, group SA101,SA102,SA103,SA104: mean delay inf s" in lines[0] and "ended early: a loss" in lines[0]
     assert kept and not kept.keys() & set(GROUPS[0])
 
@@ -239,11 +237,16 @@ def test_training_of_a_group_survives_a_number_that_is_not_finite(tmp_path, monk
     assert trained.reason == "a loss or a weight is not finite any more" and trained.validation_delay_s == math.inf
 
 
+def street_city(folder):
+    """The sample city with dialect street."""
+    sumocfg, city = str(GRID / "grid.sumocfg"), folder / "city.toml"
+    assert greenserve(["city", "init", "--sumocfg", sumocfg, "--dialect", "street", "--out", str(city)]) == 0
+    return city
+
+
 def test_group_starts_from_a_policy(tmp_path):
     """The files of a group's training are those of the policy that it started from, with other weights or the same."""
-    city_file = tmp_path / "city.toml"
-    sumocfg = str(GRID / "grid.sumocfg")
-    assert greenserve(["city", "init", "--sumocfg", sumocfg, "--dialect", "street", "--out", str(city_file)]) == 0
+    city_file = street_city(tmp_path)
     start = policy_file.load(pretrained.policy())
     settings = Settings(tmp_path, episodes=1, episodes_per_update=1, evaluate_every=1, held_out=1, start=start)
     task = TrainingTask(config.load(city_file), ("A0",), seconds=100.0)
@@ -256,11 +259,7 @@ def test_group_starts_from_a_policy(tmp_path):
 @pytest.mark.slow
 def test_groups_of_the_street_dialect_train_one_network_each(tmp_path):
     """Real training, from a city's network to the decision on its models."""
-    city = tmp_path / "city.toml"
-    assert (
-        greenserve(["city", "init", "--sumocfg", str(GRID / "grid.sumocfg"), "--dialect", "street", "--out", str(city)])
-        == 0
-    )
+    city = street_city(tmp_path)
     groups, out = (("A0", "A1", "A2", "B0", "B1"), ("B2", "C0", "C1", "C2")), tmp_path / "out"
     flags = ["--rounds", "1", "--seeds", "2", "--episodes", "2", "--episodes-per-update", "1", "--evaluate-every", "1"]
     flags += ["--seconds", "300", "--held-out", "1", "--groups", ";".join(",".join(group) for group in groups)]
@@ -276,7 +275,7 @@ def test_groups_of_the_street_dialect_train_one_network_each(tmp_path):
 def test_city_without_vehicles_is_refused(tmp_path):
     empty = replace(plan(tmp_path), task=TrainingTask(config.load(GRID / "city.toml"), (), seconds=1.0))
     with pytest.raises(InputError, match="no vehicle departs"):
-        Rounds(empty, SampleCheckpoints(), resume=False, report=lambda line: None).run()
+        rounds(empty).run()
 
 
 @pytest.mark.parametrize(
@@ -292,10 +291,7 @@ def test_city_without_vehicles_is_refused(tmp_path):
         (("--groups", EVERY, "--ray", "127.0.0.1:1"), "no Ray cluster answers there"),
         (("--groups", EVERY, "--ray", "auto", "--tasks", "2"), "leave one of them out"),
         (("--groups", EVERY, "--hidden-sizes", "x"), "--hidden-sizes 'x' must be integers"),
-        (
-            ("--groups", EVERY, "--start-from", "pretrained"),
-            "--start-from is for TLs of dialect street, and SA101, SA102",
-        ),
+        (("--groups", EVERY, "--start-from", "pretrained"), "--start-from is for TLs of dialect street, and SA101"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, tmp_path, capsys):

@@ -29,6 +29,16 @@ def options(tmp_path):
     return options
 
 
+@pytest.fixture
+def sample(options):
+    """A function: the root of the sampled route file of these routes."""
+
+    def sample(routes, seed=1, scale=1.0, configuration=ROUTE_FILES):
+        return ET.parse(options(routes, Demand(seed, scale, resampled=True), configuration)[-1]).getroot()
+
+    return sample
+
+
 def vehicles(count, edges="a b"):
     return "".join(f'<vehicle id="v{k}" depart="{k}"><route edges="{edges}"/></vehicle>' for k in range(count))
 
@@ -42,16 +52,10 @@ def test_demand_varies_within_its_bounds_and_is_repeated_by_its_seed(tmp_path):
     assert same.options(GRID / "grid.sumocfg", tmp_path) == ["--seed", str(same.seed), "--random", "false"]
 
 
-def test_resampled_demand_is_a_bootstrap_sample_of_the_vehicles(options, tmp_path):
+def test_resampled_demand_is_a_bootstrap_sample_of_the_vehicles(sample):
     flow = '<flow id="f" begin="0" end="9" number="3" from="a" to="b"/>'
-
-    def sample(seed):
-        routes = f'<routes><vType id="car"/>{vehicles(1000)}{flow}</routes>'
-        name = options(routes, Demand(seed, resampled=True), f"<input>{ROUTE_FILES}</input>")[-1]
-        assert name != str(tmp_path / "a.rou.xml")
-        return ET.parse(name).getroot()
-
-    root = sample(1)
+    routes = f'<routes><vType id="car"/>{vehicles(1000)}{flow}</routes>'
+    root, again, other = (sample(routes, seed, configuration=f"<input>{ROUTE_FILES}</input>") for seed in (1, 1, 2))
     ids = [element.get("id") for element in root.iter("vehicle")]
     times = Counter(name.partition("#")[0] for name in ids)
     assert len(set(ids)) == len(ids) and 900 < len(ids) < 1100
@@ -60,7 +64,7 @@ def test_resampled_demand_is_a_bootstrap_sample_of_the_vehicles(options, tmp_pat
     assert [element.tag for element in root if element.tag != "vehicle"] == ["vType", "flow"]
     departs = [float(element.get("depart")) for element in root.iter("vehicle")]
     assert departs == sorted(departs) and all(element.find("route") is not None for element in root.iter("vehicle"))
-    assert ET.tostring(sample(1)) == ET.tostring(root) != ET.tostring(sample(2))
+    assert ET.tostring(again) == ET.tostring(root) != ET.tostring(other)
 
 
 @pytest.mark.parametrize("head", ["", '<?xml version="1.0" encoding="iso-8859-1"?>\n'])
@@ -77,15 +81,11 @@ def test_sample_keeps_everything_but_vehicles_as_it_is(options, tmp_path, head):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_sample_of_few_vehicles_is_never_empty(options, count):
-    def sample(seed, scale):
-        name = options(f"<routes>{vehicles(count)}</routes>", Demand(seed, scale, resampled=True))[-1]
-        return [element.get("id") for element in ET.parse(name).getroot()]
-
+def test_sample_of_few_vehicles_is_never_empty(sample, count):
+    routes = f"<routes>{vehicles(count)}</routes>"
     for seed in range(30):
         # SUMO lets one vehicle of two depart with --scale 0.8
-        assert len(sample(seed, 1.2)) >= 1 and len(sample(seed, 0.8)) >= 2
-        assert sample(seed, 0.8) == sample(seed, 0.8), "repeated by its seed"
+        assert len(sample(routes, seed, 1.2)) >= 1 and len(sample(routes, seed, 0.8)) >= 2
 
 
 def test_text_of_the_routes_is_not_kept_in_memory(options):
@@ -103,10 +103,10 @@ def test_vehicles_beside_persons_are_not_resampled(options):
 
 
 @pytest.mark.parametrize("option", [ROUTE_FILES, '<routes v="${HERE}/a.rou.xml"/>', '<r value=" a.rou.xml"/>'])
-def test_route_files_are_found_by_all_their_names(option, options, tmp_path, monkeypatch):
+def test_route_files_are_found_by_all_their_names(option, sample, tmp_path, monkeypatch):
     monkeypatch.setenv("HERE", str(tmp_path))
     routes = '<routes><include href="types.xml"/><vehicle id="v" depart="1"/></routes>'
-    include = ET.parse(options(routes, Demand(1, resampled=True), option)[-1]).getroot().find("include")
+    include = sample(routes, configuration=option).find("include")
     assert include.get("href") == str(tmp_path / "types.xml"), "the copy lies elsewhere"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from city.errors import InputError
+from simulation.executors import ThisProcess
 from simulation.executors.processes import MAX_RETRIES, Processes
-from simulation.executors.this_process import ThisProcess
 from simulation.street_simulation import SimulationFailed
 from tests.conftest import ROOT
 from tests.simulation import process_jobs
@@ -44,13 +44,15 @@ def test_jobs_that_use_several_cpus_run_one_after_another():
         assert len({process_id for _, process_id in processes.run(process_jobs.own_process, [0, 0, 0], cpus=2)}) == 1
 
 
+def first_and_second(folder):
+    return [str(folder / "first"), str(folder / "second")]
+
+
 def test_terminated_process_ends_what_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr("simulation.executors.processes.TERMINATE_TIMEOUT_S", 60)
     with pytest.raises(InputError), Processes(2) as processes:
         try:
-            dict(
-                processes.run(process_jobs.fail_while_another_runs, [str(tmp_path / "first"), str(tmp_path / "second")])
-            )
+            dict(processes.run(process_jobs.fail_while_another_runs, first_and_second(tmp_path)))
         finally:
             begin_s = time.monotonic()
     assert time.monotonic() - begin_s < 30, "it ends by itself"
@@ -60,11 +62,7 @@ def test_terminated_process_ends_what_it_started(tmp_path, monkeypatch):
 def test_process_that_swallows_its_termination_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("simulation.executors.processes.TERMINATE_TIMEOUT_S", 0.5)
     with pytest.raises(InputError), Processes(2) as processes:
-        dict(
-            processes.run(
-                process_jobs.fail_while_another_ignores_its_end, [str(tmp_path / "first"), str(tmp_path / "second")]
-            )
-        )
+        dict(processes.run(process_jobs.fail_while_another_ignores_its_end, first_and_second(tmp_path)))
 
 
 def test_job_whose_process_dies_again_and_again_ends_the_run():
@@ -73,6 +71,11 @@ def test_job_whose_process_dies_again_and_again_ends_the_run():
         pytest.raises(SimulationFailed, match=f"process of a simulation died {MAX_RETRIES + 1} times"),
     ):
         dict(processes.run(process_jobs.die, [1]))
+
+
+def has_ended(process_id):
+    stat = Path(f"/proc/{process_id}/stat")
+    return not stat.exists() or "Z" in stat.read_text().rpartition(")")[2][:3]
 
 
 def test_processes_end_with_a_parent_that_is_killed():
@@ -89,13 +92,7 @@ def test_processes_end_with_a_parent_that_is_killed():
     process.kill()
     process.wait(10)
     process.stdout.close()
-    end_s = time.monotonic() + 30
-    while (
-        Path(f"/proc/{child}/stat").exists()
-        and "Z" not in Path(f"/proc/{child}/stat").read_text().rpartition(")")[2][:3]
-    ):
-        assert time.monotonic() < end_s, "the process still runs"
-        time.sleep(0.05)
+    process_jobs.wait_for(lambda: has_ended(child), "the process still runs")
 
 
 def test_a_running_job_ends_what_it_has_started_when_its_parent_is_killed(tmp_path):
@@ -108,10 +105,7 @@ def test_a_running_job_ends_what_it_has_started_when_its_parent_is_killed(tmp_pa
     )
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT)
     for name in ("begun", "ended"):
-        end_s = time.monotonic() + 30
-        while not (tmp_path / name).exists():
-            assert time.monotonic() < end_s, f"the job has not {name}"
-            time.sleep(0.05)
+        process_jobs.wait_for((tmp_path / name).exists, f"the job has not {name}")
         process.kill()
         process.wait(10)
 

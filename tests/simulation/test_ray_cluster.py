@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 CITY = ("--city", str(GRID / "city.toml"))
-SHORT = (
+SHORT = [
     "--episodes",
     "1",
     "--seconds",
@@ -34,7 +34,7 @@ SHORT = (
     "1",
     "--episodes-per-update",
     "1",
-)
+]
 START_ATTEMPTS = 3
 """Ray gives a node, and each of its servers, some 30 s to start, which a machine under load may miss."""
 
@@ -74,7 +74,6 @@ def end(_):
 
 def test_tasks_of_a_killed_node_are_run_again(cluster):
     with RayTasks(cluster.address) as tasks:
-        assert tasks.cpus == 2
         # while a task runs on each node
         killer = threading.Timer(8.0, lambda: cluster.remove_node(cluster.nodes[0], allow_graceful=False))
         killer.start()

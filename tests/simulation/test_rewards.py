@@ -17,29 +17,26 @@ from tests.networks import netgenerate
 def line(tmp_path_factory):
     """Two signals, A0 and B0, with a road of two directions between them and others that end."""
     net = tmp_path_factory.mktemp("line") / "line.net.xml"
-    options = (
-        "--grid",
-        "--grid.x-number",
-        "2",
-        "--grid.y-number",
-        "1",
-        "--grid.attach-length",
-        "100",
-        "--no-turnarounds",
-    )
-    return network.read(netgenerate(net, *options))
+    options = "--grid --grid.x-number 2 --grid.y-number 1 --grid.attach-length 100 --no-turnarounds"
+    return network.read(netgenerate(net, *options.split()))
+
+
+def rewards_with(line, name, traffic):
+    """The rewards of both signals from second 0 on. `traffic`: lanes -> what is on them now."""
+    city = City(line.net_file)
+    contracts = [contract.build(city, TL((signal,), "street", signal), line) for signal in ("A0", "B0")]
+    return Rewards(RewardedTls(name, line, contracts), SimpleNamespace(traffic=traffic), 0.0)
 
 
 def rewards_of(line, name, halting, pending=()):
     """By TL, the reward at second 5 with halting vehicles by lane, and vehicles that wait to depart on roads."""
-    city = City(line.net_file, tls={signal: TL((signal,), "street", signal) for signal in ("A0", "B0")})
-    contracts = [contract.build(city, tl, line) for tl in city.tls.values()]
-    connection = SimpleNamespace(
-        traffic=lambda lanes: Traffic(np.array([halting.get(lane, 0) for lane in lanes]), np.zeros(len(lanes)), pending)
-    )
-    measure = Rewards(RewardedTls(name, line, contracts), connection, 0.0)
+
+    def traffic(lanes):
+        return Traffic(np.array([halting.get(lane, 0) for lane in lanes]), np.zeros(len(lanes)), pending)
+
+    measure = rewards_with(line, name, traffic)
     measure.sample(5.0)
-    return dict(zip(city.tls, measure.since_last(list(city.tls), 5.0), strict=True))
+    return dict(zip(("A0", "B0"), measure.since_last(["A0", "B0"], 5.0), strict=True))
 
 
 def share_of_links(line, signal, road):
@@ -48,40 +45,30 @@ def share_of_links(line, signal, road):
 
 
 def test_queue_before_the_next_signal_is_charged_to_the_signal_that_feeds_it(line):
-    queue = {"A0B0_0": 8}
-    plain, charged = (rewards_of(line, name, queue) for name in ("delay", "delay-downstream"))
-    assert plain == {"A0": 0, "B0": pytest.approx(-8 / 20)}
-    share = share_of_links(line, "A0", "A0B0")
-    assert 0 < share < 1
-    assert charged == {"A0": pytest.approx(-DOWNSTREAM_SHARE * share * 8 / 20), "B0": pytest.approx(-8 / 20)}
-
-
-def test_queue_that_no_signal_feeds_is_charged_to_the_next_signal_and_the_one_before(line):
-    arms = sorted(lane for lane in line.signals["B0"].lanes if not lane.startswith("A0B0"))
-    charged = rewards_of(line, "delay-downstream", {arms[0]: 4})
-    # all that B0 loses counts for A0, which cannot tell its own vehicles from others
-    share = share_of_links(line, "A0", "A0B0")
-    assert charged == {"A0": pytest.approx(-DOWNSTREAM_SHARE * share * 4 / 20), "B0": pytest.approx(-4 / 20)}
-
-
-def test_vehicles_that_wait_to_depart_are_charged(line):
-    charged = rewards_of(line, "delay-downstream", {}, ["B0A0"])
-    share = share_of_links(line, "B0", "B0A0")
-    assert charged == {"A0": pytest.approx(-1 / 20), "B0": pytest.approx(-DOWNSTREAM_SHARE * share / 20)}
-
-
-def test_queue_behind_the_last_signal_is_charged_to_nobody(line):
+    assert rewards_of(line, "delay", {"A0B0_0": 8}) == {"A0": 0, "B0": pytest.approx(-8 / 20)}
+    fed_by_a, fed_by_b = (DOWNSTREAM_SHARE * share_of_links(line, *road) for road in (("A0", "A0B0"), ("B0", "B0A0")))
+    assert 0 < fed_by_a < DOWNSTREAM_SHARE
+    other = min(lane for lane in line.signals["B0"].lanes if not lane.startswith("A0B0"))
     behind = {out for link in line.signals["B0"].links for _, out in link if not out.startswith("B0A0")}
-    assert rewards_of(line, "delay-downstream", dict.fromkeys(behind, 9)) == {"A0": 0, "B0": 0}
+    for halting, pending, charged in (
+        ({"A0B0_0": 8}, [], (-fed_by_a * 8 / 20, -8 / 20)),
+        # all that B0 loses counts for A0, which cannot tell its own vehicles from others
+        ({other: 4}, [], (-fed_by_a * 4 / 20, -4 / 20)),
+        # a vehicle waits to depart
+        ({}, ["B0A0"], (-1 / 20, -fed_by_b / 20)),
+        # no signal is ahead
+        (dict.fromkeys(behind, 9), [], (0, 0)),
+    ):
+        found = rewards_of(line, "delay-downstream", halting, pending)
+        assert tuple(found.values()) == pytest.approx(charged), halting
 
 
 def test_only_the_due_tl_is_rewarded(line):
-    city = City(line.net_file, tls={signal: TL((signal,), "street", signal) for signal in ("A0", "B0")})
-    contracts = [contract.build(city, tl, line) for tl in city.tls.values()]
     asked = []
-    connection = SimpleNamespace(
-        traffic=lambda lanes: asked.extend(lanes) or Traffic(np.full(len(lanes), 2), np.zeros(len(lanes)), ())
-    )
-    measure = Rewards(RewardedTls("delay-downstream", line, contracts), connection, 0.0)
-    (reward,) = measure.since_last(["A0"], 3.0)
+
+    def traffic(lanes):
+        asked.extend(lanes)
+        return Traffic(np.full(len(lanes), 2), np.zeros(len(lanes)), ())
+
+    (reward,) = rewards_with(line, "delay-downstream", traffic).since_last(["A0"], 3.0)
     assert reward < 0 and any(lane.startswith("A0B0") for lane in asked), "what the next signal loses is measured, too"

@@ -6,19 +6,21 @@ DEPARTED = '<tripinfo depart="30" departDelay="10" arrival="-1" duration="70" wa
 UNDEPARTED = '<tripinfo depart="-1" departDelay="40" arrival="-1" duration="0" waitingTime="0" timeLoss="0"/>'
 
 
+def trips_of(folder, *vehicles, end_s=None):
+    path = folder / "tripinfo.xml"
+    path.write_text(f"<tripinfos>{''.join(vehicles)}</tripinfos>")
+    return read_trips(path, end_s)
+
+
 def test_vehicle_that_never_departs_is_booked_at_its_schedule(tmp_path):
-    path = tmp_path / "tripinfo.xml"
-    path.write_text(f"<tripinfos>{DEPARTED}{UNDEPARTED}</tripinfos>")
-    trips = read_trips(path, 100.0)
+    trips = trips_of(tmp_path, DEPARTED, UNDEPARTED, end_s=100.0)
     assert trips.delay_by_departure == ((20.0, 15.0), (60.0, 40.0))
     assert (trips.total, trips.finished, trips.delay_s) == (2, 0, 27.5)
-    unknown_end = read_trips(path)
+    unknown_end = trips_of(tmp_path, DEPARTED, UNDEPARTED)
     assert unknown_end.delay_by_departure == ((20.0, 15.0),), "its schedule is not known"
     assert (unknown_end.total, unknown_end.delay_s) == (2, 27.5)
 
 
 def test_duration_is_a_mean_over_all_vehicles_also_those_that_never_depart(tmp_path):
-    path = tmp_path / "tripinfo.xml"
     arrived = '<tripinfo depart="0" departDelay="0" arrival="50" duration="50" waitingTime="0" timeLoss="0"/>'
-    path.write_text(f"<tripinfos>{arrived}{DEPARTED}{UNDEPARTED}</tripinfos>")
-    assert read_trips(path).duration_s == (50 + 70 + 0) / 3
+    assert trips_of(tmp_path, arrived, DEPARTED, UNDEPARTED).duration_s == (50 + 70 + 0) / 3

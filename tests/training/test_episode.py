@@ -118,7 +118,7 @@ def test_what_all_episodes_share_is_made_once(task, monkeypatch):
     assert sorted(made) == ["check_contract_matches_network", "check_contract_matches_network", "upstream_lanes"]
 
 
-def of_time(street, contracts):
+def of_time(*_):
     """A reward of which every sample is the second of the sample."""
     return lambda connection: lambda tls: dict.fromkeys(tls, connection.api.simulation.getTime())
 
@@ -144,8 +144,8 @@ def test_decision_at_any_interval_has_the_reward_of_its_own_time(task, monkeypat
         simulation = EpisodeSimulator(replace(task, city=city, target_tls=(tl, "SA102"), seconds=30.0, reward=name))
         return simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True).transitions[tl].reward[:-1]
 
-    monkeypatch.setitem(rewards._KINDS, "delay", of_time)
-    monkeypatch.setitem(rewards._KINDS, "waiting-time", of_time)
+    monkeypatch.setattr(rewards, "_lost_time_measures", of_time)
+    monkeypatch.setitem(rewards._FUNCTIONS, "waiting-time", lambda tl: tl.now_s)
     decisions_s = range(0, 30, interval_s)
     expected = [mean_of_samples(*pair) for pair in itertools.pairwise(decisions_s)]
     np.testing.assert_allclose(reward("delay"), expected, rtol=1e-6)
@@ -235,7 +235,7 @@ def loop_and_connection(task):
     connection.close()
 
 
-@pytest.mark.parametrize("name", rewards._KINDS)
+@pytest.mark.parametrize("name", ("delay", "delay-downstream", "mean-queue", "mean-pressure", "waiting-time"))
 def test_reward_is_its_formula(name, loop_and_connection):
     loop, connection, street, contracts = loop_and_connection
     measure = rewards.Rewards(rewards.RewardedTls(name, street, contracts), connection, loop.now)

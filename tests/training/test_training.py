@@ -20,7 +20,7 @@ from controller.check import main as check
 from export import training_record
 from export.__main__ import main as export
 from serving.contract import from_saved_model
-from simulation.executors.this_process import ThisProcess
+from simulation.executors import ThisProcess
 from tests.conftest import GRID, ROOT
 from tests.training import states
 from training.__main__ import main
@@ -217,7 +217,7 @@ def test_simulations_begin_before_tensorflow_is_loaded(tmp_path):
         "import sys, threading\n"
         "from pathlib import Path\n"
         "from city import config\n"
-        "from simulation.executors.this_process import ThisProcess\n"
+        "from simulation.executors import ThisProcess\n"
         "from training.episode import TrainingTask\n"
         "from training.settings import Settings\n"
         "from training.trainer import Trainer\n"
@@ -492,7 +492,7 @@ def test_target_tls_and_infer_tls_flags_are_accepted(grid_models, tmp_path, caps
     ("flags", "message"),
     [
         (("--target-tl", "SA999"), "SA999 is not one of the TLs"),
-        (("--target-tl", "SA101", "--infer-tl", "SA101"), "SA101 cannot be --target-tl and --infer-tl at once"),
+        (("--target-tl", "SA101", "--infer-tl", "SA101"), "SA101 cannot be in --target-tl and --infer-tl at once"),
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-number", "77"), "SA104/77; SA104 has 1"),
         (("--infer-model-number", "3"), "--infer-model-number needs --infer-tl"),
         (
