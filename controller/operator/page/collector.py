@@ -96,8 +96,6 @@ class Collector:
 
     def _states(self, connection: ViewConnection, view: View) -> dict[int, str]:
         """By index, the states of uncontrolled signals in view."""
-        if not self._uncontrolled:
-            return {}
         wanted = [k for k in self._street.signals_in(view) if k in self._uncontrolled]
         if not wanted:
             return {}

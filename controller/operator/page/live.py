@@ -1,8 +1,6 @@
 """The live page of a running controller: its vehicles, models and server put together."""
 
-import contextlib
 import logging
-from pathlib import Path
 
 from city import street_shapes
 from city.errors import InputError
@@ -64,20 +62,15 @@ def _token(config: ControllerConfig) -> str:
     except (OSError, ValueError, InputError) as error:
         log.warning("the live page: its token cannot be kept over a restart: %s", error)
         return security.new_token()
-    if not security.is_token(token):
-        token = security.new_token()
-        _write(path, token)
-    return token
-
-
-def _write(path: Path, token: str) -> None:
-    """Write the token for the next start, readable by this user alone."""
+    if security.is_token(token):
+        return token
+    token = security.new_token()
     try:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        path.touch(mode=0o600, exist_ok=False)
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600, exist_ok=False)  # readable by this user alone
         path.write_text(token, encoding="ascii")
     except OSError as error:
         log.warning(
             "%s: cannot be written (%s); pages that are open need the new address after a restart", path, error.strerror
         )
+    return token

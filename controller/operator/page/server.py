@@ -31,7 +31,7 @@ from controller.operator.page.frames import View
 from controller.operator.page.panels import RATE_S, STAGES
 from controller.operator.page.site import Site
 from controller.operator.page.watched_tl import WatchedTl
-from controller.operator.run_state import KeptStep, RunState
+from controller.operator.run_state import KeptStep
 from controller.operator.service import OperatorService
 
 MIN_FRAME_INTERVAL_S = 0.1
@@ -94,7 +94,7 @@ class PageServer(FrameServer[LiveWatcher]):
         """
         super().__init__(site)
         self._street = site.street
-        self._service = service
+        self._service, self._state = service, service.state
         self._exports = exports
         self._collector = collector
         self._awaiting: set[LiveWatcher] = set()
@@ -133,10 +133,6 @@ class PageServer(FrameServer[LiveWatcher]):
         if any(watcher.request is not None for watcher in self.watchers):
             await asyncio.sleep(LAST_FRAME_S)
         await self.end("the run has ended")
-
-    @property
-    def _state(self) -> RunState:
-        return self._service.state
 
     # called by the thread of the decision loop
 

@@ -47,7 +47,9 @@ class StreetData:
         self.layout = layout
         self.shapes = shapes
         self.driver = driver
-        middles = _signal_middles(street, shapes)
+        outside = shapes.bounds[:2]
+        ends = {lane.id: lane.points[-1] for lane in shapes.lanes if lane.points}
+        middles = _signal_middles(street, shapes, ends)
         controlled = set(layout.signals)
         uncontrolled = [signal for signal in middles if signal not in controlled]
         signals = [*layout.signals, *uncontrolled]
@@ -58,10 +60,8 @@ class StreetData:
         links_of = {signal: network.links for signal, network in street.signals.items()}
         self.links = [len(links_of.get(signal, ())) for signal in signals]
         """By index of a signal."""
-        outside = shapes.bounds[:2]
         self.signal_at = np.array([middles.get(signal, outside) for signal in signals], float).reshape(-1, 2)
         """float64 [signals, 2], in m."""
-        ends = {lane.id: lane.points[-1] for lane in shapes.lanes if lane.points}
         self.lane_end = np.array([ends.get(lane, outside) for lane in layout.lanes], float).reshape(-1, 2)
         """float64 [lanes of the readings, 2], the stop line."""
         lane_index = {lane.id: k for k, lane in enumerate(shapes.lanes)}
@@ -71,7 +71,14 @@ class StreetData:
             "driver": driver,
             "record": record,
             "modes": [mode.name.lower() for mode in ControlMode],
-            **_map(shapes),
+            "bounds": shapes.bounds,
+            "lanes": {
+                "id": [lane.id for lane in shapes.lanes],
+                "width": [round(CENTIMETRES * lane.width_m) for lane in shapes.lanes],
+                "crossing": [k for k, lane in enumerate(shapes.lanes) if lane.is_crossing],
+                "shape": [_compact(lane.points) for lane in shapes.lanes],
+            },
+            "junctions": [_compact(junction.points) for junction in shapes.junctions if junction.points],
             "rows": [lane_index.get(lane, -1) for lane in layout.lanes],
             "signals": [
                 {"id": signal, "at": _rounded(at), "links": _links(links_of.get(signal, ()), lane_index)}
@@ -115,20 +122,6 @@ def _inside(points: Any, view: View) -> Any:
     return (points[:, 0] >= x0) & (points[:, 0] <= x1) & (points[:, 1] >= y0) & (points[:, 1] <= y1)
 
 
-def _map(shapes: StreetShapes) -> dict[str, Any]:
-    """The shapes of lanes and junctions."""
-    return {
-        "bounds": shapes.bounds,
-        "lanes": {
-            "id": [lane.id for lane in shapes.lanes],
-            "width": [round(CENTIMETRES * lane.width_m) for lane in shapes.lanes],
-            "crossing": [k for k, lane in enumerate(shapes.lanes) if lane.is_crossing],
-            "shape": [_compact(lane.points) for lane in shapes.lanes],
-        },
-        "junctions": [_compact(junction.points) for junction in shapes.junctions if junction.points],
-    }
-
-
 def _links(links: Sequence[Sequence[tuple[str, str]]], lane_index: Mapping[str, int]) -> list[list[int]]:
     """By link, its incoming lanes, and for a pedestrians' link its crossing; those that have a shape."""
     drawn = []
@@ -140,10 +133,11 @@ def _links(links: Sequence[Sequence[tuple[str, str]]], lane_index: Mapping[str, 
     return drawn
 
 
-def _signal_middles(street: StreetNetwork, shapes: StreetShapes) -> dict[str, tuple[float, float]]:
-    """By signal of the network, the middle of its junctions; without them, of its stop lines."""
+def _signal_middles(
+    street: StreetNetwork, shapes: StreetShapes, ends: Mapping[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """By signal of the network, the middle of its junctions; without them, of its stop lines (`ends` of lanes)."""
     at = {junction.id: (junction.x, junction.y) for junction in shapes.junctions}
-    ends = {lane.id: lane.points[-1] for lane in shapes.lanes if lane.points}
     middles = {}
     for signal, network in street.signals.items():
         points = [at[name] for name in shapes.junctions_of_signal.get(signal, ()) if name in at]

@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+from concurrent.futures import Future
 
 import pytest
 from hypothesis import given
@@ -179,7 +180,7 @@ def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
         if isinstance(command, int):
             operated.loop.now += command
         else:
-            operated.queue._submitted.append(command_queue._Waiting(command_of(operated.queue, command)))
+            operated.queue._submitted.append((command_of(operated.queue, command), Future()))
             match command:
                 case "pin_model", tl, version, _:
                     pinned[tl] = version
