@@ -84,15 +84,18 @@ class CommandQueue:
             if self._closed_reason:
                 raise OperatorError(Status.UNAVAILABLE, self._closed_reason)
             if len(self._submitted) >= MAX_QUEUED:
-                full = f"{MAX_QUEUED} commands wait for the next step; try again later"
-                raise OperatorError(Status.RESOURCE_EXHAUSTED, full)
+                raise OperatorError(
+                    Status.RESOURCE_EXHAUSTED, f"{MAX_QUEUED} commands wait for the next step; try again later"
+                )
             self._submitted.append((command, applied))
             self._arrived.notify_all()
         try:
             applied.result(timeout_s)
         except TimeoutError:
-            late = "the command is queued and is applied after the step in progress, which has not ended yet"
-            raise OperatorError(Status.DEADLINE_EXCEEDED, late) from None
+            raise OperatorError(
+                Status.DEADLINE_EXCEEDED,
+                "the command is queued and is applied after the step in progress, which has not ended yet",
+            ) from None
         self._save()
 
     def wait(self, timeout_s: float) -> None:

@@ -41,8 +41,6 @@ Method = Callable[[Any, grpc.ServicerContext], Any]
 
 
 def _method(service: OperatorService, name: str) -> Method:
-    """A method with one answer."""
-
     def call(request: Any, context: grpc.ServicerContext) -> Any:
         remaining_s = context.time_remaining()
         timeout_s = APPLY_TIMEOUT_S if remaining_s is None else max(remaining_s - ANSWER_MARGIN_S, 0.0)
@@ -87,8 +85,10 @@ class DecisionStreams:
 
     def watch(self, request: pb.WatchDecisionsRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
         if not 0 <= request.min_interval_s <= MAX_INTERVAL_S:  # NaN is not between them either
-            text = f"min_interval_s {request.min_interval_s:g} must lie between 0 and {MAX_INTERVAL_S:g}"
-            raise OperatorError(Status.INVALID_ARGUMENT, text)
+            raise OperatorError(
+                Status.INVALID_ARGUMENT,
+                f"min_interval_s {request.min_interval_s:g} must lie between 0 and {MAX_INTERVAL_S:g}",
+            )
         if not self._free.acquire(blocking=False):
             raise OperatorError(Status.RESOURCE_EXHAUSTED, f"{MAX_WATCHERS} watchers are connected; close one")
         ended = threading.Event()

@@ -47,9 +47,11 @@ READING = ("tls", "watch", "alarms")
 """Subcommands that command nothing."""
 _FILE: dict[str, Any] = dict(type=Path, metavar="FILE")
 SHARED_FLAGS: dict[str, dict[str, Any]] = {
-    "--address": dict(metavar="HOST:PORT",
+    "--address": dict(
+        metavar="HOST:PORT",
         help="the controller's --control-address (default: [controller] control_address of --city, else "
-        f"{DEFAULT_ADDRESS})"),
+        f"{DEFAULT_ADDRESS})",
+    ),
     "--city": dict(_FILE, help="the city's description (default: ./city.toml if it exists)"),
     "--json": dict(action="store_true", help="print JSON, for scripts"),
     "--author": dict(metavar="NAME", help="name in log and record (default: the user's name)"),
@@ -58,7 +60,7 @@ SHARED_FLAGS: dict[str, dict[str, Any]] = {
     "--tls-certificate": dict(_FILE, help="client certificate (PEM); its name is the author"),
     "--tls-key": dict(_FILE, help="client key (PEM)"),
     "--tls-server-name": dict(default="", metavar="NAME", help="name in the controller's certificate"),
-}  # fmt: skip
+}
 """Flags of every subcommand; --author only of those that command."""
 
 
@@ -199,8 +201,10 @@ def _call(client: ControlClient, args: argparse.Namespace) -> Any:
         case "set":
             if args.for_s and args.mode == "policy":
                 raise InputError("--for is for the modes hold and fixed; leave it out")
-            request = pb.SetModeRequest(tls=_listed(args.tls), mode=args.mode, author=author, for_seconds=args.for_s)
-            return client.call("SetMode", request)
+            return client.call(
+                "SetMode",
+                pb.SetModeRequest(tls=_listed(args.tls), mode=args.mode, author=author, for_seconds=args.for_s),
+            )
         case "pin":
             return client.call("PinModel", pb.PinModelRequest(tl=args.tl, version=args.version, author=author))
         case "step":
@@ -233,8 +237,10 @@ def _selected_alarms(answer: pb.Alarms, wanted: Sequence[str]) -> pb.Alarms:
                 f"pass one of {names.listed(ids, 20)}" if ids else "no alarm is listed; --all lists the ended ones too"
             )
             raise InputError(f"{printable(name)}: no listed alarm has this id or name; {remedy}")
-    kept = [alarm for alarm in answer.alarms if not wanted or alarm.id in wanted or alarm.name in wanted]
-    return pb.Alarms(run=answer.run, alarms=kept)
+    return pb.Alarms(
+        run=answer.run,
+        alarms=[alarm for alarm in answer.alarms if not wanted or alarm.id in wanted or alarm.name in wanted],
+    )
 
 
 def _watch(client: ControlClient, args: argparse.Namespace) -> int:
@@ -242,8 +248,8 @@ def _watch(client: ControlClient, args: argparse.Namespace) -> int:
     if not 0 < args.interval_s <= 60:
         raise InputError(f"--interval-s {args.interval_s:g} must be above 0 and at most 60")
     listed = pb.ListTlsRequest(tls=_listed(args.tls))
-    first = client.call("ListTls", listed)  # an unknown TL is an error before the first update
-    selected = {state.tl for state in first.tls}
+    # an unknown TL is an error before the first update
+    selected = {state.tl for state in client.call("ListTls", listed).tls}
     unread: ProgramFailed | None = None
     for decisions in client.watch(args.interval_s):
         if args.json:

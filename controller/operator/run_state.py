@@ -5,8 +5,9 @@ other threads get what is replaced as a whole and never changed, or take the loc
 """
 
 import threading
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ import numpy as np
 
 from controller.events import DecisionEvent, OperatorCommand, StepTimes, TlDecision
 from controller.operator.tl_layout import TlLayout
-from controller.operator.watchers import Watchers
 from protos import control_pb2
 from protos import policy_pb2 as pb
 from signals.fallback.control_mode import ControlMode
@@ -32,6 +32,42 @@ MAX_KEPT = 60_000
 them."""
 MAX_TIMES = 256
 """Steps of which latencies are shown."""
+
+
+class Watchers:
+    """A counter of changes on which threads wait. Nothing is queued: a slow reader skips steps."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.sequence = 0
+        self.is_closed = False
+        self.wake_page: Callable[[], None] = lambda: None
+        """Called at each change, by the thread that makes it: the page's loop does not wait on a condition."""
+
+    def notify(self) -> None:
+        """Count a change and wake all that wait."""
+        with self._changed:
+            self.sequence += 1
+            self._changed.notify_all()
+        self.wake_page()
+
+    def wait_after(self, sequence: int, timeout_s: float) -> int:
+        """Wait until the sequence is higher, this is closed or the time is over; return the sequence."""
+        end_s = time.monotonic() + timeout_s
+        with self._changed:
+            while self.sequence <= sequence and not self.is_closed:
+                remaining_s = end_s - time.monotonic()
+                if remaining_s <= 0:
+                    break
+                self._changed.wait(remaining_s)
+            return self.sequence
+
+    def close(self) -> None:
+        """Wake all that wait, for the last time."""
+        with self._changed:
+            self.is_closed = True
+            self._changed.notify_all()
+        self.wake_page()
 
 
 class KeptStep(NamedTuple):
@@ -67,9 +103,9 @@ class RunState:
         self.layout = TlLayout(contracts)
         self._keeps_history = keeps_history
         self._lock = threading.Lock()
-        tls = self.layout.contracts
-        self._modes = bytearray([ControlMode.POLICY.value] * len(tls))
-        self._since_s = dict.fromkeys(tls, 0.0)
+        self.tls = list(self.layout.contracts)
+        self._modes = bytearray([ControlMode.POLICY.value] * len(self.tls))
+        self._since_s = dict.fromkeys(self.tls, 0.0)
         self._decided: dict[str, tuple[TlDecision, float]] = {}
         self._overrides: dict[str, Override] = {}
         """By TL, the newest override since its newest decision."""
@@ -85,10 +121,6 @@ class RunState:
         self._weight = 0
         self._commands: deque[control_pb2.Command] = deque(maxlen=MAX_COMMANDS)
         self._command_number = 0
-
-    @property
-    def tls(self) -> Sequence[str]:
-        return list(self.layout.contracts)
 
     def add(self, event: DecisionEvent) -> None:
         missing = 0

@@ -103,8 +103,7 @@ class OperatorService:
 
     def run(self) -> pb.Run:
         """The run as a whole."""
-        pace = self._pace.state._asdict()
-        return pb.Run(second=self.state.second, policy=self._policy, sumo=self._sumo, **pace)
+        return pb.Run(second=self.state.second, policy=self._policy, sumo=self._sumo, **self._pace.state._asdict())
 
     def tl_states(self, tls: Sequence[str]) -> list[pb.TlState]:
         """The states of TLs, in their order."""
@@ -171,12 +170,10 @@ class OperatorService:
         )
 
     def _step(self, request: pb.StepRequest, caller: Caller) -> pb.Run:
-        until_s = _number("until_s", request.until_s, 0, MAX_FOR_S)
-        return self._applied(caller, self._queue.step, until_s)
+        return self._applied(caller, self._queue.step, _number("until_s", request.until_s, 0, MAX_FOR_S))
 
     def _set_speed(self, request: pb.SetSpeedRequest, caller: Caller) -> pb.Run:
-        factor = _number("factor", request.factor, 0, MAX_SPEED)
-        return self._applied(caller, self._queue.set_speed, factor)
+        return self._applied(caller, self._queue.set_speed, _number("factor", request.factor, 0, MAX_SPEED))
 
     def _acknowledge(self, request: pb.AcknowledgeAlarmRequest, caller: Caller) -> pb.Alarms:
         self._applied(caller, self._queue.acknowledge, request.id)
@@ -205,8 +202,7 @@ class OperatorService:
             elif (tl := names.find(word, tls)) is not None:
                 selected[tl] = None
             else:
-                text = _unknown(word, tls, self.state.layout.tl_of_signal.get(word))
-                raise OperatorError(Status.NOT_FOUND, text)
+                raise OperatorError(Status.NOT_FOUND, _unknown(word, tls, self.state.layout.tl_of_signal.get(word)))
         return list(selected)
 
 

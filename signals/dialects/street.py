@@ -50,8 +50,8 @@ class StreetDialect(SumoRl):
         message.change_s.extend(rules.change_between_s(a, b) for a in signal.greens for b in signal.greens)
         # once more: the lanes of the approaches have features
         features = self.features(message, len(signal.greens))
-        observation = pb.Observation(dialect=self.name, size=len(features), features=features, normalisation="none")
-        contract.observation.CopyFrom(observation)
+        contract.observation.ClearField("features")
+        contract.observation.MergeFrom(pb.Observation(size=len(features), features=features))
         return contract
 
     def features(self, signal: pb.Signal, greens: int) -> list[pb.Feature]:
@@ -82,9 +82,12 @@ class StreetDialect(SumoRl):
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         timing = contract.timing
-        greens = greens_of(contract.signals[0])
         return StreetSequencer(
-            greens, timing.decision_interval_s, timing.yellow_s, timing.min_green_s, timing.all_red_s
+            greens_of(contract.signals[0]),
+            timing.decision_interval_s,
+            timing.yellow_s,
+            timing.min_green_s,
+            timing.all_red_s,
         )
 
 

@@ -5,7 +5,7 @@ These are the vehicles in view, and the states of uncontrolled signals in view.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ class Collector:
     """Reads what is in view between two decision steps."""
 
     def __init__(
-        self, street: StreetData, known: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
+        self, street: StreetData, known: Collection[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Prepare the first reading.
 
@@ -53,8 +53,7 @@ class Collector:
         junctions = street.shapes.junctions
         self._names = [junction.id for junction in junctions]
         self._at = np.array([(junction.x, junction.y) for junction in junctions]).reshape(-1, 2)
-        has = set(known)
-        self._uncontrolled = {k: signal for k, signal in street.uncontrolled.items() if signal in has}
+        self._uncontrolled = {k: signal for k, signal in street.uncontrolled.items() if signal in known}
         """By index of the page."""
         self._next_s = 0.0
         self._read: tuple[float, View] | None = None

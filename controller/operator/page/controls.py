@@ -25,7 +25,7 @@ def parse_command(command: Any) -> tuple[str, Any]:
     if not isinstance(name, str) or name not in ACTIONS:
         raise _invalid(f"action must be one of {', '.join(ACTIONS)}")
     method, keys = ACTIONS[name]
-    request_type: Any = METHODS[method][0]
+    request_type, _ = METHODS[method]
     values = {}
     for key, field in {**keys, "author": "author"}.items():
         if key in command or key not in OPTIONAL:

@@ -154,8 +154,10 @@ class FrameServer(ABC, Generic[W]):
                 frame = await self.next_frame(watcher)
             except Exception:
                 self.log.exception("a frame could not be made; the browser is disconnected")
-                message = f"a frame could not be made; see {self.output}".encode()
-                await connection.close(code=WSCloseCode.INTERNAL_ERROR, message=message)
+                await connection.close(
+                    code=WSCloseCode.INTERNAL_ERROR,
+                    message=f"a frame could not be made; see {self.output}".encode(),
+                )
                 return
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):

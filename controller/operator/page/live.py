@@ -36,10 +36,13 @@ class LivePage:
         layout = TlLayout(service.state.layout.contracts.values(), connection.lanes)
         shapes = street_shapes.read(street.net_file)
         data = StreetData(layout, street, shapes, city.path.resolve().parent.name, self._config.driver or "")
-        self._collector = Collector(data, connection.api.trafficlight.getIDList())
-        site = Site(self._socket, data, _token(self._config))
-        exports = Exports(service.policies, city.serving.models_dir)
-        self._server = PageServer(site, service, exports, self._collector)
+        self._collector = Collector(data, set(connection.api.trafficlight.getIDList()))
+        self._server = PageServer(
+            Site(self._socket, data, _token(self._config)),
+            service,
+            Exports(service.policies, city.serving.models_dir),
+            self._collector,
+        )
         self._server.start()
         log.info("the live page: %s", self._server.url)
 

@@ -310,10 +310,13 @@ class PageServer(FrameServer[LiveWatcher]):
         begin_s = time.monotonic() - RATE_S
         recent = sum(decisions for monotonic_s, decisions, _ in durations if monotonic_s > begin_s)
         times_s = {stage: [getattr(times, f"{stage}_s") for _, _, times in durations] for stage in STAGES}
-        figures = panels.figures(state.decisions, state.missing, recent, times_s)
-        alarms = self._service.alarms.current(with_ended=True)
         return {
-            **panels.city_panel(fields(self._service.run()), figures, alarms, state.commands()),
+            **panels.city_panel(
+                fields(self._service.run()),
+                panels.figures(state.decisions, state.missing, recent, times_s),
+                self._service.alarms.current(with_ended=True),
+                state.commands(),
+            ),
             "collect_ms": round(1000 * collector.took_s, 2),
             "collect_interval_s": round(collector.interval_s, 3),
         }

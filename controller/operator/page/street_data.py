@@ -50,8 +50,7 @@ class StreetData:
         outside = shapes.bounds[:2]
         ends = {lane.id: lane.points[-1] for lane in shapes.lanes if lane.points}
         middles = _signal_middles(street, shapes, ends)
-        controlled = set(layout.signals)
-        uncontrolled = [signal for signal in middles if signal not in controlled]
+        uncontrolled = [signal for signal in middles if signal not in layout.tl_of_signal]
         signals = [*layout.signals, *uncontrolled]
         if len(signals) > MAX_SIGNALS:
             raise ValueError(f"{len(signals)} signals; a frame numbers at most {MAX_SIGNALS}")
