@@ -100,14 +100,6 @@ def test_times_of_city_toml_are_those_of_the_contract(grid):
     assert default == pb.Timing(decision_interval_s=5, yellow_s=3, min_green_s=5)
 
 
-def damaged(how):
-    def apply(built):
-        how(built, built.signals[0])
-        built.observation.size = len(built.observation.features)
-
-    return apply
-
-
 def first_lane(signal):
     return signal.approaches[0].upstream[0]
 
@@ -139,7 +131,8 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_contract_is_refused_in_one_line(built, name):
-    damaged(DAMAGES[name])(built)
+    DAMAGES[name](built, built.signals[0])
+    built.observation.size = len(built.observation.features)
     with pytest.raises(ContractError) as refusal:
         check(built)
         DIALECT.check_contract(built)

@@ -121,9 +121,5 @@ def test_green_that_is_never_shown_holds_up_decisions_for_a_minute_at_most(seque
     assert sequencer.requested_states(70) != ("GrGr",)
 
 
-def test_decisions_are_delta_time_apart(sequencer):
-    assert sequencer.next_decision_s(15) == 20
-
-
 def test_yellow_replaces_only_greens_that_turn_red():
     assert yellow_between("GgsG", "rsrG") == "yysG"

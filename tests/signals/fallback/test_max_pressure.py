@@ -39,10 +39,6 @@ def chosen(made, now, **vehicles):
     return made.requested_states(now + 3)[0]
 
 
-def test_it_reads_incoming_and_outgoing_lanes(crossing):
-    assert lanes_of(crossing, {}) == LANES
-
-
 @pytest.mark.parametrize(
     ("vehicles", "green"),
     [
