@@ -84,13 +84,6 @@ def test_a_mode_ends_after_its_simulated_time(operated):
     assert operated.state.commands()[-1].author == "ann (time is over)"
 
 
-def test_a_later_command_takes_the_time_of_the_one_before(operated):
-    submit(operated, set_modes(("SA101",), FIXED, "ann", 30.0), set_modes(("SA101",), FIXED, "bob"))
-    operated.loop.now = 100.0
-    operated.queue.apply(operated.loop)
-    assert operated.loop.modes()["SA101"] == "fixed" and operated.queue.modes["SA101"].author == "bob"
-
-
 def test_pause_step_resume_and_speed_reach_the_run_and_the_record(operated):
     submit(operated, ("pause", "ann"))
     assert operated.pace.state.is_paused

@@ -36,6 +36,10 @@ def changed(at, *pair):
     return [*GOOD[:at], pair, *GOOD[at + 1 :]]
 
 
+def rules(alarms):
+    return [alarm.rule for alarm in alarms]
+
+
 @pytest.mark.parametrize(
     ("rule", "shown"),
     [
@@ -103,14 +107,11 @@ def test_own_program_is_not_checked(crossing):
 def test_release_and_take_over_are_checked(crossing):
     monitor = SignalMonitor(crossing, LIMITS)
     assert monitor.check_shown("GgGr", 0, 10) == []
-    assert [alarm.rule for alarm in monitor.follow_program("rrrG", 10)] == [MonitorRule.YELLOW] * 3 + [
-        MonitorRule.CLEARANCE
-    ] * 3
-    assert [alarm.rule for alarm in monitor.check_shown("rrrr", 15, 20)] == [
-        MonitorRule.YELLOW
-    ]  # of link 3, which the program showed green
+    assert rules(monitor.follow_program("rrrG", 10)) == [MonitorRule.YELLOW] * 3 + [CLEARANCE] * 3
+    # of link 3, which the program showed green
+    assert rules(monitor.check_shown("rrrr", 15, 20)) == [MonitorRule.YELLOW]
     assert monitor.follow_program("rrrG", 20) == []
-    assert [alarm.rule for alarm in monitor.check_shown("rrrr", 25, 30)] == [MonitorRule.YELLOW]
+    assert rules(monitor.check_shown("rrrr", 25, 30)) == [MonitorRule.YELLOW]
 
 
 def test_link_of_vehicles_and_pedestrians_has_yellow_and_clearance(crossing):
