@@ -179,5 +179,4 @@ def describe_programs(chosen: Iterable[tuple[str, Sequence[PolicySignal]]]) -> t
 
 def _has_other_greens(signal: PolicySignal, program: Program) -> bool:
     """True if a program's greens differ from those of the policy's program."""
-    greens = [set(distinct_greens(signal.network, item)) for item in (signal.program, program)]
-    return greens[0] != greens[1]
+    return set(distinct_greens(signal.network, signal.program)) != set(distinct_greens(signal.network, program))

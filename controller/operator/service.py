@@ -136,7 +136,9 @@ class OperatorService:
         try:
             mode = OperatorMode(request.mode)
         except ValueError:
-            raise InputError(f"mode {_shown(request.mode)!r} must be one of {', '.join(OperatorMode)}") from None
+            raise InputError(
+                f"mode {printable(request.mode, MAX_SHOWN_CHARS)!r} must be one of {', '.join(OperatorMode)}"
+            ) from None
         for_s = _number("for_seconds", request.for_seconds, 0, MAX_FOR_S)
         if for_s and mode is OperatorMode.POLICY:
             raise InputError("for_seconds is for the modes hold and fixed; leave it out")
@@ -210,7 +212,7 @@ def _unknown(word: str, tls: Sequence[str], tl: str | None) -> str:
     """The error text for a name that no TL has. `tl`: the TL of the signal with this id, if there is one."""
     if tl is not None:
         return f"{word} is a signal, which belongs to TL {tl}; pass {tl}"
-    word = _shown(word)
+    word = printable(word, MAX_SHOWN_CHARS)
     near = difflib.get_close_matches(names.key(word).upper(), [name.upper() for name in tls], n=3)
     close = [name for name in tls if name.upper() in near]
     remedy = f"did you mean {' or '.join(close)}?" if close else f"its TLs are {names.listed(tls, MAX_NAMED_TLS)}"
@@ -224,13 +226,8 @@ def _version(text: str) -> int | None:
     # Python refuses to convert thousands of digits
     version = int(text) if len(text) <= MAX_VERSION_DIGITS and text.isdecimal() else 0
     if not 0 < version < 1 << 63:
-        raise InputError(f"version {_shown(text)!r} must be a model number, such as 3, or {LATEST}")
+        raise InputError(f"version {printable(text, MAX_SHOWN_CHARS)!r} must be a model number, such as 3, or {LATEST}")
     return version
-
-
-def _shown(text: str) -> str:
-    """A text of a request, for an error."""
-    return printable(text, MAX_SHOWN_CHARS)
 
 
 def _number(field: str, value: float, low: float, high: float) -> float:

@@ -143,8 +143,9 @@ class Sappo:
 
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SappoObserver":
         rows = np.array([lane_row[lane] for signal in contract.signals for lane in signal.lane_ids], np.intp)
-        phase_counts = tuple(len(signal.phases) for signal in contract.signals)
-        return SappoObserver(contract.observation.state, rows, length_m, phase_counts)
+        return SappoObserver(
+            contract.observation.state, rows, length_m, tuple(len(signal.phases) for signal in contract.signals)
+        )
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         programs = [

@@ -14,6 +14,7 @@ from controller.operator.control_client import ControlClient
 from protos import control_pb2 as pb
 from tests.conftest import GRID
 from tests.end_to_end.programs import controller, free_port, guard, sumo
+from tests.waiting import wait_until
 
 PRESSURE = ("--policy", "max-pressure")
 
@@ -48,13 +49,6 @@ def log_after_stop(process):
     return process.stderr.read()
 
 
-def until(condition, timeout_s=30):
-    end_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
-
-
 def tl(client, name):
     return client.call("ListTls", pb.ListTlsRequest(tls=[name])).tls[0]
 
@@ -67,13 +61,13 @@ def test_a_tl_that_an_operator_set_stays_so_over_a_restart(tmp_path):
     flags = (*PRESSURE, "--speed", "20")
     with operated(*flags) as (process, client):
         client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode="fixed", author="ann", for_seconds=100_000))
-        until(lambda: tl(client, "SA101").mode == "fixed")
+        wait_until(lambda: tl(client, "SA101").mode == "fixed")
         assert "ann set SA101 to fixed" in log_after_stop(process)
     with operated(*flags) as (process, client):
         state = tl(client, "SA101")
         assert (state.mode, state.set_by) == ("fixed", "ann") and tl(client, "SA102").mode == "policy"
         client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode="policy", author="bob"))
-        until(lambda: tl(client, "SA101").mode == "policy")
+        wait_until(lambda: tl(client, "SA101").mode == "policy")
         assert "SA101 begins in mode fixed, which ann set before this start" in log_after_stop(process)
 
 
@@ -93,9 +87,9 @@ def test_a_paused_run_is_alive_for_its_guard_and_probes_and_steps_exactly(tmp_pa
             with urllib.request.urlopen(f"http://127.0.0.1:{http}/healthz", timeout=5) as answer:
                 assert answer.status == 200
             client.call("Step", pb.StepRequest(until_s=paused.second + 3, author="ann"))
-            until(lambda: client.call("Pause", pb.PauseRequest(author="ann")).second == paused.second + 3)
+            wait_until(lambda: client.call("Pause", pb.PauseRequest(author="ann")).second == paused.second + 3)
             client.call("Resume", pb.ResumeRequest(author="ann"))
-            until(lambda: second(client) > paused.second + 60)
+            wait_until(lambda: second(client) > paused.second + 60)
             client.call("Pause", pb.PauseRequest(author="ann"))
             log_after_stop(process)  # a paused run is released too
             holder.send_signal(signal.SIGTERM)
@@ -109,7 +103,7 @@ def test_answers_after_a_pause_longer_than_the_deadline_are_not_missing(grid_ser
         client.call("Pause", pb.PauseRequest(author="ann"))
         time.sleep(3.5)
         before = client.call("Resume", pb.ResumeRequest(author="ann")).second
-        until(lambda: second(client) > before + 20)
+        wait_until(lambda: second(client) > before + 20)
         assert not client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=True)).alarms
         assert {state.mode for state in client.call("ListTls", pb.ListTlsRequest()).tls} == {"policy"}
         client.call("Pause", pb.PauseRequest(author="ann"))
@@ -120,12 +114,12 @@ def test_answers_after_a_pause_longer_than_the_deadline_are_not_missing(grid_ser
 
 def test_a_pinned_model_answers_by_its_number_and_a_missing_one_is_refused(grid_server):
     with operated("--server", grid_server, "--speed", "50") as (_, client):
-        until(lambda: tl(client, "SA103").version)
+        wait_until(lambda: tl(client, "SA103").version)
         number = tl(client, "SA103").version
         pinned = client.call("PinModel", pb.PinModelRequest(tl="SA103", version=str(number), author="ann")).tls[0]
         assert pinned.pinned_version == number
         before = pinned.decided_s
-        until(lambda: tl(client, "SA103").decided_s > before + 30)
+        wait_until(lambda: tl(client, "SA103").decided_s > before + 30)
         state = tl(client, "SA103")
         assert (state.model, state.version, state.mode) == ("SA103", number, "policy")
         with pytest.raises(InputError, match=r"serves no version 99 of SA103 .*it serves version"):

@@ -80,6 +80,7 @@ class LiveWatcher(Watcher):
 class PageServer(FrameServer[LiveWatcher]):
     """Serves the page of one run."""
 
+    watcher_type = LiveWatcher
     log = logging.getLogger("controller")
     output = "the controller's log"
 
@@ -175,9 +176,6 @@ class PageServer(FrameServer[LiveWatcher]):
             watcher.city_s = -math.inf  # all see the command at once
             watcher.changed.set()
         return web.json_response({"run": fields(self._service.run())})
-
-    def watcher_of(self, connection: web.WebSocketResponse) -> LiveWatcher:
-        return LiveWatcher(connection)
 
     def take(self, watcher: LiveWatcher, request: FrameRequest) -> None:
         if request.is_fresh:

@@ -22,6 +22,7 @@ from signals.safety.conflicts import EXPLANATIONS, OverrideReason
 from signals.safety.signal_safety import Override
 from tests.controller.decision_events import event
 from tests.controller.operator.page.pages import VIEW, Browser, Page, SlowLine, fetch
+from tests.waiting import wait_until
 
 NOBODY_S = 0.4
 """Wall time in which nothing must happen."""
@@ -39,13 +40,6 @@ def page(grid_city, grid_street):
 def browser(page):
     with Browser(page.url) as made:
         yield made
-
-
-def wait_until(condition, timeout_s=5.0):
-    end_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 def test_the_page_its_files_and_the_city_are_served_with_security_headers(page):
