@@ -8,6 +8,6 @@ A command's way:
 
 `service` is the API, with the messages of protos/control.proto; `control_rpcs` and `control_server` are gRPC over it,
 `page` is HTTP over it. `command_queue` orders the commands and applies them; `saved_modes` keeps what must survive a
-restart. `run_state` is a subscriber of the decision events, and wakes what waits for a new step.
+restart. `run_state` is a subscriber of the decision events; `watchers` wakes what waits for a new step.
 `operator_interface` holds all of them for the daemon. `ctl` is the command line, `control_client` its gRPC side.
 """

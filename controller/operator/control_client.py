@@ -1,6 +1,7 @@
 """A client of the control API."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import grpc
@@ -18,7 +19,7 @@ MAX_DETAILS_CHARS = 300
 """Limit of gRPC's own error texts."""
 
 
-class ControlClient:
+class ControlClient(AbstractContextManager["ControlClient"]):
     """Calls the control API of one controller.
 
     Errors are InputError (a wrong request, or a controller that has never answered) or ProgramFailed (no answer any
@@ -75,11 +76,5 @@ class ControlClient:
             )
         return ProgramFailed(f"{self.address}: {code.name}: {details}")
 
-    def close(self) -> None:
-        self._channel.close()
-
-    def __enter__(self) -> "ControlClient":
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._channel.close()

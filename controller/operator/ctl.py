@@ -330,8 +330,17 @@ def _tls_table(tls: Sequence[pb.TlState], width: int | None) -> str:
         until = f" until {state.until_s:g}" if state.until_s else ""
         model = f"{state.model or '-'}:{state.version}" if state.version else "-"
         pinned = f" (pinned by {state.pinned_by}: {state.pinned_version})" if state.pinned_version else ""
-        row = (state.tl, state.mode, f"{state.since_s:g}", f"{state.set_by}{until}" or "-", f"{model}{pinned}")
-        rows.append((*row, " ".join(state.shown), state.reason))
+        rows.append(
+            (
+                state.tl,
+                state.mode,
+                f"{state.since_s:g}",
+                f"{state.set_by}{until}" or "-",
+                f"{model}{pinned}",
+                " ".join(state.shown),
+                state.reason,
+            )
+        )
     return text_table.render(("TL", "MODE", "SINCE", "SET BY", "MODEL", "SHOWN", "REASON"), rows, width)
 
 
@@ -344,8 +353,16 @@ def _alarms(alarms: Sequence[pb.Alarm], width: int | None) -> str:
         began = f"{time.strftime('%H:%M:%S', time.localtime(alarm.since_unix_s))} (second {alarm.since_s:g}{ended})"
         more = alarm.subject_count - len(alarm.subjects)
         subjects = ", ".join(alarm.subjects) + (f" and {more} more" if more > 0 else "")
-        row = (alarm.id, alarm.severity, began, str(alarm.count), alarm.acknowledged_by or "-")
-        rows.append((*row, "; ".join(filter(None, (subjects, alarm.text, alarm.remedy)))))
+        rows.append(
+            (
+                alarm.id,
+                alarm.severity,
+                began,
+                str(alarm.count),
+                alarm.acknowledged_by or "-",
+                "; ".join(filter(None, (subjects, alarm.text, alarm.remedy))),
+            )
+        )
     return text_table.render(("ALARM", "SEVERITY", "SINCE", "COUNT", "ACKNOWLEDGED", "WHAT"), rows, width)
 
 

@@ -96,10 +96,8 @@ class Collector:
     def _states(self, connection: ViewConnection, view: View) -> dict[int, str]:
         """By index, the states of uncontrolled signals in view."""
         wanted = [k for k in self._street.signals_in(view) if k in self._uncontrolled]
-        if not wanted:
-            return {}
-        states = connection.signal_states({self._uncontrolled[k]: self._street.links[k] for k in wanted})
-        return dict(zip(wanted, states, strict=True))
+        links_of = {self._uncontrolled[k]: self._street.links[k] for k in wanted}
+        return dict(zip(wanted, connection.signal_states(links_of), strict=True)) if wanted else {}
 
     def _circle(self, view: View) -> tuple[str, float]:
         """The circle around a view: the junction that is nearest to its middle, and the radius in m."""

@@ -127,8 +127,7 @@ def _links(links: Sequence[Sequence[tuple[str, str]]], lane_index: Mapping[str, 
     for pairs in links:
         incoming = [lane for lane, _ in pairs]
         crossings = [lane for pair in pairs for lane in pair if is_internal(lane)]
-        lanes = dict.fromkeys(crossings or incoming)
-        drawn.append([lane_index[lane] for lane in lanes if lane in lane_index])
+        drawn.append([lane_index[lane] for lane in dict.fromkeys(crossings or incoming) if lane in lane_index])
     return drawn
 
 
