@@ -283,13 +283,18 @@ def frozen():
     gc.unfreeze()
 
 
+def write_certificates(folder, authority):
+    """Write the server's files."""
+    key, certificate, *_ = pair("controller", authority)
+    for name, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
+        (folder / name).write_bytes(content)
+
+
 @pytest.fixture
 def certificates(tmp_path):
     """(files of the server, certificates of a client `operator-7`, those of a client of another authority)."""
     authority, other = pair("authority"), pair("other")
-    key, certificate, *_ = pair("controller", authority)
-    for name, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
-        (tmp_path / name).write_bytes(content)
+    write_certificates(tmp_path, authority)
     clients = [
         Tls(authority[1], certificate=signed[1], key=signed[0])
         for signed in (pair("operator-7", authority), pair("operator-7", other))
@@ -308,14 +313,12 @@ def test_the_client_certificates_name_is_the_author(certificates):
 def test_replaced_certificates_are_used_without_a_restart(certificates, tmp_path):
     files, known, _ = certificates
     authority = pair("second")
-    key, certificate, *_ = pair("controller", authority)
     client_key, client_certificate, *_ = pair("operator-8", authority)
     operated = OperatedRun()
     with operated.applying(), operated.served(files) as address:
         with ControlClient(address, known) as client:
             client.call("Pause", pb.PauseRequest())
-        for name, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
-            (tmp_path / name).write_bytes(content)
+        write_certificates(tmp_path, authority)
         with ControlClient(address, Tls(authority[1], certificate=client_certificate, key=client_key)) as client:
             client.call("Resume", pb.ResumeRequest())
     assert [command.author for command in operated.state.commands()] == ["operator-7", "operator-8"]
