@@ -87,7 +87,6 @@ class RunState:
         self._command_number = 0
 
     def add(self, event: DecisionEvent) -> None:
-        missing = 0
         with self._lock:
             self.second = max(self.second, event.at_s)
             for command in event.commands:
@@ -95,8 +94,6 @@ class RunState:
             for decision in event.decisions:
                 self._decided[decision.tl] = decision, event.at_s
                 self._overrides.pop(decision.tl, None)
-                if decision.failure:
-                    missing += 1
                 # without a call for each of a thousand TLs: few change their mode
                 if decision.mode is not decision.mode_before:
                     self._set_mode(decision.tl, decision.mode, event.at_s)
@@ -105,6 +102,7 @@ class RunState:
                     self._overrides[self.layout.tl_of_signal[override.signal]] = override
             self._keep(event)
         if event.times is not None:
+            missing = sum(1 for decision in event.decisions if decision.failure)
             self.missing += missing
             self.decisions += len(event.decisions) - missing
             self.durations.append((event.monotonic_s, len(event.decisions), event.times))

@@ -98,12 +98,11 @@ class SavedModes:
             return
         try:
             whole_files.write(self._path, json.dumps(_content(saved)), "a restart forgets the modes")
+            self._last_error = ""
         except InputError as error:
             if str(error) != self._last_error:
                 log.warning("%s", error)
             self._last_error = str(error)
-            return
-        self._last_error = ""
 
     def close(self) -> None:
         if self._lock is not None:
