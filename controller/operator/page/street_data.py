@@ -70,14 +70,7 @@ class StreetData:
             "driver": driver,
             "record": record,
             "modes": [mode.name.lower() for mode in ControlMode],
-            "bounds": shapes.bounds,
-            "lanes": {
-                "id": [lane.id for lane in shapes.lanes],
-                "width": [round(CENTIMETRES * lane.width_m) for lane in shapes.lanes],
-                "crossing": [k for k, lane in enumerate(shapes.lanes) if lane.is_crossing],
-                "shape": [_compact(lane.points) for lane in shapes.lanes],
-            },
-            "junctions": [_compact(junction.points) for junction in shapes.junctions if junction.points],
+            **_map(shapes),
             "rows": [lane_index.get(lane, -1) for lane in layout.lanes],
             "signals": [
                 {"id": signal, "at": _rounded(at), "links": _links(links_of.get(signal, ()), lane_index)}
@@ -119,6 +112,20 @@ class StreetData:
 def _inside(points: Any, view: View) -> Any:
     x0, y0, x1, y1 = view
     return (points[:, 0] >= x0) & (points[:, 0] <= x1) & (points[:, 1] >= y0) & (points[:, 1] <= y1)
+
+
+def _map(shapes: StreetShapes) -> dict[str, Any]:
+    """The shapes of lanes and junctions."""
+    return {
+        "bounds": shapes.bounds,
+        "lanes": {
+            "id": [lane.id for lane in shapes.lanes],
+            "width": [round(CENTIMETRES * lane.width_m) for lane in shapes.lanes],
+            "crossing": [k for k, lane in enumerate(shapes.lanes) if lane.is_crossing],
+            "shape": [_compact(lane.points) for lane in shapes.lanes],
+        },
+        "junctions": [_compact(junction.points) for junction in shapes.junctions if junction.points],
+    }
 
 
 def _links(links: Sequence[Sequence[tuple[str, str]]], lane_index: Mapping[str, int]) -> list[list[int]]:
