@@ -432,7 +432,7 @@ class DecisionLoop:
             tl, before = intersection.tl, intersection.mode
             shown = (
                 [self._connection.shown().get(safety.signal, safety.shown) for safety in intersection.safeties]
-                if intersection.is_on_fallback_plan
+                if intersection.state.is_on_fallback_plan
                 else None
             )
             answer = answers.get(tl, NO_ANSWER)

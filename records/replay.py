@@ -335,7 +335,9 @@ class Replay:
         """True if the signals were handed back from this step on: every TL needs commands, and none decides."""
         if current.step.due or current.tls.keys() != self.loop.intersections.keys():
             return False
-        is_due = any(intersection.next_decision_s <= self.loop.now for intersection in self.loop.intersections.values())
+        is_due = any(
+            intersection.state.next_decision_s <= self.loop.now for intersection in self.loop.intersections.values()
+        )
         return is_due or flushed_s == current.step.at_s
 
     def _end_s(self, current: RecordedStep) -> float:

@@ -179,6 +179,6 @@ def would_be_overrides(intersection: Intersection, answer: Answer | Exception, n
     for _ in range(MAX_RECHECKS):
         overrides += len(would_be.commands(now)[1])
         now = would_be.next_due_s(now)
-        if now >= would_be.next_decision_s:
+        if now >= would_be.state.next_decision_s:
             break
     return overrides

@@ -171,12 +171,11 @@ def times_to_train_with(changes: Iterable[ChangeTimes | None]) -> list[str]:
         "To train outside greenserve, append the street's times to city.toml (greenserve train has them in any "
         f"case). sumo-rl has no all-red: train there with yellow_time={yellow_time_s} and a larger delta_time.",
         "[training.times]",
-        *(_times_line(change) for change in longer),
+        *(
+            f"{toml_key(each.tl)} = {{ yellow_s = {each.street_yellow_s}, all_red_s = {each.street_all_red_s} }}"
+            for each in longer
+        ),
     ]
-
-
-def _times_line(change: ChangeTimes) -> str:
-    return f"{toml_key(change.tl)} = {{ yellow_s = {change.street_yellow_s}, all_red_s = {change.street_all_red_s} }}"
 
 
 def _describe(changes: Sequence[ChangeTimes], how: str) -> list[str]:

@@ -29,8 +29,7 @@ def build(
     signals = policy_signals.of_tl(tl, signals_of(city, tl, street), takes_first, trained_programs)
     contract = dialects.find(tl.dialect, f"{city.path}: [tl.{tl.name}]").build_contract(tl, signals, city.safety)
     for signal in signals:
-        _check_greens(tl.name, signal)
-        check_phases(f"{tl.name}: signal {signal.id}", signal.network, signal.program.id, _states(signal))
+        _check_program(tl.name, signal)
     return contract
 
 
@@ -76,25 +75,22 @@ def check_controllable(tl: str, signal: PolicySignal) -> None:
         )
     if not any(not is_internal(lane) for lane in signal.network.lanes):
         raise InputError(f"{tl}: signal {signal.id} has no lane for vehicles; {LEAVE_OUT}")
-    _check_greens(tl, signal)
+    _check_program(tl, signal)
     if len(signal.greens) < 2:
         raise InputError(
             f"{tl}: program {signal.program.id!r} of signal {signal.id} has one green, so there is nothing to choose; "
             f"{LEAVE_OUT}"
         )
-    check_phases(f"{tl}: signal {signal.id}", signal.network, signal.program.id, _states(signal))
 
 
-def _check_greens(tl: str, signal: PolicySignal) -> None:
+def _check_program(tl: str, signal: PolicySignal) -> None:
     if not signal.greens:
         raise InputError(
             f"{tl}: program {signal.program.id!r} of signal {signal.id} has no green phase; add a phase with G or g, "
             "without y"
         )
-
-
-def _states(signal: PolicySignal) -> list[str]:
-    return [phase.state for phase in signal.program.phases]
+    states = [phase.state for phase in signal.program.phases]
+    check_phases(f"{tl}: signal {signal.id}", signal.network, signal.program.id, states)
 
 
 def require_controllable(

@@ -112,8 +112,7 @@ def phase_by_second(plan: CyclePlan, change: GreenSplitChange, add_time_s: int, 
     durations = [int(phase.duration_s) for phase in plan.phases]
     for i, step in zip(plan.variable, change, strict=False):
         durations[i] += add_time_s * step
-    seconds = np.repeat(np.arange(len(durations)), durations)
-    return tuple(int(i) for i in np.roll(seconds, plan.offset_s + shift_s))
+    return tuple(np.roll(np.repeat(np.arange(len(durations)), durations), plan.offset_s + shift_s).tolist())
 
 
 @dataclass

@@ -113,17 +113,6 @@ class Intersection:
         return self.state.mode_state.mode
 
     @property
-    def next_decision_s(self) -> float:
-        """Simulated second of the next decision."""
-        return self.state.next_decision_s
-
-    @property
-    def _phase_sequencer(self) -> PhaseSequencer | ScoredGreens:
-        """The source of the requested states now."""
-        source: PhaseSequencer | ScoredGreens = self._sources[self.state.source]
-        return source
-
-    @property
     def has_policy(self) -> bool:
         """True if a policy is asked; if not, a driver controls."""
         return self._driver is None
@@ -131,9 +120,9 @@ class Intersection:
     @property
     def control_name(self) -> str:
         """The TL's control in log lines: the control mode, or the driver in the place of a policy."""
-        return (
-            self.mode.name if self._driver is None or self.state.mode_state.by_operator else self._driver.name.upper()
-        )
+        if self._driver is None or self.state.mode_state.by_operator:
+            return self.mode.name
+        return self._driver.name.upper()
 
     def start(self, now: float, shown: Sequence[str], forces_first: bool = False) -> None:
         """Start from the states that the signals show; the first decision is due now.
@@ -163,11 +152,6 @@ class Intersection:
     def requested(self) -> tuple[str, ...]:
         """The states requested last, by signal; empty while the signals run their programs, or are on the way there."""
         return () if self.state.is_on_fallback_plan else self.state.requested
-
-    @property
-    def is_on_fallback_plan(self) -> bool:
-        """True if the signals run their own programs, or are on the way there."""
-        return self.state.is_on_fallback_plan
 
     def observe(self, readings: Readings, shares: Shares, now: float) -> Observation:
         """float32 [O], as the contract describes it."""
@@ -301,8 +285,7 @@ class Intersection:
 
     def release(self) -> None:
         """Begin the final transition to the signals' own programs."""
-        if not self.state.is_on_fallback_plan:
-            self.state.is_on_fallback_plan = True
+        self.state.is_on_fallback_plan = True
         self.state.next_decision_s = math.inf
 
     @property
@@ -322,10 +305,11 @@ class Intersection:
 
     def unreleased(self, now: float) -> list[tuple[str, str]]:
         """(signal, its fallback program at second `now`) of the signals that do not run their own programs yet."""
-        waiting = [
-            pair for pair in zip(self.safeties, self.plans, strict=True) if not pair[0].state.is_release_confirmed
+        return [
+            (safety.signal, plans.at(now).program.id)
+            for safety, plans in zip(self.safeties, self.plans, strict=True)
+            if not safety.state.is_release_confirmed
         ]
-        return [(safety.signal, plans.at(now).program.id) for safety, plans in waiting]
 
     def commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
         """Commands to send at second `now`, and overrides; states equal to those sent before are left out."""
@@ -340,7 +324,7 @@ class Intersection:
                     commands.append(command)
                     safety.state.is_sent = command is safety.permitted
             return commands, overrides
-        sequencer = self._phase_sequencer
+        sequencer = self._sources[self.state.source]
         self.state.requested = requested_states = sequencer.requested_states(now)
         for k, (safety, requested) in enumerate(zip(self.safeties, requested_states, strict=True)):
             before = safety.permitted
@@ -391,7 +375,7 @@ class Intersection:
             dues_s = (recheck_s if safety.is_cleared(now) else safety.next_change_s(now) for safety in self.safeties)
             return min(self.state.next_decision_s, *dues_s)
         state = self.state
-        due_s = min(state.next_decision_s, self._phase_sequencer.next_change_s(now))
+        due_s: float = min(state.next_decision_s, self._sources[state.source].next_change_s(now))
         for safety, requested in zip(self.safeties, state.requested, strict=True):
             if not safety.shows(requested):
                 due_s = min(due_s, safety.next_change_s(now))

@@ -1,6 +1,5 @@
 """Lane readings, and the observers that turn them into observations."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -62,14 +61,12 @@ class Readings:
     @property
     def vehicles(self) -> Floats:
         """float64 [lanes]."""
-        vehicles: Floats = self.counts[0]
-        return vehicles
+        return self.counts[0, :]
 
     @property
     def halting(self) -> Floats:
         """float64 [lanes]."""
-        halting: Floats = self.counts[1]
-        return halting
+        return self.counts[1, :]
 
 
 @dataclass(frozen=True)
@@ -120,38 +117,6 @@ class ObserverGroup(Protocol):
 
     def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> list[Observation]:
         """float32 [O] of each observer, equal to what its own `observe` returns."""
-
-
-class GatheringObserver(ABC):
-    """An observer with all its lane features in `Shares.row`: a batch gathers those of many TLs in one indexing
-    operation."""
-
-    size: int
-    columns: Rows
-    """[size], the column of each value in `Shares.row`; column 0, a zero, for those that `write_phase_state` sets."""
-
-    @abstractmethod
-    def write_phase_state(self, out: Observation, phase_state: PhaseState) -> None:
-        """Write the features of the TL's phases into an observation, float32 [size]."""
-
-    @staticmethod
-    def together(observers: "Sequence[GatheringObserver]") -> ObserverGroup:
-        return _Gathering(observers)
-
-
-class _Gathering:
-    def __init__(self, observers: Sequence[GatheringObserver]) -> None:
-        self._observers = observers
-        self._columns = np.concatenate([observer.columns for observer in observers])
-        ends = np.cumsum([observer.size for observer in observers]).tolist()
-        self._parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
-
-    def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> list[Observation]:
-        row = shares.row[self._columns]
-        observations = [row[part] for part in self._parts]
-        for observer, observation, phase_state in zip(self._observers, observations, phase_states, strict=True):
-            observer.write_phase_state(observation, phase_state)
-        return observations
 
 
 class _OneByOne:

@@ -62,8 +62,13 @@ def of_tl(
                 f"has program = {tl.program!r}; remove the key, or train it again"
             )
         if trained is not None:
-            remedy = "add it to the network, or train the policy again"
-            program = _named_program(tl, network, trained, "which the policy was trained on", remedy)
+            program = _named_program(
+                tl,
+                network,
+                trained,
+                "which the policy was trained on",
+                "add it to the network, or train the policy again",
+            )
         elif tl.program is not None:
             program = _named_program(
                 tl, network, tl.program, f"which [tl.{tl.name}] names", "set program to one that it has"
@@ -160,18 +165,18 @@ def describe_programs(chosen: Iterable[tuple[str, Sequence[PolicySignal]]]) -> t
                 not_running.append(f"{tl} (program {name}, but {running.id!r} runs)")
             elif _has_other_greens(signal, first):
                 not_first.append(f"{tl} (program {name}, not {first.id!r})")
-    others = names.listed(not_first, MAX_NAMED_TLS)
-    information = f"greens of the program that runs at the begin time, not of the network's first: {others}"
+    information = (
+        "greens of the program that runs at the begin time, not of the network's first: "
+        f"{names.listed(not_first, MAX_NAMED_TLS)}"
+    )
     warning = (
         f"greens of a program that does not run at the begin time: {names.listed(not_running, MAX_NAMED_TLS)}; if the "
-        "policy was "
-        'not trained on it, name the running one in its table of city.toml (program = "...") and train and export it '
-        "again"
+        'policy was not trained on it, name the running one in its table of city.toml (program = "...") and train and '
+        "export it again"
     )
     return information if not_first else "", warning if not_running else ""
 
 
 def _has_other_greens(signal: PolicySignal, program: Program) -> bool:
     """True if a program's greens differ from those of the policy's program."""
-    greens = [set(distinct_greens(signal.network, item)) for item in (signal.program, program)]
-    return greens[0] != greens[1]
+    return set(distinct_greens(signal.network, signal.program)) != set(distinct_greens(signal.network, program))

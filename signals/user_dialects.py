@@ -63,8 +63,7 @@ def imported(read: Callable[[], Any], where: str) -> Any:
 def checked(dialect: Any, where: str, protocol: type) -> Any:
     """The dialect, if it implements the protocol. Raises InputError that names what is missing."""
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
-    attributes = list(protocol.__annotations__)
-    missing = [name for name in attributes if not hasattr(dialect, name)]
+    missing = [name for name in protocol.__annotations__ if not hasattr(dialect, name)]
     missing += [f"{name}()" for name in methods if not callable(getattr(dialect, name, None))]
     if missing:
         raise InputError(f"{where} lacks {', '.join(missing)}; see the protocol in docs/reference/dialects.md")

@@ -11,6 +11,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
@@ -33,15 +34,6 @@ MAX_AUTHOR_CHARS = 100
 
 Command = Callable[[DecisionLoop], None]
 """Changes the run between two steps: one of the queue's commands, with its arguments."""
-
-
-class _Waiting:
-    """A command in the queue."""
-
-    def __init__(self, command: Command) -> None:
-        self.command = command
-        self.is_done = threading.Event()
-        self.error: Exception | None = None
 
 
 def author_of(name: str) -> str:
@@ -75,7 +67,8 @@ class CommandQueue:
         self._uncontrolled = Saved({}, {})
         """Saved entries that this run does not use: of other TLs, and pins if it asks no model. They stay in the
         file."""
-        self._submitted: deque[_Waiting] = deque()
+        self._submitted: deque[tuple[Command, Future[None]]] = deque()
+        """Commands in the queue, and what tells their callers that they are applied."""
         self._arrived = threading.Condition()
         self._closed_reason = ""
         self._save_lock = threading.Lock()
@@ -86,20 +79,23 @@ class CommandQueue:
 
         Raises OperatorError.
         """
-        waiting = _Waiting(command)
+        applied: Future[None] = Future()
         with self._arrived:
             if self._closed_reason:
                 raise OperatorError(Status.UNAVAILABLE, self._closed_reason)
             if len(self._submitted) >= MAX_QUEUED:
-                full = f"{MAX_QUEUED} commands wait for the next step; try again later"
-                raise OperatorError(Status.RESOURCE_EXHAUSTED, full)
-            self._submitted.append(waiting)
+                raise OperatorError(
+                    Status.RESOURCE_EXHAUSTED, f"{MAX_QUEUED} commands wait for the next step; try again later"
+                )
+            self._submitted.append((command, applied))
             self._arrived.notify_all()
-        if not waiting.is_done.wait(timeout_s):
-            late = "the command is queued and is applied after the step in progress, which has not ended yet"
-            raise OperatorError(Status.DEADLINE_EXCEEDED, late)
-        if waiting.error is not None:
-            raise waiting.error
+        try:
+            applied.result(timeout_s)
+        except TimeoutError:
+            raise OperatorError(
+                Status.DEADLINE_EXCEEDED,
+                "the command is queued and is applied after the step in progress, which has not ended yet",
+            ) from None
         self._save()
 
     def wait(self, timeout_s: float) -> None:
@@ -134,20 +130,18 @@ class CommandQueue:
             until = "" if mode.until_s == math.inf else f", until second {mode.until_s:g}"
             log.warning("%s begins in mode %s, which %s set before this start%s", tl, mode.mode, mode.author, until)
         for tl, pin in saved.pins.items():
-            if tl in known and self._pins is not None:
-                self._restore_pin(self._pins, tl, pin)
+            if tl not in known or self._pins is None:
+                continue
+            try:
+                self._pins.check_pin(tl, pin.version)
+            except (InputError, ProgramFailed) as error:
+                log.warning("%s: the version that %s pinned before this start is not used: %s", tl, pin.author, error)
+                continue
+            self._pins.pin(tl, pin.version)
+            self.pinned = {**self.pinned, tl: pin}
+            log.warning("%s begins with version %d, which %s pinned before this start", tl, pin.version, pin.author)
         self._is_saved = self._to_save() == saved
         self._save()
-
-    def _restore_pin(self, pins: ServedPolicies, tl: str, pin: Pin) -> None:
-        try:
-            pins.check_pin(tl, pin.version)
-        except (InputError, ProgramFailed) as error:
-            log.warning("%s: the version that %s pinned before this start is not used: %s", tl, pin.author, error)
-            return
-        pins.pin(tl, pin.version)
-        self.pinned = {**self.pinned, tl: pin}
-        log.warning("%s begins with version %d, which %s pinned before this start", tl, pin.version, pin.author)
 
     def apply(self, loop: DecisionLoop) -> None:
         """Apply the queued commands, and take modes back whose time is over. Called by the decision loop between two
@@ -159,25 +153,24 @@ class CommandQueue:
             with self._arrived:
                 if not self._submitted:
                     return
-                waiting = self._submitted.popleft()
+                command, applied = self._submitted.popleft()
             try:
-                waiting.command(loop)
+                command(loop)
+                applied.set_result(None)
             except UnknownAlarm as error:
-                waiting.error = OperatorError(Status.NOT_FOUND, str(error))
+                applied.set_exception(OperatorError(Status.NOT_FOUND, str(error)))
             except Exception as error:
                 # a command must not end the run
-                log.exception("a command could not be applied: %r", waiting.command)
-                waiting.error = error
-            waiting.is_done.set()
+                log.exception("a command could not be applied: %r", command)
+                applied.set_exception(error)
 
     def close(self, reason: str) -> None:
         """Refuse the commands in the queue and all further ones."""
         with self._arrived:
             self._closed_reason = reason
             waiting, self._submitted = list(self._submitted), deque()
-        for each in waiting:
-            each.error = OperatorError(Status.UNAVAILABLE, reason)
-            each.is_done.set()
+        for _, applied in waiting:
+            applied.set_exception(OperatorError(Status.UNAVAILABLE, reason))
         self._save()
 
     # the commands: author and loop come last, because the caller adds the one and `apply` the other

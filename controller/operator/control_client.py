@@ -1,6 +1,7 @@
 """A client of the control API."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import grpc
@@ -18,7 +19,7 @@ MAX_DETAILS_CHARS = 300
 """Limit of gRPC's own error texts."""
 
 
-class ControlClient:
+class ControlClient(AbstractContextManager["ControlClient"]):
     """Calls the control API of one controller.
 
     Errors are InputError (a wrong request, or a controller that has never answered) or ProgramFailed (no answer any
@@ -36,10 +37,8 @@ class ControlClient:
 
     def call(self, method: str, request: Any) -> Any:
         """Call a method with one answer. Raises InputError, ProgramFailed."""
-        answer_type: Any = METHODS[method][1]
-        stub = self._channel.unary_unary(
-            f"/{SERVICE}/{method}", request_serializer=_serialized, response_deserializer=answer_type.FromString
-        )
+        request_type, answer_type = METHODS[method]
+        stub = self._channel.unary_unary(f"/{SERVICE}/{method}", request_type.SerializeToString, answer_type.FromString)
         try:
             answer = stub(request, timeout=self._timeout_s)
             self._has_answered = True
@@ -50,7 +49,7 @@ class ControlClient:
     def watch(self, min_interval_s: float = 0.0) -> Iterator[pb.Decisions]:
         """Yield the newest step until the run ends. Raises InputError, ProgramFailed."""
         stub = self._channel.unary_stream(
-            f"/{SERVICE}/{WATCH}", request_serializer=_serialized, response_deserializer=pb.Decisions.FromString
+            f"/{SERVICE}/{WATCH}", pb.WatchDecisionsRequest.SerializeToString, pb.Decisions.FromString
         )
         stream = stub(pb.WatchDecisionsRequest(min_interval_s=min_interval_s))
         try:
@@ -77,16 +76,5 @@ class ControlClient:
             )
         return ProgramFailed(f"{self.address}: {code.name}: {details}")
 
-    def close(self) -> None:
-        self._channel.close()
-
-    def __enter__(self) -> "ControlClient":
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _serialized(message: Any) -> bytes:
-    serialized: bytes = message.SerializeToString()
-    return serialized
+        self._channel.close()

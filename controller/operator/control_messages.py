@@ -1,5 +1,6 @@
 """The state of a run as messages of the control API (protos/control.proto)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from protos import control_pb2 as pb
 from signals.policy import Answer
 
 SERVICE = "greenserve.control.v1.Control"
-METHODS = {
+METHODS: Mapping[str, tuple[Any, Any]] = {
     "ListTls": (pb.ListTlsRequest, pb.ControllerState),
     "SetMode": (pb.SetModeRequest, pb.TlStates),
     "PinModel": (pb.PinModelRequest, pb.TlStates),

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -26,7 +27,7 @@ def handler(service: OperatorService) -> grpc.GenericRpcHandler:
     """The gRPC handler of all methods."""
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
-            _parsed(request_type, _method(service, name)),
+            _parsed(request_type, partial(_call, service, name)),
             response_serializer=lambda message: message.SerializeToString(),
         )
         for name, (request_type, _) in messages.METHODS.items()
@@ -40,15 +41,10 @@ def handler(service: OperatorService) -> grpc.GenericRpcHandler:
 Method = Callable[[Any, grpc.ServicerContext], Any]
 
 
-def _method(service: OperatorService, name: str) -> Method:
-    """A method with one answer."""
-
-    def call(request: Any, context: grpc.ServicerContext) -> Any:
-        remaining_s = context.time_remaining()
-        timeout_s = APPLY_TIMEOUT_S if remaining_s is None else max(remaining_s - ANSWER_MARGIN_S, 0.0)
-        return service.call(name, request, author(request, context), timeout_s)
-
-    return call
+def _call(service: OperatorService, name: str, request: Any, context: grpc.ServicerContext) -> Any:
+    remaining_s = context.time_remaining()
+    timeout_s = APPLY_TIMEOUT_S if remaining_s is None else max(remaining_s - ANSWER_MARGIN_S, 0.0)
+    return service.call(name, request, author(request, context), timeout_s)
 
 
 def _parsed(request_type: type[Any], method: Method) -> Callable[[bytes, grpc.ServicerContext], Any]:
@@ -87,8 +83,10 @@ class DecisionStreams:
 
     def watch(self, request: pb.WatchDecisionsRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
         if not 0 <= request.min_interval_s <= MAX_INTERVAL_S:  # NaN is not between them either
-            text = f"min_interval_s {request.min_interval_s:g} must lie between 0 and {MAX_INTERVAL_S:g}"
-            raise OperatorError(Status.INVALID_ARGUMENT, text)
+            raise OperatorError(
+                Status.INVALID_ARGUMENT,
+                f"min_interval_s {request.min_interval_s:g} must lie between 0 and {MAX_INTERVAL_S:g}",
+            )
         if not self._free.acquire(blocking=False):
             raise OperatorError(Status.RESOURCE_EXHAUSTED, f"{MAX_WATCHERS} watchers are connected; close one")
         ended = threading.Event()

@@ -45,6 +45,71 @@ COMMANDS: dict[str, str] = {
 """By subcommand, its summary."""
 READING = ("tls", "watch", "alarms")
 """Subcommands that command nothing."""
+_FILE: dict[str, Any] = dict(type=Path, metavar="FILE")
+SHARED_FLAGS: dict[str, dict[str, Any]] = {
+    "--address": dict(
+        metavar="HOST:PORT",
+        help="the controller's --control-address (default: [controller] control_address of --city, else "
+        f"{DEFAULT_ADDRESS})",
+    ),
+    "--city": dict(_FILE, help="the city's description (default: ./city.toml if it exists)"),
+    "--json": dict(action="store_true", help="print JSON, for scripts"),
+    "--author": dict(metavar="NAME", help="name in log and record (default: the user's name)"),
+    "--timeout-s": dict(type=float, default=15.0, metavar="S", help="deadline of each call (default: 15)"),
+    "--tls-ca": dict(_FILE, help="TLS: CA bundle (PEM) that verifies the controller"),
+    "--tls-certificate": dict(_FILE, help="client certificate (PEM); its name is the author"),
+    "--tls-key": dict(_FILE, help="client key (PEM)"),
+    "--tls-server-name": dict(default="", metavar="NAME", help="name in the controller's certificate"),
+}
+"""Flags of every subcommand; --author only of those that command."""
+
+
+def _duration(text: str) -> float:
+    """Seconds of a text such as 90, 90s, 30m or 2h, for argparse's `type`."""
+    unit = DURATIONS.get(text[-1:])
+    try:
+        seconds = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 90, 90s, 30m or 2h")
+    return seconds
+
+
+_SHOWN_TLS: dict[str, Any] = dict(nargs="*", metavar="TL", help="TLs to show (default: all)")
+ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
+    "tls": {"tls": _SHOWN_TLS},
+    "watch": {
+        "tls": _SHOWN_TLS,
+        "--interval-s": dict(
+            type=float, default=1.0, metavar="S", help="wall time between two updates (default: 1)"
+        ),
+    },
+    "set": {
+        "mode": dict(
+            choices=("policy", "hold", "fixed"), help="hold keeps the state, fixed is the signals' own programs"
+        ),
+        "tls": dict(nargs="+", metavar="TL", help="TLs, or all"),
+        "--for": dict(
+            dest="for_s", type=_duration, default=0.0, metavar="TIME",
+            help="simulated time such as 90, 90s, 30m or 2h, then policy again (default: until it is taken back)",
+        ),
+    },
+    "pin": {"tl": dict(metavar="TL"), "version": dict(metavar="VERSION", help="model number, or latest")},
+    "step": {
+        "seconds": dict(nargs="?", type=float, default=1.0, metavar="S", help="simulated seconds (default: 1)")
+    },
+    "speed": {"factor": dict(type=float, metavar="X", help="1 is real time; 0: as fast as possible")},
+    "alarms": {
+        "alarms": dict(
+            nargs="*", metavar="ALARM",
+            help="ids or names of alarms, shown with the runbook's section (default: all, without)",
+        ),
+        "--all": dict(action="store_true", help="show ended alarms too"),
+    },
+    "ack": {"id": dict(metavar="ALARM", help="id of an active alarm")},
+}  # fmt: skip
+"""By subcommand, the arguments that it has for itself."""
 
 
 def parser(prog: str) -> Parser:
@@ -56,8 +121,9 @@ def parser(prog: str) -> Parser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        _add_arguments(command, name)
-        _add_common_flags(command, is_command=name not in READING)
+        for argument, options in ARGUMENTS.get(name, {}).items():
+            command.add_argument(argument, **options)
+        _add_shared_flags(command, is_command=name not in READING)
     return parser
 
 
@@ -72,66 +138,17 @@ def subparser(prog: str) -> argparse.ArgumentParser:
 def _command_first(argv: Sequence[str]) -> list[str]:
     """Move the flags before the subcommand behind it, because only the parser of the subcommand reads them."""
     shared = Parser(add_help=False)
-    _add_common_flags(shared, is_command=True)
+    _add_shared_flags(shared, is_command=True)
     at = 0
     while at < len(argv) and (flag := shared._option_string_actions.get(argv[at].partition("=")[0])) is not None:
         at += 1 if flag.nargs == 0 or "=" in argv[at] else 2
     return [*argv[at : at + 1], *argv[:at], *argv[at + 1 :]]
 
 
-def _add_common_flags(command: argparse.ArgumentParser, is_command: bool) -> None:
-    command.add_argument(
-        "--address", metavar="HOST:PORT",
-        help="the controller's --control-address (default: [controller] control_address of --city, else "
-        f"{DEFAULT_ADDRESS})",
-    )  # fmt: skip
-    command.add_argument(
-        "--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml if it exists)"
-    )
-    command.add_argument("--json", action="store_true", help="print JSON, for scripts")
-    if is_command:
-        command.add_argument("--author", metavar="NAME", help="name in log and record (default: the user's name)")
-    command.add_argument(
-        "--timeout-s", type=float, default=15.0, metavar="S", help="deadline of each call (default: 15)"
-    )
-    command.add_argument(
-        "--tls-ca", type=Path, metavar="FILE", help="TLS: CA bundle (PEM) that verifies the controller"
-    )
-    command.add_argument(
-        "--tls-certificate", type=Path, metavar="FILE", help="client certificate (PEM); its name is the author"
-    )
-    command.add_argument("--tls-key", type=Path, metavar="FILE", help="client key (PEM)")
-    command.add_argument("--tls-server-name", default="", metavar="NAME", help="name in the controller's certificate")
-
-
-def _add_arguments(command: argparse.ArgumentParser, name: str) -> None:
-    """Add the arguments that a subcommand has for itself."""
-    add = command.add_argument
-    if name in ("tls", "watch"):
-        add("tls", nargs="*", metavar="TL", help="TLs to show (default: all)")
-    match name:
-        case "watch":
-            seconds = "wall time between two updates (default: 1)"
-            add("--interval-s", type=float, default=1.0, metavar="S", help=seconds)
-        case "set":
-            modes = "hold keeps the state, fixed is the signals' own programs"
-            add("mode", choices=("policy", "hold", "fixed"), help=modes)
-            add("tls", nargs="+", metavar="TL", help="TLs, or all")
-            times = "simulated time such as 90, 90s, 30m or 2h, then policy again (default: until it is taken back)"
-            add("--for", dest="for_s", type=_duration, default=0.0, metavar="TIME", help=times)
-        case "pin":
-            add("tl", metavar="TL")
-            add("version", metavar="VERSION", help="model number, or latest")
-        case "step":
-            add("seconds", nargs="?", type=float, default=1.0, metavar="S", help="simulated seconds (default: 1)")
-        case "speed":
-            add("factor", type=float, metavar="X", help="1 is real time; 0: as fast as possible")
-        case "alarms":
-            shown = "ids or names of alarms, shown with the runbook's section (default: all, without)"
-            add("alarms", nargs="*", metavar="ALARM", help=shown)
-            add("--all", action="store_true", help="show ended alarms too")
-        case "ack":
-            add("id", metavar="ALARM", help="id of an active alarm")
+def _add_shared_flags(command: argparse.ArgumentParser, is_command: bool) -> None:
+    for flag, options in SHARED_FLAGS.items():
+        if is_command or flag != "--author":
+            command.add_argument(flag, **options)
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.operator.ctl") -> int:
@@ -184,8 +201,10 @@ def _call(client: ControlClient, args: argparse.Namespace) -> Any:
         case "set":
             if args.for_s and args.mode == "policy":
                 raise InputError("--for is for the modes hold and fixed; leave it out")
-            request = pb.SetModeRequest(tls=_listed(args.tls), mode=args.mode, author=author, for_seconds=args.for_s)
-            return client.call("SetMode", request)
+            return client.call(
+                "SetMode",
+                pb.SetModeRequest(tls=_listed(args.tls), mode=args.mode, author=author, for_seconds=args.for_s),
+            )
         case "pin":
             return client.call("PinModel", pb.PinModelRequest(tl=args.tl, version=args.version, author=author))
         case "step":
@@ -218,8 +237,10 @@ def _selected_alarms(answer: pb.Alarms, wanted: Sequence[str]) -> pb.Alarms:
                 f"pass one of {names.listed(ids, 20)}" if ids else "no alarm is listed; --all lists the ended ones too"
             )
             raise InputError(f"{printable(name)}: no listed alarm has this id or name; {remedy}")
-    kept = [alarm for alarm in answer.alarms if not wanted or alarm.id in wanted or alarm.name in wanted]
-    return pb.Alarms(run=answer.run, alarms=kept)
+    return pb.Alarms(
+        run=answer.run,
+        alarms=[alarm for alarm in answer.alarms if not wanted or alarm.id in wanted or alarm.name in wanted],
+    )
 
 
 def _watch(client: ControlClient, args: argparse.Namespace) -> int:
@@ -227,8 +248,8 @@ def _watch(client: ControlClient, args: argparse.Namespace) -> int:
     if not 0 < args.interval_s <= 60:
         raise InputError(f"--interval-s {args.interval_s:g} must be above 0 and at most 60")
     listed = pb.ListTlsRequest(tls=_listed(args.tls))
-    first = client.call("ListTls", listed)  # an unknown TL is an error before the first update
-    selected = {state.tl for state in first.tls}
+    # an unknown TL is an error before the first update
+    selected = {state.tl for state in client.call("ListTls", listed).tls}
     unread: ProgramFailed | None = None
     for decisions in client.watch(args.interval_s):
         if args.json:
@@ -261,18 +282,6 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user without a name
         return "unnamed"
-
-
-def _duration(text: str) -> float:
-    """Seconds of a text such as 90, 90s, 30m or 2h, for argparse's `type`."""
-    unit = DURATIONS.get(text[-1:])
-    try:
-        seconds = float(text[:-1]) * unit if unit else float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds <= 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 90, 90s, 30m or 2h")
-    return seconds
 
 
 def describe(answer: Any) -> str:
@@ -321,8 +330,17 @@ def _tls_table(tls: Sequence[pb.TlState], width: int | None) -> str:
         until = f" until {state.until_s:g}" if state.until_s else ""
         model = f"{state.model or '-'}:{state.version}" if state.version else "-"
         pinned = f" (pinned by {state.pinned_by}: {state.pinned_version})" if state.pinned_version else ""
-        row = (state.tl, state.mode, f"{state.since_s:g}", f"{state.set_by}{until}" or "-", f"{model}{pinned}")
-        rows.append((*row, " ".join(state.shown), state.reason))
+        rows.append(
+            (
+                state.tl,
+                state.mode,
+                f"{state.since_s:g}",
+                f"{state.set_by}{until}" or "-",
+                f"{model}{pinned}",
+                " ".join(state.shown),
+                state.reason,
+            )
+        )
     return text_table.render(("TL", "MODE", "SINCE", "SET BY", "MODEL", "SHOWN", "REASON"), rows, width)
 
 
@@ -335,8 +353,16 @@ def _alarms(alarms: Sequence[pb.Alarm], width: int | None) -> str:
         began = f"{time.strftime('%H:%M:%S', time.localtime(alarm.since_unix_s))} (second {alarm.since_s:g}{ended})"
         more = alarm.subject_count - len(alarm.subjects)
         subjects = ", ".join(alarm.subjects) + (f" and {more} more" if more > 0 else "")
-        row = (alarm.id, alarm.severity, began, str(alarm.count), alarm.acknowledged_by or "-")
-        rows.append((*row, "; ".join(filter(None, (subjects, alarm.text, alarm.remedy)))))
+        rows.append(
+            (
+                alarm.id,
+                alarm.severity,
+                began,
+                str(alarm.count),
+                alarm.acknowledged_by or "-",
+                "; ".join(filter(None, (subjects, alarm.text, alarm.remedy))),
+            )
+        )
     return text_table.render(("ALARM", "SEVERITY", "SINCE", "COUNT", "ACKNOWLEDGED", "WHAT"), rows, width)
 
 

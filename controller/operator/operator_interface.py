@@ -88,11 +88,6 @@ class OperatorInterface:
                 closing.callback(self._page.close)
             self._closing = closing.pop_all()
 
-    @property
-    def port(self) -> int:
-        """Port of the control API; 0 without one."""
-        return self._server.port if self._server is not None else 0
-
     def begin(self, loop: DecisionLoop, street: StreetNetwork, connection: SumoConnection) -> None:
         """Apply what operators set before this start, and answer calls and browsers from now on. Raises InputError."""
         self.state.second = loop.now

@@ -67,9 +67,9 @@ class RunState:
         self.layout = TlLayout(contracts)
         self._keeps_history = keeps_history
         self._lock = threading.Lock()
-        tls = self.layout.contracts
-        self._modes = bytearray([ControlMode.POLICY.value] * len(tls))
-        self._since_s = dict.fromkeys(tls, 0.0)
+        self.tls = list(self.layout.contracts)
+        self._modes = bytearray([ControlMode.POLICY.value] * len(self.tls))
+        self._since_s = dict.fromkeys(self.tls, 0.0)
         self._decided: dict[str, tuple[TlDecision, float]] = {}
         self._overrides: dict[str, Override] = {}
         """By TL, the newest override since its newest decision."""
@@ -86,12 +86,7 @@ class RunState:
         self._commands: deque[control_pb2.Command] = deque(maxlen=MAX_COMMANDS)
         self._command_number = 0
 
-    @property
-    def tls(self) -> Sequence[str]:
-        return list(self.layout.contracts)
-
     def add(self, event: DecisionEvent) -> None:
-        missing = 0
         with self._lock:
             self.second = max(self.second, event.at_s)
             for command in event.commands:
@@ -99,8 +94,6 @@ class RunState:
             for decision in event.decisions:
                 self._decided[decision.tl] = decision, event.at_s
                 self._overrides.pop(decision.tl, None)
-                if decision.failure:
-                    missing += 1
                 # without a call for each of a thousand TLs: few change their mode
                 if decision.mode is not decision.mode_before:
                     self._set_mode(decision.tl, decision.mode, event.at_s)
@@ -109,6 +102,7 @@ class RunState:
                     self._overrides[self.layout.tl_of_signal[override.signal]] = override
             self._keep(event)
         if event.times is not None:
+            missing = sum(1 for decision in event.decisions if decision.failure)
             self.missing += missing
             self.decisions += len(event.decisions) - missing
             self.durations.append((event.monotonic_s, len(event.decisions), event.times))

@@ -12,7 +12,6 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -45,15 +44,11 @@ class Pin(NamedTuple):
     author: str
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(NamedTuple):
     """The content of the file, by TL."""
 
-    modes: Mapping[str, SetMode]
-    pins: Mapping[str, Pin]
-
-
-NOTHING = Saved({}, {})
+    modes: Mapping[str, SetMode] = {}
+    pins: Mapping[str, Pin] = {}
 
 
 def path_of(city: Path, sumo: tuple[str, int] | None, order: int | None) -> Path:
@@ -71,21 +66,20 @@ class SavedModes:
     def __init__(self, path: Path | None) -> None:
         """`path`: None keeps nothing. A file that another controller has locked, or that cannot be locked, is left
         alone."""
-        self._path, self._lock = path, None if path is None else _lock(path)
-        if self._lock is None:
-            self._path = None
+        self._lock = None if path is None else _lock(path)
+        self._path = None if self._lock is None else path
         self._last_error = ""
 
     def read(self) -> Saved:
         """The saved modes; a damaged file is moved aside, with one warning."""
         if self._path is None:
-            return NOTHING
+            return Saved()
         try:
             if self._path.stat().st_size > MAX_BYTES:
                 raise ValueError(f"it has more than {MAX_BYTES} bytes")
             return _parse(json.loads(self._path.read_text(encoding="utf-8")))
         except FileNotFoundError:
-            return NOTHING
+            return Saved()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             # a second damaged file must not replace the first one
             names = (self._path.with_name(f"{self._path.stem}.{k}.damaged") for k in itertools.count(1))
@@ -96,7 +90,7 @@ class SavedModes:
                 "%s: the operators' modes cannot be read (%s: %s); the run begins without them, the file is now %s",
                 self._path, type(error).__name__, error, aside,
             )  # fmt: skip
-            return NOTHING
+            return Saved()
 
     def write(self, saved: Saved) -> None:
         """Replace the file. An error is logged once: the run continues, a restart does not know the modes."""
@@ -104,12 +98,11 @@ class SavedModes:
             return
         try:
             whole_files.write(self._path, json.dumps(_content(saved)), "a restart forgets the modes")
+            self._last_error = ""
         except InputError as error:
             if str(error) != self._last_error:
                 log.warning("%s", error)
             self._last_error = str(error)
-            return
-        self._last_error = ""
 
     def close(self) -> None:
         if self._lock is not None:
@@ -138,13 +131,8 @@ def _lock(path: Path) -> TextIO | None:
 
 def _content(saved: Saved) -> dict[str, Any]:
     modes = {
-        tl: {
-            "mode": m.mode.value,
-            "author": m.author,
-            "at_s": m.at_s,
-            "until_s": None if m.until_s == math.inf else m.until_s,
-        }
-        for tl, m in saved.modes.items()
+        tl: {**mode._asdict(), "until_s": None if mode.until_s == math.inf else mode.until_s}
+        for tl, mode in saved.modes.items()
     }
     return {"modes": modes, "pins": {tl: pin._asdict() for tl, pin in saved.pins.items()}}
 

@@ -8,7 +8,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from city import names
 from city.config import MAX_SPEED
@@ -37,11 +37,8 @@ MAX_VERSION_DIGITS = 19
 LATEST = "latest"
 
 
-class Caller(NamedTuple):
-    """Who calls, and how long it waits until its command is applied."""
-
-    author: str
-    timeout_s: float
+Applied = Callable[..., pb.Run]
+"""Applies a command of the queue, with its arguments but the author, and returns the run. Raises OperatorError."""
 
 
 class OperatorService:
@@ -71,16 +68,16 @@ class OperatorService:
         self._queue, self._pace = queue, pace
         self._policy = policy
         self._sumo = f"{sumo[0]}:{sumo[1]}" if sumo else ""
-        self._methods: Mapping[str, Callable[[Any, Caller], Any]] = {
+        self._methods: Mapping[str, Callable[[Any, Applied], Any]] = {
             "ListTls": self._list_tls,
             "SetMode": self._set_mode,
             "PinModel": self._pin_model,
             "ReloadContracts": self._reload_contracts,
-            "Pause": lambda request, caller: self._applied(caller, queue.pause),
-            "Resume": lambda request, caller: self._applied(caller, queue.resume),
+            "Pause": lambda request, applied: applied(queue.pause),
+            "Resume": lambda request, applied: applied(queue.resume),
             "Step": self._step,
             "SetSpeed": self._set_speed,
-            "ListAlarms": lambda request, caller: self._list_alarms(request.with_ended),
+            "ListAlarms": lambda request, applied: self._list_alarms(request.with_ended),
             "AcknowledgeAlarm": self._acknowledge,
         }
 
@@ -93,9 +90,9 @@ class OperatorService:
             author: who commands.
             timeout_s: wall time to wait until a command is applied, at most APPLY_TIMEOUT_S.
         """
-        caller = Caller(author_of(author), min(timeout_s, APPLY_TIMEOUT_S))
+        applied = partial(self._applied, author_of(author), min(timeout_s, APPLY_TIMEOUT_S))
         try:
-            return self._methods[method](request, caller)
+            return self._methods[method](request, applied)
         except InputError as error:
             raise OperatorError(Status.INVALID_ARGUMENT, str(error)) from None
         except ProgramFailed as error:
@@ -103,8 +100,7 @@ class OperatorService:
 
     def run(self) -> pb.Run:
         """The run as a whole."""
-        pace = self._pace.state._asdict()
-        return pb.Run(second=self.state.second, policy=self._policy, sumo=self._sumo, **pace)
+        return pb.Run(second=self.state.second, policy=self._policy, sumo=self._sumo, **self._pace.state._asdict())
 
     def tl_states(self, tls: Sequence[str]) -> list[pb.TlState]:
         """The states of TLs, in their order."""
@@ -129,23 +125,25 @@ class OperatorService:
             active_alarms=[alarm.id for alarm in self.alarms.current()],
         )
 
-    def _list_tls(self, request: pb.ListTlsRequest, caller: Caller) -> pb.ControllerState:
+    def _list_tls(self, request: pb.ListTlsRequest, applied: Applied) -> pb.ControllerState:
         tls = self._selected(request.tls or ["all"])
         return pb.ControllerState(run=self.run(), tls=self.tl_states(tls), commands=self.state.commands())
 
-    def _set_mode(self, request: pb.SetModeRequest, caller: Caller) -> pb.TlStates:
+    def _set_mode(self, request: pb.SetModeRequest, applied: Applied) -> pb.TlStates:
         try:
             mode = OperatorMode(request.mode)
         except ValueError:
-            raise InputError(f"mode {_shown(request.mode)!r} must be one of {', '.join(OperatorMode)}") from None
+            raise InputError(
+                f"mode {printable(request.mode, MAX_SHOWN_CHARS)!r} must be one of {', '.join(OperatorMode)}"
+            ) from None
         for_s = _number("for_seconds", request.for_seconds, 0, MAX_FOR_S)
         if for_s and mode is OperatorMode.POLICY:
             raise InputError("for_seconds is for the modes hold and fixed; leave it out")
         tls = self._selected(request.tls)
-        self._applied(caller, self._queue.set_modes, tls, mode, for_s)
+        applied(self._queue.set_modes, tls, mode, for_s)
         return pb.TlStates(run=self.run(), tls=self.tl_states(tls))
 
-    def _pin_model(self, request: pb.PinModelRequest, caller: Caller) -> pb.TlStates:
+    def _pin_model(self, request: pb.PinModelRequest, applied: Applied) -> pb.TlStates:
         (tl,) = self._selected([request.tl], takes_all=False)
         version = _version(request.version)
         if self.policies is None:
@@ -156,38 +154,35 @@ class OperatorService:
                 self.policies.check_pin(tl, version)
             except InputError as error:
                 raise OperatorError(Status.FAILED_PRECONDITION, str(error)) from None
-        self._applied(caller, self._queue.pin_model, tl, version)
+        applied(self._queue.pin_model, tl, version)
         return pb.TlStates(run=self.run(), tls=self.tl_states([tl]))
 
-    def _reload_contracts(self, request: pb.ReloadContractsRequest, caller: Caller) -> pb.ReloadContractsResponse:
+    def _reload_contracts(self, request: pb.ReloadContractsRequest, applied: Applied) -> pb.ReloadContractsResponse:
         if self.policies is None:
             raise self._without_models("there are no contracts to compare")
         compared = self.policies.compare_contracts()
         count = len(compared.same) + len(compared.changed)
         value = f"{count} compared, {len(compared.changed)} changed, {len(compared.failed)} failed"
-        self._applied(caller, self._queue.note, "reload", "", value)
+        applied(self._queue.note, "reload", "", value)
         return pb.ReloadContractsResponse(
             run=self.run(), compared=count, changed=compared.changed, failed=compared.failed
         )
 
-    def _step(self, request: pb.StepRequest, caller: Caller) -> pb.Run:
-        until_s = _number("until_s", request.until_s, 0, MAX_FOR_S)
-        return self._applied(caller, self._queue.step, until_s)
+    def _step(self, request: pb.StepRequest, applied: Applied) -> pb.Run:
+        return applied(self._queue.step, _number("until_s", request.until_s, 0, MAX_FOR_S))
 
-    def _set_speed(self, request: pb.SetSpeedRequest, caller: Caller) -> pb.Run:
-        factor = _number("factor", request.factor, 0, MAX_SPEED)
-        return self._applied(caller, self._queue.set_speed, factor)
+    def _set_speed(self, request: pb.SetSpeedRequest, applied: Applied) -> pb.Run:
+        return applied(self._queue.set_speed, _number("factor", request.factor, 0, MAX_SPEED))
 
-    def _acknowledge(self, request: pb.AcknowledgeAlarmRequest, caller: Caller) -> pb.Alarms:
-        self._applied(caller, self._queue.acknowledge, request.id)
+    def _acknowledge(self, request: pb.AcknowledgeAlarmRequest, applied: Applied) -> pb.Alarms:
+        applied(self._queue.acknowledge, request.id)
         return self._list_alarms()
 
     def _list_alarms(self, with_ended: bool = False) -> pb.Alarms:
         return pb.Alarms(run=self.run(), alarms=map(with_instructions, self.alarms.current(with_ended)))
 
-    def _applied(self, caller: Caller, command: Callable[..., None], *arguments: Any) -> pb.Run:
-        """The run once a command of the queue is applied; its arguments end with the author. Raises OperatorError."""
-        self._queue.submit(partial(command, *arguments, caller.author), caller.timeout_s)
+    def _applied(self, author: str, timeout_s: float, command: Callable[..., None], *arguments: Any) -> pb.Run:
+        self._queue.submit(partial(command, *arguments, author), timeout_s)
         return self.run()
 
     def _without_models(self, lacking: str) -> OperatorError:
@@ -205,8 +200,7 @@ class OperatorService:
             elif (tl := names.find(word, tls)) is not None:
                 selected[tl] = None
             else:
-                text = _unknown(word, tls, self.state.layout.tl_of_signal.get(word))
-                raise OperatorError(Status.NOT_FOUND, text)
+                raise OperatorError(Status.NOT_FOUND, _unknown(word, tls, self.state.layout.tl_of_signal.get(word)))
         return list(selected)
 
 
@@ -214,7 +208,7 @@ def _unknown(word: str, tls: Sequence[str], tl: str | None) -> str:
     """The error text for a name that no TL has. `tl`: the TL of the signal with this id, if there is one."""
     if tl is not None:
         return f"{word} is a signal, which belongs to TL {tl}; pass {tl}"
-    word = _shown(word)
+    word = printable(word, MAX_SHOWN_CHARS)
     near = difflib.get_close_matches(names.key(word).upper(), [name.upper() for name in tls], n=3)
     close = [name for name in tls if name.upper() in near]
     remedy = f"did you mean {' or '.join(close)}?" if close else f"its TLs are {names.listed(tls, MAX_NAMED_TLS)}"
@@ -228,13 +222,8 @@ def _version(text: str) -> int | None:
     # Python refuses to convert thousands of digits
     version = int(text) if len(text) <= MAX_VERSION_DIGITS and text.isdecimal() else 0
     if not 0 < version < 1 << 63:
-        raise InputError(f"version {_shown(text)!r} must be a model number, such as 3, or {LATEST}")
+        raise InputError(f"version {printable(text, MAX_SHOWN_CHARS)!r} must be a model number, such as 3, or {LATEST}")
     return version
-
-
-def _shown(text: str) -> str:
-    """A text of a request, for an error."""
-    return printable(text, MAX_SHOWN_CHARS)
 
 
 def _number(field: str, value: float, low: float, high: float) -> float:

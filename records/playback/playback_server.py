@@ -31,6 +31,7 @@ class PlaybackWatcher(Watcher):
 class PlaybackServer(FrameServer[PlaybackWatcher]):
     """Serves the page of one record."""
 
+    watcher_type = PlaybackWatcher
     log = logging.getLogger("greenserve.playback")
     output = "the output of greenserve replay"
 
@@ -59,9 +60,6 @@ class PlaybackServer(FrameServer[PlaybackWatcher]):
 
     async def _overview_json(self, request: web.Request) -> web.Response:
         return web.json_response(self._overview.as_json())
-
-    def watcher_of(self, connection: web.WebSocketResponse) -> PlaybackWatcher:
-        return PlaybackWatcher(connection)
 
     def take(self, watcher: PlaybackWatcher, request: FrameRequest) -> None:
         if request.at_s is None:

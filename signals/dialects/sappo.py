@@ -143,8 +143,9 @@ class Sappo:
 
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SappoObserver":
         rows = np.array([lane_row[lane] for signal in contract.signals for lane in signal.lane_ids], np.intp)
-        phase_counts = tuple(len(signal.phases) for signal in contract.signals)
-        return SappoObserver(contract.observation.state, rows, length_m, phase_counts)
+        return SappoObserver(
+            contract.observation.state, rows, length_m, tuple(len(signal.phases) for signal in contract.signals)
+        )
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         programs = [
@@ -154,9 +155,8 @@ class Sappo:
         action, timing = contract.action, contract.timing
         if action.kind == "kc":
             return KeepChangeSequencer(programs, timing.decision_interval_s, action.actionp)
-        max_green_s = timing.max_green_s or math.inf
         plans = [
-            cycle_plan(phases, signal.offset_s, timing.min_green_s, max_green_s)
+            cycle_plan(phases, signal.offset_s, timing.min_green_s, timing.max_green_s or math.inf)
             for phases, signal in zip(programs, contract.signals, strict=True)
         ]
         return PlanSequencer(action.kind, plans, timing.control_cycle, action.add_time_s, action.offset_range)
@@ -224,17 +224,12 @@ class SappoObserver:
             "vd": (density, volume),
             "vdd": (volume / (density + _EPSILON),),
         }[self._state]
+        raised = [block + _EPSILON for block in blocks]
         phase = np.array(phase_state.phases, np.float64) / self._phase_scale
-        return np.concatenate([*map(_normalise, blocks), phase]).astype(np.float32)
+        return np.concatenate([*(block / block.max() for block in raised), phase]).astype(np.float32)
 
     def decided(self) -> None:
         self.state.outflow_before = tuple(self._outflow_now.tolist())
-
-
-def _normalise(block: Floats) -> Floats:
-    raised = block + _EPSILON
-    normalised: Floats = raised / raised.max()
-    return normalised
 
 
 @dataclass

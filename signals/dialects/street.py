@@ -50,14 +50,17 @@ class StreetDialect(SumoRl):
         message.change_s.extend(rules.change_between_s(a, b) for a in signal.greens for b in signal.greens)
         # once more: the lanes of the approaches have features
         features = self.features(message, len(signal.greens))
-        observation = pb.Observation(dialect=self.name, size=len(features), features=features, normalisation="none")
-        contract.observation.CopyFrom(observation)
+        contract.observation.ClearField("features")
+        contract.observation.MergeFrom(pb.Observation(size=len(features), features=features))
         return contract
 
     def features(self, signal: pb.Signal, greens: int) -> list[pb.Feature]:
         head = [pb.Feature(kind=kind, signal_id=signal.id) for kind in ("phase",) * greens + HEAD]
-        lanes = [approach.lane_id for approach in signal.approaches]
-        return head + [pb.Feature(kind=kind, signal_id=signal.id, lane_id=lane) for lane in lanes for kind in FEATURES]
+        return head + [
+            pb.Feature(kind=kind, signal_id=signal.id, lane_id=approach.lane_id)
+            for approach in signal.approaches
+            for kind in FEATURES
+        ]
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
         super().check_contract(contract)
@@ -74,17 +77,21 @@ class StreetDialect(SumoRl):
             raise contradiction(contract, "has a length, speed or time that is negative or not finite")
 
     def vehicle_lanes(self, contract: pb.PolicyContract) -> list[str]:
-        approaches = contract.signals[0].approaches
-        return list(dict.fromkeys(lane.lane_id for a in approaches for lane in (*a.upstream, *a.exits)))
+        return list(
+            dict.fromkeys(lane.lane_id for a in contract.signals[0].approaches for lane in (*a.upstream, *a.exits))
+        )
 
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "StreetObserver":  # type: ignore[override]
         return StreetObserver(contract.signals[0], lane_row)
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         timing = contract.timing
-        greens = greens_of(contract.signals[0])
         return StreetSequencer(
-            greens, timing.decision_interval_s, timing.yellow_s, timing.min_green_s, timing.all_red_s
+            greens_of(contract.signals[0]),
+            timing.decision_interval_s,
+            timing.yellow_s,
+            timing.min_green_s,
+            timing.all_red_s,
         )
 
 
@@ -146,8 +153,9 @@ class StreetSequencer(GreenPhaseSequencer):
         green_phase, state = super().phase_state(now), self.state
         since_s = [now - left_s for left_s in state.left_s]
         since_s[state.green] = 0.0
-        green_s = max(now - state.shown_s, 0.0)
-        return PhaseState(green_phase.phases, green_phase.min_green_passed, green_s, tuple(since_s))
+        return PhaseState(
+            green_phase.phases, green_phase.min_green_passed, max(now - state.shown_s, 0.0), tuple(since_s)
+        )
 
 
 class StreetObserver:

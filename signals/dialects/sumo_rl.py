@@ -31,7 +31,7 @@ from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
 from signals.dialects import PhaseSequencer, contradiction
 from signals.green_phases import GreenPhaseSequencer
-from signals.observation import Floats, GatheringObserver, Observation, PhaseState, Readings, Rows, Shares
+from signals.observation import Floats, Observation, ObserverGroup, PhaseState, Readings, Rows, Shares
 from signals.policy_signals import PolicySignal, greens_of, signal_messages
 
 # sumo-rl's defaults
@@ -99,9 +99,10 @@ class SumoRl:
         head = [pb.Feature(kind="phase", signal_id=signal.id)] * greens + [
             pb.Feature(kind="min_green", signal_id=signal.id)
         ]
-        lanes = signal.lane_ids
         return head + [
-            pb.Feature(kind=k, signal_id=signal.id, lane_id=lane) for k in ("density", "queue") for lane in lanes
+            pb.Feature(kind=kind, signal_id=signal.id, lane_id=lane)
+            for kind in ("density", "queue")
+            for lane in signal.lane_ids
         ]
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
@@ -119,22 +120,26 @@ class SumoRl:
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         timing = contract.timing
-        greens = greens_of(contract.signals[0])
         return GreenPhaseSequencer(
-            greens, timing.decision_interval_s, timing.yellow_s, timing.min_green_s, timing.all_red_s
+            greens_of(contract.signals[0]),
+            timing.decision_interval_s,
+            timing.yellow_s,
+            timing.min_green_s,
+            timing.all_red_s,
         )
 
 
 DIALECT = SumoRl()
 
 
-class SumoRlObserver(GatheringObserver):
+class SumoRlObserver:
     """[one-hot of the green phase | min_green bit | density per lane | queue per lane]."""
 
     def __init__(self, rows: Rows, lanes: int, greens: int) -> None:
         """`rows`: the rows of the TL's lanes in the readings of `lanes` lanes."""
         self._greens = greens
-        self.columns = np.concatenate([np.zeros(greens + 1, np.intp), 1 + rows, 1 + lanes + rows])
+        self.columns: Rows = np.concatenate([np.zeros(greens + 1, np.intp), 1 + rows, 1 + lanes + rows])
+        """[size], the column of each value in `Shares.row`; column 0, a zero, for those of the phases."""
         self.size = len(self.columns)
 
     def write_phase_state(self, out: Observation, phase_state: PhaseState) -> None:
@@ -148,3 +153,24 @@ class SumoRlObserver(GatheringObserver):
 
     def decided(self) -> None:
         """Do nothing: no feature counts from the last decision."""
+
+    @staticmethod
+    def together(observers: "Sequence[SumoRlObserver]") -> ObserverGroup:
+        return SumoRlObservers(observers)
+
+
+class SumoRlObservers:
+    """The observations of TLs that decide at the same moment: one indexing operation gathers all lane features."""
+
+    def __init__(self, observers: Sequence[SumoRlObserver]) -> None:
+        self._observers = observers
+        self._columns = np.concatenate([observer.columns for observer in observers])
+        ends = np.cumsum([observer.size for observer in observers]).tolist()
+        self._parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+    def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> list[Observation]:
+        row = shares.row[self._columns]
+        observations = [row[part] for part in self._parts]
+        for observer, observation, phase_state in zip(self._observers, observations, phase_states, strict=True):
+            observer.write_phase_state(observation, phase_state)
+        return observations

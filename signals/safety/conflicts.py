@@ -3,6 +3,7 @@
 Sets of links are ints used as bit masks, so that a check takes few operations.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -56,15 +57,8 @@ class ConflictRules:
         self.yields = _masks(network.yields)
         self.yielded_by = _masks(network.yields.T)
         self.permissive = _masks(network.permissive)
-        self._violations: dict[str, OverrideReason | None] = {}
-
-    def violation(self, state: str) -> OverrideReason | None:
-        """The rule that the state violates, MALFORMED or CONFLICT; None if it may be shown."""
-        if state not in self._violations:
-            if len(self._violations) > MAX_CACHED_STATES:
-                self._violations.clear()
-            self._violations[state] = self._find_violation(state)
-        return self._violations[state]
+        self.violation = functools.lru_cache(MAX_CACHED_STATES)(self._find_violation)
+        """The rule that a state violates, MALFORMED or CONFLICT; None if it may be shown."""
 
     def _find_violation(self, state: str) -> OverrideReason | None:
         if len(state) != self.links or not _VALID_CHARACTERS.issuperset(state):

@@ -5,6 +5,7 @@ itself here, and it never changes a signal. Its input is every state that a sign
 its begin and end; it keeps the colour of each link and since when the link shows it.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -112,8 +113,8 @@ class SignalMonitor:
         change_s = limits.min_green_s + max(self._yellow_s, default=0.0) + max(self._clear_s, default=0.0)
         self._max_red_s = limits.max_red_s + (1 + len(greens)) * change_s
         self.state = MonitorState([math.nan] * self._links, [0.0] * self._links)
-        self._changes: dict[tuple[str, str], _Change] = {}
-        self._faults: dict[str, list[tuple[MonitorRule, str]]] = {}
+        self._between = functools.lru_cache(MAX_CACHED_STATES)(self._compare)
+        self._faults_of = functools.lru_cache(MAX_CACHED_STATES)(self._find_faults)
         """Results that depend only on states."""
 
     def follow_program(self, shown: str, begin_s: float) -> list[Alarm]:
@@ -127,7 +128,7 @@ class SignalMonitor:
         state = self.state
         if state.is_controlled and state.shown and shown:
             state.waited_s = [self._red_s(i, begin_s) for i in range(self._links)]
-            self._change(shown, begin_s, alarms)
+            alarms = self._change(shown, begin_s)
         state.is_controlled = False
         # a state of another length does not show which links are still red
         colours = [_colour(c) for c in shown or "o" * self._links]
@@ -144,8 +145,11 @@ class SignalMonitor:
         if len(shown) != self._links:
             # only another client sets such a state; the next one is checked as at the start
             state.shown = ""
-            message = f"{shown} is a state of {len(shown)} links, not {self._links}"
-            return [self._alarm(MonitorRule.INVALID_STATE, begin_s, message)]
+            return [
+                self._alarm(
+                    MonitorRule.INVALID_STATE, begin_s, f"{shown} is a state of {len(shown)} links, not {self._links}"
+                )
+            ]
         is_taken_over = not state.is_controlled
         if is_taken_over:
             state.is_controlled = True
@@ -153,24 +157,23 @@ class SignalMonitor:
             state.max_waited_s = max(state.waited_s, default=0.0)
         if shown != state.shown or is_taken_over:
             if state.shown:
-                self._change(shown, begin_s, alarms)
+                alarms += self._change(shown, begin_s)
             else:
                 state.since_s = [math.nan] * self._links
                 state.waited_s = [0.0] * self._links
                 state.monitored_from_s = begin_s
                 state.reported = set()
-            self._check_state(shown, begin_s, alarms)
+            alarms += [self._alarm(rule, begin_s, message) for rule, message in self._faults_of(shown)]
             state.shown = shown
         if end_s - state.monitored_from_s + state.max_waited_s > self._max_red_s:
-            self._check_max_red(end_s, alarms)
+            alarms += self._check_max_red(end_s)
         return alarms
 
-    def _change(self, shown: str, now: float, alarms: list[Alarm]) -> None:
+    def _change(self, shown: str, now: float) -> list[Alarm]:
         """Check the changes of colour, and how long the colours before them lasted."""
         change = self._between(self.state.shown, shown)
         since_s = self.state.since_s
-        for rule, message in change.faults:
-            alarms.append(self._alarm(rule, now, message))
+        alarms = [self._alarm(rule, now, message) for rule, message in change.faults]
         # no comparison with NaN is true: a colour of unknown age was long enough
         for i in change.was_green:
             lasted_s = now - since_s[i]
@@ -191,14 +194,7 @@ class SignalMonitor:
                     f"link {i} turned green {red_s:.3g} s after its foe {j} turned red, not {self._clear_s[j]:.3g} s"
                 )
                 alarms.append(self._alarm(MonitorRule.CLEARANCE, now, message))
-
-    def _between(self, before: str, after: str) -> _Change:
-        change = self._changes.get((before, after))
-        if change is None:
-            if len(self._changes) > MAX_CACHED_STATES:
-                self._changes.clear()
-            change = self._changes[before, after] = self._compare(before, after)
-        return change
+        return alarms
 
     def _compare(self, before: str, after: str) -> _Change:
         old = [_colour(c) for c in before]
@@ -227,16 +223,7 @@ class SignalMonitor:
                 yields_to = self._yields_to[i] if c == "g" else ()
                 yield from ((i, j) for j in self._foes[i] if j not in yields_to)
 
-    def _check_state(self, state: str, now: float, alarms: list[Alarm]) -> None:
-        """Check the state on its own."""
-        if state not in self._faults:
-            if len(self._faults) > MAX_CACHED_STATES:
-                self._faults.clear()
-            self._faults[state] = self._faults_of(state)
-        for rule, message in self._faults[state]:
-            alarms.append(self._alarm(rule, now, message))
-
-    def _faults_of(self, state: str) -> list[tuple[MonitorRule, str]]:
+    def _find_faults(self, state: str) -> list[tuple[MonitorRule, str]]:
         faults = []
         if invalid := set(state) - set("rygGsu"):
             faults.append((MonitorRule.INVALID_STATE, f"{state} contains {' '.join(sorted(invalid))}"))
@@ -251,14 +238,16 @@ class SignalMonitor:
                     faults.append((MonitorRule.CONFLICT, f"{state}: links {i} and {j} are foes"))
         return faults
 
-    def _check_max_red(self, now: float, alarms: list[Alarm]) -> None:
+    def _check_max_red(self, now: float) -> list[Alarm]:
         """Report each link beyond max red once, until it is served."""
+        alarms = []
         for i in self._bounded:
             red_s = self._red_s(i, now)
             if i not in self.state.reported and red_s > self._max_red_s:
                 self.state.reported.add(i)
                 message = f"link {i} has been red for {red_s:.0f} s"
                 alarms.append(self._alarm(MonitorRule.MAX_RED_EXCEEDED, now, message))
+        return alarms
 
     def _red_s(self, i: int, now: float) -> float:
         """How long a link has been red under this controller."""

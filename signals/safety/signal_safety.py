@@ -146,13 +146,13 @@ class SignalSafety:
             max(times.yellow_s, yellow_s_at(mps) if times.yellow_by_speed else 0.0) for mps in network.approach_mps
         ]
         """Yellow by link, s."""
-        red_s = [
-            red_clearance_s(m, mps) if times.red_by_path else 0.0
-            for m, mps in zip(network.path_m, network.slowest_mps, strict=True)
-        ]
         self.clearance_s = [
-            max(times.all_red_s, s, length_m / times.walking_speed_mps)
-            for s, length_m in zip(red_s, network.crossing_m, strict=True)
+            max(
+                times.all_red_s,
+                red_clearance_s(path_m, mps) if times.red_by_path else 0.0,
+                length_m / times.walking_speed_mps,
+            )
+            for path_m, mps, length_m in zip(network.path_m, network.slowest_mps, network.crossing_m, strict=True)
         ]
         """By link: how long it must be red before a foe gets its green, s."""
         self._has_clearance = any(self.clearance_s)
@@ -226,8 +226,9 @@ class SignalSafety:
             return self.permitted, []
         reported = state.reported if state.reported_request == requested else _NONE
         state.reported_request, state.reported = requested, reported | reasons
-        new = sorted(reasons - reported)
-        return self.permitted, [Override(self.signal, reason, requested, state.shown) for reason in new]
+        return self.permitted, [
+            Override(self.signal, reason, requested, state.shown) for reason in sorted(reasons - reported)
+        ]
 
     def next_change_s(self, now: float) -> float:
         """When to call `permit` again with what it was called with at second `now`: before that, its result is the

@@ -183,7 +183,7 @@ def test_state_of_another_client_is_left_although_its_tl_is_not_due(crossing):
     rare = plan_signal(replace(crossing, id="Y"))
     loop = loop_of(connection, [one_signal(crossing), rare], always(0))
     run(loop, 5)
-    assert rare.next_decision_s > 60 and connection.states["Y"] == "GgGr"
+    assert rare.state.next_decision_s > 60 and connection.states["Y"] == "GgGr"
     connection.states["Y"] = "rrrG"
     loop.step(20)
     assert loop.counters.unexpected_states == {"Y": 1} and connection.states["Y"] == "rrry"
@@ -233,7 +233,7 @@ def test_monitor_checks_the_take_over_from_the_plan(crossing):
         loop.step(400)
     answers["SA101"] = Answer(np.array([0]))
     connection.state = "rrrG"
-    while loop.intersections["SA101"].is_on_fallback_plan:
+    while loop.intersections["SA101"].state.is_on_fallback_plan:
         loop.step(400)
     alarms.clear()
     connection.set = lambda commands: None

@@ -3,7 +3,6 @@
 import contextlib
 import re
 import shutil
-import time
 
 import pytest
 
@@ -61,10 +60,3 @@ def select_tl(page, tl):
     page.fill("#search", tl)
     page.keyboard.press("Enter")
     page.wait_for_selector("#tl-panel:visible")
-
-
-def eventually(check, timeout_s=30.0):
-    end_s = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)

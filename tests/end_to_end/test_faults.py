@@ -102,7 +102,7 @@ class Run(ControlledCity):
         return took_s
 
     def description(self):
-        return {x.tl: (x.state.mode_state, x.next_decision_s) for x in self.loop.intersections.values()}
+        return {x.tl: (x.state.mode_state, x.state.next_decision_s) for x in self.loop.intersections.values()}
 
     def close(self):
         gc.unfreeze()

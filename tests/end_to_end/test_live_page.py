@@ -10,8 +10,9 @@ import time
 import pytest
 
 from tests.end_to_end import browser as real_browser
-from tests.end_to_end.browser import COLOURS, VIEWS, chromium, eventually, needs_chromium, select_tl
+from tests.end_to_end.browser import COLOURS, VIEWS, chromium, needs_chromium, select_tl
 from tests.end_to_end.programs import connect, controller, free_port, sumo
+from tests.waiting import wait_until
 
 pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.alone]
 
@@ -102,13 +103,13 @@ def test_a_click_sets_a_tl_to_fixed_and_back(browser, url):
         page.wait_for_selector("[data-mode=fixed][aria-pressed=true]")
         assert "set by Ada" in page.inner_text("#tl-mode")
         names = page.evaluate("greenserve.map.city.tls.map((tl) => tl.tl)")
-        eventually(lambda: page.evaluate(f"greenserve.map.modes[{names.index('SA102')}]") == 4)
+        wait_until(lambda: page.evaluate(f"greenserve.map.modes[{names.index('SA102')}]") == 4)
         page.click("[data-mode=policy]")
         page.wait_for_selector("[data-mode=policy][aria-pressed=true]")
-        eventually(lambda: page.evaluate(f"greenserve.map.modes[{names.index('SA102')}]") == 0)
+        wait_until(lambda: page.evaluate(f"greenserve.map.modes[{names.index('SA102')}]") == 0)
         page.keyboard.press("Escape")
         page.wait_for_selector("#city-panel:visible")
-        eventually(lambda: "SA102 set to policy, by Ada" in page.inner_text("#commands"))
+        wait_until(lambda: "SA102 set to policy, by Ada" in page.inner_text("#commands"))
         assert "SA102 set to fixed, by Ada" in page.inner_text("#commands")
 
 
@@ -131,7 +132,7 @@ def test_a_marker_is_clicked_and_keys_do_the_rest(browser, url):
         page.wait_for_selector("#status.paused")
         second = page.evaluate("greenserve.shown.second")
         page.keyboard.press(".")
-        eventually(lambda: page.evaluate("greenserve.shown.second") > second)
+        wait_until(lambda: page.evaluate("greenserve.shown.second") > second)
         page.wait_for_selector("#status.paused")
         page.keyboard.press(" ")
         page.wait_for_selector("#status.live")
@@ -180,7 +181,7 @@ def test_a_watched_run_whose_sumo_ends_is_shown_as_ended(browser):
     ):
         process_of_sumo.kill()
         page.wait_for_selector("#status.ended")
-        eventually(lambda: "The run has ended" in page.inner_text("#lost"))
+        wait_until(lambda: "The run has ended" in page.inner_text("#lost"))
 
 
 @pytest.fixture
@@ -223,7 +224,7 @@ def test_a_laptop_that_sleeps_connects_again(relayed, url):
     assert len(connections) == 1
     page.clock.fast_forward("01:00:00")
     second = page.evaluate("greenserve.shown.second")
-    eventually(lambda: page.evaluate("greenserve.shown.second") > second)
+    wait_until(lambda: page.evaluate("greenserve.shown.second") > second)
     assert len(connections) == 2 and not page.locator("#lost").is_visible()
 
 

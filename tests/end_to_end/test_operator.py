@@ -14,6 +14,7 @@ from controller.operator.control_client import ControlClient
 from protos import control_pb2 as pb
 from tests.conftest import GRID
 from tests.end_to_end.programs import controller, free_port, guard, sumo
+from tests.waiting import wait_until
 
 PRESSURE = ("--policy", "max-pressure")
 
@@ -24,25 +25,28 @@ def own_files(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
-def connected(process, port):
-    """A client of a controller that is starting."""
-    client = ControlClient(f"127.0.0.1:{port}")
+@contextlib.contextmanager
+def operated(*flags):
+    """A controller with the control API; yields (process, client) once it answers."""
+    address = f"127.0.0.1:{free_port()}"
     end_s = time.monotonic() + 60
-    while True:
-        try:
-            client.call("ListTls", pb.ListTlsRequest())
-            return client
-        except InputError as error:
-            assert "no controller answers" in str(error)
-            assert process.poll() is None and time.monotonic() < end_s, process.stderr.read()
-            time.sleep(0.1)
+    with controller(*flags, "--control-address", address) as process, ControlClient(address) as client:
+        while True:
+            try:
+                client.call("ListTls", pb.ListTlsRequest())
+                break
+            except InputError as error:
+                assert "no controller answers" in str(error)
+                assert process.poll() is None and time.monotonic() < end_s, process.stderr.read()
+                time.sleep(0.1)
+        yield process, client
 
 
-def until(condition, timeout_s=30):
-    end_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
+def log_after_stop(process):
+    """What a controller has logged, after a stop request to which it ends in order."""
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0, process.stderr.read()
+    return process.stderr.read()
 
 
 def tl(client, name):
@@ -54,22 +58,17 @@ def second(client):
 
 
 def test_a_tl_that_an_operator_set_stays_so_over_a_restart(tmp_path):
-    port = free_port()
-    flags = (*PRESSURE, "--control-address", f"127.0.0.1:{port}", "--speed", "20")
-    with controller(*flags) as process, connected(process, port) as client:
+    flags = (*PRESSURE, "--speed", "20")
+    with operated(*flags) as (process, client):
         client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode="fixed", author="ann", for_seconds=100_000))
-        until(lambda: tl(client, "SA101").mode == "fixed")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, process.stderr.read()
-        assert "ann set SA101 to fixed" in process.stderr.read()
-    with controller(*flags) as process, connected(process, port) as client:
+        wait_until(lambda: tl(client, "SA101").mode == "fixed")
+        assert "ann set SA101 to fixed" in log_after_stop(process)
+    with operated(*flags) as (process, client):
         state = tl(client, "SA101")
         assert (state.mode, state.set_by) == ("fixed", "ann") and tl(client, "SA102").mode == "policy"
         client.call("SetMode", pb.SetModeRequest(tls=["SA101"], mode="policy", author="bob"))
-        until(lambda: tl(client, "SA101").mode == "policy")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-        assert "SA101 begins in mode fixed, which ann set before this start" in process.stderr.read()
+        wait_until(lambda: tl(client, "SA101").mode == "policy")
+        assert "SA101 begins in mode fixed, which ann set before this start" in log_after_stop(process)
 
 
 def test_a_paused_run_is_alive_for_its_guard_and_probes_and_steps_exactly(tmp_path):
@@ -77,27 +76,22 @@ def test_a_paused_run_is_alive_for_its_guard_and_probes_and_steps_exactly(tmp_pa
     city = tmp_path / "city.toml"
     text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
     city.write_text(text.replace("[controller]\n", "[controller]\nwatchdog_s = 2\n"))
-    port, http, held = (free_port() for _ in range(3))
+    http, held = free_port(), free_port()
     with sumo(1, "--end", "100000") as (sumo_port, _):
         holding = ("--sumo", f"127.0.0.1:{sumo_port}", "--port", held, "--only-client", "--watchdog-s", "2")
         flags = ("--sumo", f"127.0.0.1:{held}", "--no-guard", "--city", str(city), "--http", f"127.0.0.1:{http}")
-        with (
-            guard(*holding) as holder,
-            controller(*PRESSURE, *flags, "--control-address", f"127.0.0.1:{port}") as process,
-            connected(process, port) as client,
-        ):
+        with guard(*holding) as holder, operated(*PRESSURE, *flags) as (process, client):
             paused = client.call("Pause", pb.PauseRequest(author="ann"))
             time.sleep(4.5)
             assert second(client) == paused.second
             with urllib.request.urlopen(f"http://127.0.0.1:{http}/healthz", timeout=5) as answer:
                 assert answer.status == 200
             client.call("Step", pb.StepRequest(until_s=paused.second + 3, author="ann"))
-            until(lambda: client.call("Pause", pb.PauseRequest(author="ann")).second == paused.second + 3)
+            wait_until(lambda: client.call("Pause", pb.PauseRequest(author="ann")).second == paused.second + 3)
             client.call("Resume", pb.ResumeRequest(author="ann"))
-            until(lambda: second(client) > paused.second + 60)
+            wait_until(lambda: second(client) > paused.second + 60)
             client.call("Pause", pb.PauseRequest(author="ann"))
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0, "a paused run is released too"
+            log_after_stop(process)  # a paused run is released too
             holder.send_signal(signal.SIGTERM)
             holder.wait(30)
             log = holder.stderr.read()
@@ -105,34 +99,27 @@ def test_a_paused_run_is_alive_for_its_guard_and_probes_and_steps_exactly(tmp_pa
 
 
 def test_answers_after_a_pause_longer_than_the_deadline_are_not_missing(grid_server):
-    port = free_port()
-    flags = ("--server", grid_server, "--control-address", f"127.0.0.1:{port}", "--deadline-ms", "3000")
-    with controller(*flags) as process, connected(process, port) as client:
+    with operated("--server", grid_server, "--deadline-ms", "3000") as (process, client):
         client.call("Pause", pb.PauseRequest(author="ann"))
         time.sleep(3.5)
         before = client.call("Resume", pb.ResumeRequest(author="ann")).second
-        until(lambda: second(client) > before + 20)
+        wait_until(lambda: second(client) > before + 20)
         assert not client.call("ListAlarms", pb.ListAlarmsRequest(with_ended=True)).alarms
         assert {state.mode for state in client.call("ListTls", pb.ListTlsRequest()).tls} == {"policy"}
         client.call("Pause", pb.PauseRequest(author="ann"))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-        (summary,) = [
-            line for line in process.stderr.read().splitlines() if "answers missing" in line and "p50" in line
-        ]
+        log = log_after_stop(process).splitlines()
+        (summary,) = [line for line in log if "answers missing" in line and "p50" in line]
         assert "; 0 answers missing, 0 fallbacks" in summary
 
 
 def test_a_pinned_model_answers_by_its_number_and_a_missing_one_is_refused(grid_server):
-    port = free_port()
-    flags = ("--server", grid_server, "--control-address", f"127.0.0.1:{port}", "--speed", "50")
-    with controller(*flags) as process, connected(process, port) as client:
-        until(lambda: tl(client, "SA103").version)
+    with operated("--server", grid_server, "--speed", "50") as (_, client):
+        wait_until(lambda: tl(client, "SA103").version)
         number = tl(client, "SA103").version
         pinned = client.call("PinModel", pb.PinModelRequest(tl="SA103", version=str(number), author="ann")).tls[0]
         assert pinned.pinned_version == number
         before = pinned.decided_s
-        until(lambda: tl(client, "SA103").decided_s > before + 30)
+        wait_until(lambda: tl(client, "SA103").decided_s > before + 30)
         state = tl(client, "SA103")
         assert (state.model, state.version, state.mode) == ("SA103", number, "policy")
         with pytest.raises(InputError, match=r"serves no version 99 of SA103 .*it serves version"):
@@ -143,10 +130,9 @@ def test_a_pinned_model_answers_by_its_number_and_a_missing_one_is_refused(grid_
 
 
 def test_watchers_see_the_end_of_sumo(tmp_path):
-    port = free_port()
     with sumo(1) as (sumo_port, process_of_sumo):
-        flags = ("--sumo", f"127.0.0.1:{sumo_port}", "--no-guard", "--control-address", f"127.0.0.1:{port}")
-        with controller(*PRESSURE, *flags, "--speed", "5") as process, connected(process, port) as client:
+        flags = ("--sumo", f"127.0.0.1:{sumo_port}", "--no-guard", "--speed", "5")
+        with operated(*PRESSURE, *flags) as (process, client):
             stream = client.watch(0.1)
             next(stream)
             process_of_sumo.kill()
@@ -161,10 +147,9 @@ def test_watchers_see_the_end_of_sumo(tmp_path):
 
 @pytest.mark.parametrize("guard_flags", [(), ("--no-guard",)], ids=["guarded", "not guarded"])
 def test_the_end_of_sumo_is_noticed_while_the_run_is_paused(guard_flags):
-    port = free_port()
     with sumo(1) as (sumo_port, process_of_sumo):
-        flags = (*guard_flags, "--sumo", f"127.0.0.1:{sumo_port}", "--control-address", f"127.0.0.1:{port}")
-        with controller(*PRESSURE, *flags) as process, connected(process, port) as client:
+        flags = (*guard_flags, "--sumo", f"127.0.0.1:{sumo_port}")
+        with operated(*PRESSURE, *flags) as (process, client):
             client.call("Pause", pb.PauseRequest(author="ann"))
             time.sleep(0.5)
             assert process.poll() is None

@@ -15,8 +15,9 @@ import pytest
 from records.run_files import open_files
 from tests.conftest import ROOT
 from tests.end_to_end import browser as real_browser
-from tests.end_to_end.browser import COLOURS, VIEWS, chromium, eventually, needs_chromium, select_tl
+from tests.end_to_end.browser import COLOURS, VIEWS, chromium, needs_chromium, select_tl
 from tests.records.recorded_city import SILENT_TL, STREET_TL, record_city
+from tests.waiting import wait_until
 
 pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.alone]
 
@@ -71,7 +72,7 @@ def seek(page, at_s):
         f"(() => {{ const p = document.getElementById('position'); p.value = {at_s}; "
         "p.dispatchEvent(new Event('input')); })()"
     )
-    eventually(lambda: second(page) == at_s)
+    wait_until(lambda: second(page) == at_s)
 
 
 def test_the_map_shows_at_any_second_the_states_that_were_recorded(browser, url, folder):
@@ -91,7 +92,7 @@ def test_the_record_is_played_faster_and_paused(browser, url):
         begin = second(page)
         page.click("#play")
         page.wait_for_selector("#status.playing")
-        eventually(lambda: second(page) > begin + 30)
+        wait_until(lambda: second(page) > begin + 30)
         page.click("#play")
         page.wait_for_selector("#status.paused")
         stopped = page.input_value("#position")
@@ -105,11 +106,11 @@ def test_it_stops_at_the_end_and_begins_again(browser, url):
         seek(page, last - 5)
         page.select_option("#play-speed", "10")
         page.click("#play")
-        eventually(lambda: second(page) == last)
+        wait_until(lambda: second(page) == last)
         page.wait_for_selector("#status.paused")
         page.click("#play")
         page.wait_for_selector("#status.playing")
-        eventually(lambda: second(page) < last)
+        wait_until(lambda: second(page) < last)
 
 
 def test_keys_alone_play_step_and_seek(browser, url):
@@ -117,24 +118,24 @@ def test_keys_alone_play_step_and_seek(browser, url):
         page.focus("#map")
         begin = second(page)
         page.keyboard.press(".")
-        eventually(lambda: second(page) == begin + 1)
+        wait_until(lambda: second(page) == begin + 1)
         page.keyboard.press(",")
-        eventually(lambda: second(page) == begin)
+        wait_until(lambda: second(page) == begin)
         page.keyboard.press(" ")
         page.wait_for_selector("#status.playing")
         page.keyboard.press(" ")
         page.wait_for_selector("#status.paused")
         page.focus("#position")
         page.keyboard.press("End")
-        eventually(lambda: second(page) == page.evaluate("greenserve.player().record.last_s"))
+        wait_until(lambda: second(page) == page.evaluate("greenserve.player().record.last_s"))
         page.keyboard.press("Home")
-        eventually(lambda: second(page) == page.evaluate("greenserve.player().record.first_s"))
+        wait_until(lambda: second(page) == page.evaluate("greenserve.player().record.first_s"))
         assert re.fullmatch(r"\d\d:\d\d:\d\d", page.get_attribute("#position", "aria-valuetext"))
         page.wait_for_selector("#next-mark:enabled")
         page.focus("#map")
         page.keyboard.press("]")
         first = page.evaluate("greenserve.player().overview.marks[0][0]")
-        eventually(lambda: second(page) == first)
+        wait_until(lambda: second(page) == first)
 
 
 def test_a_record_has_no_commands(browser, url):
@@ -149,20 +150,20 @@ def test_a_tls_panel_goes_back_in_time(browser, url):
     with opened(browser, url) as page:
         select_tl(page, SILENT_TL)
         seek(page, 50)
-        eventually(lambda: "policy" in page.inner_text("#tl-mode").lower())
+        wait_until(lambda: "policy" in page.inner_text("#tl-mode").lower())
         before = page.inner_text("#tl-sentences")
         seek(page, 125)
-        eventually(lambda: "fallback" in page.inner_text("#tl-mode").lower())
+        wait_until(lambda: "fallback" in page.inner_text("#tl-mode").lower())
         assert "no answer" in page.inner_text("#tl-sentences")
         seek(page, 50)
-        eventually(lambda: "policy" in page.inner_text("#tl-mode").lower())
+        wait_until(lambda: "policy" in page.inner_text("#tl-mode").lower())
         assert page.inner_text("#tl-sentences") == before
         assert page.locator("#tl-chart canvas").count() == 1
 
 
 def test_a_link_leads_to_a_second_of_a_tl(browser, url):
     with opened(browser, f"{url}#at=120&tl={SILENT_TL}") as page:
-        eventually(lambda: second(page) == 120)
+        wait_until(lambda: second(page) == 120)
         assert page.inner_text("#tl-name") == SILENT_TL
         page.keyboard.press("Escape")
         assert page.url.endswith("#at=120")
@@ -175,7 +176,7 @@ def test_a_missing_file_is_named_on_the_map_and_in_the_panel(browser, url, folde
         seek(page, int(before.at_s) + 1)
         page.wait_for_selector("#hole:visible")
         assert f"steps {before.number + 1} to {after.number - 1} are missing" in page.inner_text("#hole")
-        eventually(lambda: "file 1 is missing before run-2.mcap" in page.inner_text("#missing"))
+        wait_until(lambda: "file 1 is missing before run-2.mcap" in page.inner_text("#missing"))
         seek(page, int(after.at_s) + 10)
         page.wait_for_selector("#hole", state="hidden")
 

@@ -38,18 +38,24 @@ def test_nema_program_is_refused_for_sappo(tmp_path, action):
     assert build(net_file).action.size > 1, "sumo-rl chooses among its greens"
 
 
-def test_capital_y_is_refused_with_the_letter_to_write(tmp_path):
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        pytest.param(
+            lambda states: ["g" * len(states[0]), "Y" * len(states[0])],
+            r"SA101: signal A0: phase 'Y+' .* write y for Y",
+            id="capital Y",
+        ),
+        pytest.param(
+            lambda states: ["o" * len(states[0])], r"phase 'o+' .* is not a state .* a colour for o", id="only off"
+        ),
+    ],
+)
+def test_program_that_is_never_shown_is_refused_with_its_remedy(tmp_path, program, message):
     net_file = netgenerate(tmp_path / "a.net.xml", *GRID)
-    links = len(network.read(net_file).signals["A0"].links)
-    with pytest.raises(InputError, match=r"SA101: signal A0: phase 'Y+' .* write y for Y"):
-        build(changed(net_file, ["g" * links, "Y" * links]))
-
-
-def test_program_that_is_only_off_is_refused(tmp_path):
-    net_file = netgenerate(tmp_path / "a.net.xml", *GRID)
-    links = len(network.read(net_file).signals["A0"].links)
-    with pytest.raises(InputError, match=r"phase 'o+' .* is not a state .* a colour for o"):
-        build(changed(net_file, ["o" * links]))
+    states = [phase.state for phase in network.read(net_file).signals["A0"].plan.phases]
+    with pytest.raises(InputError, match=message):
+        build(changed(net_file, program(states)))
 
 
 def test_conflicting_greens_are_refused_with_the_link_that_yields(tmp_path):

@@ -1,5 +1,6 @@
 """Other clients of the same simulation that set the controller's signals."""
 
+import contextlib
 import re
 import socket
 
@@ -15,25 +16,28 @@ GUARDED_DAILY = pytest.mark.parametrize(
 )
 
 
+@contextlib.contextmanager
+def attached(server, *flags, tls="SA101", end="300", sumo_flags=()):
+    """A controller of some TLs; yields (its process, another client of the simulation, the states so far)."""
+    with sumo(2, *sumo_flags) as (port, _):
+        address = ("--sumo", f"127.0.0.1:{port}", "--order", "2")
+        with controller(*address, "--infer-tl", tls, "--end", end, "--server", server, *flags) as process:
+            client = connect(port, 1)
+            yield process, client, []
+            client.close()
+
+
+def log_after_end(process, client, history):
+    """Simulate until a controller has ended in order; return what it has logged."""
+    while process.poll() is None and len(history) < 400:
+        step_until(client, client.simulation.getTime() + 1, history)
+    assert process.wait(30) == 0
+    return process.stderr.read()
+
+
 @GUARDED
 def test_state_of_another_client_is_reported_and_set_right(grid_server, flags):
-    with (
-        sumo(2) as (port, _),
-        controller(
-            "--sumo",
-            f"127.0.0.1:{port}",
-            "--order",
-            "2",
-            "--infer-tl",
-            "SA101",
-            "--end",
-            "300",
-            "--server",
-            grid_server,
-            *flags,
-        ) as process,
-    ):
-        client, history = connect(port, 1), []
+    with attached(grid_server, *flags) as (process, client, history):
         step_until(client, 100, history)
         links = len(history[-1]["A0"])
         client.trafficlight.setRedYellowGreenState("A0", "G" * links)
@@ -42,10 +46,7 @@ def test_state_of_another_client_is_reported_and_set_right(grid_server, flags):
         assert left and left[0] <= 112, "left within one decision and min green"
         before, after = history[left[0] - 1]["A0"], history[left[0]]["A0"]
         assert all(b in "Gy" for a, b in zip(before, after, strict=True) if a == "G"), (before, after)
-        while process.poll() is None and len(history) < 400:
-            step_until(client, client.simulation.getTime() + 1, history)
-        assert process.wait(30) == 0
-        log = process.stderr.read()
+        log = log_after_end(process, client, history)
         assert (
             log.count("unexpected_state") == 1
             and f"shows {'G' * links}, but" in log
@@ -53,15 +54,12 @@ def test_state_of_another_client_is_reported_and_set_right(grid_server, flags):
         )
         assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
         assert len({states["A0"] for states in history[130:]}) > 2, "not frozen"
-        client.close()
 
 
 @GUARDED_DAILY
 def test_state_of_another_client_is_left_while_the_fallback_plan_runs(grid_models, tmp_path, flags):
     server = ModelServer(grid_models, tmp_path / "socket")
-    attached = ("--order", "2", "--infer-tl", "SA101", "--end", "300", "--server", server.address, *flags)
-    with sumo(2) as (port, _), controller("--sumo", f"127.0.0.1:{port}", *attached) as process:
-        client, history = connect(port, 1), []
+    with attached(server.address, *flags) as (process, client, history):
         step_until(client, 50, history)
         server.stop()
         step_until(client, 120, history)
@@ -73,67 +71,39 @@ def test_state_of_another_client_is_left_while_the_fallback_plan_runs(grid_model
         states = [states["A0"] for states in history]
         left = max(k for k, state in enumerate(states) if state == green) + 1
         assert states[left] == green.replace("G", "y") and green.replace("G", "r") in states[left:]
-        while process.poll() is None and len(history) < 400:
-            step_until(client, client.simulation.getTime() + 1, history)
-        assert process.wait(30) == 0
-        log = process.stderr.read()
+        log = log_after_end(process, client, history)
         assert log.count("unexpected_state") == 1 and "which another client set in place of its program" in log
-        client.close()
 
 
 @GUARDED_DAILY
 @pytest.mark.parametrize("links", [-1, 1], ids=["too short", "too long"])
 def test_state_of_the_wrong_length_is_reported_and_set_right(grid_server, flags, links):
-    attached = ("--order", "2", "--infer-tl", "SA101,SA102", "--end", "200", "--server", grid_server, *flags)
-    with sumo(2) as (port, _), controller("--sumo", f"127.0.0.1:{port}", *attached) as process:
-        client, history = connect(port, 1), []
+    with attached(grid_server, *flags, tls="SA101,SA102", end="200") as (process, client, history):
         step_until(client, 100, history)
         length = len(history[-1]["A0"])
         client.trafficlight.setRedYellowGreenState("A0", "r" * (length + links))
-        while process.poll() is None and len(history) < 400:
-            step_until(client, client.simulation.getTime() + 1, history)
-        assert process.wait(30) == 0
-        log = process.stderr.read()
+        log = log_after_end(process, client, history)
         assert "ALARM: A0 at" in log and "unexpected_state" in log and "A1" not in "".join(re.findall("ALARM: .*", log))
         assert len({states["A0"] for states in history[130:200]}) > 2, "not frozen"
-        client.close()
 
 
 def test_alarms_of_a_client_that_sets_a_signal_again_and_again_are_limited(grid_server):
-    with (
-        sumo(2) as (port, _),
-        controller(
-            "--sumo",
-            f"127.0.0.1:{port}",
-            "--order",
-            "2",
-            "--infer-tl",
-            "SA101",
-            "--end",
-            "300",
-            "--server",
-            grid_server,
-        ) as process,
-    ):
-        client, history = connect(port, 1), []
+    with attached(grid_server) as (process, client, history):
         step_until(client, 50, history)
         while client.simulation.getTime() < 250:
             client.trafficlight.setRedYellowGreenState("A0", "r" * len(history[-1]["A0"]))
             step_until(client, client.simulation.getTime() + 1, history)
-        while process.poll() is None and len(history) < 400:
-            step_until(client, client.simulation.getTime() + 1, history)
-        assert process.wait(30) == 0
-        lines = [line for line in process.stderr.read().splitlines() if "unexpected_state" in line]
+        log = log_after_end(process, client, history)
+        lines = [line for line in log.splitlines() if "unexpected_state" in line]
         assert 2 <= len(lines) <= 5 and "more since second" in lines[-1]
-        client.close()
 
 
 @GUARDED_DAILY
 def test_second_controller_of_the_same_signals_is_refused(grid_server, flags):
     with sumo(3) as (port, _):
-        attached = ("--sumo", f"127.0.0.1:{port}", "--end", "200", "--server", grid_server, *flags)
-        with controller(*attached, "--order", "2", "--infer-tl", "SA101,SA108") as first:
-            with controller(*attached, "--order", "3", "--infer-tl", "SA101") as second:
+        shared = ("--sumo", f"127.0.0.1:{port}", "--end", "200", "--server", grid_server, *flags)
+        with controller(*shared, "--order", "2", "--infer-tl", "SA101,SA108") as first:
+            with controller(*shared, "--order", "3", "--infer-tl", "SA101") as second:
                 client, history = connect(port, 1), []
                 while second.poll() is None and len(history) < 100:
                     step_until(client, client.simulation.getTime() + 1, history)
@@ -172,22 +142,7 @@ def test_every_format_of_tripinfo_is_accepted(grid_server, tmp_path, name):
 
 
 def test_guard_of_a_killed_controller_ends_at_the_controllers_end(grid_server):
-    with (
-        sumo(2, "--end", "1000000") as (port, _),
-        controller(
-            "--sumo",
-            f"127.0.0.1:{port}",
-            "--order",
-            "2",
-            "--infer-tl",
-            "SA101",
-            "--end",
-            "100",
-            "--server",
-            grid_server,
-        ) as process,
-    ):
-        client, history = connect(port, 1), []
+    with attached(grid_server, end="100", sumo_flags=("--end", "1000000")) as (process, client, history):
         step_until(client, 50, history)
         assert client.trafficlight.getProgram("A0") == "online"
         process.kill()
@@ -200,4 +155,3 @@ def test_guard_of_a_killed_controller_ends_at_the_controllers_end(grid_server):
                 socket.create_connection(("127.0.0.1", guard_port), timeout=10).close()
                 step_until(client, client.simulation.getTime() + 1, history)
         assert "no controller has connected before the simulation's end, second 10" in guard_log(log)
-        client.close()

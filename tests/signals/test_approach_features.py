@@ -138,11 +138,6 @@ def test_without_vehicles_only_red_and_the_reach_remain():
     assert {name: value for name, value in values.items() if value} == {"longest_red": 30, "nearest": 300}
 
 
-def test_vehicles_on_lanes_of_others_do_not_count():
-    near = approach([(0, 0, 1, 100, 13.89)], [(1, 1, 100, 10)])
-    assert features([near], [(2, 10, 0, 50), (19, 0, 0, 50)]) == features([near], [])
-
-
 def test_without_approaches_there_are_no_rows():
     assert ApproachFeatures([], {"lane0": 0}).compute(vehicle_readings([(0, 1, 1, 1)]), np.zeros(0)).shape == (
         0,
@@ -186,7 +181,3 @@ def test_an_exit_is_blocked_by_a_slow_vehicle_at_its_beginning():
         features([through], [(2, at_m, mps, 0)])["exit_blocked"] for at_m, mps in ((24, 1.9), (26, 1.9), (24, 2.1))
     ]
     assert blocked == [0.75, 0, 0]
-
-
-def test_red_time_is_limited():
-    assert features([approach([(0, 0, 1, 100, 10)])], [], [np.inf])["longest_red"] == MAX_RED_S

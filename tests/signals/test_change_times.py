@@ -42,20 +42,18 @@ def test_changes_take_the_yellow_of_the_approach_and_the_walking_time(fast):
     assert times.total_s == max(signal.crossing_m) / 0.5 > 8.0
 
 
-def test_greens_last_longer_where_vehicles_lose_much_more_time_to_changes(fast):
-    built, times = times_of(fast, config.Safety(all_red_s=0))
-    assert times.min_green_factor == 3.0
-    assert with_street_changes(built, times).timing.min_green_s == 15.0 and built.timing.min_green_s == 5.0
-
-
-def test_greens_do_not_last_longer_than_max_green(fast):
-    built, times = times_of(fast, config.Safety(all_red_s=0, max_green_s=12))
-    assert times.min_green_factor == 3.0 and with_street_changes(built, times).timing.min_green_s == 12.0
-
-
-def test_policy_that_was_trained_with_the_streets_yellow_keeps_its_min_green(fast):
-    built, times = times_of(fast, config.Safety(all_red_s=0), yellow_s=6.0)
-    assert times.min_green_factor == 1.0 and with_street_changes(built, times) is built
+@pytest.mark.parametrize(
+    ("safety", "settings", "factor", "min_green_s"),
+    [
+        pytest.param({}, {}, 3.0, 15.0, id="vehicles lose much more time to changes"),
+        pytest.param({"max_green_s": 12}, {}, 3.0, 12.0, id="at most max green"),
+        pytest.param({}, {"yellow_s": 6.0}, 1.0, 5.0, id="trained with the street's yellow"),
+    ],
+)
+def test_greens_last_longer_where_changes_do(fast, safety, settings, factor, min_green_s):
+    built, times = times_of(fast, config.Safety(all_red_s=0, **safety), **settings)
+    assert times.min_green_factor == factor and built.timing.min_green_s == 5.0
+    assert with_street_changes(built, times).timing.min_green_s == min_green_s
 
 
 def test_with_floors_of_the_dialect_nothing_takes_longer(fast):

@@ -20,6 +20,7 @@ def program(name, *states):
 
 
 GUESS = program("0", "GGrr", "yyrr", "rrGG", "rryy")
+REPEATED = program("0", "GGrr", "GGrr", "rrGG")
 REAL = program("day", "Grrr", "yrrr", "rGrr", "ryrr", "rrGG", "rryy")
 BLINKING = program("night", "oooo")
 
@@ -30,21 +31,21 @@ def signal(crossing):
     return replace(crossing, programs=(GUESS, REAL), active_program="day")
 
 
-def test_greens_are_those_of_the_program_that_runs(signal):
-    (chosen,) = of_tl(SETTINGS, [signal])
-    assert chosen.program is REAL and chosen.greens == ("Grrr", "rGrr", "rrGG")
-
-
-def test_policies_of_sumo_rl_take_the_first_program_and_all_its_greens(signal):
-    repeated = replace(signal, programs=(program("0", "GGrr", "GGrr", "rrGG"), REAL))
-    (chosen,) = of_tl(SETTINGS, [repeated], takes_first=True)
-    assert chosen.program.id == "0" and chosen.greens == ("GGrr", "GGrr", "rrGG")
-
-
-def test_program_of_the_training_or_of_city_toml_takes_precedence(signal):
-    (named,) = of_tl(replace(SETTINGS, program="day"), [signal], takes_first=True)
-    (trained,) = of_tl(SETTINGS, [signal], trained_programs={"X": "0"})
-    assert (named.program, trained.program) == (REAL, GUESS)
+@pytest.mark.parametrize(
+    ("first", "named", "flags", "chosen_id", "greens"),
+    [
+        pytest.param(GUESS, None, {}, "day", ("Grrr", "rGrr", "rrGG"), id="the program that runs"),
+        pytest.param(GUESS, "day", {"takes_first": True}, "day", ("Grrr", "rGrr", "rrGG"), id="that of city.toml"),
+        pytest.param(GUESS, None, {"trained_programs": {"X": "0"}}, "0", ("GGrr", "rrGG"), id="that of the training"),
+        pytest.param(
+            REPEATED, None, {"takes_first": True}, "0", ("GGrr", "GGrr", "rrGG"),
+            id="policies of sumo-rl take the first program and all its greens",
+        ),
+    ],
+)  # fmt: skip
+def test_program_and_greens_that_a_policy_chooses_from(signal, first, named, flags, chosen_id, greens):
+    (chosen,) = of_tl(replace(SETTINGS, program=named), [replace(signal, programs=(first, REAL))], **flags)
+    assert (chosen.program.id, chosen.greens) == (chosen_id, greens)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ These are the vehicles in view, and the states of uncontrolled signals in view.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ class Collector:
     """Reads what is in view between two decision steps."""
 
     def __init__(
-        self, street: StreetData, known: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
+        self, street: StreetData, known: Collection[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Prepare the first reading.
 
@@ -53,8 +53,7 @@ class Collector:
         junctions = street.shapes.junctions
         self._names = [junction.id for junction in junctions]
         self._at = np.array([(junction.x, junction.y) for junction in junctions]).reshape(-1, 2)
-        has = set(known)
-        self._uncontrolled = {k: signal for k, signal in street.uncontrolled.items() if signal in has}
+        self._uncontrolled = {k: signal for k, signal in street.uncontrolled.items() if signal in known}
         """By index of the page."""
         self._next_s = 0.0
         self._read: tuple[float, View] | None = None
@@ -96,13 +95,9 @@ class Collector:
 
     def _states(self, connection: ViewConnection, view: View) -> dict[int, str]:
         """By index, the states of uncontrolled signals in view."""
-        if not self._uncontrolled:
-            return {}
         wanted = [k for k in self._street.signals_in(view) if k in self._uncontrolled]
-        if not wanted:
-            return {}
-        states = connection.signal_states({self._uncontrolled[k]: self._street.links[k] for k in wanted})
-        return dict(zip(wanted, states, strict=True))
+        links_of = {self._uncontrolled[k]: self._street.links[k] for k in wanted}
+        return dict(zip(wanted, connection.signal_states(links_of), strict=True)) if wanted else {}
 
     def _circle(self, view: View) -> tuple[str, float]:
         """The circle around a view: the junction that is nearest to its middle, and the radius in m."""

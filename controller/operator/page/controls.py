@@ -1,28 +1,19 @@
 """The page's commands: JSON objects as requests of the operator API."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from controller.operator.control_messages import METHODS
 from controller.operator.errors import OperatorError, Status
 
-
-class Action(NamedTuple):
-    """The method that an action of the page calls."""
-
-    method: str
-    fields: Mapping[str, str] = {}
-    """By key of the command, the request's field."""
-
-
-ACTIONS = {
-    "set-mode": Action("SetMode", {"tls": "tls", "mode": "mode", "for_s": "for_seconds"}),
-    "pause": Action("Pause"),
-    "resume": Action("Resume"),
-    "step": Action("Step", {"until_s": "until_s"}),
-    "speed": Action("SetSpeed", {"speed": "factor"}),
-    "acknowledge": Action("AcknowledgeAlarm", {"alarm": "id"}),
+ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
+    "set-mode": ("SetMode", {"tls": "tls", "mode": "mode", "for_s": "for_seconds"}),
+    "pause": ("Pause", {}),
+    "resume": ("Resume", {}),
+    "step": ("Step", {"until_s": "until_s"}),
+    "speed": ("SetSpeed", {"speed": "factor"}),
+    "acknowledge": ("AcknowledgeAlarm", {"alarm": "id"}),
 }
+"""By action: the method that it calls, and by key of the command the request's field."""
 OPTIONAL = ("for_s", "author")
 
 
@@ -33,14 +24,15 @@ def parse_command(command: Any) -> tuple[str, Any]:
     name = command.get("action")
     if not isinstance(name, str) or name not in ACTIONS:
         raise _invalid(f"action must be one of {', '.join(ACTIONS)}")
-    request_type: Any = METHODS[ACTIONS[name].method][0]
+    method, keys = ACTIONS[name]
+    request_type, _ = METHODS[method]
     values = {}
-    for key, field in {**ACTIONS[name].fields, "author": "author"}.items():
+    for key, field in {**keys, "author": "author"}.items():
         if key in command or key not in OPTIONAL:
             # a missing number is not 0: a run without a speed would be as fast as it can
             values[field] = _checked(key, command.get(key), request_type.DESCRIPTOR.fields_by_name[field])
     try:
-        return ACTIONS[name].method, request_type(**values)
+        return method, request_type(**values)
     except (ValueError, OverflowError):  # half of a surrogate pair, a number of hundreds of digits
         raise _invalid("a text or number of the command is malformed") from None
 

@@ -79,6 +79,7 @@ W = TypeVar("W", bound=Watcher)
 class FrameServer(ABC, Generic[W]):
     """Answers the browsers of one page."""
 
+    watcher_type: type[W]
     log: logging.Logger
     output: str
     """Where the user finds the log, for the browser's message."""
@@ -86,10 +87,6 @@ class FrameServer(ABC, Generic[W]):
     def __init__(self, site: Site) -> None:
         self.site = site
         self.watchers: set[W] = set()
-
-    @abstractmethod
-    def watcher_of(self, connection: web.WebSocketResponse) -> W:
-        """A new browser."""
 
     @abstractmethod
     def take(self, watcher: W, request: FrameRequest) -> None:
@@ -124,7 +121,7 @@ class FrameServer(ABC, Generic[W]):
         if not connection.can_prepare(request).ok:
             return web.Response(status=426, text="this address is for the page's WebSocket\n")
         await connection.prepare(request)
-        watcher = self.watcher_of(connection)
+        watcher = self.watcher_type(connection)
         self.watchers.add(watcher)
         sending = asyncio.create_task(self._send_frames(watcher, request.transport))
         try:
@@ -154,8 +151,10 @@ class FrameServer(ABC, Generic[W]):
                 frame = await self.next_frame(watcher)
             except Exception:
                 self.log.exception("a frame could not be made; the browser is disconnected")
-                message = f"a frame could not be made; see {self.output}".encode()
-                await connection.close(code=WSCloseCode.INTERNAL_ERROR, message=message)
+                await connection.close(
+                    code=WSCloseCode.INTERNAL_ERROR,
+                    message=f"a frame could not be made; see {self.output}".encode(),
+                )
                 return
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):

@@ -1,8 +1,6 @@
 """The live page of a running controller: its vehicles, models and server put together."""
 
-import contextlib
 import logging
-from pathlib import Path
 
 from city import street_shapes
 from city.errors import InputError
@@ -38,10 +36,13 @@ class LivePage:
         layout = TlLayout(service.state.layout.contracts.values(), connection.lanes)
         shapes = street_shapes.read(street.net_file)
         data = StreetData(layout, street, shapes, city.path.resolve().parent.name, self._config.driver or "")
-        self._collector = Collector(data, connection.api.trafficlight.getIDList())
-        site = Site(self._socket, data, _token(self._config))
-        exports = Exports(service.policies, city.serving.models_dir)
-        self._server = PageServer(site, service, exports, self._collector)
+        self._collector = Collector(data, set(connection.api.trafficlight.getIDList()))
+        self._server = PageServer(
+            Site(self._socket, data, _token(self._config)),
+            service,
+            Exports(service.policies, city.serving.models_dir),
+            self._collector,
+        )
         self._server.start()
         log.info("the live page: %s", self._server.url)
 
@@ -64,20 +65,15 @@ def _token(config: ControllerConfig) -> str:
     except (OSError, ValueError, InputError) as error:
         log.warning("the live page: its token cannot be kept over a restart: %s", error)
         return security.new_token()
-    if not security.is_token(token):
-        token = security.new_token()
-        _write(path, token)
-    return token
-
-
-def _write(path: Path, token: str) -> None:
-    """Write the token for the next start, readable by this user alone."""
+    if security.is_token(token):
+        return token
+    token = security.new_token()
     try:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        path.touch(mode=0o600, exist_ok=False)
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600, exist_ok=False)  # readable by this user alone
         path.write_text(token, encoding="ascii")
     except OSError as error:
         log.warning(
             "%s: cannot be written (%s); pages that are open need the new address after a restart", path, error.strerror
         )
+    return token

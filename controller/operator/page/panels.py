@@ -52,12 +52,12 @@ def figures(decisions: int, missing: int, recent: int, times_s: Mapping[str, Seq
         "decisions": decisions,
         "missing": missing,
         "decisions_per_s": round(recent / RATE_S, 2),
-        "latency_ms": {stage: _percentiles(values) for stage, values in times_s.items()},
+        "latency_ms": {stage: _percentiles_ms(values) for stage, values in times_s.items()},
     }
 
 
-def _percentiles(values_s: Sequence[float]) -> list[float]:
-    """p50 and p95 in ms; empty without values."""
+def _percentiles_ms(values_s: Sequence[float]) -> list[float]:
+    """p50 and p95; empty without values."""
     return [round(1000 * float(value), 3) for value in np.percentile(values_s, (50, 95))] if values_s else []
 
 

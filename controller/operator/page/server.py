@@ -31,7 +31,7 @@ from controller.operator.page.frames import View
 from controller.operator.page.panels import RATE_S, STAGES
 from controller.operator.page.site import Site
 from controller.operator.page.watched_tl import WatchedTl
-from controller.operator.run_state import KeptStep, RunState
+from controller.operator.run_state import KeptStep
 from controller.operator.service import OperatorService
 
 MIN_FRAME_INTERVAL_S = 0.1
@@ -80,6 +80,7 @@ class LiveWatcher(Watcher):
 class PageServer(FrameServer[LiveWatcher]):
     """Serves the page of one run."""
 
+    watcher_type = LiveWatcher
     log = logging.getLogger("controller")
     output = "the controller's log"
 
@@ -94,7 +95,7 @@ class PageServer(FrameServer[LiveWatcher]):
         """
         super().__init__(site)
         self._street = site.street
-        self._service = service
+        self._service, self._state = service, service.state
         self._exports = exports
         self._collector = collector
         self._awaiting: set[LiveWatcher] = set()
@@ -133,10 +134,6 @@ class PageServer(FrameServer[LiveWatcher]):
         if any(watcher.request is not None for watcher in self.watchers):
             await asyncio.sleep(LAST_FRAME_S)
         await self.end("the run has ended")
-
-    @property
-    def _state(self) -> RunState:
-        return self._service.state
 
     # called by the thread of the decision loop
 
@@ -179,9 +176,6 @@ class PageServer(FrameServer[LiveWatcher]):
             watcher.city_s = -math.inf  # all see the command at once
             watcher.changed.set()
         return web.json_response({"run": fields(self._service.run())})
-
-    def watcher_of(self, connection: web.WebSocketResponse) -> LiveWatcher:
-        return LiveWatcher(connection)
 
     def take(self, watcher: LiveWatcher, request: FrameRequest) -> None:
         if request.is_fresh:
@@ -314,10 +308,13 @@ class PageServer(FrameServer[LiveWatcher]):
         begin_s = time.monotonic() - RATE_S
         recent = sum(decisions for monotonic_s, decisions, _ in durations if monotonic_s > begin_s)
         times_s = {stage: [getattr(times, f"{stage}_s") for _, _, times in durations] for stage in STAGES}
-        figures = panels.figures(state.decisions, state.missing, recent, times_s)
-        alarms = self._service.alarms.current(with_ended=True)
         return {
-            **panels.city_panel(fields(self._service.run()), figures, alarms, state.commands()),
+            **panels.city_panel(
+                fields(self._service.run()),
+                panels.figures(state.decisions, state.missing, recent, times_s),
+                self._service.alarms.current(with_ended=True),
+                state.commands(),
+            ),
             "collect_ms": round(1000 * collector.took_s, 2),
             "collect_interval_s": round(collector.interval_s, 3),
         }

@@ -43,7 +43,7 @@ class Site:
     async def begin(self, *routes: web.RouteDef) -> None:
         """Answer requests from now on, with these routes too."""
         application = web.Application(middlewares=[self._guarded], client_max_size=MAX_COMMAND_BYTES)
-        application.router.add_get("/", self._index)
+        application.router.add_get("/", self._file)
         application.router.add_get("/static/{name}", self._file)
         application.router.add_get("/city.json", self._city)
         application.router.add_routes(routes)
@@ -70,19 +70,17 @@ class Site:
             response.headers.update(security.HEADERS)
         return response
 
-    async def _index(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._files["index.html"], content_type="text/html", charset="utf-8")
-
     async def _file(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
+        name = request.match_info.get("name", "index.html")
         kind = _TYPES.get(name.rpartition(".")[2])
         if kind is None or name not in self._files:
             raise web.HTTPNotFound
         return web.Response(body=self._files[name], content_type=kind, charset="utf-8")
 
     async def _city(self, request: web.Request) -> web.Response:
-        headers = {"Content-Encoding": "gzip"}
-        return web.Response(body=self.street.compressed, content_type="application/json", headers=headers)
+        return web.Response(
+            body=self.street.compressed, content_type="application/json", headers={"Content-Encoding": "gzip"}
+        )
 
 
 def _static_files() -> list[Any]:

@@ -47,9 +47,10 @@ class StreetData:
         self.layout = layout
         self.shapes = shapes
         self.driver = driver
-        middles = _signal_middles(street, shapes)
-        controlled = set(layout.signals)
-        uncontrolled = [signal for signal in middles if signal not in controlled]
+        outside = shapes.bounds[:2]
+        ends = {lane.id: lane.points[-1] for lane in shapes.lanes if lane.points}
+        middles = _signal_middles(street, shapes, ends)
+        uncontrolled = [signal for signal in middles if signal not in layout.tl_of_signal]
         signals = [*layout.signals, *uncontrolled]
         if len(signals) > MAX_SIGNALS:
             raise ValueError(f"{len(signals)} signals; a frame numbers at most {MAX_SIGNALS}")
@@ -58,10 +59,8 @@ class StreetData:
         links_of = {signal: network.links for signal, network in street.signals.items()}
         self.links = [len(links_of.get(signal, ())) for signal in signals]
         """By index of a signal."""
-        outside = shapes.bounds[:2]
         self.signal_at = np.array([middles.get(signal, outside) for signal in signals], float).reshape(-1, 2)
         """float64 [signals, 2], in m."""
-        ends = {lane.id: lane.points[-1] for lane in shapes.lanes if lane.points}
         self.lane_end = np.array([ends.get(lane, outside) for lane in layout.lanes], float).reshape(-1, 2)
         """float64 [lanes of the readings, 2], the stop line."""
         lane_index = {lane.id: k for k, lane in enumerate(shapes.lanes)}
@@ -135,15 +134,15 @@ def _links(links: Sequence[Sequence[tuple[str, str]]], lane_index: Mapping[str, 
     for pairs in links:
         incoming = [lane for lane, _ in pairs]
         crossings = [lane for pair in pairs for lane in pair if is_internal(lane)]
-        lanes = dict.fromkeys(crossings or incoming)
-        drawn.append([lane_index[lane] for lane in lanes if lane in lane_index])
+        drawn.append([lane_index[lane] for lane in dict.fromkeys(crossings or incoming) if lane in lane_index])
     return drawn
 
 
-def _signal_middles(street: StreetNetwork, shapes: StreetShapes) -> dict[str, tuple[float, float]]:
-    """By signal of the network, the middle of its junctions; without them, of its stop lines."""
+def _signal_middles(
+    street: StreetNetwork, shapes: StreetShapes, ends: Mapping[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """By signal of the network, the middle of its junctions; without them, of its stop lines (`ends` of lanes)."""
     at = {junction.id: (junction.x, junction.y) for junction in shapes.junctions}
-    ends = {lane.id: lane.points[-1] for lane in shapes.lanes if lane.points}
     middles = {}
     for signal, network in street.signals.items():
         points = [at[name] for name in shapes.junctions_of_signal.get(signal, ()) if name in at]

@@ -48,12 +48,7 @@ class WatchedTl:
             self._number, newest = kept[-1].number, kept[-1].event
             # what was sent for the seconds up to the next reading is part of this step
             self._after_s = max([newest.at_s, *(sent.at_s for sent in newest.sent)])
-        self._steps = steps[_begin_of_newest(steps) :]
+        newest_decision = max((k for k, step in enumerate(steps) if step.HasField("decision")), default=0)
+        newest_states = max((k for k, step in enumerate(steps) if step.states), default=0)
+        self._steps = steps[min(newest_decision, newest_states) :]
         return history
-
-
-def _begin_of_newest(steps: list[record.TlStep]) -> int:
-    """The first step that is needed to know the newest decision and the newest states."""
-    decision = next((k for k in reversed(range(len(steps))) if steps[k].HasField("decision")), 0)
-    states = next((k for k in reversed(range(len(steps))) if steps[k].states), 0)
-    return min(decision, states)

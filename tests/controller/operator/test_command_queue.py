@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+from concurrent.futures import Future
 
 import pytest
 from hypothesis import given
@@ -81,13 +82,6 @@ def test_a_mode_ends_after_its_simulated_time(operated):
     operated.queue.apply(operated.loop)
     assert operated.loop.modes()["SA101"] == "recovering" and operated.queue.next_s == math.inf
     assert operated.state.commands()[-1].author == "ann (time is over)"
-
-
-def test_a_later_command_takes_the_time_of_the_one_before(operated):
-    submit(operated, set_modes(("SA101",), FIXED, "ann", 30.0), set_modes(("SA101",), FIXED, "bob"))
-    operated.loop.now = 100.0
-    operated.queue.apply(operated.loop)
-    assert operated.loop.modes()["SA101"] == "fixed" and operated.queue.modes["SA101"].author == "bob"
 
 
 def test_pause_step_resume_and_speed_reach_the_run_and_the_record(operated):
@@ -179,7 +173,7 @@ def test_after_any_order_of_commands_the_newest_of_each_tl_counts(commands):
         if isinstance(command, int):
             operated.loop.now += command
         else:
-            operated.queue._submitted.append(command_queue._Waiting(command_of(operated.queue, command)))
+            operated.queue._submitted.append((command_of(operated.queue, command), Future()))
             match command:
                 case "pin_model", tl, version, _:
                     pinned[tl] = version

@@ -72,12 +72,6 @@ def test_commands_are_bounded_and_numbered(state):
     assert len(state.commands()) == MAX_COMMANDS
 
 
-def test_modes_follow_decisions(state):
-    for second, before, after in ((1, ControlMode.POLICY, ControlMode.HOLD), (2, ControlMode.HOLD, ControlMode.POLICY)):
-        state.add(event(second, [decision("SA102", "", before, after)]))
-        assert state.newest.modes == bytes([0, after.value])
-
-
 def test_history_is_bounded_in_time(state):
     for second in range(0, 2000, 10):
         state.add(event(second, states=[(second - 10, second, ("r", "G", "r"))]))

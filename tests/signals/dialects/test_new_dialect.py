@@ -91,8 +91,8 @@ def test_intersection_decides_with_the_new_dialect(load_city):
     assert x.observe(readings, shares_of(readings, length_m), 0).tolist() == vehicles[::-1].tolist()
     shown = []
     for now in range(30):
-        if x.next_decision_s <= now:
+        if x.state.next_decision_s <= now:
             assert x.apply_answer(Answer(np.array([phases.index(first if now < 14 else second)])), now) == ""
         shown += [(now, command.state) for command in x.commands(now)[0]]
-    assert x.next_decision_s == 35
+    assert x.state.next_decision_s == 35
     assert shown[0] == (0, first) and shown[-1] == (19, second), "the safety rules add yellow and red"

@@ -106,9 +106,6 @@ class TestKeepChange:
         made.enter(0, ["GGrr", "rrGG"])
         return made
 
-    def test_it_starts_from_the_shown_greens(self, sequencer):
-        assert sequencer.requested_states(0) == ("GGrr", "rrGG")
-
     def test_action_at_actionp_changes_and_below_keeps(self, sequencer):
         sequencer.apply_action(15, (0.2, 0.19))
         assert sequencer.requested_states(15) == sequencer.requested_states(17) == ("yyrr", "rrGG")

@@ -42,20 +42,13 @@ def built(grid):
 
 
 @pytest.mark.parametrize("name", ["grid", *SCENARIOS])
-def test_contracts_of_real_signals_are_complete_and_survive_a_round_trip(name, request):
-    ours = street(name, request)
-    for built in contracts_of(ours):
-        check(built)
-        of(built).check_contract(built)
+def test_contracts_of_real_signals_list_every_feature_by_lane_and_survive_a_round_trip(name, request):
+    for built in contracts_of(street(name, request)):
         copy = pb.PolicyContract.FromString(built.SerializeToString())
         assert copy == built
-        of(copy).check_contract(copy)
-
-
-@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
-def test_contract_lists_every_feature_by_lane(name, request):
-    ours = street(name, request)
-    for built in contracts_of(ours):
+        for each in (built, copy):
+            check(each)
+            of(each).check_contract(each)
         signal = built.signals[0]
         lanes = [lane for lane in signal.lane_ids if not lane.startswith(":")]
         greens = greens_of(signal)
@@ -92,20 +85,11 @@ def test_approaches_have_the_links_and_exits_of_the_network(name, request):
 
 
 def test_times_of_city_toml_are_those_of_the_contract(grid):
-    timing = contracts_of(grid, delta_time_s=7, yellow_s=4.0, all_red_s=1.0, min_green_s=8.0, max_green_s=60.0)[
-        0
-    ].timing
-    assert timing == pb.Timing(decision_interval_s=7, yellow_s=4, all_red_s=1, min_green_s=8, max_green_s=60)
-    default = contracts_of(grid)[0].timing
-    assert default == pb.Timing(decision_interval_s=5, yellow_s=3, min_green_s=5)
-
-
-def damaged(how):
-    def apply(built):
-        how(built, built.signals[0])
-        built.observation.size = len(built.observation.features)
-
-    return apply
+    settings = dict(delta_time_s=7, yellow_s=4.0, all_red_s=1.0, min_green_s=8.0, max_green_s=60.0)
+    assert contracts_of(grid, **settings)[0].timing == pb.Timing(
+        decision_interval_s=7, yellow_s=4, all_red_s=1, min_green_s=8, max_green_s=60
+    )
+    assert contracts_of(grid)[0].timing == pb.Timing(decision_interval_s=5, yellow_s=3, min_green_s=5)
 
 
 def first_lane(signal):
@@ -139,7 +123,8 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_contract_is_refused_in_one_line(built, name):
-    damaged(DAMAGES[name])(built)
+    DAMAGES[name](built, built.signals[0])
+    built.observation.size = len(built.observation.features)
     with pytest.raises(ContractError) as refusal:
         check(built)
         DIALECT.check_contract(built)
@@ -330,7 +315,5 @@ def test_a_change_that_was_interrupted_is_forgotten(sequencer):
 
 
 def test_min_green_is_not_stretched_because_the_policy_sees_how_long_changes_take(grid, built):
-    safety = config.Safety(all_red_s=9.0)
-    change = change_times(built, signal_safeties(built, grid, safety))
-    assert change is None
-    assert with_street_changes(built, change).timing.min_green_s == built.timing.min_green_s
+    assert change_times(built, signal_safeties(built, grid, config.Safety(all_red_s=9.0))) is None
+    assert with_street_changes(built, None).timing.min_green_s == built.timing.min_green_s

@@ -29,15 +29,17 @@ def test_observation_is_phase_bit_densities_queues():
     assert x.tolist() == pytest.approx([0, 1, 0, 1, 1.0, 0.3, 1.0, 0.2])
 
 
-def test_first_green_is_forced_at_the_start(sequencer):
-    assert sequencer.requested_states(0) == ("GGrr",)
-    sequencer.enter(0, ["rrGG"], start=True)
-    assert sequencer.requested_states(0) == ("GGrr",)
-
-
-def test_shown_green_is_kept_when_taking_over_later(sequencer):
-    sequencer.enter(50, ["rrGG"])
-    assert sequencer.requested_states(50) == ("rrGG",) and sequencer.phase_state(50).phases == (2,)
+@pytest.mark.parametrize(
+    ("now", "shown", "start", "green", "phase"),
+    [
+        pytest.param(0, "rrrr", False, "GGrr", 0, id="the first green if none is shown"),
+        pytest.param(0, "rrGG", True, "GGrr", 0, id="the first green is forced at the start"),
+        pytest.param(50, "rrGG", False, "rrGG", 2, id="a shown green is kept later"),
+    ],
+)
+def test_green_with_which_control_begins(sequencer, now, shown, start, green, phase):
+    sequencer.enter(now, [shown], start)
+    assert sequencer.requested_states(now) == (green,) and sequencer.phase_state(now).phases == (phase,)
 
 
 def test_change_before_yellow_and_min_green_is_ignored(sequencer):
@@ -119,10 +121,6 @@ def test_green_that_is_never_shown_holds_up_decisions_for_a_minute_at_most(seque
     assert sequencer.requested_states(69) == ("GrGr",)
     sequencer.apply_action(70, (2,))
     assert sequencer.requested_states(70) != ("GrGr",)
-
-
-def test_decisions_are_delta_time_apart(sequencer):
-    assert sequencer.next_decision_s(15) == 20
 
 
 def test_yellow_replaces_only_greens_that_turn_red():

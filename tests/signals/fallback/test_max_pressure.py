@@ -39,10 +39,6 @@ def chosen(made, now, **vehicles):
     return made.requested_states(now + 3)[0]
 
 
-def test_it_reads_incoming_and_outgoing_lanes(crossing):
-    assert lanes_of(crossing, {}) == LANES
-
-
 @pytest.mark.parametrize(
     ("vehicles", "green"),
     [
@@ -109,7 +105,7 @@ def test_tl_is_due_for_max_pressure_and_for_asking_its_policy(crossing):
     due = [10.0]
     while due[-1] < 22:
         x.apply_answer(TimeoutError("late"), due[-1], ["GgGr"], readings(in3=9))
-        due.append(x.next_decision_s)
+        due.append(x.state.next_decision_s)
     assert due == [10, 12, 14, 15, 16, 18, 20, 22]
 
 
@@ -132,9 +128,9 @@ def intersection(crossing, hold_s=10, driven=False):
 def play(x, until_s, answer, readings_at, begin_s=0, release_s=None):
     sent, now = [], begin_s
     while now < until_s:
-        if release_s is not None and now >= release_s and not x.is_on_fallback_plan:
+        if release_s is not None and now >= release_s and not x.state.is_on_fallback_plan:
             x.release()
-        if x.next_decision_s <= now:
+        if x.state.next_decision_s <= now:
             x.apply_answer(answer(now), now, ["GgGr"], readings_at(now))
         sent += [(now, command) for command in x.commands(now)[0]]
         x.confirm_sent(())
@@ -192,11 +188,11 @@ def test_policy_takes_over_from_the_green_that_is_shown(crossing):
     assert x.safeties[0].shown == "rrrG"
     answer = Answer(np.array([0]))
     while x.mode is not ControlMode.POLICY:
-        x.apply_answer(answer, x.next_decision_s, None, readings(in3=9))
-        now = x.next_decision_s
+        x.apply_answer(answer, x.state.next_decision_s, None, readings(in3=9))
+        now = x.state.next_decision_s
     sent = []
     for k in range(40):
-        if x.next_decision_s <= now + k:
+        if x.state.next_decision_s <= now + k:
             x.apply_answer(answer, now + k, None, readings(in3=9))
         commands, overrides = x.commands(now + k)
         assert overrides == []  # the sequencer starts from the shown green, so it requests the yellow
@@ -213,5 +209,5 @@ def test_operator_takes_a_tl_from_max_pressure_and_gives_it_back(crossing):
     assert x.is_released and x.control_name == "FIXED"
     x.set_mode(OperatorMode.POLICY, 60)
     sent = play(x, 100, late, lambda now: readings(in3=9), begin_s=60)
-    assert x.control_name == "MAX-PRESSURE" and not x.is_on_fallback_plan
+    assert x.control_name == "MAX-PRESSURE" and not x.state.is_on_fallback_plan
     assert "rrrG" in [command.state for _, command in sent if isinstance(command, PermittedState)]

@@ -12,22 +12,36 @@ from tests.signals.safety.floor_examples import PATHS, SPEEDS
 CONTRACT = pb.PolicyContract(timing=pb.Timing(yellow_s=2, min_green_s=5, all_red_s=1, max_green_s=50))
 
 
-def test_street_floors_are_the_stricter_of_both():
-    city = Safety(min_yellow_s=3, min_green_s=4, all_red_s=0.5, max_green_s=60, max_red_s=90, walking_speed_mps=1.1)
-    assert times_for(CONTRACT, city, False) == SafetyTimes(
-        3, 5, 1, 50, 90, 1.1, yellow_by_speed=True, red_by_path=False
-    )
+BOUNDS = dict(max_red_s=90, walking_speed_mps=1.1)
 
 
-def test_red_clearance_is_by_path_if_the_city_sets_no_all_red():
-    times = times_for(CONTRACT, Safety(), False)
-    assert times.red_by_path and times.all_red_s == 1
-
-
-def test_floors_of_the_dialect_are_the_contracts_times_alone():
-    city = Safety(min_yellow_s=3, min_green_s=9, all_red_s=2, max_green_s=20, max_red_s=90, floors="dialect")
-    times = times_for(CONTRACT, city, False)
-    assert times == SafetyTimes(2, 5, 1, 50, math.inf, math.inf, yellow_by_speed=False, red_by_path=False)
+@pytest.mark.parametrize(
+    ("city", "times"),
+    [
+        pytest.param(
+            Safety(min_yellow_s=3, min_green_s=4, all_red_s=0.5, max_green_s=60, **BOUNDS),
+            SafetyTimes(3, 5, 1, 50, 90, 1.1, yellow_by_speed=True, red_by_path=False),
+            id="the stricter of both",
+        ),
+        pytest.param(
+            Safety(min_yellow_s=1, min_green_s=6, all_red_s=2.5, max_green_s=40, **BOUNDS),
+            SafetyTimes(2, 6, 2.5, 40, 90, 1.1, yellow_by_speed=True, red_by_path=False),
+            id="the stricter of both, the other way round",
+        ),
+        pytest.param(
+            Safety(min_yellow_s=3, min_green_s=4, max_green_s=60, **BOUNDS),
+            SafetyTimes(3, 5, 1, 50, 90, 1.1, yellow_by_speed=True, red_by_path=True),
+            id="red clearance is by path if the city sets no all-red",
+        ),
+        pytest.param(
+            Safety(min_yellow_s=3, min_green_s=9, all_red_s=2, max_green_s=20, floors="dialect", **BOUNDS),
+            SafetyTimes(2, 5, 1, 50, math.inf, math.inf, yellow_by_speed=False, red_by_path=False),
+            id="floors of the dialect are the contract's times alone",
+        ),
+    ],
+)
+def test_times_of_a_signal(city, times):
+    assert times_for(CONTRACT, city, False) == times
 
 
 def test_min_and_max_green_of_a_plan_do_not_apply_to_its_links():
@@ -42,10 +56,6 @@ def test_times_without_bounds_or_all_red_have_none():
         times = times_for(contract, Safety(min_green_s=0, floors=floors), False)
         assert (times.all_red_s, times.max_green_s, times.max_red_s) == (0, math.inf, math.inf)
     assert times_for(contract, Safety(min_green_s=0), True).min_green_s == 0
-
-
-def test_longer_all_red_of_the_city_applies():
-    assert times_for(CONTRACT, Safety(all_red_s=2.5), False).all_red_s == 2.5
 
 
 @pytest.mark.parametrize(("mps", "yellow_s"), SPEEDS)

@@ -122,7 +122,7 @@ def test_tl_goes_on_from_a_saved_state(crossing, steps, saved_after):
             if wanted is not None:
                 x.set_mode(wanted, now)
             failure = ""
-            if x.next_decision_s <= now:
+            if x.state.next_decision_s <= now:
                 failure = x.apply_answer(
                     TimeoutError("late") if answer is None else Answer(np.array([answer])), now, (state,)
                 )
