@@ -91,10 +91,7 @@ def _silences(period: AnalysisPeriod, signal: SignalHistory, events: Sequence[Ev
     if not found:
         return []
     before, after = found[0]
-    mode = ""
-    for change in signal.modes:
-        if change.begin_s * 1000 <= before:
-            mode = change.mode
+    mode = next((change.mode for change in reversed(signal.modes) if change.begin_s * 1000 <= before), "")
     reason = f" in control mode {mode}" if mode else ""
     reason += ", because the signal was not read" if mode == LOST else ""
     return [

@@ -17,7 +17,6 @@ from records.atspm.analysis_period import (
     Detection,
     GreenEnd,
     ModeChange,
-    PedestrianCall,
     ProgramChange,
     ShownState,
     SignalHistory,
@@ -77,11 +76,11 @@ def periods(draw):
     programs = [ProgramChange(t, draw(st.sampled_from(("day", "act", "other", "off", None)))) for t in draw(changes)]
     ends = [GreenEnd(t, draw(st.sampled_from(CAUSES))) for t in at if draw(st.booleans())]
     detections = [
-        Detection(draw(st.sampled_from([*(detector.id for detector in DETECTORS), "another"])), t, draw(st.booleans()))
-        for t in draw(changes)
+        Detection(name, t, k % 2 == 0)
+        for name in (*(detector.id for detector in DETECTORS), "another")
+        for k, t in enumerate(draw(changes))
     ]
-    calls = [PedestrianCall(t, draw(st.sampled_from((3, 3, 0)))) for t in draw(changes)]
-    signal = SignalHistory("A", tuple(states), tuple(modes), tuple(programs), tuple(ends), tuple(calls))
+    signal = SignalHistory("A", tuple(states), tuple(modes), tuple(programs), tuple(ends))
     begin_s = draw(st.sampled_from((0.0, 0.0, 10.0)))
     return AnalysisPeriod(begin_s, draw(st.sampled_from((10.0, 40.1))), MORNING, (signal,), tuple(detections))
 
@@ -272,13 +271,10 @@ def test_a_call_waits_for_green_or_for_free_detectors():
         ("advance:a_0", 50, True),
         ("advance:a_0", 51, False),
     ]
-    found, _ = events(
-        CYCLE, detections=[Detection(*detection) for detection in on], pedestrian_calls=(PedestrianCall(12, 3),)
-    )
-    assert of(found, 43, 44, 45) == [
+    found, _ = events(CYCLE, detections=[Detection(*detection) for detection in on])
+    assert of(found, 43, 44) == [
         (5, 43, 4),
         (8, 44, 4),
-        (12, 45, 4),
         (20, 43, 4),
         (35, 44, 4),
         (60, 43, 2),
@@ -316,18 +312,3 @@ def test_a_window_has_no_begin_of_what_began_before():
     found, _ = events(CYCLE, begin_s=20, programs=DAY, modes=(ModeChange(0, "policy"), ModeChange(50, "hold")))
     assert (0, 1, 2) not in found and (30, 7, 2) in found and of(found, 176, 177) == [(50, 177, 1)]
     assert of(found, 131) == []
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        lambda: SignalHistory("A", (ShownState(1, "G"), ShownState(1, "r"))),
-        lambda: SignalHistory("A", (), modes=(ModeChange(0, "asleep"),)),
-        lambda: SignalHistory("A", (), green_ends=(GreenEnd(0, "bored"),)),
-        lambda: AnalysisPeriod(1, 0, MORNING, ()),
-        lambda: AnalysisPeriod(0, 1, MORNING, (), (Detection("d", 1, True), Detection("d", 0, False))),
-    ],
-)
-def test_a_broken_period_is_refused(broken):
-    with pytest.raises(ValueError):
-        broken()

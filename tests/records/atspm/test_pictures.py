@@ -214,7 +214,7 @@ def test_split_does_not_fail_if_the_queue_clears():
 
 def lane_readings(*halting, passed=None, step_s=20.0):
     return SignalReadings(
-        {2: [LaneReading(k * step_s, own + 1, own, own, passed and passed[k]) for k, own in enumerate(halting)]}
+        {2: [LaneReading(k * step_s, own, own, passed and passed[k]) for k, own in enumerate(halting)]}
     )
 
 
@@ -405,12 +405,7 @@ def any_views(draw):
     read_s = sorted(draw(st.sets(times, max_size=6)))
     counts = st.integers(0, 50)
     readings = SignalReadings(
-        {
-            2: [
-                LaneReading(time_s, draw(counts), draw(counts), draw(counts), draw(st.just(None) | counts))
-                for time_s in read_s
-            ]
-        },
+        {2: [LaneReading(time_s, draw(counts), draw(counts), draw(st.just(None) | counts)) for time_s in read_s]},
         [VehicleReading(time_s, "a_0", draw(st.floats(0, 500)), draw(st.floats(0, 40))) for time_s in read_s],
         read_s,
     )
