@@ -1,11 +1,19 @@
-"""`greenserve pretrain evaluate`: runs arms on many streets, prints how they compare, writes a table."""
+"""`greenserve pretrain evaluate`: runs arms on many streets, each with the same random demand for all arms, prints how
+they compare, and writes a table.
+
+A policy for any junction is judged by how often it is better than a baseline, by its worst street, and by gridlocks
+that a baseline does not have: a mean over streets hides all three.
+"""
 
 import argparse
 import csv
 import io
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from city import program, whole_files
 from city.arguments import Parser
@@ -15,13 +23,18 @@ from evaluation import results_files
 from evaluation.arms import SERVED, Arm
 from evaluation.arms import parse as parse_arms
 from pretraining import packed_streets, select_command, street_results
-from pretraining.many_streets import HELD_OUT_SEED, compare, vehicles_per_lane_h
-from pretraining.street_results import StreetJob, StreetResult, moves_too_few
+from pretraining.street_results import MIN_DELAY_S, StreetJob, StreetResult, moves_too_few
 from pretraining.streets import SYNTHETIC, city_of, of_folder, synthetic
 from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
 from training import flags
 
+HELD_OUT_SEED = 1_000_000
+"""Seed of the first held-out synthetic street; a training uses those from 0."""
+MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H = 60.0, 240.0
+"""Bounds of the demand of a street."""
+MAX_WORSE = 1.05
+"""Ratio of delays beyond which a street counts as worse."""
 DEFAULT_SECONDS = 1200.0
 SETTINGS = ("delta_time_s", "min_green_s", "all_red_s", "max_red_s")
 """Columns of a street's settings, named as in city.toml; `all_red_s` is empty if it depends on the junction's size."""
@@ -83,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     with executor(args.workers, args.ray) as runner:
         jobs = []
         for seed, street in enumerate(streets, args.first_seed):
-            files, rate = packed_streets.for_jobs(runner, street), vehicles_per_lane_h(seed)
+            files, rate = packed_streets.for_jobs(runner, street), _vehicles_per_lane_h(seed)
             jobs += [StreetJob(street.name, files, seed, rate, args.seconds, arm) for arm in arms]
         for job, result in street_results.outcomes(runner, jobs, select_command.print_line):
             if result is None:
@@ -96,6 +109,11 @@ def run(args: argparse.Namespace) -> int:
         _write(args.out / "streets.csv", arms, results, cities)
     print("\n".join(_lines(arms, results)))
     return 0
+
+
+def _vehicles_per_lane_h(seed: int) -> float:
+    """The demand of a seed."""
+    return float(np.random.default_rng([seed, 8]).uniform(MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H))
 
 
 def _write(
@@ -133,3 +151,32 @@ def _lines(arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]
         if c.gridlocks:
             lines.append(f"gridlocks that {arm.name} does not have: {', '.join(c.gridlocks)}")
     return lines
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate against one arm, over all streets."""
+
+    better: float
+    """Share of the streets on which the candidate has less delay."""
+    worse: tuple[str, ...]
+    """Streets on which its delay is more than MAX_WORSE times the arm's."""
+    ratio: float
+    """Geometric mean of candidate's delay / arm's delay."""
+    worst_ratio: float
+    gridlocks: tuple[str, ...]
+    """Streets on which the candidate has a gridlock and the arm has none."""
+
+
+def compare(results: Mapping[str, Mapping[str, StreetResult]], candidate: str, arm: str) -> Comparison:
+    """Compare a candidate with an arm. `results`: by street, by arm."""
+    used = {street: by_arm for street, by_arm in results.items() if min(r.total for r in by_arm.values())}
+    delays_s = {street: [max(r[name].delay_s, MIN_DELAY_S) for name in (candidate, arm)] for street, r in used.items()}
+    ratios = {street: own_s / other_s for street, (own_s, other_s) in delays_s.items()}
+    return Comparison(
+        float(np.mean([ratio < 1 for ratio in ratios.values()])),
+        tuple(street for street, ratio in ratios.items() if ratio > MAX_WORSE),
+        float(np.exp(np.mean(np.log(list(ratios.values()))))),
+        max(ratios.values()),
+        tuple(street for street, r in used.items() if moves_too_few(r, candidate) and not moves_too_few(r, arm)),
+    )

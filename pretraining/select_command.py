@@ -68,13 +68,8 @@ def check_ray(args: argparse.Namespace) -> None:
 def _select(args: argparse.Namespace) -> int:
     """Gate policies and write the product of the best ones. Raises InputError, ProgramFailed."""
     check_ray(args)
-    with locked(args.out, args.model_number):
-        return _select_locked(args)
-
-
-def _select_locked(args: argparse.Namespace) -> int:
     # after the checks of the flags: importing TensorFlow takes seconds
-    from pretraining.selection import names_of, network
+    from pretraining.selection import names_of
     from simulation.street_simulation import SimulationFailed
 
     for path in args.files:
@@ -83,13 +78,13 @@ def _select_locked(args: argparse.Namespace) -> int:
     names = names_of(args.files)
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"{repeated} is named twice; remove one")
-    try:
-        selected = selection(args, len(args.files))
-        check_cluster(args)
-        networks = [network(*pair) for pair in zip(names, args.files, strict=True)]
-        return exit_code(selected, selected.run(networks))
-    except SimulationFailed as error:
-        raise ProgramFailed(str(error)) from None
+    with locked(args.out, args.model_number):
+        try:
+            own = selection(args, len(args.files))
+            check_cluster(args)
+            return exit_code(own, own.run(dict(zip(names, args.files, strict=True))))
+        except SimulationFailed as error:
+            raise ProgramFailed(str(error)) from None
 
 
 def selection(args: argparse.Namespace, networks: int) -> "Selection":

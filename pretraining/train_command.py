@@ -11,14 +11,13 @@ from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from pretraining import select_command
 from pretraining.select_command import check_cluster, print_line
-from pretraining.state_files import network_seeds, state_files
+from pretraining.state_files import state_files
 from pretraining.streets import SYNTHETIC, of_folder, synthetic
 from training import flags
 from training.ppo_config import StreetPpo
 from training.saved_state import locked, run_resumable
 
 if TYPE_CHECKING:
-    from evaluation.arms import Arm
     from pretraining.selection import Selection
     from pretraining.streets_trainer import StreetsSettings
 
@@ -126,8 +125,9 @@ def _train_and_select(selection: "Selection", settings: "StreetsSettings", count
     """
     from pretraining import curves_picture
 
-    seeds = network_seeds(settings.seed, count, settings.shared_updates)
-    parts = [replace(settings, seed=seed, is_part=True) for seed in seeds]
+    # no network continues with --seed itself, so each leaves the shared updates with new random numbers
+    first = settings.seed + (1 if settings.shared_updates else 0)
+    parts = [replace(settings, seed=seed, is_part=True) for seed in range(first, first + count)]
     networks = _train_networks(parts)
     # that of a network that has diverged is shown too
     curves = {_name(part): part.curve_file for part in parts if part.curve_file.exists()}
@@ -139,12 +139,11 @@ def _train_and_select(selection: "Selection", settings: "StreetsSettings", count
     return select_command.exit_code(selection, selected)
 
 
-def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Arm"]:
-    """Train networks one after another, each with a seed of its own.
+def _train_networks(parts: Sequence["StreetsSettings"]) -> dict[str, Path]:
+    """Train networks one after another, each with a seed of its own; return name -> policy file.
 
     Raises InputError, SimulationFailed, NotFinite if none has been trained.
     """
-    from pretraining.selection import network
     from pretraining.streets_trainer import StreetsTrainer
     from training.statistics import NotFinite
 
@@ -156,18 +155,16 @@ def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Arm"]:
     # all of them before the first training, which takes long
     for part in resumed:
         part.check_files()
-    networks: list[Arm] = []
+    networks: dict[str, Path] = {}
     for k, part in enumerate(resumed, 1):
         print_line(f"network {k} of {len(parts)}, seed {part.seed}")
         try:
-            path = StreetsTrainer(part, print_line).run()
+            networks[_name(part)] = StreetsTrainer(part, print_line).run()
         except NotFinite as error:
             # the same seed would fail again, in shared updates for every network; the others may do without it
             if (k == len(parts) and not networks) or (part.shared_updates and not part.shared_state.path.exists()):
                 raise
             print_line(f"warning: seed {part.seed} is dropped: {error}")
-            continue
-        networks.append(network(_name(part), path))
     return networks
 
 
