@@ -4,7 +4,8 @@ Whoever has a record, or a running SUMO, fills it. Times are simulated seconds, 
 happened before `AnalysisPeriod.begin_s` may be listed too: its events are not written, but what it began is known.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 MODES = ("policy", "hold", "fallback", "recovering", "fixed", "off", "lost")
@@ -42,16 +43,6 @@ class ProgramChange:
 
 
 @dataclass(frozen=True, slots=True)
-class GreenEnd:
-    """The cause of the greens that ended at a moment, if it cannot be derived from mode and program."""
-
-    time_s: float
-    cause: str
-    """One of CAUSES: a maximum green ended them (max-out), a plan or policy did (force-off), or a detector's gap
-    (gap-out)."""
-
-
-@dataclass(frozen=True, slots=True)
 class Detection:
     """A detector that became occupied or free."""
 
@@ -70,7 +61,9 @@ class SignalHistory:
     modes: tuple[ModeChange, ...] = ()
     """Empty if no controller was there: then its own programs ran."""
     programs: tuple[ProgramChange, ...] = ()
-    green_ends: tuple[GreenEnd, ...] = ()
+    green_ends: Mapping[float, str] = field(default_factory=dict)
+    """By second at which greens ended, one of CAUSES, if it cannot be derived from mode and program: a maximum green
+    ended them (max-out), a plan or policy did (force-off), or a detector's gap (gap-out)."""
 
 
 @dataclass(frozen=True)

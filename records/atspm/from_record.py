@@ -39,7 +39,6 @@ from records.atspm.analysis_period import (
     MODES,
     POLICY,
     AnalysisPeriod,
-    GreenEnd,
     ModeChange,
     ProgramChange,
     ShownState,
@@ -154,7 +153,7 @@ class _Signal:
         self.states = Series[ShownState](spool)
         self.modes = Series[ModeChange](spool)
         self.programs = Series[ProgramChange](spool)
-        self.green_ends = Series[GreenEnd](spool)
+        self.green_ends = Series[tuple[float, str]](spool)
         self.readings = SignalReadings()
         self.flow = dict.fromkeys(lanes, 0.0)
         """By phase, the vehicles that passed until `flow_s`, after Edie."""
@@ -165,7 +164,7 @@ class _Signal:
 
     def history(self) -> SignalHistory:
         return SignalHistory(
-            self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), tuple(self.green_ends)
+            self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), dict(self.green_ends)
         )
 
 
@@ -327,7 +326,7 @@ class StepCollector:
                     _append_change(signal.programs, ProgramChange(states.at_s, program))
             for override in states.overrides:
                 if override.signal == signal.id and override.reason == record.TlStep.MAX_GREEN:
-                    signal.green_ends.append(GreenEnd(states.at_s, MAX_OUT))
+                    signal.green_ends.append((states.at_s, MAX_OUT))
 
     def _add_readings(self, step: record.Step) -> None:
         due = tuple(self._tls[k] for k in step.due if k < len(self._tls))

@@ -15,7 +15,6 @@ from records.atspm.analysis_period import (
     MODES,
     AnalysisPeriod,
     Detection,
-    GreenEnd,
     ModeChange,
     ProgramChange,
     ShownState,
@@ -74,13 +73,13 @@ def periods(draw):
     states = [ShownState(t, "".join(draw(st.lists(st.sampled_from("rygGo"), min_size=5, max_size=5)))) for t in at]
     modes = [ModeChange(t, draw(st.sampled_from(MODES))) for t in draw(changes)]
     programs = [ProgramChange(t, draw(st.sampled_from(("day", "act", "other", "off", None)))) for t in draw(changes)]
-    ends = [GreenEnd(t, draw(st.sampled_from(CAUSES))) for t in at if draw(st.booleans())]
+    ends = {t: draw(st.sampled_from(CAUSES)) for t in at if draw(st.booleans())}
     detections = [
         Detection(name, t, k % 2 == 0)
         for name in (*(detector.id for detector in DETECTORS), "another")
         for k, t in enumerate(draw(changes))
     ]
-    signal = SignalHistory("A", tuple(states), tuple(modes), tuple(programs), tuple(ends))
+    signal = SignalHistory("A", tuple(states), tuple(modes), tuple(programs), ends)
     begin_s = draw(st.sampled_from((0.0, 0.0, 10.0)))
     return AnalysisPeriod(begin_s, draw(st.sampled_from((10.0, 40.1))), MORNING, (signal,), tuple(detections))
 
@@ -127,7 +126,7 @@ def test_greens_yellows_and_terminations_are_as_many_as_shown(period):
         inside = [[t for t in moments if period.begin_s <= t < period.end_s] for moments in (begins, ends)]
         assert [count[code, phase.number] for code in (1, 7)] == [len(moments) for moments in inside]
         assert sum(count[code, phase.number] for code in (4, 5, 6)) <= len(inside[1])
-        stated = [end.time_s for end in signal.green_ends if end.cause == "gap-out"]
+        stated = [time_s for time_s, cause in signal.green_ends.items() if cause == "gap-out"]
         runs_actuated = any(change.program == "act" for change in signal.programs)
         assert runs_actuated or count[Code.PHASE_GAP_OUT, phase.number] <= len(stated)
 
@@ -214,8 +213,8 @@ def test_no_cause_is_made_up_for_other_programs(other):
         ({"modes": (ModeChange(0, "recovering"),), "programs": DAY}, [6]),
         ({"modes": (ModeChange(0, "lost"),), "programs": DAY}, []),
         ({"programs": (ProgramChange(0, "act"), ProgramChange(30, "day"))}, [6]),
-        ({"modes": (ModeChange(0, "policy"),), "green_ends": (GreenEnd(30, "max-out"),)}, [5]),
-        ({"green_ends": (GreenEnd(30, "gap-out"),)}, [4]),
+        ({"modes": (ModeChange(0, "policy"),), "green_ends": {30: "max-out"}}, [5]),
+        ({"green_ends": {30: "gap-out"}}, [4]),
         ({}, []),
     ],
 )

@@ -17,7 +17,6 @@ from records.atspm.analysis_period import (
     POLICY,
     AnalysisPeriod,
     Detection,
-    GreenEnd,
     ModeChange,
     ShownState,
     SignalHistory,
@@ -178,7 +177,7 @@ def test_terminations_lie_in_the_row_of_their_phase():
 
 
 def test_max_out_and_unknown_termination_have_their_own_marks():
-    drawing = Drawing(termination.draw(view(green_ends=(GreenEnd(20.0, MAX_OUT),))), y_end=2.0)
+    drawing = Drawing(termination.draw(view(green_ends={20.0: MAX_OUT})), y_end=2.0)
     assert drawing.points(PINK) == near([(20, 0.5)])
     assert "Unknown Terminations" in drawing.text
 
