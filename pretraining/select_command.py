@@ -89,14 +89,14 @@ def _select(args: argparse.Namespace) -> int:
 
 def selection(args: argparse.Namespace, networks: int) -> "Selection":
     """The selection among a number of networks. Raises InputError."""
-    from pretraining.selection import Selection, SelectionSettings
+    from pretraining.selection import Selection
 
     keep = min(DEFAULT_KEEP, networks) if args.keep is None else args.keep
     if keep > networks:
         raise InputError(
             f"--keep {keep} is more than there are networks, {networks}; pass a smaller --keep or more networks"
         )
-    settings = SelectionSettings(
+    return Selection(
         args.out,
         args.model_number,
         keep=keep,
@@ -105,8 +105,8 @@ def selection(args: argparse.Namespace, networks: int) -> "Selection":
         workers=args.workers,
         ray=args.ray,
         resume=args.resume,
+        report=print_line,
     )
-    return Selection(settings, print_line)
 
 
 def check_cluster(args: argparse.Namespace) -> None:
@@ -117,7 +117,7 @@ def check_cluster(args: argparse.Namespace) -> None:
 
 def exit_code(selection: "Selection", selected: "Selected") -> int:
     """Print the policy's file if it has passed the gate; the exit code."""
-    return exported(selection.settings.policy_file) if selected.passes else GATE_FAILED
+    return exported(selection.policy_file) if selected.passes else GATE_FAILED
 
 
 def exported(path: Path) -> int:

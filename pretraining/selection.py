@@ -53,9 +53,9 @@ class Selected:
         return "kept" if verdict.name in self.kept else "passes"
 
 
-@dataclass(frozen=True)
-class SelectionSettings:
-    """Settings of a selection."""
+@dataclass
+class Selection:
+    """Gates networks and writes their product."""
 
     out: Path
     number: int
@@ -67,35 +67,20 @@ class SelectionSettings:
     ray: str | None
     """Address of a Ray cluster that simulates; None: this machine."""
     resume: bool
+    report: Callable[[str], None]
+    """Called with lines of progress."""
 
-    @property
-    def policy_file(self) -> Path:
-        return policy_file.path_in(self.out, self.number)
-
-    @property
-    def state_file(self) -> Path:
-        """The results so far, from which --resume continues."""
-        return self.out / f".trial_{self.number}.gate.npz"
-
-    @property
-    def table_file(self) -> Path:
-        """The CSV of the gate's results."""
-        return self.out / f"trial_{self.number}_gate.csv"
-
-
-class Selection:
-    """Gates networks and writes their product."""
-
-    def __init__(self, settings: SelectionSettings, report: Callable[[str], None]) -> None:
-        """Raises InputError if it would replace files of an earlier run. `report`: called with lines of progress."""
-        self.settings, self._report = settings, report
-        if not settings.resume:
-            for path in (settings.policy_file, settings.table_file, settings.state_file):
-                if path.exists():
-                    raise InputError(
-                        f"{path}: already exists, with model number {settings.number}; pass another --model-number or "
-                        "--out, or --resume to continue"
-                    )
+    def __post_init__(self) -> None:
+        """Raises InputError if it would replace files of an earlier run."""
+        self.policy_file = policy_file.path_in(self.out, self.number)
+        self._table_file = self.out / f"trial_{self.number}_gate.csv"
+        self._state_file = self.out / f".trial_{self.number}.gate.npz"
+        for path in (self.policy_file, self._table_file, self._state_file):
+            if path.exists() and not self.resume:
+                raise InputError(
+                    f"{path}: already exists, with model number {self.number}; pass another --model-number or --out, "
+                    "or --resume to continue"
+                )
         self._saved: dict[str, dict[str, Sequence[Any]]] = {}
         """By simulation of a street, by digest of a policy's weights: the fields of StreetResult."""
 
@@ -109,26 +94,25 @@ class Selection:
             ProgramFailed: a street cannot be generated.
             SimulationFailed: SUMO has ended the simulation of each street.
         """
-        settings = self.settings
         for path in networks.values():
             phase_networks.load(path, CRITIC_SHAPES)
-        streets = gate.streets(settings.out / "gate_streets", settings.street_count)
+        streets = gate.streets(self.out / "gate_streets", self.street_count)
         names = [street.name for street in streets]
-        identity = {"--gate-streets": names, "--seconds": settings.seconds, "SUMO": version("eclipse-sumo")}
-        self._state = SavedState(settings.state_file, identity, AGAIN, "gate")
-        if settings.resume and self._state.path.exists():
+        identity = {"--gate-streets": names, "--seconds": self.seconds, "SUMO": version("eclipse-sumo")}
+        self._state = SavedState(self._state_file, identity, AGAIN, "gate")
+        if self.resume and self._state.path.exists():
             self._state.restore(self._set_state)
         # a policy of an earlier selection must not stand beside new results
-        settings.policy_file.unlink(missing_ok=True)
+        self.policy_file.unlink(missing_ok=True)
         results = self._simulate(streets, networks)
         verdicts = gate.judge(results, list(networks))
         self._print(verdicts)
-        kept = gate.best(verdicts, settings.keep)
-        if len(kept) < settings.keep:
-            whole_files.write(settings.table_file, gate.table(streets, results))
-            self._report(
-                f"{len(kept)} of {len(networks)} networks pass the gate, fewer than --keep {settings.keep}, so no "
-                f"policy is written; the networks and {settings.table_file} are kept: with --resume, pass a smaller "
+        kept = gate.best(verdicts, self.keep)
+        if len(kept) < self.keep:
+            whole_files.write(self._table_file, gate.table(streets, results))
+            self.report(
+                f"{len(kept)} of {len(networks)} networks pass the gate, fewer than --keep {self.keep}, so no "
+                f"policy is written; the networks and {self._table_file} are kept: with --resume, pass a smaller "
                 "--keep or more networks"
             )
             return Selected(results, tuple(verdicts), ())
@@ -136,7 +120,7 @@ class Selection:
         own, judged = kept[0], verdicts
         if len(chosen) > 1:
             # what is used is simulated, not only its parts
-            draft = settings.out / f".{PRODUCT}.{os.getpid()}.draft"
+            draft = self.out / f".{PRODUCT}.{os.getpid()}.draft"
             try:
                 _save_product(draft, chosen.values(), {})
                 together = self._simulate(streets, {**networks, PRODUCT: draft})
@@ -147,19 +131,18 @@ class Selection:
             self._print([own])
             judged = [*verdicts, own]
         self._write(chosen, streets, results, verdicts, own)
-        whole_files.write(settings.table_file, gate.table(streets, results))
+        whole_files.write(self._table_file, gate.table(streets, results))
         return Selected(results, tuple(judged), tuple(chosen))
 
     def _simulate(
         self, streets: Sequence[GateStreet], networks: Mapping[str, Path]
     ) -> dict[str, dict[str, StreetResult]]:
         """The results by simulation and network; simulations that SUMO has ended early are left out. Saves each."""
-        settings = self.settings
         keys = {name: _digest(path) for name, path in networks.items()} | {REFERENCE: REFERENCE}
         arms = [Arm(name, POLICY, policy=path) for name, path in networks.items()]
         arms.append(Arm(REFERENCE, MAX_PRESSURE))
         failed = set()
-        with executor(settings.workers, settings.ray) as runner:
+        with executor(self.workers, self.ray) as runner:
             contents = {arm.name: arm.policy.read_bytes() for arm in arms if arm.policy and runner.moves_files}
             jobs = [
                 StreetJob(
@@ -167,7 +150,7 @@ class Selection:
                     for_jobs(runner, street.folder),
                     street.seed,
                     street.vehicles_per_lane_h,
-                    settings.seconds,
+                    self.seconds,
                     arm,
                     contents.get(arm.name),
                 )
@@ -176,8 +159,8 @@ class Selection:
                 if keys[arm.name] not in self._saved.get(street.name, {})
             ]
             if jobs:
-                self._report(f"gate: {len(jobs)} simulations of {len({street.folder for street in streets})} streets")
-            for job, result in street_results.outcomes(runner, jobs, self._report):
+                self.report(f"gate: {len(jobs)} simulations of {len({street.folder for street in streets})} streets")
+            for job, result in street_results.outcomes(runner, jobs, self.report):
                 if result is None:
                     failed.add(job.name)
                 else:
@@ -204,7 +187,7 @@ class Selection:
             )
             if verdict.failure:
                 dropped = "the product fails the gate" if verdict.name == PRODUCT else f"{verdict.name} is dropped"
-                self._report(f"warning: {dropped}: {verdict.failure}")
+                self.report(f"warning: {dropped}: {verdict.failure}")
 
     def _write(
         self,
@@ -220,7 +203,7 @@ class Selection:
                 "simulations": len(results),
                 "first_seed": gate.FIRST_SEED,
                 "last_seed": streets[-1].seed % gate.SEED_STEP,
-                "seconds": self.settings.seconds,
+                "seconds": self.seconds,
                 "max_ratio": gate.MAX_RATIO,
                 "max_mean_ratio": gate.MAX_MEAN_RATIO,
                 "sumo": version("eclipse-sumo"),
@@ -229,7 +212,7 @@ class Selection:
                 "networks": [_facts(verdict) | {"is_kept": verdict.name in chosen} for verdict in verdicts],
             }
         }
-        _save_product(self.settings.policy_file, chosen.values(), description)
+        _save_product(self.policy_file, chosen.values(), description)
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

@@ -68,11 +68,16 @@ def _train(args: argparse.Namespace) -> int:
         raise InputError("--street-count is for --streets synthetic; leave it out")
     if args.shared_updates and args.networks == 1:
         raise InputError("--shared-updates is for several networks; pass --networks, or leave it out")
+    updates = -(-args.episodes // args.episodes_per_update)
+    if args.shared_updates >= updates:
+        raise InputError(
+            f"--shared-updates {args.shared_updates} leaves none of the {updates} updates to each network; pass fewer"
+        )
     with locked(args.out, args.model_number):
-        return _train_locked(args)
+        return _train_locked(args, updates)
 
 
-def _train_locked(args: argparse.Namespace) -> int:
+def _train_locked(args: argparse.Namespace, updates: int) -> int:
     # after the checks of the flags: importing TensorFlow takes seconds
     from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
     from simulation.street_simulation import SimulationFailed
@@ -81,15 +86,14 @@ def _train_locked(args: argparse.Namespace) -> int:
     # made first: it refuses to replace files
     has_gate = args.networks > 1 or args.keep is not None
     selection = select_command.selection(args, args.networks) if has_gate else None
-    updates = -(-args.episodes // args.episodes_per_update)
-    if args.shared_updates >= updates:
-        raise InputError(
-            f"--shared-updates {args.shared_updates} leaves none of the {updates} updates to each network; pass fewer"
-        )
     check_cluster(args)
+    if args.streets == SYNTHETIC:
+        streets = synthetic(args.out / "streets", range(args.street_count or STREET_COUNT))
+    else:
+        streets = of_folder(Path(args.streets), print_line)
     settings = StreetsSettings(
         args.out,
-        tuple(_streets(args)),
+        tuple(streets),
         number=args.model_number,
         updates=updates,
         shared_updates=args.shared_updates,
@@ -109,13 +113,6 @@ def _train_locked(args: argparse.Namespace) -> int:
         return _train_and_select(selection, settings, args.networks)
     except (NotFinite, SimulationFailed) as error:
         raise ProgramFailed(f"{error}; --resume continues from the last saved state, if there is one") from None
-
-
-def _streets(args: argparse.Namespace) -> Sequence[Path]:
-    """The folders of the streets. Raises InputError."""
-    if args.streets == SYNTHETIC:
-        return synthetic(args.out / "streets", range(args.street_count or STREET_COUNT))
-    return of_folder(Path(args.streets), print_line)
 
 
 def _train_and_select(selection: "Selection", settings: "StreetsSettings", count: int) -> int:
