@@ -147,17 +147,6 @@ def test_sumo_loads_the_detectors_of_drawn_networks(tmp_path, kind):
     assert loaded(net, placed, tmp_path) == sorted((each.id, each.lane, each.position_m) for each in placed)
 
 
-def test_sumo_loads_ids_of_150_characters(tmp_path):
-    net = netgenerate(tmp_path / "x.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "80")
-    long = tmp_path / "long.net.xml"
-    name = "cluster_" + "1200364014_" * 14
-    long.write_text(net.read_text().replace('"A0"', f'"{name[:150]}"').replace(":A0_", f":{name[:150]}_"))
-    placed = [detector for detector in detectors.place(network.read(long)) if len(detector.signal) == 150]
-    assert len(placed) == 12
-    assert len(loaded(long, placed, tmp_path)) == 12
-    assert detectors.read(tmp_path / "detectors.add.xml") == placed
-
-
 @pytest.mark.parametrize("name", ["cologne1", "cologne8", "ingolstadt7"])
 def test_sumo_loads_the_detectors_of_real_networks(shared, tmp_path, name):
     read = network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg")
