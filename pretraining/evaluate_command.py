@@ -96,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
     with executor(args.workers, args.ray) as runner:
         jobs = []
         for seed, street in enumerate(streets, args.first_seed):
-            files, rate = packed_streets.for_jobs(runner, street), _vehicles_per_lane_h(seed)
+            files = packed_streets.for_jobs(runner, street)
+            rate = float(np.random.default_rng([seed, 8]).uniform(MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H))
             jobs += [StreetJob(street.name, files, seed, rate, args.seconds, arm) for arm in arms]
         for job, result in street_results.outcomes(runner, jobs, select_command.print_line):
             if result is None:
@@ -109,11 +110,6 @@ def run(args: argparse.Namespace) -> int:
         _write(args.out / "streets.csv", arms, results, cities)
     print("\n".join(_lines(arms, results)))
     return 0
-
-
-def _vehicles_per_lane_h(seed: int) -> float:
-    """The demand of a seed."""
-    return float(np.random.default_rng([seed, 8]).uniform(MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H))
 
 
 def _write(

@@ -82,7 +82,11 @@ def _edges(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> list[E
     ring_lanes = int(rng.integers(1, MAX_RING_LANES + 1))
     of_street: dict[str, tuple[int, int]] = {}
     for road in layout.roads:
-        lanes, speed_kmh = _lanes_and_speed(kind, rng)
+        lanes, speed_kmh = int(rng.choice(list(LANES), p=list(LANES.values()))), int(rng.choice(SPEEDS_KMH))
+        if kind.is_uniform:
+            lanes, speed_kmh = kind.lanes, kind.speed_kmh
+        elif rng.random() >= OTHER_SPEED_SHARE:
+            speed_kmh = kind.speed_kmh
         if road.street and rng.random() >= OTHER_ROAD_SHARE:
             lanes, speed_kmh = of_street.setdefault(road.street, (lanes, speed_kmh))
         if road.is_ring:
@@ -98,14 +102,6 @@ def _edges(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> list[E
             edge = Edge(start, end, lanes - fewer, speed_kmh, ROAD_PRIORITY, road.bend)
             edges.append(_with_lane_changes(layout, road, edge, kind, rng))
     return edges
-
-
-def _lanes_and_speed(kind: StreetKind, rng: np.random.Generator) -> tuple[int, int]:
-    """Draw the lanes per direction, and the speed limit in km/h."""
-    lanes, speed_kmh = int(rng.choice(list(LANES), p=list(LANES.values()))), int(rng.choice(SPEEDS_KMH))
-    if kind.is_uniform:
-        return kind.lanes, kind.speed_kmh
-    return lanes, speed_kmh if rng.random() < OTHER_SPEED_SHARE else kind.speed_kmh
 
 
 def _with_lane_changes(layout: Layout, road: Road, edge: Edge, kind: StreetKind, rng: np.random.Generator) -> Edge:

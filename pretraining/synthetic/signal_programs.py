@@ -8,7 +8,6 @@ import numpy as np
 
 from city.network import Program, ProgramPhase, SignalNetwork, green_states
 from pretraining.synthetic.junction_movements import Approach, Movements
-from pretraining.synthetic.street_kinds import choice
 from signals.green_phases import yellow_between
 from signals.policy_signals import distinct_greens
 from signals.safety.conflicts import GREEN, ConflictRules
@@ -66,11 +65,6 @@ KINDS_OF_MANY = (
 )
 
 
-def draw_kind(rng: np.random.Generator) -> ProgramKind:
-    """Draw the kind of a program."""
-    return choice(rng, KINDS)
-
-
 @dataclass(frozen=True)
 class SignalSite:
     """A signal, its movements, and the greens that netconvert gives it."""
@@ -98,7 +92,8 @@ def draw_greens(kind: ProgramKind, site: SignalSite, rng: np.random.Generator) -
     # either direction may lead
     axes = [axis if rng.random() < 0.5 else axis[::-1] for axis in axes]
     states = [green for green in _greens(kind, builder, site, axes, rng) if builder.rules.violation(green) is None]
-    greens = _distinct(_with_all_links(states, builder, site), site.signal)
+    phases = tuple(ProgramPhase(state, 0.0, 0.0, 0.0) for state in _with_all_links(states, builder, site))
+    greens = distinct_greens(site.signal, Program(PROGRAM_ID, "static", 0, phases))
     most = int(rng.integers(MIN_MANY_GREENS, MAX_GREENS + 1)) if kind is ProgramKind.MANY else MAX_GREENS
     return _some(greens, most, rng)
 
@@ -226,12 +221,6 @@ def _late_start(builder: _GreenBuilder, axes: Sequence[Sequence[Approach]], rng:
             greens.append(_alone(builder, axis[0]))
         greens.append(_pair(builder, axis))
     return greens
-
-
-def _distinct(states: Iterable[str], signal: SignalNetwork) -> list[str]:
-    """The greens that differ for vehicles, in order."""
-    phases = tuple(ProgramPhase(state, 0.0, 0.0, 0.0) for state in states)
-    return distinct_greens(signal, Program(PROGRAM_ID, "static", 0, phases))
 
 
 def _with_all_links(greens: list[str], builder: _GreenBuilder, site: SignalSite) -> list[str]:

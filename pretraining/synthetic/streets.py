@@ -199,7 +199,7 @@ def _programs_xml(
         if name not in other.signals or other.signals[name].links != signal.links:
             raise NotUsable(f"the layouts give signal {name} different links")
         junction = signal_programs.SignalSite.of_layouts(signal, other.signals[name], movements[name])
-        greens = signal_programs.draw_greens(signal_programs.draw_kind(rng), junction, rng)
+        greens = signal_programs.draw_greens(street_kinds.choice(rng, signal_programs.KINDS), junction, rng)
         if len(greens) > 1:
             texts.append(signal_programs.program_xml(signal, greens, rng))
     return "".join(texts)

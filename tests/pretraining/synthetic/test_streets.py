@@ -204,7 +204,7 @@ def test_every_kind_of_street_is_drawn():
 
 def test_every_kind_of_program_is_drawn():
     rng = np.random.default_rng(1)
-    counts = Counter(signal_programs.draw_kind(rng) for _ in range(3000))
+    counts = Counter(street_kinds.choice(rng, signal_programs.KINDS) for _ in range(3000))
     for kind, probability in signal_programs.KINDS.items():
         assert counts[kind] / 3000 == pytest.approx(probability, abs=0.03)
 
