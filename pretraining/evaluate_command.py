@@ -23,6 +23,7 @@ from evaluation import results_files
 from evaluation.arms import SERVED, Arm
 from evaluation.arms import parse as parse_arms
 from pretraining import packed_streets, select_command, street_results
+from pretraining.select_command import SECONDS
 from pretraining.street_results import MIN_DELAY_S, StreetJob, StreetResult, moves_too_few
 from pretraining.streets import SYNTHETIC, city_of, of_folder, synthetic
 from simulation.executors import executor
@@ -35,7 +36,6 @@ MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H = 60.0, 240.0
 """Bounds of the demand of a street."""
 MAX_WORSE = 1.05
 """Ratio of delays beyond which a street counts as worse."""
-DEFAULT_SECONDS = 1200.0
 SETTINGS = ("delta_time_s", "min_green_s", "all_red_s", "max_red_s")
 """Columns of a street's settings, named as in city.toml; `all_red_s` is empty if it depends on the junction's size."""
 
@@ -70,7 +70,7 @@ def parser(prog: str) -> Parser:
         "(default: pretrained,fixed,actuated,max-pressure)",
     )
     flags.add_count(parser, "--first-seed", 0, "seed of the first street's demand", 1)
-    flags.add_seconds(parser, f"simulated time (default: {DEFAULT_SECONDS:g})", DEFAULT_SECONDS)
+    flags.add_seconds(parser, f"simulated time (default: {SECONDS:g})", SECONDS)
     flags.add_workers(parser)
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write streets.csv there, and synthetic streets")
@@ -130,7 +130,6 @@ def _write(
 
 
 def _lines(arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]]) -> list[str]:
-    """A table of the arms, and the candidate against each of the others."""
     width = max(12, *(len(arm.name) + 2 for arm in arms))
     lines = [f"{len(results)} streets", f"{'':<{width}}{'geometric mean delay, s':>26}{'gridlocks':>12}"]
     for arm in arms:

@@ -66,7 +66,6 @@ def check_ray(args: argparse.Namespace) -> None:
 
 
 def _select(args: argparse.Namespace) -> int:
-    """Gate policies and write the product of the best ones. Raises InputError, ProgramFailed."""
     check_ray(args)
     # after the checks of the flags: importing TensorFlow takes seconds
     from pretraining.selection import names_of

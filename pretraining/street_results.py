@@ -97,7 +97,6 @@ def run_job(job: StreetJob) -> StreetResult | str:
 
 @functools.lru_cache(MAX_KEPT_STREETS)
 def _read(folder: Path) -> tuple[City, StreetNetwork]:
-    """Read a street. Raises InputError."""
     city = city_of(folder)
     return city, network.of_city(city)
 

@@ -191,7 +191,9 @@ class StreetsTrainer:
         episodes, _ = self._episodes(rng, self._settings.cloning_episodes, [])
         decisions, junctions = self._batch(episodes)
         loss = cloning.clone(self._learner, decisions, junctions, rng, CLONING_STEPS)
-        cloning.soften(self._learner, SOFTENING)
+        # the last layer, so that the actor explores beyond what it was cloned from
+        for variable in self._learner.actor[-2:]:
+            variable.assign(variable * SOFTENING)
         delay_s = np.mean([episode.trips.delay_s for episode in episodes])
         count = len(decisions["target"])
         return f"cloned {count} decisions of the heuristic: mean delay {delay_s:.1f} s, cross-entropy {loss:.3f}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from pretraining import select_command
-from pretraining.select_command import check_cluster, print_line
+from pretraining.select_command import SECONDS, check_cluster, print_line
 from pretraining.state_files import state_files
 from pretraining.streets import SYNTHETIC, of_folder, synthetic
 from training import flags
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pretraining.selection import Selection
     from pretraining.streets_trainer import StreetsSettings
 
-STREET_COUNT, SECONDS = 160, 1200.0
-"""Defaults."""
+STREET_COUNT = 160
+"""Default of the number of synthetic streets."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m pretraining.train_command") -> int:
@@ -61,7 +61,6 @@ def parser(prog: str) -> Parser:
 
 
 def _train(args: argparse.Namespace) -> int:
-    """Train and print the file of the policy. Raises InputError, ProgramFailed."""
     flags.check(args)
     select_command.check_ray(args)
     if args.street_count is not None and args.streets != SYNTHETIC:

@@ -59,7 +59,6 @@ def _has_left_only_green(signal: SignalNetwork, movements: Movements) -> bool:
 
 
 def _of_roads(net_file: Path) -> set[Oddity]:
-    """The oddities that the roads show. Raises InputError."""
     found: set[Oddity] = set()
     signals: set[str] = set()
     roads: list[tuple[str, str, float]] = []

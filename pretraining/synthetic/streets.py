@@ -109,7 +109,6 @@ def _write(folder: Path, seed: int) -> None:
 
 
 def _build(folder: Path, kind: StreetKind, rng: np.random.Generator) -> list[Path]:
-    """Build a street in a folder; return its files. Raises NotUsable."""
     layout = _random_layout(folder, kind, rng) if kind.shape is Shape.RANDOM else shapes.draw(kind, rng)
     if not layout.signals:
         raise NotUsable("it has no signal")
@@ -157,7 +156,6 @@ def _options(kind: StreetKind, rng: np.random.Generator) -> list[str]:
 
 
 def _netconvert(options: list[str], net_file: Path, layout: str, left_green_s: int) -> Path:
-    """Build a network. Raises NotUsable."""
     _run(
         "netconvert", *options, "--tls.layout", layout, "--tls.left-green.time", str(left_green_s), "--output-file",
         str(net_file)

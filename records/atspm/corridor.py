@@ -81,8 +81,6 @@ def _is_opposite(corridor: Corridor, best: Corridor) -> bool:
 
 
 class _Roads:
-    """The roads of a network, and how they follow one another."""
-
     def __init__(self, street: StreetNetwork, phases: Mapping[str, PhaseNumbers], signals: Container[str]) -> None:
         self._street, self._phases = street, phases
         chosen = [signal for signal in street.signals.values() if signal.id in signals and signal.id in phases]

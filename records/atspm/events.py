@@ -106,7 +106,6 @@ def _phases(
     detections: Sequence[Detection],
     programs: Sequence[Program],
 ) -> Iterator[Event]:
-    """The events of every phase: its colours, its walks and its calls."""
     causes = green_ends.causes(signal, programs)
     # an all-red ends when the signal shows any green, or no colour at all
     ends_ms = [_ms(shown.begin_s) for shown in signal.states if not set(shown.state).isdisjoint("gGoO")]

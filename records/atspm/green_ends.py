@@ -66,7 +66,6 @@ def causes(signal: SignalHistory, programs: Sequence[Program]) -> dict[int, str]
 
 
 def _cause(program: Program | None, before: ShownState, after: ShownState, has_begun_here: bool) -> str | None:
-    """The cause for which a running program went from one state to another."""
     if program is None:
         return None
     if program.type == STATIC:

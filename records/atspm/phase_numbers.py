@@ -177,7 +177,6 @@ def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}) -> Phas
 
 
 def _approaches(signal: SignalNetwork) -> list[_Approach]:
-    """The approaches of a signal, by road."""
     found: dict[str, _Approach] = {}
     for pairs, movements, speed_mps in zip(signal.links, signal.movements, signal.approach_mps, strict=True):
         for (from_lane, _), movement in zip(pairs, movements, strict=True):
@@ -243,12 +242,10 @@ def _kind(movement: Movement, kinds: set[str]) -> str:
 
 
 def _name(road: str, kind: str) -> str:
-    """A movement as city.toml names it."""
     return road if kind == THROUGH else f"{road}:{kind}"
 
 
 def _names(signal: SignalNetwork) -> set[str]:
-    """The movements of a signal as city.toml names them."""
     names = {_name(approach.road, kind) for approach in _approaches(signal) for kind in (THROUGH, *approach.kinds)}
     crossings = [m for movements in signal.movements for m in movements if m.is_crossing]
     return names | {_name(road, CROSSING) for movement in crossings for road in movement.crossed_roads}

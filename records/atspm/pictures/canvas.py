@@ -325,7 +325,6 @@ def _marks(places: Iterable[Point], shape: str, colour: str, size: float, attrib
 
 
 def _stroke(path: str, colour: str, width: float, dash: str) -> str:
-    """The attributes of a line."""
     dashes = f' stroke-dasharray="{dash}"' if dash else ""
     return f'd="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashes}'
 

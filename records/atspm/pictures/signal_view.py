@@ -73,7 +73,6 @@ class SignalView:
 
     @cached_property
     def _times_s(self) -> dict[tuple[Code, int], list[float]]:
-        """By code and parameter, the times of the events."""
         times: dict[tuple[Code, int], list[float]] = {}
         for event in self.events:
             times.setdefault((event.code, event.parameter), []).append(event.time_ms / 1000)
