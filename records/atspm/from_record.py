@@ -71,11 +71,9 @@ class ObservedSignals:
     phases: dict[str, PhaseNumbers]
     """By signal, for all signals of the network."""
     programs: dict[str, tuple[Program, ...]] = field(default_factory=dict)
-    """By recorded signal."""
     readings: dict[str, SignalReadings] = field(default_factory=dict)
-    """By recorded signal."""
     names: dict[str, str] = field(default_factory=dict)
-    """By recorded signal, its TL and its id."""
+    """TL and id. Programs, readings and names are by recorded signal."""
     detectors: tuple[Detector, ...] = ()
     notes: tuple[str, ...] = ()
 

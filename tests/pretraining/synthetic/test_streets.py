@@ -132,16 +132,6 @@ def test_an_existing_street_is_kept(tmp_path):
     assert streets.generate(tmp_path, 3) == target and list(target.iterdir()) == []
 
 
-def test_an_interrupted_run_leaves_no_street(tmp_path, monkeypatch):
-    def interrupt(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(streets, "_check", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        streets.generate(tmp_path, 1)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_street_that_another_process_wrote_meanwhile_is_kept(tmp_path, monkeypatch):
     check = streets._check
 
