@@ -338,6 +338,20 @@ def test_page_needs_no_script_and_no_other_file():
     assert "@media print" in html and "A4" in html
 
 
+@given(
+    st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), max_size=6),
+    st.sampled_from(["ring", "dot", "square", "diamond", "triangle", "cross"]),
+    st.floats(-20, 20),
+)
+def test_canvas_draws_nothing_outside_of_its_axes(points, shape, dy_px):
+    canvas = Canvas("t", "s", Axis(-10.0, 40.0, "x"), Axis(0.0, 7.0, "y"), Axis(0.0, 90.0, "r"))
+    canvas.marks(points, shape, BLUE, dy_px)
+    canvas.line(points, RED)
+    canvas.line(points, RED, is_right=True)
+    canvas.polygons([points], GREEN, 0.5)
+    assert Drawing(canvas.svg()).is_inside()
+
+
 def test_line_to_a_point_that_is_not_finite_is_left_out():
     canvas = Canvas("t", "s", Axis(0.0, 100.0, "x"), Axis(0.0, 10.0, "y"))
     canvas.line([(50.0, 5.0), (float("nan"), 5.0)], RED)
