@@ -59,20 +59,8 @@ def _has_left_only_green(signal: SignalNetwork, movements: Movements) -> bool:
 
 
 def _of_roads(net_file: Path) -> set[Oddity]:
-    found: set[Oddity] = set()
-    signals: set[str] = set()
-    roads: list[tuple[str, str, float]] = []
-    for depth, element in elements(net_file):
-        attributes = element.attrib
-        if element.tag == "edge" and "from" in attributes:
-            length_m = min(float(lane.attrib["length"]) for lane in element.iter("lane"))
-            roads.append((attributes["from"], attributes["to"], length_m))
-        elif element.tag == "junction" and attributes["type"].startswith("traffic_light"):
-            signals.add(attributes["id"])
-        elif element.tag == "roundabout":
-            found.add(Oddity.ROUNDABOUT)
-        if depth == 1:
-            element.clear()
+    signals, roads, has_roundabout = _read_roads(net_file)
+    found = {Oddity.ROUNDABOUT} if has_roundabout else set()
     entering, leaving = Counter(end for _, end, _ in roads), Counter(start for start, _, _ in roads)
     if any(count > leaving[node] > 0 for node, count in entering.items() if node not in signals):
         found.add(Oddity.MERGE)
@@ -81,3 +69,20 @@ def _of_roads(net_file: Path) -> set[Oddity]:
     if any(length_m < MAX_SHORT_LANE_M for start, end, length_m in roads if end in signals and start not in signals):
         found.add(Oddity.SHORT_LANES)
     return found
+
+
+def _read_roads(net_file: Path) -> tuple[set[str], list[tuple[str, str, float]], bool]:
+    """(junctions with a signal, (start, end, length in m) of each road, whether there is a roundabout)."""
+    signals: set[str] = set()
+    roads, has_roundabout = [], False
+    for depth, element in elements(net_file):
+        attributes = element.attrib
+        if element.tag == "edge" and "from" in attributes:
+            length_m = min(float(lane.attrib["length"]) for lane in element.iter("lane"))
+            roads.append((attributes["from"], attributes["to"], length_m))
+        elif element.tag == "junction" and attributes["type"].startswith("traffic_light"):
+            signals.add(attributes["id"])
+        has_roundabout |= element.tag == "roundabout"
+        if depth == 1:
+            element.clear()
+    return signals, roads, has_roundabout

@@ -167,8 +167,7 @@ def _greens(
         case ProgramKind.UNION:
             return [green for layout in site.layouts for green in layout]
         case ProgramKind.LEFT_ONLY:
-            lefts = [builder.state(link for link, c in enumerate(green) if c == "g") for green in site.layouts[0]]
-            return [green for pair in zip(site.layouts[0], lefts, strict=True) for green in pair]
+            return _left_only(builder, site.layouts[0])
         case ProgramKind.DUAL_RING:
             return _dual_ring(builder, axes, rng)
         case ProgramKind.SPLIT:
@@ -196,6 +195,13 @@ def _alone(builder: _GreenBuilder, approach: Approach) -> str:
 
 def _lefts(builder: _GreenBuilder, axis: Sequence[Approach]) -> str:
     return builder.state([link for approach in axis for link in approach.left])
+
+
+def _left_only(builder: _GreenBuilder, layout: Sequence[str]) -> list[str]:
+    greens = []
+    for green in layout:
+        greens += [green, builder.state(link for link, c in enumerate(green) if c == "g")]
+    return greens
 
 
 def _dual_ring(builder: _GreenBuilder, axes: Sequence[Sequence[Approach]], rng: np.random.Generator) -> list[str]:
