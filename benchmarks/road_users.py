@@ -28,7 +28,7 @@ from city import config, network
 from controller.sumo.programs import sumo_program
 from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, POLICY, PRETRAINED
 from export import pretrained
-from pretraining.many_streets import HELD_OUT_SEED
+from pretraining.evaluate_command import HELD_OUT_SEED
 from pretraining.street_results import control_of
 from pretraining.streets import SUMOCFG, RandomTraffic, city_of
 from pretraining.synthetic.streets import generate

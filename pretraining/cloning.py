@@ -37,9 +37,3 @@ def clone(learner: StreetLearner, batch: Batch, junctions: Batch, rng: np.random
     shape = 1, min(learner.ppo.minibatch, len(batch["target"]))
     losses = [float(run(*data, rng.integers(0, len(batch["target"]), shape, np.int32))) for _ in range(steps)]
     return float(np.mean(losses[-MEAN_STEPS:]))
-
-
-def soften(learner: StreetLearner, factor: float) -> None:
-    """Multiply the actor's last layer, so that it explores beyond what it was cloned from."""
-    for variable in learner.actor[-2:]:
-        variable.assign(variable * factor)

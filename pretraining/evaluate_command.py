@@ -1,11 +1,19 @@
-"""`greenserve pretrain evaluate`: runs arms on many streets, prints how they compare, writes a table."""
+"""`greenserve pretrain evaluate`: runs arms on many streets, each with the same random demand for all arms, prints how
+they compare, and writes a table.
+
+A policy for any junction is judged by how often it is better than a baseline, by its worst street, and by gridlocks
+that a baseline does not have: a mean over streets hides all three.
+"""
 
 import argparse
 import csv
 import io
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from city import program, whole_files
 from city.arguments import Parser
@@ -15,14 +23,19 @@ from evaluation import results_files
 from evaluation.arms import SERVED, Arm
 from evaluation.arms import parse as parse_arms
 from pretraining import packed_streets, select_command, street_results
-from pretraining.many_streets import HELD_OUT_SEED, compare, vehicles_per_lane_h
-from pretraining.street_results import StreetJob, StreetResult, moves_too_few
+from pretraining.select_command import SECONDS
+from pretraining.street_results import MIN_DELAY_S, StreetJob, StreetResult, moves_too_few
 from pretraining.streets import SYNTHETIC, city_of, of_folder, synthetic
 from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
 from training import flags
 
-DEFAULT_SECONDS = 1200.0
+HELD_OUT_SEED = 1_000_000
+"""Seed of the first held-out synthetic street; a training uses those from 0."""
+MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H = 60.0, 240.0
+"""Bounds of the demand of a street."""
+MAX_WORSE = 1.05
+"""Ratio of delays beyond which a street counts as worse."""
 SETTINGS = ("delta_time_s", "min_green_s", "all_red_s", "max_red_s")
 """Columns of a street's settings, named as in city.toml; `all_red_s` is empty if it depends on the junction's size."""
 
@@ -57,7 +70,7 @@ def parser(prog: str) -> Parser:
         "(default: pretrained,fixed,actuated,max-pressure)",
     )
     flags.add_count(parser, "--first-seed", 0, "seed of the first street's demand", 1)
-    flags.add_seconds(parser, f"simulated time (default: {DEFAULT_SECONDS:g})", DEFAULT_SECONDS)
+    flags.add_seconds(parser, f"simulated time (default: {SECONDS:g})", SECONDS)
     flags.add_workers(parser)
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write streets.csv there, and synthetic streets")
@@ -83,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
     with executor(args.workers, args.ray) as runner:
         jobs = []
         for seed, street in enumerate(streets, args.first_seed):
-            files, rate = packed_streets.for_jobs(runner, street), vehicles_per_lane_h(seed)
+            files = packed_streets.for_jobs(runner, street)
+            rate = float(np.random.default_rng([seed, 8]).uniform(MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H))
             jobs += [StreetJob(street.name, files, seed, rate, args.seconds, arm) for arm in arms]
         for job, result in street_results.outcomes(runner, jobs, program.print_line):
             if result is None:
@@ -116,7 +130,6 @@ def _write(
 
 
 def _lines(arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]]) -> list[str]:
-    """A table of the arms, and the candidate against each of the others."""
     width = max(12, *(len(arm.name) + 2 for arm in arms))
     lines = [f"{len(results)} streets", f"{'':<{width}}{'geometric mean delay, s':>26}{'gridlocks':>12}"]
     for arm in arms:
@@ -133,3 +146,32 @@ def _lines(arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]
         if c.gridlocks:
             lines.append(f"gridlocks that {arm.name} does not have: {', '.join(c.gridlocks)}")
     return lines
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate against one arm, over all streets."""
+
+    better: float
+    """Share of the streets on which the candidate has less delay."""
+    worse: tuple[str, ...]
+    """Streets on which its delay is more than MAX_WORSE times the arm's."""
+    ratio: float
+    """Geometric mean of candidate's delay / arm's delay."""
+    worst_ratio: float
+    gridlocks: tuple[str, ...]
+    """Streets on which the candidate has a gridlock and the arm has none."""
+
+
+def compare(results: Mapping[str, Mapping[str, StreetResult]], candidate: str, arm: str) -> Comparison:
+    """Compare a candidate with an arm. `results`: by street, by arm."""
+    used = {street: by_arm for street, by_arm in results.items() if min(r.total for r in by_arm.values())}
+    delays_s = {street: [max(r[name].delay_s, MIN_DELAY_S) for name in (candidate, arm)] for street, r in used.items()}
+    ratios = {street: own_s / other_s for street, (own_s, other_s) in delays_s.items()}
+    return Comparison(
+        float(np.mean([ratio < 1 for ratio in ratios.values()])),
+        tuple(street for street, ratio in ratios.items() if ratio > MAX_WORSE),
+        float(np.exp(np.mean(np.log(list(ratios.values()))))),
+        max(ratios.values()),
+        tuple(street for street, r in used.items() if moves_too_few(r, candidate) and not moves_too_few(r, arm)),
+    )

@@ -126,16 +126,12 @@ def streets(folder: Path, count: int) -> list[GateStreet]:
         GateStreet(
             street,
             seed + repetition * SEED_STEP,
-            _demand(seed, DEMANDS[k % len(DEMANDS)]),
+            float(np.random.default_rng([seed, 9]).uniform(*DEMANDS[k % len(DEMANDS)])),
             tuple(oddity for oddity in Oddity if oddity in own),
         )
         for k, (seed, street, own) in enumerate(found)
         for repetition in range(SEEDS)
     ]
-
-
-def _demand(seed: int, bounds: tuple[float, float]) -> float:
-    return float(np.random.default_rng([seed, 9]).uniform(*bounds))
 
 
 def judge(results: Results, names: Sequence[str]) -> list[Verdict]:

@@ -65,15 +65,9 @@ def check_ray(args: argparse.Namespace) -> None:
 
 
 def _select(args: argparse.Namespace) -> int:
-    """Gate policies and write the product of the best ones. Raises InputError, ProgramFailed."""
     check_ray(args)
-    with locked(args.out, args.model_number):
-        return _select_locked(args)
-
-
-def _select_locked(args: argparse.Namespace) -> int:
     # after the checks of the flags: importing TensorFlow takes seconds
-    from pretraining.selection import names_of, network
+    from pretraining.selection import names_of
     from simulation.street_simulation import SimulationFailed
 
     for path in args.files:
@@ -82,25 +76,25 @@ def _select_locked(args: argparse.Namespace) -> int:
     names = names_of(args.files)
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"{repeated} is named twice; remove one")
-    try:
-        selected = selection(args, len(args.files))
-        check_cluster(args)
-        networks = [network(*pair) for pair in zip(names, args.files, strict=True)]
-        return exit_code(selected, selected.run(networks))
-    except SimulationFailed as error:
-        raise ProgramFailed(str(error)) from None
+    with locked(args.out, args.model_number):
+        try:
+            own = selection(args, len(args.files))
+            check_cluster(args)
+            return exit_code(own, own.run(dict(zip(names, args.files, strict=True))))
+        except SimulationFailed as error:
+            raise ProgramFailed(str(error)) from None
 
 
 def selection(args: argparse.Namespace, networks: int) -> "Selection":
     """The selection among a number of networks. Raises InputError."""
-    from pretraining.selection import Selection, SelectionSettings
+    from pretraining.selection import Selection
 
     keep = min(DEFAULT_KEEP, networks) if args.keep is None else args.keep
     if keep > networks:
         raise InputError(
             f"--keep {keep} is more than there are networks, {networks}; pass a smaller --keep or more networks"
         )
-    settings = SelectionSettings(
+    return Selection(
         args.out,
         args.model_number,
         keep=keep,
@@ -109,8 +103,8 @@ def selection(args: argparse.Namespace, networks: int) -> "Selection":
         workers=args.workers,
         ray=args.ray,
         resume=args.resume,
+        report=print_line,
     )
-    return Selection(settings, print_line)
 
 
 def check_cluster(args: argparse.Namespace) -> None:
@@ -121,7 +115,7 @@ def check_cluster(args: argparse.Namespace) -> None:
 
 def exit_code(selection: "Selection", selected: "Selected") -> int:
     """Print the policy's file if it has passed the gate; the exit code."""
-    return exported(selection.settings.policy_file) if selected.passes else GATE_FAILED
+    return exported(selection.policy_file) if selected.passes else GATE_FAILED
 
 
 def exported(path: Path) -> int:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +18,7 @@ from export.checkpoints import phase_networks
 from pretraining import gate, street_results
 from pretraining.gate import REFERENCE, GateStreet, Verdict
 from pretraining.packed_streets import for_jobs
-from pretraining.state_files import AGAIN, gate_state_file
+from pretraining.state_files import AGAIN
 from pretraining.street_results import StreetJob, StreetResult
 from simulation.executors import executor
 from simulation.street_simulation import SimulationFailed
@@ -28,11 +28,6 @@ from training.saved_state import Arrays, SavedState, Values
 
 PRODUCT = "product"
 """Name of the product at the gate."""
-
-
-def network(name: str, path: Path) -> Arm:
-    """A trained policy that may become a part of the product."""
-    return Arm(name, POLICY, policy=path)
 
 
 @dataclass(frozen=True)
@@ -58,9 +53,9 @@ class Selected:
         return "kept" if verdict.name in self.kept else "passes"
 
 
-@dataclass(frozen=True)
-class SelectionSettings:
-    """Settings of a selection."""
+@dataclass
+class Selection:
+    """Gates networks and writes their product."""
 
     out: Path
     number: int
@@ -72,40 +67,25 @@ class SelectionSettings:
     ray: str | None
     """Address of a Ray cluster that simulates; None: this machine."""
     resume: bool
+    report: Callable[[str], None]
+    """Called with lines of progress."""
 
-    @property
-    def policy_file(self) -> Path:
-        return policy_file.path_in(self.out, self.number)
-
-    @property
-    def state_file(self) -> Path:
-        """The results so far, from which --resume continues."""
-        return gate_state_file(self.out, self.number)
-
-    @property
-    def table_file(self) -> Path:
-        """The CSV of the gate's results."""
-        return self.out / f"trial_{self.number}_gate.csv"
-
-
-class Selection:
-    """Gates networks and writes their product."""
-
-    def __init__(self, settings: SelectionSettings, report: Callable[[str], None]) -> None:
-        """Raises InputError if it would replace files of an earlier run. `report`: called with lines of progress."""
-        self.settings, self._report = settings, report
-        if not settings.resume:
-            for path in (settings.policy_file, settings.table_file, settings.state_file):
-                if path.exists():
-                    raise InputError(
-                        f"{path}: already exists, with model number {settings.number}; pass another --model-number or "
-                        "--out, or --resume to continue"
-                    )
+    def __post_init__(self) -> None:
+        """Raises InputError if it would replace files of an earlier run."""
+        self.policy_file = policy_file.path_in(self.out, self.number)
+        self._table_file = self.out / f"trial_{self.number}_gate.csv"
+        self._state_file = self.out / f".trial_{self.number}.gate.npz"
+        for path in (self.policy_file, self._table_file, self._state_file):
+            if path.exists() and not self.resume:
+                raise InputError(
+                    f"{path}: already exists, with model number {self.number}; pass another --model-number or --out, "
+                    "or --resume to continue"
+                )
         self._saved: dict[str, dict[str, Sequence[Any]]] = {}
         """By simulation of a street, by digest of a policy's weights: the fields of StreetResult."""
 
-    def run(self, networks: Sequence[Arm]) -> Selected:
-        """Gate the networks; write the results and, if enough pass, the product.
+    def run(self, networks: Mapping[str, Path]) -> Selected:
+        """Gate networks, given as name -> policy file; write the results and, if enough pass, the product.
 
         Prints a line for each network.
 
@@ -114,65 +94,55 @@ class Selection:
             ProgramFailed: a street cannot be generated.
             SimulationFailed: SUMO has ended the simulation of each street.
         """
-        settings = self.settings
-        for each in networks:
-            phase_networks.load(_path(each), CRITIC_SHAPES)
-        streets = gate.streets(settings.out / "gate_streets", settings.street_count)
+        for path in networks.values():
+            phase_networks.load(path, CRITIC_SHAPES)
+        streets = gate.streets(self.out / "gate_streets", self.street_count)
         names = [street.name for street in streets]
-        identity = {"--gate-streets": names, "--seconds": settings.seconds, "SUMO": version("eclipse-sumo")}
-        self._state = SavedState(settings.state_file, identity, AGAIN, "gate")
-        if settings.resume and self._state.path.exists():
+        identity = {"--gate-streets": names, "--seconds": self.seconds, "SUMO": version("eclipse-sumo")}
+        self._state = SavedState(self._state_file, identity, AGAIN, "gate")
+        if self.resume and self._state.path.exists():
             self._state.restore(self._set_state)
         # a policy of an earlier selection must not stand beside new results
-        settings.policy_file.unlink(missing_ok=True)
-        results: gate.Results = self._simulate(streets, networks)
-        verdicts = gate.judge(results, [own.name for own in networks])
+        self.policy_file.unlink(missing_ok=True)
+        results = self._simulate(streets, networks)
+        verdicts = gate.judge(results, list(networks))
         self._print(verdicts)
-        kept = gate.best(verdicts, settings.keep)
-        if len(kept) < settings.keep:
-            whole_files.write(settings.table_file, gate.table(streets, results))
-            self._report(
-                f"{len(kept)} of {len(networks)} networks pass the gate, fewer than --keep {settings.keep}, so no "
-                f"policy is written; the networks and {settings.table_file} are kept: with --resume, pass a smaller "
+        kept = gate.best(verdicts, self.keep)
+        if len(kept) < self.keep:
+            whole_files.write(self._table_file, gate.table(streets, results))
+            self.report(
+                f"{len(kept)} of {len(networks)} networks pass the gate, fewer than --keep {self.keep}, so no "
+                f"policy is written; the networks and {self._table_file} are kept: with --resume, pass a smaller "
                 "--keep or more networks"
             )
             return Selected(results, tuple(verdicts), ())
-        chosen = [each for each in networks if each.name in {verdict.name for verdict in kept}]
-        if len(chosen) == 1:
-            own = kept[0]
-        else:
+        chosen = {verdict.name: networks[verdict.name] for verdict in kept}
+        own, judged = kept[0], verdicts
+        if len(chosen) > 1:
             # what is used is simulated, not only its parts
-            results, own = self._product_at_the_gate(chosen, streets, results, networks)
+            draft = self.out / f".{PRODUCT}.{os.getpid()}.draft"
+            try:
+                _save_product(draft, chosen.values(), {})
+                together = self._simulate(streets, {**networks, PRODUCT: draft})
+            finally:
+                draft.unlink(missing_ok=True)
+            results = {street: by_name for street, by_name in together.items() if street in results}
+            *_, own = gate.judge(results, [*chosen, PRODUCT])
             self._print([own])
+            judged = [*verdicts, own]
         self._write(chosen, streets, results, verdicts, own)
-        whole_files.write(settings.table_file, gate.table(streets, results))
-        judged = verdicts if len(chosen) == 1 else [*verdicts, own]
-        return Selected(results, tuple(judged), tuple(each.name for each in chosen))
+        whole_files.write(self._table_file, gate.table(streets, results))
+        return Selected(results, tuple(judged), tuple(chosen))
 
-    def _product_at_the_gate(
-        self,
-        chosen: Sequence[Arm],
-        streets: Sequence[GateStreet],
-        results: gate.Results,
-        networks: Sequence[Arm],
-    ) -> tuple[gate.Results, Verdict]:
-        draft = self.settings.out / f".{PRODUCT}.{os.getpid()}.draft"
-        try:
-            _save_product(draft, chosen, {})
-            together = self._simulate(streets, [*networks, network(PRODUCT, draft)])
-        finally:
-            draft.unlink(missing_ok=True)
-        together = {street: by_name for street, by_name in together.items() if street in results}
-        *_, own = gate.judge(together, [*(each.name for each in chosen), PRODUCT])
-        return together, own
-
-    def _simulate(self, streets: Sequence[GateStreet], networks: Sequence[Arm]) -> dict[str, dict[str, StreetResult]]:
+    def _simulate(
+        self, streets: Sequence[GateStreet], networks: Mapping[str, Path]
+    ) -> dict[str, dict[str, StreetResult]]:
         """The results by simulation and network; simulations that SUMO has ended early are left out. Saves each."""
-        settings = self.settings
-        keys = {own.name: _digest(_path(own)) for own in networks} | {REFERENCE: REFERENCE}
-        arms = [*networks, Arm(REFERENCE, MAX_PRESSURE)]
+        keys = {name: _digest(path) for name, path in networks.items()} | {REFERENCE: REFERENCE}
+        arms = [Arm(name, POLICY, policy=path) for name, path in networks.items()]
+        arms.append(Arm(REFERENCE, MAX_PRESSURE))
         failed = set()
-        with executor(settings.workers, settings.ray) as runner:
+        with executor(self.workers, self.ray) as runner:
             contents = {arm.name: arm.policy.read_bytes() for arm in arms if arm.policy and runner.moves_files}
             jobs = [
                 StreetJob(
@@ -180,7 +150,7 @@ class Selection:
                     for_jobs(runner, street.folder),
                     street.seed,
                     street.vehicles_per_lane_h,
-                    settings.seconds,
+                    self.seconds,
                     arm,
                     contents.get(arm.name),
                 )
@@ -189,8 +159,8 @@ class Selection:
                 if keys[arm.name] not in self._saved.get(street.name, {})
             ]
             if jobs:
-                self._report(f"gate: {len(jobs)} simulations of {len({street.folder for street in streets})} streets")
-            for job, result in street_results.outcomes(runner, jobs, self._report):
+                self.report(f"gate: {len(jobs)} simulations of {len({street.folder for street in streets})} streets")
+            for job, result in street_results.outcomes(runner, jobs, self.report):
                 if result is None:
                     failed.add(job.name)
                 else:
@@ -217,34 +187,32 @@ class Selection:
             )
             if verdict.failure:
                 dropped = "the product fails the gate" if verdict.name == PRODUCT else f"{verdict.name} is dropped"
-                self._report(f"warning: {dropped}: {verdict.failure}")
+                self.report(f"warning: {dropped}: {verdict.failure}")
 
     def _write(
         self,
-        chosen: Sequence[Arm],
+        chosen: Mapping[str, Path],
         streets: Sequence[GateStreet],
         results: gate.Results,
         verdicts: Sequence[Verdict],
         product: Verdict,
     ) -> None:
-        names = {each.name for each in chosen}
-        facts = [_facts(verdict) | {"is_kept": verdict.name in names} for verdict in verdicts]
         description = {
             "gate": {
                 "streets": len({street.folder for street in streets if street.name in results}),
                 "simulations": len(results),
                 "first_seed": gate.FIRST_SEED,
                 "last_seed": streets[-1].seed % gate.SEED_STEP,
-                "seconds": self.settings.seconds,
+                "seconds": self.seconds,
                 "max_ratio": gate.MAX_RATIO,
                 "max_mean_ratio": gate.MAX_MEAN_RATIO,
                 "sumo": version("eclipse-sumo"),
                 "reference": {"name": REFERENCE, "mean_delay_s": round(gate.mean_delay_s(results, REFERENCE), 3)},
                 "product": _facts(product),
-                "networks": facts,
+                "networks": [_facts(verdict) | {"is_kept": verdict.name in chosen} for verdict in verdicts],
             }
         }
-        _save_product(self.settings.policy_file, chosen, description)
+        _save_product(self.policy_file, chosen.values(), description)
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
@@ -253,12 +221,12 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return [str(path.absolute().relative_to(shared)) for path in paths]
 
 
-def _save_product(path: Path, networks: Sequence[Arm], description: dict[str, Any]) -> None:
+def _save_product(path: Path, networks: Iterable[Path], description: dict[str, Any]) -> None:
     """Write the networks of several policies as one. Raises InputError."""
-    loaded = [phase_networks.load(_path(own), CRITIC_SHAPES) for own in networks]
+    loaded = [phase_networks.load(own, CRITIC_SHAPES) for own in networks]
     actors = {name: np.concatenate([actor[name] for actor, _ in loaded]) for name in SHAPES}
     critics = {name: np.concatenate([critic[name] for _, critic in loaded]) for name in CRITIC_SHAPES}
-    trainings = [training for own in networks for training in phase_networks.trainings(_path(own))]
+    trainings = [training for own in networks for training in phase_networks.trainings(own)]
     phase_networks.save(path, actors, critics, {"training": trainings} | description)
 
 
@@ -272,8 +240,3 @@ def _digest(path: Path) -> str:
     """A digest of the actors' weights of a policy. Raises InputError."""
     actors, _ = phase_networks.load(path)
     return hashlib.sha256(b"".join(actors[name].tobytes() for name in SHAPES)).hexdigest()
-
-
-def _path(network: Arm) -> Path:
-    assert network.policy is not None, "each network has a file"
-    return network.policy

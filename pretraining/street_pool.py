@@ -1,6 +1,6 @@
 """Episodes of a training on many streets."""
 
-from collections import OrderedDict
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ class StreetSimulator:
 
     def __init__(self, seconds: float, reward: str = "delay") -> None:
         self._seconds, self._reward = seconds, reward
-        self._simulators: OrderedDict[Path, EpisodeSimulator] = OrderedDict()
+        self._simulator = functools.lru_cache(MAX_KEPT_STREETS)(self._new_simulator)
 
     def run(
         self,
@@ -67,11 +67,6 @@ class StreetSimulator:
         pairs = [(junction, episode.transitions[tl]) for tl, junction in by_tl.items() if tl in episode.transitions]
         return StreetEpisode(tuple(j for j, _ in pairs), tuple(t for _, t in pairs), episode.trips)
 
-    def _simulator(self, folder: Path) -> EpisodeSimulator:
-        if folder not in self._simulators:
-            if len(self._simulators) >= MAX_KEPT_STREETS:
-                self._simulators.popitem(last=False)
-            city = city_of(folder)
-            task = TrainingTask(city, tuple(city.tls), reward=self._reward, seconds=self._seconds)
-            self._simulators[folder] = EpisodeSimulator(task)
-        return self._simulators[folder]
+    def _new_simulator(self, folder: Path) -> EpisodeSimulator:
+        city = city_of(folder)
+        return EpisodeSimulator(TrainingTask(city, tuple(city.tls), reward=self._reward, seconds=self._seconds))

@@ -84,15 +84,19 @@ def run_job(job: StreetJob) -> StreetResult | str:
         if job.policy is not None:
             policy = scratch / f"network{phase_networks.SUFFIX}"
             policy.write_bytes(job.policy)
+        control, additional = control_of(city, street, job.arm.kind, policy, scratch)
+        tripinfo = scratch / "tripinfo.xml"
         try:
-            return result_of(city, street, traffic, *control_of(city, street, job.arm.kind, policy, scratch), scratch)
+            with simulated(city, traffic, tripinfo, additional=additional) as connection:
+                ControlledSimulation(connection, city, street, control).advance(job.seconds)
         except SimulationFailed as error:
             return str(error)
+        trips = read_trips(tripinfo)
+        return StreetResult(trips.delay_s, trips.finished, trips.total, trips.duration_s)
 
 
 @functools.lru_cache(MAX_KEPT_STREETS)
 def _read(folder: Path) -> tuple[City, StreetNetwork]:
-    """Read a street. Raises InputError."""
     city = city_of(folder)
     return city, network.of_city(city)
 
@@ -119,31 +123,6 @@ def control_of(
         assert policy is not None, "this kind has a file"
         return Control(contracts, JunctionPolicies(contracts, policy)), []
     return Control(contracts, NoPolicies(), kind), []
-
-
-def result_of(
-    city: City,
-    street: StreetNetwork,
-    traffic: RandomTraffic,
-    control: Control,
-    additional: Sequence[Path],
-    scratch: Path,
-) -> StreetResult:
-    """Simulate a street under control to the end of its traffic. Raises InputError, SimulationFailed.
-
-    Args:
-        city: the TLs and their times.
-        street: the city's network.
-        traffic: its demand.
-        control: of its TLs.
-        additional: further additional files.
-        scratch: folder for the files of the simulation.
-    """
-    tripinfo = scratch / "tripinfo.xml"
-    with simulated(city, traffic, tripinfo, additional=additional) as connection:
-        ControlledSimulation(connection, city, street, control).advance(traffic.seconds)
-    trips = read_trips(tripinfo)
-    return StreetResult(trips.delay_s, trips.finished, trips.total, trips.duration_s)
 
 
 def moves_too_few(by_arm: Mapping[str, StreetResult], arm: str) -> bool:

@@ -58,9 +58,7 @@ class RandomTraffic:
         ]  # fmt: skip
 
 
-@functools.lru_cache(MAX_KEPT_DEMANDS)
-def _demand_of(net_file: Path) -> RandomDemand:
-    return RandomDemand(net_file)
+_demand_of = functools.lru_cache(MAX_KEPT_DEMANDS)(RandomDemand)
 
 
 def synthetic(folder: Path, seeds: Sequence[int]) -> list[Path]:

@@ -12,7 +12,7 @@ import numpy as np
 from city.errors import InputError
 from city.version import VERSION
 from pretraining import cloning, packed_streets
-from pretraining.state_files import AGAIN, network_state_file, networks_folder, shared_state_file
+from pretraining.state_files import AGAIN, networks_folder
 from pretraining.street_pool import StreetEpisode, StreetSimulator
 from simulation.executors import executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
@@ -23,7 +23,7 @@ from training.phase_competition.networks import initial_arrays
 from training.phase_competition.street_learner import StreetLearner
 from training.ppo import Batch
 from training.ppo_config import StreetPpo
-from training.saved_state import Arrays, SavedState, Values, state_file
+from training.saved_state import ANEW, Arrays, SavedState, Values, state_file
 from training.training_log import TrainingLog
 from training.transitions import Float32s
 
@@ -72,25 +72,24 @@ class StreetsSettings:
     """Seed of these updates, and of what comes before them."""
 
     @property
+    def _place(self) -> tuple[Path, int]:
+        """The folder of the policy and its state, and the number in their names."""
+        return (networks_folder(self.out, self.number), self.seed) if self.is_part else (self.out, self.number)
+
+    @property
     def policy_file(self) -> Path:
-        return (
-            policy_file.path_in(networks_folder(self.out, self.number), self.seed)
-            if self.is_part
-            else policy_file.path_in(self.out, self.number)
-        )
+        return policy_file.path_in(*self._place)
 
     @property
     def state(self) -> SavedState:
         """The state of this training."""
-        if self.is_part:
-            return SavedState(network_state_file(self.out, self.number, self.seed), self._identity(), AGAIN)
-        return SavedState(state_file(self.out, self.number), self._identity())
+        return SavedState(state_file(*self._place), self._identity(), AGAIN if self.is_part else ANEW)
 
     @property
     def shared_state(self) -> SavedState:
-        """The state after the shared updates."""
-        identity = {**self._identity(), "--seed": self.shared_seed}
-        return SavedState(shared_state_file(self.out, self.number), identity, AGAIN)
+        """The state after the shared updates, of a network of a product."""
+        path = networks_folder(self.out, self.number) / ".shared.progress.npz"
+        return SavedState(path, {**self._identity(), "--seed": self.shared_seed}, AGAIN)
 
     @property
     def label(self) -> str:
@@ -192,7 +191,9 @@ class StreetsTrainer:
         episodes, _ = self._episodes(rng, self._settings.cloning_episodes, [])
         decisions, junctions = self._batch(episodes)
         loss = cloning.clone(self._learner, decisions, junctions, rng, CLONING_STEPS)
-        cloning.soften(self._learner, SOFTENING)
+        # the last layer, so that the actor explores beyond what it was cloned from
+        for variable in self._learner.actor[-2:]:
+            variable.assign(variable * SOFTENING)
         delay_s = np.mean([episode.trips.delay_s for episode in episodes])
         count = len(decisions["target"])
         return f"cloned {count} decisions of the heuristic: mean delay {delay_s:.1f} s, cross-entropy {loss:.3f}"

@@ -11,20 +11,19 @@ from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from city.program import print_line
 from pretraining import select_command
-from pretraining.select_command import check_cluster
-from pretraining.state_files import network_seeds, state_files
+from pretraining.select_command import SECONDS, check_cluster
+from pretraining.state_files import state_files
 from pretraining.streets import SYNTHETIC, of_folder, synthetic
 from training import flags
 from training.ppo_config import StreetPpo
 from training.saved_state import locked, run_resumable
 
 if TYPE_CHECKING:
-    from evaluation.arms import Arm
     from pretraining.selection import Selection
     from pretraining.streets_trainer import StreetsSettings
 
-STREET_COUNT, SECONDS = 160, 1200.0
-"""Defaults."""
+STREET_COUNT = 160
+"""Default of the number of synthetic streets."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m pretraining.train_command") -> int:
@@ -63,18 +62,22 @@ def parser(prog: str) -> Parser:
 
 
 def _train(args: argparse.Namespace) -> int:
-    """Train and print the file of the policy. Raises InputError, ProgramFailed."""
     flags.check(args)
     select_command.check_ray(args)
     if args.street_count is not None and args.streets != SYNTHETIC:
         raise InputError("--street-count is for --streets synthetic; leave it out")
     if args.shared_updates and args.networks == 1:
         raise InputError("--shared-updates is for several networks; pass --networks, or leave it out")
+    updates = -(-args.episodes // args.episodes_per_update)
+    if args.shared_updates >= updates:
+        raise InputError(
+            f"--shared-updates {args.shared_updates} leaves none of the {updates} updates to each network; pass fewer"
+        )
     with locked(args.out, args.model_number):
-        return _train_locked(args)
+        return _train_locked(args, updates)
 
 
-def _train_locked(args: argparse.Namespace) -> int:
+def _train_locked(args: argparse.Namespace, updates: int) -> int:
     # after the checks of the flags: importing TensorFlow takes seconds
     from pretraining.streets_trainer import StreetsSettings, StreetsTrainer
     from simulation.street_simulation import SimulationFailed
@@ -83,15 +86,14 @@ def _train_locked(args: argparse.Namespace) -> int:
     # made first: it refuses to replace files
     has_gate = args.networks > 1 or args.keep is not None
     selection = select_command.selection(args, args.networks) if has_gate else None
-    updates = -(-args.episodes // args.episodes_per_update)
-    if args.shared_updates >= updates:
-        raise InputError(
-            f"--shared-updates {args.shared_updates} leaves none of the {updates} updates to each network; pass fewer"
-        )
     check_cluster(args)
+    if args.streets == SYNTHETIC:
+        streets = synthetic(args.out / "streets", range(args.street_count or STREET_COUNT))
+    else:
+        streets = of_folder(Path(args.streets), print_line)
     settings = StreetsSettings(
         args.out,
-        tuple(_streets(args)),
+        tuple(streets),
         number=args.model_number,
         updates=updates,
         shared_updates=args.shared_updates,
@@ -113,13 +115,6 @@ def _train_locked(args: argparse.Namespace) -> int:
         raise ProgramFailed(f"{error}; --resume continues from the last saved state, if there is one") from None
 
 
-def _streets(args: argparse.Namespace) -> Sequence[Path]:
-    """The folders of the streets. Raises InputError."""
-    if args.streets == SYNTHETIC:
-        return synthetic(args.out / "streets", range(args.street_count or STREET_COUNT))
-    return of_folder(Path(args.streets), print_line)
-
-
 def _train_and_select(selection: "Selection", settings: "StreetsSettings", count: int) -> int:
     """Train networks and gate them; write the picture of both.
 
@@ -127,8 +122,9 @@ def _train_and_select(selection: "Selection", settings: "StreetsSettings", count
     """
     from pretraining import curves_picture
 
-    seeds = network_seeds(settings.seed, count, settings.shared_updates)
-    parts = [replace(settings, seed=seed, is_part=True) for seed in seeds]
+    # no network continues with --seed itself, so each leaves the shared updates with new random numbers
+    first = settings.seed + (1 if settings.shared_updates else 0)
+    parts = [replace(settings, seed=seed, is_part=True) for seed in range(first, first + count)]
     networks = _train_networks(parts)
     # that of a network that has diverged is shown too
     curves = {_name(part): part.curve_file for part in parts if part.curve_file.exists()}
@@ -140,12 +136,11 @@ def _train_and_select(selection: "Selection", settings: "StreetsSettings", count
     return select_command.exit_code(selection, selected)
 
 
-def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Arm"]:
-    """Train networks one after another, each with a seed of its own.
+def _train_networks(parts: Sequence["StreetsSettings"]) -> dict[str, Path]:
+    """Train networks one after another, each with a seed of its own; return name -> policy file.
 
     Raises InputError, SimulationFailed, NotFinite if none has been trained.
     """
-    from pretraining.selection import network
     from pretraining.streets_trainer import StreetsTrainer
     from training.statistics import NotFinite
 
@@ -157,18 +152,16 @@ def _train_networks(parts: Sequence["StreetsSettings"]) -> list["Arm"]:
     # all of them before the first training, which takes long
     for part in resumed:
         part.check_files()
-    networks: list[Arm] = []
+    networks: dict[str, Path] = {}
     for k, part in enumerate(resumed, 1):
         print_line(f"network {k} of {len(parts)}, seed {part.seed}")
         try:
-            path = StreetsTrainer(part, print_line).run()
+            networks[_name(part)] = StreetsTrainer(part, print_line).run()
         except NotFinite as error:
             # the same seed would fail again, in shared updates for every network; the others may do without it
             if (k == len(parts) and not networks) or (part.shared_updates and not part.shared_state.path.exists()):
                 raise
             print_line(f"warning: seed {part.seed} is dropped: {error}")
-            continue
-        networks.append(network(_name(part), path))
     return networks
 
 

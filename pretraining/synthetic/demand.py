@@ -126,7 +126,6 @@ class RandomDemand:
         ]
 
     def _walk(self, rng: np.random.Generator) -> str:
-        """Edges of a random walk."""
         edges = [self._walk_starts[int(rng.integers(len(self._walk_starts)))]]
         for _ in range(int(rng.integers(MIN_WALK_EDGES, MAX_WALK_EDGES + 1)) - 1):
             following = self._next_walks[edges[-1]]

@@ -8,8 +8,8 @@ from pathlib import Path
 from city.lanes import is_internal
 from city.sumo_files import elements
 
-LEFT, STRAIGHT, RIGHT = "lLt", "s", "rR"
-"""SUMO's directions of connections."""
+LEFT, RIGHT = "lLt", "rR"
+"""SUMO's directions of connections; others are straight on."""
 MAX_SKEW = math.radians(40)
 """Angle by which two opposite approaches may miss a straight line."""
 
@@ -62,7 +62,10 @@ def read(net_file: Path) -> dict[str, Movements]:
     for depth, element in elements(net_file):
         attributes = element.attrib
         if element.tag == "lane" and not is_internal(attributes["id"]):
-            headings[attributes["id"]] = _heading(attributes["shape"])
+            # the last part of the lane
+            ends = (point.split(",")[:2] for point in attributes["shape"].split()[-2:])
+            (x0, y0), (x1, y1) = ((float(x), float(y)) for x, y in ends)
+            headings[attributes["id"]] = math.atan2(y1 - y0, x1 - x0)
         elif element.tag == "connection" and "tl" in attributes:
             movements = signals.setdefault(attributes["tl"], Movements())
             link, edge = int(attributes["linkIndex"]), attributes["from"]
@@ -73,17 +76,9 @@ def read(net_file: Path) -> dict[str, Movements]:
             if approach is None:
                 approach = Approach(edge, headings[f"{edge}_{attributes['fromLane']}"])
                 movements.approaches.append(approach)
-            _links(approach, attributes["dir"]).append(link)
+            turn = attributes["dir"]
+            own = approach.left if turn in LEFT else approach.right if turn in RIGHT else approach.straight
+            own.append(link)
         if depth == 1:
             element.clear()
     return signals
-
-
-def _links(approach: Approach, direction: str) -> list[int]:
-    return approach.left if direction in LEFT else approach.right if direction in RIGHT else approach.straight
-
-
-def _heading(shape: str) -> float:
-    """Direction of the last part of a lane."""
-    (x0, y0), (x1, y1) = ([float(value) for value in point.split(",")[:2]] for point in shape.split()[-2:])
-    return math.atan2(y1 - y0, x1 - x0)

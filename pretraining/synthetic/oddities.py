@@ -59,7 +59,6 @@ def _has_left_only_green(signal: SignalNetwork, movements: Movements) -> bool:
 
 
 def _of_roads(net_file: Path) -> set[Oddity]:
-    """The oddities that the roads show. Raises InputError."""
     signals, roads, has_roundabout = _read_roads(net_file)
     found = {Oddity.ROUNDABOUT} if has_roundabout else set()
     entering, leaving = Counter(end for _, end, _ in roads), Counter(start for start, _, _ in roads)

@@ -5,7 +5,7 @@ https://sumo.dlr.de/docs/Networks/PlainXML.html
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +82,11 @@ def _edges(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> list[E
     ring_lanes = int(rng.integers(1, MAX_RING_LANES + 1))
     of_street: dict[str, tuple[int, int]] = {}
     for road in layout.roads:
-        lanes, speed_kmh = _lanes_and_speed(kind, rng)
+        lanes, speed_kmh = int(rng.choice(list(LANES), p=list(LANES.values()))), int(rng.choice(SPEEDS_KMH))
+        if kind.is_uniform:
+            lanes, speed_kmh = kind.lanes, kind.speed_kmh
+        elif rng.random() >= OTHER_SPEED_SHARE:
+            speed_kmh = kind.speed_kmh
         if road.street and rng.random() >= OTHER_ROAD_SHARE:
             lanes, speed_kmh = of_street.setdefault(road.street, (lanes, speed_kmh))
         if road.is_ring:
@@ -100,14 +104,6 @@ def _edges(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> list[E
     return edges
 
 
-def _lanes_and_speed(kind: StreetKind, rng: np.random.Generator) -> tuple[int, int]:
-    """Draw the lanes per direction, and the speed limit in km/h."""
-    lanes, speed_kmh = int(rng.choice(list(LANES), p=list(LANES.values()))), int(rng.choice(SPEEDS_KMH))
-    if kind.is_uniform:
-        return kind.lanes, kind.speed_kmh
-    return lanes, speed_kmh if rng.random() < OTHER_SPEED_SHARE else kind.speed_kmh
-
-
 def _with_lane_changes(layout: Layout, road: Road, edge: Edge, kind: StreetKind, rng: np.random.Generator) -> Edge:
     """The edge with a turn lane or a lane drop, if one is drawn."""
     turn, drop = rng.random() < TURN_LANE_SHARE, rng.random() < kind.lane_drop_share
@@ -116,12 +112,11 @@ def _with_lane_changes(layout: Layout, road: Road, edge: Edge, kind: StreetKind,
         return edge
     # the junctions at both ends take some of the road
     usable_m = layout.length_m(road) - 35.0
-    changes = {"turn_lane_m": 0.0, "lane_drop_m": 0.0}
     if drop and usable_m > drop_m + 30.0:
-        changes["lane_drop_m"] = drop_m
-    elif turn and kind.turn_lane_m and usable_m > kind.turn_lane_m + 10.0:
-        changes["turn_lane_m"] = kind.turn_lane_m
-    return Edge(edge.start, edge.end, edge.lanes, edge.speed_kmh, edge.priority, edge.bend, **changes)
+        return replace(edge, lane_drop_m=drop_m)
+    if turn and kind.turn_lane_m and usable_m > kind.turn_lane_m + 10.0:
+        return replace(edge, turn_lane_m=kind.turn_lane_m)
+    return edge
 
 
 def _edge_xml(layout: Layout, edge: Edge) -> str:
@@ -147,12 +142,10 @@ def _connections_xml(layout: Layout, edges: Sequence[Edge], kind: StreetKind, rn
     for edge in edges:
         is_own = rng.random() < kind.own_lane_uses_share
         if is_own and edge.end in layout.signals and edge.lanes > 1 and not (edge.is_split or edge.bend):
-            exits = _exits(layout, edge, edges)
-            if len(exits) > 1:
-                lines += [
-                    f'<connection from="{edge.id}" to="{to.id}" fromLane="{lane}" toLane="{to_lane}"/>\n'
-                    for to, lane, to_lane in _lane_uses(edge, exits, rng)
-                ]
+            lines += [
+                f'<connection from="{edge.id}" to="{to.id}" fromLane="{lane}" toLane="{to_lane}"/>\n'
+                for to, lane, to_lane in _lane_uses(edge, _exits(layout, edge, edges), rng)
+            ]
     return "".join(lines)
 
 
@@ -171,8 +164,11 @@ def _exits(layout: Layout, edge: Edge, edges: Sequence[Edge]) -> list[Edge]:
 def _lane_uses(edge: Edge, exits: Sequence[Edge], rng: np.random.Generator) -> list[tuple[Edge, int, int]]:
     """Draw (exit, lane, its lane) of an approach: each exit has a range of lanes, and two neighbours share one or none.
 
-    Lanes never cross: a movement further left starts at no lane further right. Empty if a lane would lead nowhere.
+    Lanes never cross: a movement further left starts at no lane further right. Empty if a lane would lead nowhere, or
+    there is one exit only.
     """
+    if len(exits) < 2:
+        return []
     uses, lane = [], 0
     for number, to in enumerate(exits):
         is_last = number == len(exits) - 1

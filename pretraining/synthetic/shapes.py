@@ -164,8 +164,9 @@ def _irregular(kind: StreetKind, rng: np.random.Generator) -> Layout:
     arms = int(rng.choice((3, 4, 5, 6), p=(0.1, 0.2, 0.55, 0.15)))
     places: dict[str, Point] = {"J0": (0.0, 0.0)}
     roads: list[Road] = []
-    angles = _angles(arms, float(rng.uniform(0, 2 * math.pi)), rng)
-    for number, angle in enumerate(angles):
+    first = float(rng.uniform(0, 2 * math.pi))
+    gaps = rng.dirichlet(np.full(arms, 2.0)) * (2 * math.pi - arms * MIN_ANGLE) + MIN_ANGLE
+    for number, angle in enumerate((first + np.cumsum(gaps)).tolist()):
         if number >= kind.columns - 1:
             _add_end(places, roads, "J0", angle, rng)
             continue
@@ -185,12 +186,6 @@ def _add_end(places: dict[str, Point], roads: list[Road], node: str, angle: floa
     end = f"E{len(places)}"
     places[end] = _ahead(places[node], angle, _arm_m(rng))
     roads.append(Road(end, node))
-
-
-def _angles(number: int, first: float, rng: np.random.Generator) -> list[float]:
-    """Angles of a junction's arms, at least MIN_ANGLE apart."""
-    rest = rng.dirichlet(np.full(number, 2.0)) * (2 * math.pi - number * MIN_ANGLE)
-    return [first + float(angle) for angle in np.cumsum(rest + MIN_ANGLE)]
 
 
 def _ahead(place: Point, angle: float, distance_m: float) -> Point:

@@ -1,6 +1,6 @@
 """Signal programs of many kinds, built from the movements at a signal. Every state obeys the network's right of way."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -56,11 +56,13 @@ KINDS = {
     ProgramKind.MANY: 0.10,
 }
 """Probability of each kind."""
-
-
-def draw_kind(rng: np.random.Generator) -> ProgramKind:
-    """Draw the kind of a program."""
-    return list(KINDS)[int(rng.choice(len(KINDS), p=list(KINDS.values())))]
+KINDS_OF_MANY = (
+    ProgramKind.UNION,
+    ProgramKind.LEFT_ONLY,
+    ProgramKind.PROTECTED_PERMISSIVE,
+    ProgramKind.DUAL_RING,
+    ProgramKind.SPLIT,
+)
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,9 @@ def draw_greens(kind: ProgramKind, site: SignalSite, rng: np.random.Generator) -
     axes = [axes[k] for k in rng.permutation(len(axes))]
     # either direction may lead
     axes = [axis if rng.random() < 0.5 else axis[::-1] for axis in axes]
-    states = [green for green in _MAKERS[kind](builder, site, axes, rng) if builder.is_safe(green)]
-    greens = _distinct(_with_all_links(states, builder, site), site.signal)
+    states = [green for green in _greens(kind, builder, site, axes, rng) if builder.rules.violation(green) is None]
+    phases = tuple(ProgramPhase(state, 0.0, 0.0, 0.0) for state in _with_all_links(states, builder, site))
+    greens = distinct_greens(site.signal, Program(PROGRAM_ID, "static", 0, phases))
     most = int(rng.integers(MIN_MANY_GREENS, MAX_GREENS + 1)) if kind is ProgramKind.MANY else MAX_GREENS
     return _some(greens, most, rng)
 
@@ -100,14 +103,10 @@ class _GreenBuilder:
 
     def __init__(self, site: SignalSite, has_overlaps: bool) -> None:
         self._signal = site.signal
-        self._rules = ConflictRules(site.signal)
+        self.rules = ConflictRules(site.signal)
         self._crossings = site.movements.crossings
-        self._overlaps = (
-            [link for approach in site.movements.approaches for link in approach.right] if has_overlaps else []
-        )
-
-    def is_safe(self, state: str) -> bool:
-        return self._rules.violation(state) is None
+        rights = [link for approach in site.movements.approaches for link in approach.right]
+        self._overlaps = rights if has_overlaps else []
 
     def state(self, protected: Iterable[int], permitted: Iterable[int] = ()) -> str:
         """A green state; a link that conflicts with one before it stays red.
@@ -156,7 +155,29 @@ class _GreenBuilder:
             state[foe] = "g"
 
 
-Axes = Sequence[Sequence[Approach]]
+def _greens(
+    kind: ProgramKind,
+    builder: _GreenBuilder,
+    site: SignalSite,
+    axes: Sequence[Sequence[Approach]],
+    rng: np.random.Generator,
+) -> list[str]:
+    """Draw greens of a kind, some of which may be unsafe or equal."""
+    match kind:
+        case ProgramKind.UNION:
+            return [green for layout in site.layouts for green in layout]
+        case ProgramKind.LEFT_ONLY:
+            return _left_only(builder, site.layouts[0])
+        case ProgramKind.DUAL_RING:
+            return _dual_ring(builder, axes, rng)
+        case ProgramKind.SPLIT:
+            return [_alone(builder, approach) for axis in axes for approach in axis]
+        case ProgramKind.LATE_START:
+            return _late_start(builder, axes, rng)
+        case ProgramKind.PROTECTED_PERMISSIVE:
+            return [green for axis in axes for green in (_pair(builder, axis), _lefts(builder, axis))]
+        case ProgramKind.MANY:
+            return [green for each in KINDS_OF_MANY for green in _greens(each, builder, site, axes, rng)]
 
 
 def _pair(builder: _GreenBuilder, axis: Sequence[Approach], has_lefts: bool = True) -> str:
@@ -176,11 +197,14 @@ def _lefts(builder: _GreenBuilder, axis: Sequence[Approach]) -> str:
     return builder.state([link for approach in axis for link in approach.left])
 
 
-def _split(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
-    return [_alone(builder, approach) for axis in axes for approach in axis]
+def _left_only(builder: _GreenBuilder, layout: Sequence[str]) -> list[str]:
+    greens = []
+    for green in layout:
+        greens += [green, builder.state(link for link, c in enumerate(green) if c == "g")]
+    return greens
 
 
-def _dual_ring(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
+def _dual_ring(builder: _GreenBuilder, axes: Sequence[Sequence[Approach]], rng: np.random.Generator) -> list[str]:
     has_all = rng.random() < 0.5
     has_permissive = rng.random() < 0.5
     greens = []
@@ -196,50 +220,13 @@ def _dual_ring(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.ran
     return greens
 
 
-def _late_start(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
+def _late_start(builder: _GreenBuilder, axes: Sequence[Sequence[Approach]], rng: np.random.Generator) -> list[str]:
     greens = []
     for number, axis in enumerate(axes):
         if len(axis) == 2 and (number == 0 or rng.random() < 0.5):
             greens.append(_alone(builder, axis[0]))
         greens.append(_pair(builder, axis))
     return greens
-
-
-def _protected_permissive(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
-    return [green for axis in axes for green in (_pair(builder, axis), _lefts(builder, axis))]
-
-
-def _union(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
-    return [green for layout in site.layouts for green in layout]
-
-
-def _left_only(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
-    greens = []
-    for green in site.layouts[0]:
-        greens += [green, builder.state(link for link, c in enumerate(green) if c == "g")]
-    return greens
-
-
-def _many(builder: _GreenBuilder, site: SignalSite, axes: Axes, rng: np.random.Generator) -> list[str]:
-    makers = (_union, _left_only, _protected_permissive, _dual_ring, _split)
-    return [green for make in makers for green in make(builder, site, axes, rng)]
-
-
-_MAKERS: dict[ProgramKind, Callable[[_GreenBuilder, SignalSite, Axes, np.random.Generator], list[str]]] = {
-    ProgramKind.UNION: _union,
-    ProgramKind.LEFT_ONLY: _left_only,
-    ProgramKind.DUAL_RING: _dual_ring,
-    ProgramKind.SPLIT: _split,
-    ProgramKind.LATE_START: _late_start,
-    ProgramKind.PROTECTED_PERMISSIVE: _protected_permissive,
-    ProgramKind.MANY: _many,
-}
-
-
-def _distinct(states: Iterable[str], signal: SignalNetwork) -> list[str]:
-    """The greens that differ for vehicles, in order."""
-    phases = tuple(ProgramPhase(state, 0.0, 0.0, 0.0) for state in states)
-    return distinct_greens(signal, Program(PROGRAM_ID, "static", 0, phases))
 
 
 def _with_all_links(greens: list[str], builder: _GreenBuilder, site: SignalSite) -> list[str]:

@@ -87,7 +87,7 @@ class StreetKind:
 
 def draw(rng: np.random.Generator) -> StreetKind:
     """Draw the kind of a street."""
-    shape = _choice(rng, SHAPES)
+    shape = choice(rng, SHAPES)
     columns, rows = {
         Shape.GRID: (int(rng.integers(2, 5)), int(rng.integers(2, 4))),
         Shape.LINE: (int(rng.integers(3, 6)), 1),
@@ -106,7 +106,7 @@ def draw(rng: np.random.Generator) -> StreetKind:
         rows=rows,
         block_m=float(np.exp(rng.uniform(np.log(80), np.log(350)))),
         has_short_blocks=bool(rng.random() < 0.25),
-        lanes=_choice(rng, LANES),
+        lanes=choice(rng, LANES),
         is_uniform=bool(rng.random() < 0.3),
         speed_kmh=int(rng.choice(SPEEDS_KMH)),
         jitter_m=float(rng.uniform(0, 25)) if rng.random() < 0.7 else 0.0,
@@ -116,12 +116,13 @@ def draw(rng: np.random.Generator) -> StreetKind:
         merges=merges,
         own_lane_uses_share=float(rng.uniform(0.2, 0.8)) if rng.random() < 0.5 else 0.0,
         has_crossings=bool(rng.random() < 0.2),
-        layout=_choice(rng, LAYOUTS),
+        layout=choice(rng, LAYOUTS),
         left_green_s=int(rng.choice(LEFT_GREENS_S)),
         cycle_s=int(rng.integers(MIN_CYCLE_S, MAX_CYCLE_S + 1)),
         own_program_share=float(rng.choice(OWN_PROGRAM_SHARES, p=(0.15, 0.25, 0.3, 0.3))),
     )
 
 
-def _choice(rng: np.random.Generator, shares: Mapping[T, float]) -> T:
+def choice(rng: np.random.Generator, shares: Mapping[T, float]) -> T:
+    """Draw a key, with the probabilities that are its values."""
     return list(shares)[int(rng.choice(len(shares), p=list(shares.values())))]

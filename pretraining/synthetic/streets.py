@@ -35,6 +35,18 @@ RANDOM_OPTIONS = (
 )
 MIN_ITERATIONS, MAX_ITERATIONS = 14, 34
 """Iterations of netgenerate: the number of roads of a random network, nearly."""
+CONFIGURATION_XML = f"""\
+<configuration>
+    <input>
+        <net-file value="{NETWORK}"/>
+        <route-files value="{DEMAND}"/>
+{{additional}}    </input>
+    <time>
+        <begin value="0"/>
+        <end value="{END_S}"/>
+    </time>
+</configuration>
+"""
 _HEADER = re.compile(rb"<!--.*?-->\s*", re.DOTALL)
 
 
@@ -97,7 +109,6 @@ def _write(folder: Path, seed: int) -> None:
 
 
 def _build(folder: Path, kind: StreetKind, rng: np.random.Generator) -> list[Path]:
-    """Build a street in a folder; return its files. Raises NotUsable."""
     layout = _random_layout(folder, kind, rng) if kind.shape is Shape.RANDOM else shapes.draw(kind, rng)
     if not layout.signals:
         raise NotUsable("it has no signal")
@@ -112,7 +123,8 @@ def _build(folder: Path, kind: StreetKind, rng: np.random.Generator) -> list[Pat
         if programs:
             (folder / PROGRAMS).write_text(f"<additional>\n{programs}</additional>\n")
             files.append(folder / PROGRAMS)
-    (folder / CONFIGURATION).write_text(_configuration(has_programs=folder / PROGRAMS in files))
+    additional = f'        <additional-files value="{PROGRAMS}"/>\n' if folder / PROGRAMS in files else ""
+    (folder / CONFIGURATION).write_text(CONFIGURATION_XML.format(additional=additional))
     _check(network.of_sumocfg(folder / CONFIGURATION))
     return files
 
@@ -132,14 +144,9 @@ def _random_layout(folder: Path, kind: StreetKind, rng: np.random.Generator) -> 
 def _options(kind: StreetKind, rng: np.random.Generator) -> list[str]:
     """netconvert's options of a street, beside its plain files, and except those of the signals' programs."""
     options = [
-        "--no-turnarounds",
-        "--remove-edges.isolated",
-        "--keep-edges.components",
-        "1",
-        "--tls.default-type",
-        "static",
-    ]
-    options += ["--tls.cycle.time", str(kind.cycle_s), "--seed", str(int(rng.integers(1 << 30)))]
+        "--no-turnarounds", "--remove-edges.isolated", "--keep-edges.components", "1", "--tls.default-type", "static",
+        "--tls.cycle.time", str(kind.cycle_s), "--seed", str(int(rng.integers(1 << 30))),
+    ]  # fmt: skip
     if kind.own_program_share:
         # otherwise two links that no phase of the network's own program shows together may have to yield to each other
         options.append("--tls.ignore-internal-junction-jam")
@@ -149,7 +156,6 @@ def _options(kind: StreetKind, rng: np.random.Generator) -> list[str]:
 
 
 def _netconvert(options: list[str], net_file: Path, layout: str, left_green_s: int) -> Path:
-    """Build a network. Raises NotUsable."""
     _run(
         "netconvert", *options, "--tls.layout", layout, "--tls.left-green.time", str(left_green_s), "--output-file",
         str(net_file)
@@ -191,26 +197,10 @@ def _programs_xml(
         if name not in other.signals or other.signals[name].links != signal.links:
             raise NotUsable(f"the layouts give signal {name} different links")
         junction = signal_programs.SignalSite.of_layouts(signal, other.signals[name], movements[name])
-        greens = signal_programs.draw_greens(signal_programs.draw_kind(rng), junction, rng)
+        greens = signal_programs.draw_greens(street_kinds.choice(rng, signal_programs.KINDS), junction, rng)
         if len(greens) > 1:
             texts.append(signal_programs.program_xml(signal, greens, rng))
     return "".join(texts)
-
-
-def _configuration(has_programs: bool) -> str:
-    programs = f'        <additional-files value="{PROGRAMS}"/>\n' if has_programs else ""
-    return f"""\
-<configuration>
-    <input>
-        <net-file value="{NETWORK}"/>
-        <route-files value="{DEMAND}"/>
-{programs}    </input>
-    <time>
-        <begin value="0"/>
-        <end value="{END_S}"/>
-    </time>
-</configuration>
-"""
 
 
 def _check(street: StreetNetwork) -> None:

@@ -4,23 +4,14 @@ Whoever has a record, or a running SUMO, fills it. Times are simulated seconds, 
 happened before `AnalysisPeriod.begin_s` may be listed too: its events are not written, but what it began is known.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import pairwise
 
-POLICY, HOLD, FALLBACK, RECOVERING, FIXED, OFF, LOST = (
-    "policy",
-    "hold",
-    "fallback",
-    "recovering",
-    "fixed",
-    "off",
-    "lost",
-)
-MODES = (POLICY, HOLD, FALLBACK, RECOVERING, FIXED, OFF, LOST)
-FORCE_OFF, MAX_OUT, GAP_OUT = "force-off", "max-out", "gap-out"
-CAUSES = (FORCE_OFF, MAX_OUT, GAP_OUT)
+MODES = ("policy", "hold", "fallback", "recovering", "fixed", "off", "lost")
+POLICY, HOLD, FALLBACK, RECOVERING, FIXED, OFF, LOST = MODES
+CAUSES = ("force-off", "max-out", "gap-out")
+FORCE_OFF, MAX_OUT, GAP_OUT = CAUSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +43,6 @@ class ProgramChange:
 
 
 @dataclass(frozen=True, slots=True)
-class GreenEnd:
-    """The cause of the greens that ended at a moment, if it cannot be derived from mode and program."""
-
-    time_s: float
-    cause: str
-    """One of CAUSES: a maximum green ended them (max-out), a plan or policy did (force-off), or a detector's gap
-    (gap-out)."""
-
-
-@dataclass(frozen=True, slots=True)
-class PedestrianCall:
-    """A pedestrian's call for a walk."""
-
-    time_s: float
-    link: int
-    """Link index of the crossing."""
-
-
-@dataclass(frozen=True, slots=True)
 class Detection:
     """A detector that became occupied or free."""
 
@@ -82,27 +54,16 @@ class Detection:
 
 @dataclass(frozen=True)
 class SignalHistory:
-    """One signal. Raises ValueError if times are out of order, or a mode or cause is unknown."""
+    """One signal."""
 
     signal: str
     states: tuple[ShownState, ...]
     modes: tuple[ModeChange, ...] = ()
     """Empty if no controller was there: then its own programs ran."""
     programs: tuple[ProgramChange, ...] = ()
-    green_ends: tuple[GreenEnd, ...] = ()
-    pedestrian_calls: tuple[PedestrianCall, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("states", "modes", "programs"):
-            _check_order(f"{self.signal}: {name}", (item.begin_s for item in getattr(self, name)), is_strict=True)
-        for name in ("green_ends", "pedestrian_calls"):
-            _check_order(f"{self.signal}: {name}", (item.time_s for item in getattr(self, name)))
-        for change in self.modes:
-            if change.mode not in MODES:
-                raise ValueError(f"{self.signal}: {change.mode!r} is not a control mode")
-        for end in self.green_ends:
-            if end.cause not in CAUSES:
-                raise ValueError(f"{self.signal}: {end.cause!r} is not a cause of a green's end")
+    green_ends: Mapping[float, str] = field(default_factory=dict)
+    """By second at which greens ended, one of CAUSES, if it cannot be derived from mode and program: a maximum green
+    ended them (max-out), a plan or policy did (force-off), or a detector's gap (gap-out)."""
 
 
 @dataclass(frozen=True)
@@ -115,24 +76,9 @@ class AnalysisPeriod:
     """Local date and time of simulated second 0."""
     signals: tuple[SignalHistory, ...]
     detections: tuple[Detection, ...] = ()
-    """In order of time for each detector. A detector that is not of `greenserve detectors` is left out of the
-    events."""
-
-    def __post_init__(self) -> None:
-        if not self.begin_s <= self.end_s:
-            raise ValueError(f"the period ends at {self.end_s} s, before it begins")
-        newest_s: dict[str, float] = {}
-        for detection in self.detections:
-            before = newest_s.setdefault(detection.detector, detection.time_s)
-            _check_order(f"detector {detection.detector}", (before, detection.time_s))
-            newest_s[detection.detector] = detection.time_s
+    """In order of time for each detector, occupied and free in turn. A detector that is not of `greenserve detectors`
+    is left out of the events."""
 
     def time(self, milliseconds: int) -> datetime:
         """Local date and time of a simulated moment."""
         return self.zero + timedelta(milliseconds=milliseconds)
-
-
-def _check_order(what: str, times: Iterable[float], is_strict: bool = False) -> None:
-    for before, after in pairwise(times):
-        if not (before < after if is_strict else before <= after):
-            raise ValueError(f"{what}: {after} s comes after {before} s")

@@ -52,9 +52,9 @@ class _Approach:
     signal: str
     road: str
     heading_deg: float
-    links: frozenset[int]
-    onto: tuple[str, ...]
-    """The roads onto which its through movement leads."""
+    onto: str
+    """The road onto which its through movement leads."""
+    links: set[int]
 
 
 Leg = tuple[_Approach, tuple[str, ...]]
@@ -81,8 +81,6 @@ def _is_opposite(corridor: Corridor, best: Corridor) -> bool:
 
 
 class _Roads:
-    """The roads of a network, and how they follow one another."""
-
     def __init__(self, street: StreetNetwork, phases: Mapping[str, PhaseNumbers], signals: Container[str]) -> None:
         self._street, self._phases = street, phases
         chosen = [signal for signal in street.signals.values() if signal.id in signals and signal.id in phases]
@@ -110,9 +108,8 @@ class _Roads:
 
     def _next_leg(self, approach: _Approach) -> Leg | None:
         """The nearest approach of another signal in nearly the same direction."""
-        first = approach.onto[0]
-        queue: list[tuple[float, tuple[str, ...]]] = [(self._length_m(first), (first,))]
-        reached = {first}
+        queue: list[tuple[float, tuple[str, ...]]] = [(self._length_m(approach.onto), (approach.onto,))]
+        reached = {approach.onto}
         while queue:
             distance_m, roads = heapq.heappop(queue)
             road = roads[-1]
@@ -137,23 +134,19 @@ class _Roads:
             limits = self._street.signals[approach.signal].lane_graph.limit_mps
             limit_mps = max(limits.get(lane, 0.0) for lane in self._lanes_of[roads[-1]])
             phases = self._phases[approach.signal].phases
-            phase = next(phase.number for phase in phases if approach.links & set(phase.links))
+            phase = next(phase.number for phase in phases if not approach.links.isdisjoint(phase.links))
             stop_lines.append(StopLine(approach.signal, phase, at_m, limit_mps))
         return Corridor(tuple(stop_lines), begin_m)
 
 
 def _approaches(signal: SignalNetwork) -> Iterable[_Approach]:
-    links: dict[str, set[int]] = {}
-    onto: dict[str, dict[str, None]] = {}
-    heading_deg: dict[str, float] = {}
+    found: dict[str, _Approach] = {}
     for k, (pairs, movements) in enumerate(zip(signal.links, signal.movements, strict=True)):
         for (_, to_lane), movement in zip(pairs, movements, strict=True):
-            if not movement.is_crossing and movement.turn == STRAIGHT_ON:
-                heading_deg.setdefault(movement.road, movement.heading_deg)
-                links.setdefault(movement.road, set()).add(k)
-                onto.setdefault(movement.road, {})[road_of(to_lane)] = None
-    for road, own in links.items():
-        yield _Approach(signal.id, road, heading_deg[road], frozenset(own), tuple(onto[road]))
+            if movement.turn == STRAIGHT_ON:
+                own = _Approach(signal.id, movement.road, movement.heading_deg, road_of(to_lane), set())
+                found.setdefault(movement.road, own).links.add(k)
+    return found.values()
 
 
 def _length(corridor: Corridor) -> tuple[int, float, float]:

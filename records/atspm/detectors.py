@@ -63,21 +63,16 @@ def place(street: StreetNetwork) -> list[PlacedDetector]:
     """The detectors of every signal of a network: signals in order of their ids, lanes in order of their links."""
     placed: dict[str, PlacedDetector] = {}
     for signal in sorted(street.signals.values(), key=lambda signal: signal.id):
-        for lane in vehicle_lanes(signal):
+        lanes = [
+            lane
+            for pairs, movements in zip(signal.links, signal.movements, strict=True)
+            for (lane, _), movement in zip(pairs, movements, strict=True)
+            if not movement.is_crossing and not is_internal(lane)
+        ]
+        for lane in lanes:
             for detector in (*_advance(signal, lane), *_at_stop_line(signal.id, lane, street.lane_length_m[lane])):
                 placed.setdefault(detector.id, detector)
     return list(placed.values())
-
-
-def vehicle_lanes(signal: SignalNetwork) -> list[str]:
-    """Its incoming lanes outside of junctions that have a vehicle movement, in order of their links."""
-    lanes = [
-        lane
-        for pairs, movements in zip(signal.links, signal.movements, strict=True)
-        for (lane, _), movement in zip(pairs, movements, strict=True)
-        if not movement.is_crossing and not is_internal(lane)
-    ]
-    return list(dict.fromkeys(lanes))
 
 
 def _advance(signal: SignalNetwork, lane: str) -> list[PlacedDetector]:

@@ -26,7 +26,6 @@ class Code(IntEnum):
     PEDESTRIAN_BEGIN_DONT_WALK = 23
     PHASE_CALL_REGISTERED = 43
     PHASE_CALL_DROPPED = 44
-    PEDESTRIAN_CALL_REGISTERED = 45
     DETECTOR_OFF = 81  # the detector's number
     DETECTOR_ON = 82  # the detector's number
     PATTERN_CHANGE = 131  # the pattern's number

@@ -39,6 +39,7 @@ from records.atspm.event_codes import (
 )
 from records.atspm.phase_numbers import PhaseNumbers
 
+DETECTOR_CODES = (Code.DETECTOR_OFF, Code.DETECTOR_ON)
 TERMINATIONS = {GAP_OUT: Code.PHASE_GAP_OUT, MAX_OUT: Code.PHASE_MAX_OUT, FORCE_OFF: Code.PHASE_FORCE_OFF}
 GREEN, YELLOW, RED, DARK = "green", "yellow", "red", "dark"
 Colours = list[tuple[int, str]]
@@ -74,18 +75,18 @@ def signal_events(
     detector_of = {detector.id: detector for detector in detectors}
     number_of = detector_numbers(detectors)
     detections: dict[str, list[Detection]] = {}
-    for detection in _alternating(period.detections):
+    for detection in period.detections:
         if detection.detector in detector_of:
             detections.setdefault(detector_of[detection.detector].signal, []).append(detection)
     begin_ms, end_ms = _ms(period.begin_s), _ms(period.end_s)
     result = []
     for signal in period.signals:
         own = detections.get(signal.signal, [])
+        own_programs = (programs or {}).get(signal.signal, ())
         made = [
-            *_phases(signal, phases[signal.signal], detector_of, own, (programs or {}).get(signal.signal, ())),
-            *_pedestrian_calls(signal, phases[signal.signal]),
-            *(_detector(detection, number_of[detection.detector]) for detection in own),
-            *_patterns(signal, (programs or {}).get(signal.signal, ())),
+            *_phases(signal, phases[signal.signal], detector_of, own, own_programs),
+            *(Event(_ms(d.time_s), DETECTOR_CODES[d.is_on], number_of[d.detector]) for d in own),
+            *_patterns(signal, own_programs),
             *_flash(signal),
             *_policy(signal),
         ]
@@ -98,15 +99,6 @@ def _ms(time_s: float) -> int:
     return round(time_s * 1000)
 
 
-def _alternating(detections: Iterable[Detection]) -> Iterator[Detection]:
-    """The detections without those that repeat a detector's state; an unseen detector counts as free."""
-    occupied: set[str] = set()
-    for detection in detections:
-        if detection.is_on != (detection.detector in occupied):
-            occupied ^= {detection.detector}
-            yield detection
-
-
 def _phases(
     signal: SignalHistory,
     phases: PhaseNumbers,
@@ -114,7 +106,6 @@ def _phases(
     detections: Sequence[Detection],
     programs: Sequence[Program],
 ) -> Iterator[Event]:
-    """The events of every phase: its colours, its walks and its calls."""
     causes = green_ends.causes(signal, programs)
     # an all-red ends when the signal shows any green, or no colour at all
     ends_ms = [_ms(shown.begin_s) for shown in signal.states if not set(shown.state).isdisjoint("gGoO")]
@@ -219,17 +210,6 @@ def _calls(phase: int, colours: Colours, presence: Sequence[Detection]) -> Itera
             yield Event(time_ms, Code.PHASE_CALL_REGISTERED if waits else Code.PHASE_CALL_DROPPED, phase)
 
 
-def _pedestrian_calls(signal: SignalHistory, phases: PhaseNumbers) -> Iterator[Event]:
-    phase_of = {link: phase.number for phase in phases.phases for link in phase.walk_links}
-    for call in signal.pedestrian_calls:
-        if call.link in phase_of:
-            yield Event(_ms(call.time_s), Code.PEDESTRIAN_CALL_REGISTERED, phase_of[call.link])
-
-
-def _detector(detection: Detection, number: int) -> Event:
-    return Event(_ms(detection.time_s), Code.DETECTOR_ON if detection.is_on else Code.DETECTOR_OFF, number)
-
-
 def _patterns(signal: SignalHistory, programs: Sequence[Program]) -> Iterator[Event]:
     """Pattern, cycle length and offset. A pattern is a program's place among the signal's programs, in order of their
     ids."""
@@ -261,22 +241,13 @@ def _patterns(signal: SignalHistory, programs: Sequence[Program]) -> Iterator[Ev
 
 def _flash(signal: SignalHistory) -> Iterator[Event]:
     """Dark (state O, or control mode off) and flashing yellow (state o) of the whole signal, and their ends."""
-    changes: list[tuple[int, int, ShownState | str]] = [(_ms(shown.begin_s), 0, shown) for shown in signal.states]
-    changes += [(_ms(change.begin_s), 1, change.mode) for change in signal.modes]
-    changes.sort(key=lambda change: change[:2])
-    state = ""
-    mode = ""
-    status = NOT_FLASH
-    moments = [time_ms for time_ms, _, _ in changes]
-    for k, (time_ms, _, change) in enumerate(changes):
-        if isinstance(change, str):
-            mode = change
-        else:
-            state = change.state
-        if time_ms in moments[k + 1 : k + 2]:
-            continue  # the mode changes at the same moment
-        shown = set(state)
-        if mode == OFF or (shown and shown <= {"O"}):
+    states = {_ms(shown.begin_s): set(shown.state) for shown in signal.states}
+    modes = {_ms(change.begin_s): change.mode for change in signal.modes}
+    shown: set[str] = set()
+    mode, status = "", NOT_FLASH
+    for time_ms in sorted(states.keys() | modes.keys()):
+        shown, mode = states.get(time_ms, shown), modes.get(time_ms, mode)
+        if mode == OFF or shown == {"O"}:
             now = FLASH_OTHER
         else:
             now = FLASH_AUTOMATIC if shown and shown <= {"o", "O"} else NOT_FLASH

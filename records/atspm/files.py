@@ -10,11 +10,13 @@ Devices are numbered: a column with both numbers and names of signals would be r
 others.
 """
 
+import contextlib
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from city import whole_files
 from city.errors import InputError
@@ -22,7 +24,6 @@ from city.printable import printable
 from controller.recording.detectors import Detector
 from records.atspm.analysis_period import AnalysisPeriod
 from records.atspm.detectors import detector_numbers
-from records.atspm.event_codes import Event
 from records.atspm.events import SignalEvents
 from records.atspm.phase_numbers import PhaseNumbers
 
@@ -69,57 +70,46 @@ def write(
     devices = device_numbers(phases)
     paths = [folder / name for name in ("events.csv", "detectors.csv", "phases.csv", "notes.txt")]
     rules: list[str] = []
-    with whole_files.replacing(paths[0], REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["TimeStamp", "DeviceId", "EventId", "Parameter"])
+    with _table(paths[0], "TimeStamp", "DeviceId", "EventId", "Parameter") as table:
         for own in events:
             device = devices[own.signal]
-            writer.writerows(_row(period, event, device) for event in own.events)
+            for event in own.events:
+                time = period.time(event.time_ms).isoformat(" ", "milliseconds")
+                table.writerow((time, device, int(event.code), event.parameter))
             paths.append(folder / f"device-{device}.xml")
             _write_maxtime(paths[-1], period, own, device, phases[own.signal])
             rules += [f"device {device}, signal {printable(own.signal)}, {note}" for note in own.notes]
-    _write_detectors(paths[1], [detector for detector in detectors if detector.signal in phases], phases, devices)
-    _write_phases(paths[2], phases, devices)
+    numbers = detector_numbers(detectors)
+    with _table(paths[1], "DeviceId", "Phase", "Parameter", "Function") as table:
+        for detector in (each for each in detectors if each.signal in phases):
+            phase = phases[detector.signal].phase_of_lane.get(detector.stop_lane)
+            if phase is not None:
+                table.writerow((devices[detector.signal], phase, numbers[detector.id], detector.function))
+    with _table(paths[2], "DeviceId", "Signal", "Phase", "Movements") as table:
+        for signal, device in devices.items():
+            table.writerows((device, signal, phase.number, phase.description) for phase in phases[signal].phases)
     notes = (*map(printable, notes), *rules)
     whole_files.write(paths[3], "".join(f"{note}\n" for note in notes) + ("" if rules else NO_NOTES), REMEDY)
     return Written(tuple(paths), notes)
 
 
-def _row(period: AnalysisPeriod, event: Event, device: int) -> tuple[str, int, int, int]:
-    """A row of events.csv."""
-    return period.time(event.time_ms).isoformat(" ", "milliseconds"), device, int(event.code), event.parameter
-
-
-def _write_detectors(
-    path: Path, detectors: Sequence[Detector], phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]
-) -> None:
-    numbers = detector_numbers(detectors)
+@contextlib.contextmanager
+def _table(path: Path, *columns: str) -> Iterator[Any]:
+    """The writer of a CSV file that begins with its columns. Raises InputError."""
     with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["DeviceId", "Phase", "Parameter", "Function"])
-        for detector in detectors:
-            phase = phases[detector.signal].phase_of_lane.get(detector.stop_lane)
-            if phase is not None:
-                writer.writerow([devices[detector.signal], phase, numbers[detector.id], detector.function])
-
-
-def _write_phases(path: Path, phases: Mapping[str, PhaseNumbers], devices: Mapping[str, int]) -> None:
-    with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["DeviceId", "Signal", "Phase", "Movements"])
-        for signal, number in devices.items():
-            for phase in phases[signal].phases:
-                writer.writerow([number, signal, phase.number, phase.description])
+        writer.writerow(columns)
+        yield writer
 
 
 def _write_maxtime(path: Path, period: AnalysisPeriod, own: SignalEvents, device: int, phases: PhaseNumbers) -> None:
     """Write events as MAXTIME's own log: elements `Event` in `EventResponses/EventResponse`."""
-    begin = period.time(round(period.begin_s * 1000))
+    begin = _maxtime(period.time(round(period.begin_s * 1000)))
     in_use = ",".join(str(phase.number) for phase in phases.phases)
     with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8") as file:
         file.write(
             '<?xml version="1.0" encoding="utf-8"?>\n<EventResponses><EventResponse><Description>'
-            f"<IntersectionNumber>{device}</IntersectionNumber><StartTime>{_maxtime(begin)}</StartTime>"
+            f"<IntersectionNumber>{device}</IntersectionNumber><StartTime>{begin}</StartTime>"
             f"<PhasesInUse>{in_use}</PhasesInUse></Description>\n"
         )
         for number, event in enumerate(own.events, 1):

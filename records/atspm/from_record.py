@@ -15,8 +15,9 @@ Edie, "Discussion of traffic stream measurements and definitions", 1963.
 
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -38,7 +39,6 @@ from records.atspm.analysis_period import (
     MODES,
     POLICY,
     AnalysisPeriod,
-    GreenEnd,
     ModeChange,
     ProgramChange,
     ShownState,
@@ -71,11 +71,9 @@ class ObservedSignals:
     phases: dict[str, PhaseNumbers]
     """By signal, for all signals of the network."""
     programs: dict[str, tuple[Program, ...]] = field(default_factory=dict)
-    """By recorded signal."""
     readings: dict[str, SignalReadings] = field(default_factory=dict)
-    """By recorded signal."""
     names: dict[str, str] = field(default_factory=dict)
-    """By recorded signal, its TL and its id."""
+    """TL and id. Programs, readings and names are by recorded signal."""
     detectors: tuple[Detector, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -129,17 +127,10 @@ def collect(
     for recorded in reader.steps(selection.tls):
         if selection.to_s <= min(recorded.step.at_s, steps.end_s):
             break
-        try:
-            steps.add(recorded)
-        except OutOfOrder as error:
-            raise InputError(f"{path}: its times are out of order: {error}; record the run again") from None
+        steps.add(recorded)
     if not steps.begin_s < steps.end_s:
         raise InputError(f"{path}: has no shown state of these TLs at that time; see greenserve record info")
     return steps, selection.zero or datetime(begin.year, begin.month, begin.day)
-
-
-class OutOfOrder(ValueError):
-    """A time comes after a later one."""
 
 
 def programs_of(run: RunStart, signal: str) -> tuple[Program, ...]:
@@ -150,43 +141,28 @@ def programs_of(run: RunStart, signal: str) -> tuple[Program, ...]:
     return tuple(replace(program, is_coordinated=coordinated.get(program.id, True)) for program in running)
 
 
-@dataclass
 class _Signal:
     """A signal's history and readings, so far."""
 
-    id: str
-    tl: str
-    number_of_states: int
-    """Its place among the states of a step."""
-    lanes: dict[int, list[int]]
-    """By phase, the rows of its incoming lanes."""
-    uses_flow: bool = False
-    """True if vehicles are read one by one, not counted."""
-    spool: InitVar[Spool | None] = None
-    readings: SignalReadings = field(default_factory=SignalReadings)
-    flow: dict[int, float] = field(default_factory=dict)
-    """By phase, the vehicles that passed until `flow_s`, after Edie."""
-    flow_s: float | None = None
-
-    def __post_init__(self, spool: Spool | None) -> None:
+    def __init__(self, id: str, tl: str, lanes: dict[int, list[int]], uses_flow: bool, spool: Spool | None) -> None:
+        """`lanes`: by phase, the rows of its incoming lanes. `uses_flow`: vehicles are read one by one, not counted."""
+        self.id, self.tl = id, tl
+        self.lanes, self.uses_flow = lanes, uses_flow
         self.states = Series[ShownState](spool)
         self.modes = Series[ModeChange](spool)
         self.programs = Series[ProgramChange](spool)
-        self.green_ends = Series[GreenEnd](spool)
+        self.green_ends = Series[tuple[float, str]](spool)
+        self.readings = SignalReadings()
+        self.flow = dict.fromkeys(lanes, 0.0)
+        """By phase, the vehicles that passed until `flow_s`, after Edie."""
+        self.flow_s: float | None = None
 
     def set_mode(self, begin_s: float, mode: str) -> None:
         _append_change(self.modes, ModeChange(begin_s, mode))
 
-    def add_green_end(self, time_s: float, cause: str) -> None:
-        """Raises OutOfOrder."""
-        newest = self.green_ends.newest
-        if newest is not None and newest.time_s > time_s:
-            raise OutOfOrder(f"{self.id}: green_ends: {time_s} s comes after {newest.time_s} s")
-        self.green_ends.append(GreenEnd(time_s, cause))
-
     def history(self) -> SignalHistory:
         return SignalHistory(
-            self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), tuple(self.green_ends)
+            self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), dict(self.green_ends)
         )
 
 
@@ -227,7 +203,6 @@ class StepCollector:
         self._lanes = run.tracked_lanes()
         self._outflow = {self._lanes.row[lane]: k for k, lane in enumerate(self._lanes.outflow_lanes)}
         self._length_m = [run.street.lane_length_m[lane] for lane in self._lanes.lanes]
-        self._has_driver = run.driver is not None
         self._has_readings = spool is None
         self._rows: dict[tuple[str, ...], list[int]] = {}
         self.begin_s = self.end_s = selection.from_s
@@ -236,15 +211,12 @@ class StepCollector:
         self.holes: list[str] = []
         self._detections = DetectionCollector(run.detectors, spool)
         self._of_tl: dict[str, list[_Signal]] = {}
-        number_of_states = {signal: k for k, signal in enumerate(run.start.signals)}
         for contract in run.contracts:
             if selection.tls is None or contract.tl in selection.tls:
-                self._of_tl[contract.tl] = [
-                    self._signal(signal, contract.tl, number_of_states[signal], spool) for signal in contract.signal_ids
-                ]
+                self._of_tl[contract.tl] = [self._signal(signal, contract.tl, spool) for signal in contract.signal_ids]
         self.signals = {signal.id: signal for signals in self._of_tl.values() for signal in signals}
 
-    def _signal(self, signal: str, tl: str, number_of_states: int, spool: Spool | None) -> _Signal:
+    def _signal(self, signal: str, tl: str, spool: Spool | None) -> _Signal:
         # lanes of which single vehicles are read
         single = set(self._lanes.vehicle_lanes_of.get(tl, ()))
         read_lanes = single.union(self._lanes.lanes_of[tl])
@@ -255,7 +227,7 @@ class StepCollector:
         own = {row for rows_of_phase in rows.values() for row in rows_of_phase}
         is_counted = own <= self._outflow.keys()
         uses_flow = not is_counted and single.issuperset(self._lanes.lanes[row] for row in own)
-        return _Signal(signal, tl, number_of_states, rows, uses_flow, spool)
+        return _Signal(signal, tl, rows, uses_flow, spool)
 
     def add(self, recorded: RecordedStep) -> None:
         """Add a step; steps are in order."""
@@ -277,7 +249,7 @@ class StepCollector:
             for signal in self._of_tl.get(tl, ()):
                 signal.set_mode(tl_step.at_s, self._mode(tl_step.mode))
                 self._add_states(signal, tl_step)
-        if step.due and self._has_readings and self._is_inside(step.at_s):
+        if step.due and self._has_readings and self._selection.from_s <= step.at_s <= self._selection.to_s:
             self._add_readings(step)
 
     def period(self, zero: datetime, signals: Iterable[str] | None = None) -> AnalysisPeriod:
@@ -314,14 +286,11 @@ class StepCollector:
             tuple(notes),
         )
 
-    def _is_inside(self, time_s: float) -> bool:
-        return self._selection.from_s <= time_s <= self._selection.to_s
-
     def _mode(self, mode: "record.TlStep.ControlMode") -> str:
         name = mode_name(mode)
         if name not in MODES:
             return LOST  # of another version
-        return FALLBACK if self._has_driver and name == POLICY else name
+        return FALLBACK if self._run.driver is not None and name == POLICY else name
 
     def _add_shown(self, shown: record.Shown) -> None:
         if self._shown_s is None:
@@ -330,11 +299,10 @@ class StepCollector:
             self._add_hole(self._shown_s, shown.begin_s)
         self._shown_s = shown.end_s
         self.end_s = max(self.end_s, min(shown.end_s, self._selection.to_s))
+        states = dict(zip(self._run.start.signals, shown.states, strict=False))
         for signal in self.signals.values():
             # a signal has a few states, each of which is shown many times
-            state = (
-                sys.intern(shown.states[signal.number_of_states]) if signal.number_of_states < len(shown.states) else ""
-            )
+            state = sys.intern(states.get(signal.id, ""))
             before = signal.states.newest
             if state and (before is None or (before.state != state and before.begin_s < shown.begin_s)):
                 signal.states.append(ShownState(shown.begin_s, state))
@@ -356,48 +324,32 @@ class StepCollector:
                     _append_change(signal.programs, ProgramChange(states.at_s, program))
             for override in states.overrides:
                 if override.signal == signal.id and override.reason == record.TlStep.MAX_GREEN:
-                    signal.add_green_end(states.at_s, MAX_OUT)
+                    signal.green_ends.append((states.at_s, MAX_OUT))
 
     def _add_readings(self, step: record.Step) -> None:
         due = tuple(self._tls[k] for k in step.due if k < len(self._tls))
         if due not in self._rows:
             self._rows[due] = sorted({self._lanes.row[lane] for tl in due for lane in self._lanes.lanes_of[tl]})
         readings = step.readings
-        # lists by row of the lane
-        vehicles = dict(zip(self._rows[due], readings.vehicles, strict=False))
-        halting = dict(zip(self._rows[due], readings.halting, strict=False))
-        driven: dict[int, float] = {}
-        count: dict[int, int] = {}
-        waiting: dict[int, int] = {}
+        driven_mps: dict[int, float] = defaultdict(float)
+        halting: dict[int, int] = defaultdict(int)
         for row, speed_mps in zip(readings.vehicle_lane, readings.speed_mps, strict=False):
-            driven[row] = driven.get(row, 0.0) + speed_mps
-            count[row] = count.get(row, 0) + 1
-            waiting[row] = waiting.get(row, 0) + (speed_mps < 0.1)
+            driven_mps[row] += speed_mps
+            halting[row] += speed_mps < 0.1
+        # numbers that SUMO counted take precedence
+        halting |= dict(zip(self._rows[due], readings.halting, strict=False))
         for tl in due:
-            for signal in self._of_tl.get(tl, ()):
-                self._add_lanes(signal, step, {**count, **vehicles}, {**waiting, **halting}, driven)
-            # once, if the TL has several signals
-            for signal in self._of_tl.get(tl, ())[:1] if step.at_s < self.begin_s + self._selection.vehicles_s else ():
-                signal.readings.vehicles.extend(self._vehicles_of(signal, step))
-                signal.readings.vehicle_times_s.append(step.at_s)
+            for k, signal in enumerate(self._of_tl.get(tl, ())):
+                self._add_lanes(signal, step, halting, driven_mps)
+                # once, if the TL has several signals
+                if k == 0 and step.at_s < self.begin_s + self._selection.vehicles_s:
+                    signal.readings.vehicles.extend(self._vehicles_of(signal, step))
+                    signal.readings.vehicle_times_s.append(step.at_s)
 
     def _add_lanes(
-        self,
-        signal: _Signal,
-        step: record.Step,
-        vehicles: Mapping[int, int],
-        halting: Mapping[int, int],
-        driven: Mapping[int, float],
+        self, signal: _Signal, step: record.Step, halting: Mapping[int, int], driven_mps: Mapping[int, float]
     ) -> None:
-        """Add a reading of each phase's lanes.
-
-        Args:
-            signal: the signal.
-            step: the step.
-            vehicles: by row of a lane, its vehicles.
-            halting: by row, those that halt.
-            driven: by row, the sum of speeds in m/s.
-        """
+        """Add a reading of each phase's lanes. The mappings are by row of a lane: vehicles, and the sum of speeds."""
         outflow = step.readings.outflow
         gap_s = step.at_s - signal.flow_s if signal.flow_s is not None else 0.0
         signal.flow_s = step.at_s
@@ -407,13 +359,11 @@ class StepCollector:
             if all(self._outflow.get(row, len(outflow)) < len(outflow) for row in rows):
                 passed = float(sum(outflow[self._outflow[row]] for row in rows))
             elif signal.uses_flow:
-                flow = sum(driven.get(row, 0.0) / self._length_m[row] for row in rows)
-                signal.flow[phase] = signal.flow.get(phase, 0.0) + (flow * gap_s if gap_s <= MAX_GAP_S else 0.0)
+                flow = sum(driven_mps.get(row, 0.0) / self._length_m[row] for row in rows)
+                signal.flow[phase] += flow * gap_s if gap_s <= MAX_GAP_S else 0.0
                 passed = signal.flow[phase]
-            total = sum(vehicles.get(row, 0) for row in rows)
-            signal.readings.lanes.setdefault(phase, []).append(
-                LaneReading(step.at_s, total, sum(own), max(own, default=0), passed)
-            )
+            reading = LaneReading(step.at_s, sum(own), max(own, default=0), passed)
+            signal.readings.lanes.setdefault(phase, []).append(reading)
 
     def _vehicles_of(self, signal: _Signal, step: record.Step) -> Iterator[VehicleReading]:
         rows = set(self._lanes.vehicle_rows_of([signal.tl])[1].tolist())

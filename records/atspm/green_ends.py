@@ -1,6 +1,6 @@
 """Causes of the ends of greens: force-off, max-out or gap-out, or None if it is not known.
 
-a `GreenEnd` of the period              its cause
+`green_ends` of the signal's history      their cause
 control mode off or lost                  not known
 control mode policy or hold               force-off: the policy ended it
 a client sets the states                  force-off: max-pressure, the operator or a plan ended it
@@ -40,7 +40,7 @@ def causes(signal: SignalHistory, programs: Sequence[Program]) -> dict[int, str]
         signal: the signal.
         programs: its programs.
     """
-    stated = {round(end.time_s * 1000): end.cause for end in signal.green_ends}
+    stated = {round(time_s * 1000): cause for time_s, cause in signal.green_ends.items()}
     by_id = {program.id: program for program in programs}
     modes = [change.begin_s for change in signal.modes]
     changes = [change.begin_s for change in signal.programs]
@@ -66,7 +66,6 @@ def causes(signal: SignalHistory, programs: Sequence[Program]) -> dict[int, str]
 
 
 def _cause(program: Program | None, before: ShownState, after: ShownState, has_begun_here: bool) -> str | None:
-    """The cause for which a running program went from one state to another."""
     if program is None:
         return None
     if program.type == STATIC:

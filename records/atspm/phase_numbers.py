@@ -12,7 +12,7 @@ https://ops.fhwa.dot.gov/publications/fhwahop08024/chapter4.htm describes the nu
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from city.config import MAX_PHASE, City
@@ -58,17 +58,14 @@ class PhaseNumbers:
     """Incoming vehicle lane -> the phase of its through movement, else of its left turn, else of its right turn."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Approach:
     road: str
     heading_deg: float
-    lanes: int
-    speed_mps: float
-
-    @property
-    def rotated_deg(self) -> int:
-        """Heading in whole degrees from north-west, so that north and east come before south and west."""
-        return (round(self.heading_deg) + 45) % 360
+    speed_mps: float = 0.0
+    lanes: set[str] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
+    """Which of through, left and right it has."""
 
 
 def of_city(city: City, street: StreetNetwork) -> dict[str, PhaseNumbers]:
@@ -136,7 +133,7 @@ def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}) -> Phas
     """
     approaches = _approaches(signal)
     through = _through_numbers(approaches, stated)
-    kinds = _kinds(signal)
+    kinds = {approach.road: approach.kinds for approach in approaches}
     number_of: dict[str, int] = {}
     for road, number in through.items():
         number_of[road] = number
@@ -163,7 +160,8 @@ def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}) -> Phas
             if _TURNS.get(movement.turn) == THROUGH:
                 primary.setdefault(number, set()).add(k)
             lanes.setdefault(from_lane, {}).setdefault(kind, number)
-            text = f"{movement.road} {_compass(heading[movement.road])} {kind}"
+            compass = COMPASS[round(heading[movement.road] / 45.0) % 8]
+            text = f"{movement.road} {compass} {kind}"
             descriptions.setdefault(number, {})[text] = None
     phases = tuple(
         NemaPhase(
@@ -179,18 +177,19 @@ def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}) -> Phas
 
 
 def _approaches(signal: SignalNetwork) -> list[_Approach]:
-    """The approaches of a signal, by road."""
-    lanes: dict[str, set[str]] = {}
-    heading: dict[str, float] = {}
-    speed: dict[str, float] = {}
-    for k, movements in enumerate(signal.movements):
-        for movement, (from_lane, _) in zip(movements, signal.links[k], strict=True):
-            if not movement.is_crossing:
-                lanes.setdefault(movement.road, set()).add(from_lane)
-                # a network with numbers out of range has no direction
-                heading.setdefault(movement.road, movement.heading_deg if math.isfinite(movement.heading_deg) else 0.0)
-                speed[movement.road] = max(speed.get(movement.road, 0.0), signal.approach_mps[k])
-    return [_Approach(road, heading[road], len(lanes[road]), speed[road]) for road in sorted(lanes)]
+    found: dict[str, _Approach] = {}
+    for pairs, movements, speed_mps in zip(signal.links, signal.movements, signal.approach_mps, strict=True):
+        for (from_lane, _), movement in zip(pairs, movements, strict=True):
+            if movement.is_crossing:
+                continue
+            # a network with numbers out of range has no direction
+            heading_deg = movement.heading_deg if math.isfinite(movement.heading_deg) else 0.0
+            approach = found.setdefault(movement.road, _Approach(movement.road, heading_deg))
+            approach.speed_mps = max(approach.speed_mps, speed_mps)
+            approach.lanes.add(from_lane)
+            if movement.turn in _TURNS:
+                approach.kinds.add(_TURNS[movement.turn])
+    return [found[road] for road in sorted(found)]
 
 
 def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int]) -> dict[str, int]:
@@ -218,8 +217,7 @@ def _through_numbers(approaches: Sequence[_Approach], stated: Mapping[str, int])
     numbers.update((road, number) for road, number in stated.items() if road in numbers)
     if too_many := [road for road, number in numbers.items() if number > MAX_PHASE]:
         raise InputError(
-            f"the signal has {len(approaches)} approaches, more than there are phases: give {too_many[0]} the "
-            "phase of "
+            f"the signal has {len(approaches)} approaches, more than there are phases: give {too_many[0]} the phase of "
             f'another approach, both by name, such as {{ "{first.road}" = 2, "{too_many[0]}" = 2 }}'
         )
     return numbers
@@ -230,39 +228,25 @@ def _main_street(approach: _Approach, approaches: Sequence[_Approach]) -> tuple[
     opposite = [
         other for other in approaches if 180.0 - angle_deg(other.heading_deg, approach.heading_deg) <= MAX_OPPOSITE_DEG
     ]
-    lanes = approach.lanes + max((other.lanes for other in opposite), default=0)
-    speed_mps = max(approach.speed_mps, max((other.speed_mps for other in opposite), default=0.0))
-    return -lanes, -speed_mps, approach.rotated_deg, approach.road
-
-
-def _kinds(signal: SignalNetwork) -> dict[str, set[str]]:
-    """By road, which of through, left and right it has."""
-    kinds: dict[str, set[str]] = {}
-    for movements in signal.movements:
-        for movement in movements:
-            if not movement.is_crossing:
-                own = kinds.setdefault(movement.road, set())
-                own.update(kind for kind in (_TURNS.get(movement.turn),) if kind is not None)
-    return kinds
+    lanes = len(approach.lanes) + max((len(other.lanes) for other in opposite), default=0)
+    speed_mps = max(other.speed_mps for other in (approach, *opposite))
+    # from north-west on, so that north and east come before south and west
+    rotated_deg = (round(approach.heading_deg) + 45) % 360
+    return -lanes, -speed_mps, rotated_deg, approach.road
 
 
 def _kind(movement: Movement, kinds: set[str]) -> str:
     """Which of through, left and right a vehicle movement is; a turn back is a left turn, or goes straight on without
     one."""
-    kind = _TURNS.get(movement.turn)
-    if kind is None:
-        return LEFT if LEFT in kinds else THROUGH
-    return kind
+    return _TURNS.get(movement.turn) or (LEFT if LEFT in kinds else THROUGH)
 
 
 def _name(road: str, kind: str) -> str:
-    """A movement as city.toml names it."""
     return road if kind == THROUGH else f"{road}:{kind}"
 
 
 def _names(signal: SignalNetwork) -> set[str]:
-    """The movements of a signal as city.toml names them."""
-    names = {_name(road, kind) for road, kinds in _kinds(signal).items() for kind in (THROUGH, *kinds)}
+    names = {_name(approach.road, kind) for approach in _approaches(signal) for kind in (THROUGH, *approach.kinds)}
     crossings = [m for movements in signal.movements for m in movements if m.is_crossing]
     return names | {_name(road, CROSSING) for movement in crossings for road in movement.crossed_roads}
 
@@ -300,8 +284,3 @@ def _crossing_number(
 def angle_deg(a_deg: float, b_deg: float) -> float:
     """The angle between two headings, 0 to 180 degrees."""
     return abs((a_deg - b_deg + 180.0) % 360.0 - 180.0)
-
-
-def _compass(heading_deg: float) -> str:
-    """A heading in words, to the nearest of eight."""
-    return COMPASS[round(heading_deg / 45.0) % 8]

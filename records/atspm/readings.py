@@ -8,10 +8,8 @@ class LaneReading(NamedTuple):
     """The lanes of a phase at one moment."""
 
     time_s: float
-    vehicles: int
-    """On all lanes."""
     halting: int
-    """On all lanes, slower than 0.1 m/s."""
+    """Vehicles on all lanes slower than 0.1 m/s."""
     longest: int
     """Halting vehicles of the lane with most of them."""
     passed: float | None

@@ -17,10 +17,10 @@ MAX_SILENCE_S = 120.0
 DAY = time(6), time(22)
 """Local time at which the day begins and ends."""
 CLEARANCES = {
-    Code.PHASE_BEGIN_YELLOW: (Code.PHASE_END_YELLOW, "yellow"),
-    Code.PHASE_BEGIN_RED_CLEARANCE: (Code.PHASE_END_RED_CLEARANCE, "red clearance"),
+    Code.PHASE_BEGIN_YELLOW: Code.PHASE_END_YELLOW,
+    Code.PHASE_BEGIN_RED_CLEARANCE: Code.PHASE_END_RED_CLEARANCE,
 }
-_CLEARANCE_OF = {end: (begin, name) for begin, (end, name) in CLEARANCES.items()}
+NAMES = {Code.PHASE_END_YELLOW: "yellow", Code.PHASE_END_RED_CLEARANCE: "red clearance"}
 
 
 def notes(period: AnalysisPeriod, signal: SignalHistory, events: Sequence[Event]) -> list[str]:
@@ -39,26 +39,25 @@ def notes(period: AnalysisPeriod, signal: SignalHistory, events: Sequence[Event]
 
 
 def _long_clearances(period: AnalysisPeriod, events: Sequence[Event]) -> list[str]:
-    end_ms = round(period.end_s * 1000)
     begins: dict[tuple[Code, int], int] = {}
-    long: dict[tuple[str, int], list[tuple[int, float]]] = {}
+    """By end and phase, the newest begin."""
+    found: dict[tuple[Code, int], list[tuple[int, int]]] = {}
     for event in events:
+        key = event.code, event.parameter
         if event.code in CLEARANCES:
-            begins[event.code, event.parameter] = event.time_ms
-        elif event.code in _CLEARANCE_OF:
-            begin, name = _CLEARANCE_OF[event.code]
-            if (since := begins.pop((begin, event.parameter), None)) is not None:
-                long.setdefault((name, event.parameter), []).append((since, (event.time_ms - since) / 1000))
-    for (code, phase), since in begins.items():
-        long.setdefault((CLEARANCES[code][1], phase), []).append((since, (end_ms - since) / 1000))
+            begins[CLEARANCES[event.code], event.parameter] = event.time_ms
+        elif key in begins:
+            found.setdefault(key, []).append((begins.pop(key), event.time_ms))
+    for key, since in begins.items():
+        found.setdefault(key, []).append((since, round(period.end_s * 1000)))
     lines = []
-    for (name, phase), intervals in long.items():
-        over = [(since, duration_s) for since, duration_s in intervals if duration_s > MAX_CLEARANCE_S]
+    for (code, phase), intervals in found.items():
+        over = [(since, (end - since) / 1000) for since, end in intervals if end - since > 1000 * MAX_CLEARANCE_S]
         if over:
             since, duration_s = over[0]
             lines.append(
-                f"phase {phase}: a {name} of {duration_s:g} s at {period.time(since):%Y-%m-%d %H:%M:%S} ({len(over)} "
-                f"in all): readers take one of more than {MAX_CLEARANCE_S:g} s for bad data"
+                f"phase {phase}: a {NAMES[code]} of {duration_s:g} s at {period.time(since):%Y-%m-%d %H:%M:%S} "
+                f"({len(over)} in all): readers take one of more than {MAX_CLEARANCE_S:g} s for bad data"
             )
     return lines
 
@@ -91,10 +90,7 @@ def _silences(period: AnalysisPeriod, signal: SignalHistory, events: Sequence[Ev
     if not found:
         return []
     before, after = found[0]
-    mode = ""
-    for change in signal.modes:
-        if change.begin_s * 1000 <= before:
-            mode = change.mode
+    mode = next((change.mode for change in reversed(signal.modes) if change.begin_s * 1000 <= before), "")
     reason = f" in control mode {mode}" if mode else ""
     reason += ", because the signal was not read" if mode == LOST else ""
     return [

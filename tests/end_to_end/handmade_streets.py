@@ -38,16 +38,14 @@ def demand(folder: Path, flows: dict[str, tuple[str, str, float]], ways: bool = 
     """Flows by vehicle class: {id: (vClass, from edge and to edge, vehicles per second)}; cars on every way with
     `ways`."""
     text = "".join(
-        f'<vType id="type_{name}" vClass="{vehicle_class}"/><flow id="{name}" type="type_{name}" begin="0" '
-        'end="100000" '
-        f'probability="{per_second}" from="{edges.split()[0]}" to="{edges.split()[1]}"/>'
+        f'<vType id="type_{name}" vClass="{vehicle_class}"/>'
+        f'<flow id="{name}" type="type_{name}" begin="0" end="100000" probability="{per_second}" from="{edges.split()[0]}" to="{edges.split()[1]}"/>'
         for name, (vehicle_class, edges, per_second) in flows.items()
     )
     if ways:
         text += "".join(
             f'<flow id="{origin}_{target}" begin="0" end="100000" probability="0.03" from="{origin}_A0" '
-            f'to="A0_{target}" '
-            'departLane="best" departSpeed="max"/>'
+            f'to="A0_{target}" departLane="best" departSpeed="max"/>'
             for origin in ARMS
             for target in ARMS
             if origin != target
@@ -97,14 +95,10 @@ def with_a_ramp_meter(folder: Path) -> Street:
         '<node id="a" x="-500" y="0"/><node id="m" x="0" y="0" type="priority"/><node id="b" x="500" y="0"/>'
         '<node id="s" x="-200" y="-120"/><node id="A0" x="-100" y="-60" type="traffic_light"/>'
     )
+    roads = (("a", "m", 2, 30), ("m", "b", 3, 30), ("s", "A0", 1, 14), ("A0", "m", 1, 20))
     edges = "".join(
         f'<edge id="{origin}_{target}" from="{origin}" to="{target}" numLanes="{lanes}" speed="{speed}"/>'
-        for origin, target, lanes, speed in (
-            ("a", "m", 2, 30),
-            ("m", "b", 3, 30),
-            ("s", "A0", 1, 14),
-            ("A0", "m", 1, 20),
-        )
+        for origin, target, lanes, speed in roads
     )
     net_file = netconvert_plain(folder, nodes, edges)
     additional = folder / "meter.add.xml"

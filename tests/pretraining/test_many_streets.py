@@ -12,7 +12,7 @@ from evaluation.policy_models import with_street_dialect
 from greenserve.__main__ import main
 from pretraining import evaluate_command as streets_command
 from pretraining import street_results
-from pretraining.many_streets import compare
+from pretraining.evaluate_command import compare
 from pretraining.street_results import StreetJob, StreetResult, moves_too_few, run_job
 from pretraining.streets import city_of
 from pretraining.synthetic.streets import generate

@@ -288,20 +288,6 @@ def test_a_training_interrupted_in_its_second_network_resumes_to_the_same_files(
     assert b"seed 6 (kept): " in files(trained)["trial_1_curves.svg"]
 
 
-def test_existing_networks_have_the_same_results_with_two_workers(trained, tmp_path, monkeypatch):
-    any_network_passes(monkeypatch)
-    networks = [str(trained / ".trial_1_networks" / f"street_trial_{seed}.policy") for seed in (5, 6)]
-    assert main(["pretrain", "select", *networks, "--seconds", "60", *GATE, "--out", "out", "--workers", "2"]) == 0
-    values = [
-        [
-            [row[name] for name in ("street", "delay_s", "duration_s", "finished", "total")]
-            for row in csv.DictReader(path.open())
-        ]
-        for path in (trained / "trial_1_gate.csv", tmp_path / "out" / "trial_1_gate.csv")
-    ]
-    assert values[0] == values[1] and len(values[0]) == 2 * 2 * 4
-
-
 def test_a_product_that_fails_is_written_with_a_warning(trained, tmp_path, monkeypatch, capsys):
     networks = [str(trained / ".trial_1_networks" / f"street_trial_{seed}.policy") for seed in (5, 6)]
     monkeypatch.setattr(
@@ -371,45 +357,28 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("flags", "text"),
+    ("command", "text"),
     [
-        (["--streets", "synthetic", "--networks", "2", "--keep", "3"], "--keep 3 is more than there are networks, 2"),
-        (["--streets", "synthetic", "--keep", "0"], "--keep 0 must lie between"),
-        (
-            ["--streets", "synthetic", "--networks", "2", "--episodes", "48", "--shared-updates", "2"],
-            "--shared-updates 2 leaves none of the 2 updates to each network; pass fewer",
-        ),
-        (
-            ["--streets", "synthetic", "--shared-updates", "2"],
-            "--shared-updates is for several networks; pass --networks",
-        ),
-        (["--streets", "here", "--street-count", "5"], "--street-count is for --streets synthetic; leave it out"),
+        ("train --networks 2 --keep 3", "--keep 3 is more than there are networks, 2"),
+        ("train --keep 0", "--keep 0 must lie between"),
+        ("train --networks 2 --episodes 48 --shared-updates 2", "--shared-updates 2 leaves none of the 2 updates to"),
+        ("train --shared-updates 2", "--shared-updates is for several networks; pass --networks"),
+        ("train --streets here --street-count 5", "--street-count is for --streets synthetic; leave it out"),
+        ("select missing.policy", "missing.policy: no such file"),
+        ("select", "the following arguments are required: FILE"),
+        ("select good.policy --keep 2", "--keep 2 is more than there are networks, 1"),
+        ("select good.policy ./good.policy", "good.policy is named twice"),
+        ("select good.policy old.policy", "old.policy: its weights are for other lane features"),
+        ("select good.policy --gate-streets 0", "--gate-streets 0 must lie between"),
+        ("select good.policy --networks 2", "unrecognized arguments: --networks 2"),
+        ("select good.policy --ray 127.0.0.1:1", "--ray 127.0.0.1:1: no Ray cluster answers there"),
     ],
 )
-def test_wrong_flags_are_one_line(flags, text, capsys):
-    assert main(["pretrain", "train", *flags]) == 2
-    error = capsys.readouterr().err
-    assert text in error and error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (["missing.policy"], "missing.policy: no such file"),
-        ([], "the following arguments are required: FILE"),
-        (["good.policy", "--keep", "2"], "--keep 2 is more than there are networks, 1"),
-        (["good.policy", "./good.policy"], "good.policy is named twice"),
-        (["good.policy", "old.policy"], "old.policy: its weights are for other lane features"),
-        (["good.policy", "--gate-streets", "0"], "--gate-streets 0 must lie between"),
-        (["good.policy", "--networks", "2"], "unrecognized arguments: --networks 2"),
-        (["good.policy", "--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray cluster answers there"),
-    ],
-)
-def test_wrong_flags_of_a_selection_are_one_line(flags, text, tmp_path, capsys):
+def test_wrong_flags_are_one_line(command, text, tmp_path, capsys):
     write_parts(tmp_path)
     actors, critics = phase_networks.load(tmp_path / "good.policy", CRITIC_SHAPES)
     phase_networks.save(tmp_path / "old.policy", actors, critics, {"features": ["halting"]})
-    assert main(["pretrain", "select", *flags]) == 2
+    assert main(["pretrain", *command.split()]) == 2
     error = capsys.readouterr().err
     assert text in error and error.count("\n") == 1
 

@@ -28,11 +28,9 @@ MAX_GAP_S = 60.0
 
 def delays(view: SignalView, phase: int) -> list[tuple[float, float]]:
     """(begin of the bin, stopped delay in vehicle-seconds) of a phase."""
-    readings = view.lane_readings(phase)
-    bins = view.bins
-    begins = [begin_s for begin_s, _ in bins]
-    sums = [0.0] * len(bins)
-    for before, after in pairwise(readings):
+    begins = [begin_s for begin_s, _ in view.bins]
+    sums = [0.0] * len(begins)
+    for before, after in pairwise(view.readings.lanes.get(phase, ())):
         at = bisect_left(begins, before.time_s + 1e-9) - 1
         if at >= 0 and after.time_s - before.time_s <= MAX_GAP_S:
             sums[at] += before.halting * (after.time_s - before.time_s)
@@ -42,7 +40,7 @@ def delays(view: SignalView, phase: int) -> list[tuple[float, float]]:
 def draw(view: SignalView, phase: int) -> str:
     """The picture of a phase as SVG, or a sentence without readings of its lanes."""
     title = f"{TITLE}, phase {phase}"
-    if len(view.lane_readings(phase)) < 2 or not view.bins:
+    if len(view.readings.lanes.get(phase, ())) < 2 or not view.bins:
         return sentence(title, "needs readings of the phase's lanes, of which there are none.")
     found = delays(view, phase)
     passed = view.passed(phase)

@@ -33,7 +33,7 @@ def draw(view: SignalView, phase: int) -> str:
     if not first and not second:
         return sentence(title, "needs advance detectors or counted vehicles, of which there are none.")
     both = [(a, x + y) for (a, x), (_, y) in zip(first, second, strict=False)]
-    source = "advance detectors" if view.has_detectors(phase, ADVANCE) else "lane readings"
+    source = "advance detectors" if view.numbers(phase, ADVANCE) else "lane readings"
     legend = [Entry(f"Phase {phase}", RED)] if first else []
     legend += [Entry(f"Phase {other}", BLUE, width=2.6)] if second else []
     if both:

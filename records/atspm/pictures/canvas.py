@@ -19,15 +19,8 @@ from xml.sax.saxutils import escape, quoteattr
 from city.printable import printable
 from records.atspm.analysis_period import AnalysisPeriod
 
-BLUE, GREEN, ORANGE, YELLOW, PINK, LIGHT_BLUE, RED = (
-    "#0072B2",
-    "#009E73",
-    "#E69F00",
-    "#D9C400",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-)
+BLUE, GREEN, ORANGE, YELLOW = "#0072B2", "#009E73", "#E69F00", "#D9C400"
+PINK, LIGHT_BLUE, RED = "#CC79A7", "#56B4E9", "#D55E00"
 """The colours of UDOT's ATSPM 5, which colour-blind readers can distinguish; its yellow is too light for paper."""
 BLACK, GREY = "#222222", "#888888"
 WIDTH, HALF_WIDTH = 720, 352
@@ -60,6 +53,8 @@ _SHAPES = {
 }
 """By shape, its path from its centre."""
 _FILLED = {SQUARE, DIAMOND, TRIANGLE}
+HALO = ' paint-order="stroke" stroke="#ffffff" stroke-width="2.5"'
+"""Attributes of a text that is read on lines."""
 Point = tuple[float, float]
 
 
@@ -72,9 +67,9 @@ class Axis:
     title: str
     ticks: tuple[tuple[float, str], ...] = ()
 
-    @property
-    def span(self) -> float:
-        return self.end - self.begin
+    def share(self, value: float) -> float:
+        """The place of a value, as a share of the axis' length."""
+        return (value - self.begin) / ((self.end - self.begin) or 1.0)
 
 
 def number_axis(title: str, top: float, min_step: float = 0.0) -> Axis:
@@ -144,32 +139,27 @@ class Canvas:
             width: in px.
             plot_height: of the data, in px.
         """
-        self.x = x
-        self.y = y
-        self.right = right
+        self.x, self.y, self.right = x, y, right
         self._width, self._title = width, title
         self._parts: list[str] = []
-        self._write(4, 14, title, size=13, weight="bold", room=width - 8)
+        self._write(4, 14, title, size=13, more=' font-weight="bold"', room=width - 8)
         self._write(4, 14 + LINE_PX, subtitle, colour="#555555", room=width - 8)
         legend_top = 14 + 2 * LINE_PX
         rows = self._legend(legend, legend_top)
         self.top = legend_top + rows * LINE_PX - 5 + (BAND_PX if bands else 0)
         self.left, self.plot_width = MARGIN_LEFT, width - MARGIN_LEFT - MARGIN_RIGHT
         self.plot_height = plot_height
-        self.height = self.top + plot_height + MARGIN_BOTTOM
+        self.bottom = self.top + plot_height
+        self.height = self.bottom + MARGIN_BOTTOM
         self._bands(bands)
         self._axes()
-
-    @property
-    def bottom(self) -> float:
-        return self.top + self.plot_height
 
     def px(self, point: Point, is_right: bool = False) -> Point:
         """The place of a point, in px."""
         y = self.right if is_right and self.right is not None else self.y
         return (
-            self.left + (point[0] - self.x.begin) / (self.x.span or 1.0) * self.plot_width,
-            self.bottom - (point[1] - y.begin) / (y.span or 1.0) * self.plot_height,
+            self.left + self.x.share(point[0]) * self.plot_width,
+            self.bottom - y.share(point[1]) * self.plot_height,
         )
 
     def marks(self, points: Iterable[Point], shape: str, colour: str, dy_px: float = 0.0, size: float = 2.4) -> None:
@@ -177,13 +167,11 @@ class Canvas:
 
         `dy_px`: moves the marks down. `size`: of dots, in px.
         """
-        places = [place for point in points if self._holds(place := self.px(point), dy_px)]
-        if not places:
-            return
-        path = "".join(f"M{x:.1f},{y + dy_px:.1f}{_SHAPES[shape]}" for x, y in places)
-        fill = colour if shape in _FILLED else "none"
-        stroke = f'stroke-width="{size:g}" stroke-linecap="round"' if shape == DOT else 'stroke-width="1.2"'
-        self._parts.append(f'<path class="data" d="{path}" fill="{fill}" stroke="{colour}" {stroke}/>')
+        right = self.left + self.plot_width
+        places = [(x, y + dy_px) for x, y in map(self.px, points)]
+        held = [(x, y) for x, y in places if self.left <= x <= right and self.top <= y <= self.bottom]
+        if held:
+            self._parts.append(_marks(held, shape, colour, size, 'class="data" '))
 
     def line(
         self,
@@ -217,12 +205,8 @@ class Canvas:
             path.append(f"L{x1:.1f},{y1:.1f}")
             last = x1, y1
         if path:
-            dashes = f' stroke-dasharray="{dash}"' if dash else ""
             shade = f' opacity="{opacity:g}"' if opacity < 1 else ""
-            self._add_clipped(
-                f'<path class="data" d="{"".join(path)}" fill="none" stroke="{colour}" '
-                f'stroke-width="{width:g}"{dashes}{shade}/>'
-            )
+            self._add_clipped(f'<path class="data" {_stroke("".join(path), colour, width, dash)}{shade}/>')
 
     def polygons(self, shapes: Iterable[Sequence[Point]], colour: str, opacity: float) -> None:
         """Fill polygons; those that are not finite are left out."""
@@ -237,20 +221,17 @@ class Canvas:
     def label(self, point: Point, text: str, dy_px: float = 0.0, room: float = 300.0) -> None:
         """Write a text that begins at a point."""
         x, y = self.px(point)
-        self._write(x + 3, y + dy_px, text, room=room, halo=True)
+        self._write(x + 3, y + dy_px, text, room=room, more=HALO)
 
     def svg(self) -> str:
         """The drawing, as one SVG element."""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {self.height:g}" '
-            f'width="{self._width}" '
-            f'height="{self.height:g}" font-family="Arial, Helvetica, sans-serif" font-size="{FONT_PX}" '
-            f'role="img" aria-label={quoteattr(printable(self._title))}>\n' + "\n".join(self._parts) + "\n</svg>"
+            f'width="{self._width}" height="{self.height:g}" font-family="Arial, Helvetica, sans-serif" '
+            f'font-size="{FONT_PX}" role="img" aria-label={quoteattr(printable(self._title))}>\n'
+            + "\n".join(self._parts)
+            + "\n</svg>"
         )
-
-    def _holds(self, place: Point, dy_px: float) -> bool:
-        x, y = place[0], place[1] + dy_px
-        return self.left <= x <= self.left + self.plot_width and self.top <= y <= self.bottom
 
     def _add_clipped(self, path: str) -> None:
         x, y = self.left - CLIP_MARGIN_PX, self.top - CLIP_MARGIN_PX
@@ -269,18 +250,10 @@ class Canvas:
                 x, row = 6.0, row + 1
             y = top + row * LINE_PX
             if entry.shape:
-                fill = entry.colour if entry.shape in _FILLED else "none"
-                stroke = 'stroke-width="3.4" stroke-linecap="round"' if entry.shape == DOT else 'stroke-width="1.2"'
-                self._parts.append(
-                    f'<path d="M{x + 9:.1f},{y - 4:.1f}{_SHAPES[entry.shape]}" fill="{fill}" stroke="{entry.colour}" '
-                    f"{stroke}/>"
-                )
+                self._parts.append(_marks([(x + 9, y - 4)], entry.shape, entry.colour, 3.4))
             else:
-                dash = f' stroke-dasharray="{entry.dash}"' if entry.dash else ""
-                self._parts.append(
-                    f'<path d="M{x:.1f},{y - 4:.1f}h18" fill="none" stroke="{entry.colour}" '
-                    f'stroke-width="{entry.width:g}"{dash}/>'
-                )
+                line = f"M{x:.1f},{y - 4:.1f}h18"
+                self._parts.append(f"<path {_stroke(line, entry.colour, entry.width, entry.dash)}/>")
             self._write(x + 22, y, entry.text)
             x += width
         return row + 1 if legend else 0
@@ -318,8 +291,7 @@ class Canvas:
         self._write(x0 + self.plot_width / 2, self.bottom + 30, self.x.title, anchor="middle")
         self._parts.append(
             f'<rect class="axes" x="{x0}" y="{self.top:g}" width="{self.plot_width}" height="{self.plot_height}" '
-            'fill="none" '
-            f'stroke="{GREY}" stroke-width="0.8"/>'
+            f'fill="none" stroke="{GREY}" stroke-width="0.8"/>'
         )
 
     def _write(
@@ -329,22 +301,32 @@ class Canvas:
         text: str,
         anchor: str = "start",
         size: int = FONT_PX,
-        weight: str = "",
         colour: str = BLACK,
-        room: float | None = None,
+        room: float = math.inf,
         turned: int = 0,
-        halo: bool = False,
+        more: str = "",
     ) -> None:
-        chars = MAX_TEXT_CHARS if room is None else max(int(room / (CHAR_PX * size / FONT_PX)), 4)
-        shown = escape(printable(text, min(chars, MAX_TEXT_CHARS)))
+        """Write a text, shortened to its room in px. `turned`: by so many degrees. `more`: further attributes."""
+        shown = escape(printable(text, int(min(max(room / (CHAR_PX * size / FONT_PX), 4), MAX_TEXT_CHARS))))
         full = f"<title>{escape(printable(text))}</title>" if shown != escape(text) else ""
-        attributes = f' font-weight="{weight}"' if weight else ""
-        attributes += f' transform="rotate({turned} {x:.1f} {y:.1f})"' if turned else ""
-        attributes += ' paint-order="stroke" stroke="#ffffff" stroke-width="2.5"' if halo else ""
+        turn = f' transform="rotate({turned} {x:.1f} {y:.1f})"' if turned else ""
         self._parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
-            f"fill={quoteattr(colour)}{attributes}>{shown}{full}</text>"
+            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"{turn}{more}>'
+            f"{shown}{full}</text>"
         )
+
+
+def _marks(places: Iterable[Point], shape: str, colour: str, size: float, attributes: str = "") -> str:
+    """Marks at places, both in px. `size`: of dots."""
+    path = "".join(f"M{x:.1f},{y:.1f}{_SHAPES[shape]}" for x, y in places)
+    fill = colour if shape in _FILLED else "none"
+    stroke = f'stroke-width="{size:g}" stroke-linecap="round"' if shape == DOT else 'stroke-width="1.2"'
+    return f'<path {attributes}d="{path}" fill="{fill}" stroke="{colour}" {stroke}/>'
+
+
+def _stroke(path: str, colour: str, width: float, dash: str) -> str:
+    dashes = f' stroke-dasharray="{dash}"' if dash else ""
+    return f'd="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashes}'
 
 
 def sentence(title: str, text: str) -> str:
@@ -354,8 +336,5 @@ def sentence(title: str, text: str) -> str:
 
 def steps(points: Sequence[Point], end: float) -> list[Point]:
     """The corners of a line that keeps each value until the next one; the last one until `end`."""
-    corners: list[Point] = []
-    for k, (x, y) in enumerate(points):
-        corners.append((x, y))
-        corners.append((points[k + 1][0] if k + 1 < len(points) else end, y))
-    return corners
+    ends = [*(x for x, _ in points[1:]), end]
+    return [corner for (x, y), next_x in zip(points, ends, strict=False) for corner in ((x, y), (next_x, y))]

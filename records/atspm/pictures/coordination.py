@@ -38,7 +38,7 @@ def draw(view: SignalView, phase: int) -> str:
         if at >= 0 and time_s < cycles[at].end_s:
             dots.append((time_s, time_s - cycles[at].begin_s))
             on_green += cycles[at].green_s <= time_s < cycles[at].yellow_s
-    if not view.has_detectors(phase, ADVANCE):
+    if not view.numbers(phase, ADVANCE):
         info = "no advance detectors: lines only"
     else:
         info = f"Arrivals on Green: {100 * on_green / len(dots):.0f}%" if dots else "no arrivals"

@@ -22,7 +22,7 @@ MAX_POINTS = 500
 def draw(view: SignalView, phase: int) -> str:
     """The picture of a phase as SVG, or a sentence without readings of its lanes."""
     title = f"{TITLE}, phase {phase}"
-    readings = view.lane_readings(phase)
+    readings = view.readings.lanes.get(phase, [])
     if not readings:
         return sentence(title, "needs readings of the phase's lanes, of which there are none.")
     total = _longest([(reading.time_s, float(reading.halting)) for reading in readings])

@@ -12,11 +12,10 @@ from records.atspm.event_codes import Code, Event
 from records.atspm.events import signal_events
 from records.atspm.from_record import ObservedSignals
 from records.atspm.phase_numbers import NemaPhase, PhaseNumbers
-from records.atspm.readings import LaneReading, SignalReadings
+from records.atspm.readings import SignalReadings
 
-BIN_S = 900.0
-"""Bins of volumes, delays and shares of split failures, as in UDOT's tools; shorter for less than an hour."""
-SHORT_BINS_S = (60.0, 300.0)
+BINS_S = (900.0, 300.0, 60.0)
+"""Bins of volumes, delays and shares of split failures, as in UDOT's tools; shorter for less than MIN_BINS of them."""
 MIN_BINS = 3
 CAUSES = {Code.PHASE_GAP_OUT: GAP_OUT, Code.PHASE_MAX_OUT: MAX_OUT, Code.PHASE_FORCE_OFF: FORCE_OFF}
 Interval = tuple[float, float]
@@ -74,7 +73,6 @@ class SignalView:
 
     @cached_property
     def _times_s(self) -> dict[tuple[Code, int], list[float]]:
-        """By code and parameter, the times of the events."""
         times: dict[tuple[Code, int], list[float]] = {}
         for event in self.events:
             times.setdefault((event.code, event.parameter), []).append(event.time_ms / 1000)
@@ -129,17 +127,23 @@ class SignalView:
     def arrivals(self, phase: int) -> list[float]:
         """Times at which the advance detectors of a phase became occupied."""
         return sorted(
-            time_s for number in self._numbers(phase, ADVANCE) for time_s in self.times_s(Code.DETECTOR_ON, number)
+            time_s for number in self.numbers(phase, ADVANCE) for time_s in self.times_s(Code.DETECTOR_ON, number)
         )
 
-    def has_detectors(self, phase: int, function: str) -> bool:
-        return bool(self._numbers(phase, function))
+    def numbers(self, phase: int, function: str) -> list[int]:
+        """The numbers of a phase's detectors of a function."""
+        lanes = self.phases.phase_of_lane
+        return [
+            number
+            for number, detector in self.detectors
+            if detector.function == function and lanes.get(detector.stop_lane) == phase
+        ]
 
     def occupied(self, phase: int) -> list[Interval]:
         """Times in which any presence detector of a phase was occupied."""
         changes = sorted(
             (time_s, change)
-            for number in self._numbers(phase, PRESENCE)
+            for number in self.numbers(phase, PRESENCE)
             for code, change in ((Code.DETECTOR_ON, 1), (Code.DETECTOR_OFF, -1))
             for time_s in self.times_s(code, number)
         )
@@ -153,38 +157,28 @@ class SignalView:
                 intervals.append((since_s, time_s))
         return [*intervals, (since_s, self.period.end_s)] if count else intervals
 
-    def lane_readings(self, phase: int) -> list[LaneReading]:
-        return self.readings.lanes.get(phase, [])
-
-    @property
-    def bin_s(self) -> float:
-        """Width of a bin."""
-        duration_s = self.period.end_s - self.period.begin_s
-        return BIN_S if duration_s >= MIN_BINS * BIN_S else SHORT_BINS_S[duration_s >= MIN_BINS * SHORT_BINS_S[1]]
-
     @property
     def bins(self) -> list[Interval]:
-        """Bins of the period; the last one may be shorter."""
-        begin_s = self.period.begin_s
-        end_s = self.period.end_s
-        width_s = self.bin_s
-        count = max(round((end_s - begin_s) / width_s), 1) if end_s > begin_s else 0
-        edges = [begin_s + k * width_s for k in range(count)] + [end_s]
-        return list(pairwise(edges)) if count else []
+        """Bins of the period; the last one may have another width."""
+        begin_s, end_s = self.period.begin_s, self.period.end_s
+        if begin_s >= end_s:
+            return []
+        width_s = next((width_s for width_s in BINS_S if end_s - begin_s >= MIN_BINS * width_s), BINS_S[-1])
+        count = max(round((end_s - begin_s) / width_s), 1)
+        return list(pairwise([*(begin_s + k * width_s for k in range(count)), end_s]))
 
     def volumes(self, phase: int) -> list[tuple[float, float]]:
         """(begin of the bin, vehicles per hour) of a phase: of its advance detectors, else of the readings. Empty: not
         known."""
-        if self.has_detectors(phase, ADVANCE):
+        if self.numbers(phase, ADVANCE):
             times = self.arrivals(phase)
             return [(a, (bisect_left(times, b) - bisect_left(times, a)) * 3600 / (b - a)) for a, b in self.bins]
         return [(a, vehicles * 3600 / (b - a)) for (a, b), vehicles in zip(self.bins, self.passed(phase), strict=False)]
 
     def passed(self, phase: int) -> list[float]:
         """By bin, the vehicles that left a phase's lanes, of the readings. Empty: not known."""
-        known = [
-            (reading.time_s, reading.passed) for reading in self.lane_readings(phase) if reading.passed is not None
-        ]
+        readings = self.readings.lanes.get(phase, ())
+        known = [(reading.time_s, reading.passed) for reading in readings if reading.passed is not None]
         if not known:
             return []
         times = [time_s for time_s, _ in known]
@@ -202,31 +196,20 @@ class SignalView:
         ends = [begin_s for begin_s, _ in changes[1:]] + [self.period.end_s]
         return [(begin_s, end_s, text) for (begin_s, text), end_s in zip(changes, ends, strict=False)]
 
-    def _numbers(self, phase: int, function: str) -> list[int]:
-        """The numbers of a phase's detectors."""
-        lanes = self.phases.phase_of_lane
-        return [
-            number
-            for number, detector in self.detectors
-            if detector.function == function and lanes.get(detector.stop_lane) == phase
-        ]
-
 
 def views(recorded: ObservedSignals) -> list[SignalView]:
     """The signals of a record, or of a simulation."""
-    period = recorded.period
-    phases = recorded.phases
-    detectors = recorded.detectors
-    numbers = detector_numbers(detectors)
+    numbers = detector_numbers(recorded.detectors)
+    made = signal_events(recorded.period, recorded.phases, recorded.detectors, recorded.programs)
     return [
         SignalView(
-            period,
+            recorded.period,
             own,
-            phases[own.signal],
-            made.events,
-            tuple((numbers[detector.id], detector) for detector in detectors if detector.signal == own.signal),
+            recorded.phases[own.signal],
+            events.events,
+            tuple((numbers[each.id], each) for each in recorded.detectors if each.signal == own.signal),
             recorded.readings.get(own.signal, SignalReadings()),
             recorded.names.get(own.signal, own.signal),
         )
-        for own, made in zip(period.signals, signal_events(period, phases, detectors, recorded.programs), strict=True)
+        for own, events in zip(recorded.period.signals, made, strict=True)
     ]

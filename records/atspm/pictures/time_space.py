@@ -24,7 +24,7 @@ from records.atspm.pictures.canvas import (
     sentence,
     time_axis,
 )
-from records.atspm.pictures.signal_view import Interval, SignalView
+from records.atspm.pictures.signal_view import SignalView
 from records.atspm.readings import SignalReadings, VehicleReading
 
 TITLE = "Time-Space Diagram"
@@ -99,9 +99,14 @@ def draw(
     }
     for stop_line, after in zip(corridor.stop_lines, corridor.stop_lines[1:], strict=False):
         if after.speed_mps > 0:
-            greens = [(a, b) for a, b, colour in bands[stop_line.signal] if colour == GREEN]
-            travel_s = (after.at_m - stop_line.at_m) / after.speed_mps
-            canvas.polygons([_band(green, stop_line.at_m, after.at_m, travel_s) for green in greens], GREEN, 0.22)
+            from_m, to_m = stop_line.at_m, after.at_m
+            travel_s = (to_m - from_m) / after.speed_mps
+            greens = [
+                [(a, from_m), (b, from_m), (b + travel_s, to_m), (a + travel_s, to_m)]
+                for a, b, colour in bands[stop_line.signal]
+                if colour == GREEN
+            ]
+            canvas.polygons(greens, GREEN, 0.22)
     canvas.segments(strokes, BLACK, width=0.8, opacity=0.75)
     for stop_line in corridor.stop_lines:
         for colour, width in STYLES.items():
@@ -111,11 +116,6 @@ def draw(
             canvas.segments(pairs, colour, width)
         canvas.label((begin_s, stop_line.at_m), f"{views[stop_line.signal].name}, phase {stop_line.phase}", dy_px=-6)
     return canvas.svg()
-
-
-def _band(green: Interval, from_m: float, to_m: float, travel_s: float) -> list[tuple[float, float]]:
-    a, b = green
-    return [(a, from_m), (b, from_m), (b + travel_s, to_m), (a + travel_s, to_m)]
 
 
 def trajectories(corridor: Corridor, readings: Iterable[SignalReadings]) -> list[Segment]:

@@ -69,16 +69,7 @@ def test_a_tenth_of_the_demands_comes_in_platoons(grid, tmp_path):
 
 
 def test_people_walk_over_crossings(tmp_path):
-    options = (
-        "--grid",
-        "--grid.number",
-        "2",
-        "--grid.length",
-        "100",
-        "--grid.attach-length",
-        "100",
-        "--no-turnarounds",
-    )
+    options = ("--grid", "--grid.number", "2", "--grid.length", "100", "--grid.attach-length", "100")
     with_crossings = ("--sidewalks.guess", "--sidewalks.guess.max-speed", "40", "--crossings.guess")
     _, root = written(RandomDemand(netgenerate(tmp_path / "a.net.xml", *options, *with_crossings)), tmp_path / "a")
     walks = [walk.get("edges").split() for walk in root.iter("walk")]
@@ -88,11 +79,8 @@ def test_people_walk_over_crossings(tmp_path):
 
 
 def test_a_network_without_outer_ends_has_demand_between_all_edges(tmp_path):
-    ring = netgenerate(
-        tmp_path / "a.net.xml", "--grid", "--grid.number", "3", "--grid.length", "100", "--no-turnarounds"
-    )
-    number, _ = written(RandomDemand(ring), tmp_path / "a")
-    assert number > 0
+    options = ["--grid", "--grid.number", "3", "--grid.length", "100", "--no-turnarounds"]
+    assert written(RandomDemand(netgenerate(tmp_path / "a.net.xml", *options)), tmp_path / "a")[0] > 0
 
 
 def test_a_route_file_that_cannot_be_written_is_wrong_input(grid, tmp_path):

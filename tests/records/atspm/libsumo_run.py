@@ -1,7 +1,7 @@
 """A run of the sample city's own programs over libsumo: its readings of every step, and the period that follows from
 it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -64,16 +64,21 @@ def run(additional: Sequence[Path], placed: Sequence[PlacedDetector], seconds: i
     return readings
 
 
+def union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Disjoint intervals that cover the same time."""
+    disjoint: list[tuple[int, int]] = []
+    for begin, end in sorted(intervals):
+        if disjoint and begin <= disjoint[-1][1]:
+            disjoint[-1] = disjoint[-1][0], max(end, disjoint[-1][1])
+        else:
+            disjoint.append((begin, end))
+    return disjoint
+
+
 def occupied(passages: Mapping[tuple[str, float], float], end_s: float) -> list[tuple[int, int]]:
     """The intervals in which a detector is occupied by any vehicle, ms."""
-    intervals: list[tuple[int, int]] = []
-    for (_, entry_s), exit_s in sorted(passages.items(), key=lambda passage: passage[0][1]):
-        begin_ms, end_ms = round(entry_s * 1000), round((exit_s if exit_s >= 0 else end_s) * 1000)
-        if intervals and begin_ms <= intervals[-1][1]:
-            intervals[-1] = intervals[-1][0], max(intervals[-1][1], end_ms)
-        else:
-            intervals.append((begin_ms, end_ms))
-    return intervals
+    ends = [(entry_s, exit_s if exit_s >= 0 else end_s) for (_, entry_s), exit_s in passages.items()]
+    return union((round(entry_s * 1000), round(exit_s * 1000)) for entry_s, exit_s in ends)
 
 
 def period(readings: Readings) -> AnalysisPeriod:

@@ -22,7 +22,7 @@ from records.export import export_atspm
 from records.recorded_run import RecordedRun
 from records.run_files import open_files
 from tests.conftest import GRID
-from tests.records.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, period, run
+from tests.records.atspm.libsumo_run import OPTIONS, ZERO, Readings, occupied, period, run, union
 from tests.records.replayed_city import record_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -83,17 +83,6 @@ class Judged:
                 red = next((t for t in changes if t > k and states[t] == "r"), None)
                 found.append((k, end, red))
         return found
-
-
-def union(intervals):
-    """Disjoint intervals, ms, that cover the same time."""
-    disjoint = []
-    for begin, end in sorted(intervals):
-        if disjoint and begin <= disjoint[-1][1]:
-            disjoint[-1] = disjoint[-1][0], max(end, disjoint[-1][1])
-        else:
-            disjoint.append((begin, end))
-    return disjoint
 
 
 def share(intervals, begin_s, end_s):
@@ -228,10 +217,8 @@ def test_split_failures_agree(judged):
     failures, cycles, occupancies = Counter(), Counter(), Counter()
     for signal, own in judged.phases.items():
         for phase in own.phases:
-            placed = [
-                detector for detector in judged.placed if detector.signal == signal and detector.function == PRESENCE
-            ]
-            placed = [detector for detector in placed if judged.phase_of(detector) == phase.number]
+            presence = [each for each in judged.placed if each.signal == signal and each.function == PRESENCE]
+            placed = [detector for detector in presence if judged.phase_of(detector) == phase.number]
             merged = union(
                 [
                     interval

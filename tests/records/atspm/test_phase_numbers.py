@@ -99,29 +99,21 @@ def test_numbers_of_city_toml_take_precedence():
     own = numbers(junction(FOUR, [(90.0, ("w", "out"))]), {"n:left": 9, "n:right": 11, "out:crossing": 6})
     assert own["n:l"] == 9 and own["n:r"] == 11 and own["90"] == 6 and own["n:s"] == 2
     assert numbers(junction(FOUR), {"n": 2, "s": 2})["s:s"] == 2
+    assert numbers(junction(FOUR), {"n:right": 5})["n:r"] == 5
 
 
 @pytest.mark.parametrize(
     ("stated", "message"),
-    [
-        ({"n": 4}, "n and e both have phase 4"),
-        ({"n:right": 5}, None),
-        ({"w:left": 1}, "s:left and w:left both have phase 1"),
-    ],
+    [({"n": 4}, "n and e both have phase 4"), ({"w:left": 1}, "s:left and w:left both have phase 1")],
 )
 def test_two_approaches_of_one_number_are_refused_unless_both_are_stated(stated, message):
-    if message is None:
-        assert numbers(junction(FOUR), stated)["n:r"] == 5
-        return
     with pytest.raises(InputError, match=f"{message}.*; give one of them another number"):
         number_phases(junction(FOUR), stated)
 
 
 def test_more_approaches_than_phases_are_refused():
     star = junction([(f"r{k}", 40.0 * k, "s") for k in range(9)])
-    with pytest.raises(InputError, match="9 approaches, more than there are phases"):
-        number_phases(star)
-    with pytest.raises(InputError, match=r'such as { "r8" = 2, "r7" = 2 }'):
+    with pytest.raises(InputError, match=r'9 approaches, more than there are phases.* such as { "r8" = 2, "r7" = 2 }'):
         number_phases(star)
     assert numbers(star, {"r8": 2, "r7": 2})["r7:s"] == 2
 
