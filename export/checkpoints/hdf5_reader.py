@@ -56,9 +56,11 @@ def contents(path: Path) -> Contents:
         _refuse_other_files(file)
         # a whole model in HDF5 has its weights in this group
         group = file.get("model_weights", file)
+        names: list[str] = []
+        group.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)
         arrays: dict[str, NDArray[Any]] = {}
         size = 0
-        for name in _datasets(group):
+        for name in names:
             dataset = group[name]
             size += elements(dataset.shape) * dataset.dtype.itemsize
             if size > MAX_BYTES:
@@ -98,14 +100,6 @@ def _member(archive: zipfile.ZipFile, name: str) -> str:
     if archive.getinfo(name).file_size > MAX_TEXT_BYTES:
         raise ValueError(f"its {name} is larger than any model's")
     return archive.read(name).decode()
-
-
-def _datasets(group: Any) -> list[str]:
-    import h5py
-
-    names: list[str] = []
-    group.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)
-    return names
 
 
 def _text(value: Any) -> str:

@@ -15,10 +15,19 @@ from city.errors import InputError
 from export.actors import Actor
 from export.actors.activations import Floats
 from export.actors.steps import Activation, Affine, Clip, Dense, Step
-from export.checkpoints.checkpoint import Checkpoint
+from export.checkpoints.checkpoint import Checkpoint, float32_weights
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import check_chain, checkpoint_of
-from export.checkpoints.onnx_graph import ACTIVATIONS, CHOICES, OPERATIONS, UNCHANGED, Node, OnnxGraph, Values
+from export.checkpoints.onnx_graph import (
+    ACTIVATIONS,
+    CHOICES,
+    OPERATIONS,
+    UNCHANGED,
+    Node,
+    OnnxGraph,
+    Values,
+    contents,
+)
 from export.checkpoints.source import ActorRequest, Source, StoredActor
 
 PROBE_SCALES = (1.0, 10.0, 100.0)
@@ -26,7 +35,7 @@ PROBES_OF_A_SCALE = 4
 TOLERANCE = 1e-4
 """Permitted difference, relative to the largest value of the tensor (at least 1): ONNX evaluates in float32."""
 
-_HELPER = Helper("export.checkpoints.onnx_graph", "an ONNX model", libraries=["onnx.reference"])
+_HELPER = Helper(contents, "an ONNX model", libraries=["onnx.reference"])
 
 
 class Onnx(Source):
@@ -58,8 +67,7 @@ class Onnx(Source):
 
 
 def _graph(path: Path) -> OnnxGraph:
-    graph = _HELPER.read(path)
-    assert isinstance(graph, OnnxGraph)
+    graph: OnnxGraph = _HELPER.read(path)
     if len(graph.inputs) != 1:
         raise InputError(f"has the inputs {', '.join(graph.inputs) or 'none'}; an actor has one, its observation")
     return graph
@@ -204,12 +212,10 @@ class _Chain:
         return next(name for name in node.inputs if name not in self._dependent)
 
     def _constant(self, name: str) -> NDArray[np.float32]:
-        values = self._constants[name]
-        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused
-            narrow = np.asarray(values, np.float32) if values.dtype.kind == "f" else None
-        if narrow is None or not np.isfinite(narrow).all():
-            raise InputError(f"its constant {name} holds {values.dtype} values that are not finite in float32")
-        return narrow
+        values = float32_weights(name, self._constants[name])
+        if not np.isfinite(values).all():
+            raise InputError(f"its constant {name} has values that are not finite in float32")
+        return values
 
     def _kernel(self, name: str) -> NDArray[np.float32]:
         if name not in self._constants:

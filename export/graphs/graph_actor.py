@@ -18,7 +18,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
 from tensorflow.python.grappler import tf_optimizer
 
-from city.errors import InputError, errors_about, first_line
+from city.errors import InputError, errors_about, library_errors
 from export import quiet
 from export.actors import Weight
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
@@ -254,11 +254,8 @@ def _optimised(graph: graph_pb2.GraphDef, outputs: list[str]) -> graph_pb2.Graph
     rewrite.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.TWO
     rewrite.optimizers.extend(["function", "constfold", "loop", "pruning"])
     rewrite.fail_on_optimizer_errors = True
-    try:
-        with quiet.suppress_startup_log():
-            optimised = tf_optimizer.OptimizeGraph(options, meta, verbose=False)
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for an invalid graph
-        raise InputError(f"its graph cannot be reduced to inference: {first_line(error)}") from None
+    with library_errors("its graph cannot be reduced to inference"), quiet.suppress_startup_log():
+        optimised = tf_optimizer.OptimizeGraph(options, meta, verbose=False)
     return extract(optimised, outputs)
 
 

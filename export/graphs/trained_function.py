@@ -16,11 +16,12 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.protobuf import saved_model_pb2
 
-from city.errors import InputError, first_line
+from city.errors import InputError, library_errors
 from export.checkpoints.linear_layers import checkpoint_of
 from export.checkpoints.source import ActorRequest
 from export.graphs import graph_check, output_tensor, training_graph
 from export.graphs.graph_actor import TrainedActor, TrainedGraph
+from export.graphs.training_graph import RUN_ERRORS
 from serving.contract import DEFAULT_SIGNATURE
 
 _NOT_THE_MEAN = re.compile(r"value|critic|log_?prob|std|sigma|scale|entropy|sample|hidden|state", re.I)
@@ -32,7 +33,7 @@ _THE_MEAN = re.compile(
 
 def from_saved_model(path: Path, request: ActorRequest) -> TrainedActor:
     """Read the actor of a SavedModel that training wrote; its output is KEY or SIGNATURE:KEY. Raises InputError."""
-    try:
+    with library_errors("cannot be read as a SavedModel"):
         model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
         if not model.meta_graphs:
             raise ValueError("it holds no graph")
@@ -40,10 +41,6 @@ def from_saved_model(path: Path, request: ActorRequest) -> TrainedActor:
             graph_check.check_loading(meta_graph)
         loaded = tf.saved_model.load(os.fspath(path))
         functions = _functions(loaded)
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for corrupt files
-        raise InputError(f"cannot be read as a SavedModel: {first_line(error)}") from None
     signature, _, key = (request.output_tensor or "").rpartition(":")
     concrete = functions[_chosen(functions, signature)]
     names = {variable.ref(): variable.name.split(":")[0] for variable in concrete.variables}
@@ -88,12 +85,8 @@ def from_model(model: Any, size: int | None, names: Mapping[int, str], request: 
 
     spec = tf.TensorSpec([None, int(size)], tf.float32, name="observation")
     function = tf.function(call_model, input_signature=[spec], autograph=False)
-    try:
+    with library_errors("the model cannot be called on an observation"):
         concrete = function.get_concrete_function()
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a user's model may raise anything
-        raise InputError(f"the model cannot be called on an observation: {first_line(error)}") from None
     stored_as = {v.ref(): names.get(id(v), v.name.split(":")[0]) for v in concrete.variables}
     return from_function(concrete, stored_as, request, owner=(model, function))
 
@@ -135,10 +128,8 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
     )
 
     def run(x: NDArray[Any]) -> NDArray[Any]:
-        try:
+        with library_errors("cannot be run", RUN_ERRORS):
             return np.asarray(call(x)[index])
-        except (tf.errors.OpError, ValueError, TypeError) as error:
-            raise InputError(f"cannot be run: {first_line(error)}") from None
 
     reference_model = training_graph.validated_reference_model(graph, run, size, request)
     return TrainedActor(graph, reference_model, checkpoint_of(dict(variables.values()), True, first_number=None))
