@@ -4,6 +4,7 @@ The controller takes its conflict rules from here, the exporter the lanes and ph
 of a policy contract. The XML is read in one streaming pass.
 """
 
+import functools
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
@@ -26,7 +27,7 @@ from city.right_of_way import (
     green_together,
     path_length_m,
 )
-from city.sumo_files import elements, seconds, time_hint
+from city.sumo_files import read_elements, seconds, time_hint
 
 MIN_APPROACH_M = 50.0
 """Length of an approach on which waiting vehicles are seen: about seven cars."""
@@ -57,7 +58,8 @@ class Program:
     offset_s: int
     phases: tuple[ProgramPhase, ...]
     is_coordinated: bool = False
-    """True if an actuated program also ends its phases at fixed seconds of a cycle."""
+    """True if an actuated program also ends its phases at fixed seconds of a cycle: SUMO's parameter `coordinated`, or
+    phases with `earliestEnd` or `latestEnd`."""
 
     @property
     def is_blinking(self) -> bool:
@@ -271,52 +273,12 @@ def read(
         InputError: a file is missing, not XML or not a SUMO network.
     """
     reader = _NetworkReader(net_file, begin_s)
-    for depth, element in elements(net_file):
-        try:
-            reader.add_element(element)
-        except (KeyError, ValueError) as error:
-            raise InputError(
-                f"{net_file}: <{element.tag} {_describe(element)}> is malformed ({_reason(error)}); "
-                "write the file again with netconvert"
-            ) from None
-        if depth == 1:
-            element.clear()
+    read_elements(net_file, reader.add_element, "write the file again with netconvert")
     if not reader.junctions.lanes:
         raise InputError(f"{net_file}: is not a SUMO network: it has no junctions; name a .net.xml instead")
-    with_programs = []
     for path in additional or []:
-        for _, element in elements(path):
-            try:
-                if element.tag == "tlLogic":
-                    reader.add_program(element, path)
-                else:
-                    reader.add_schedule(element)
-                if element.tag in ("tlLogic", "WAUT", "wautJunction"):
-                    with_programs.append(path)
-            except (KeyError, ValueError) as error:
-                raise InputError(
-                    f"{path}: <{element.tag} {_describe(element)}> is malformed ({_reason(error)}); fix it"
-                ) from None
-    return replace(reader.finish(end_s), additional=tuple(dict.fromkeys(with_programs)))
-
-
-def _describe(element: ET.Element) -> str:
-    """The first attributes of an element, which identify it in an error message."""
-    return " ".join(f'{key}="{value}"' for key, value in list(element.attrib.items())[:3])
-
-
-def _reason(error: KeyError | ValueError) -> str:
-    return f"attribute {error} is missing" if isinstance(error, KeyError) else str(error)
-
-
-def _is_coordinated(element: ET.Element) -> bool:
-    """True if a `tlLogic` has SUMO's parameter `coordinated`, or phases with `earliestEnd` or `latestEnd`."""
-    is_set = any(
-        p.get("key") == "coordinated" and p.get("value", "").lower() in ("true", "1") for p in element.iter("param")
-    )
-    return is_set or any(
-        "earliestEnd" in phase.attrib or "latestEnd" in phase.attrib for phase in element.iter("phase")
-    )
+        read_elements(path, functools.partial(reader.add_additional, path), "fix it")
+    return replace(reader.finish(end_s), additional=tuple(reader.with_programs))
 
 
 class _NetworkReader:
@@ -338,6 +300,8 @@ class _NetworkReader:
         """By WAUT, (its first program, its switches)."""
         self.schedules_of: dict[str, list[str]] = {}
         """By signal, the WAUTs that it follows."""
+        self.with_programs: dict[Path, None] = {}
+        """The additional files with programs or schedules, in order."""
 
     def add_element(self, element: ET.Element) -> None:
         attributes = element.attrib
@@ -355,6 +319,15 @@ class _NetworkReader:
             self.add_connection(attributes)
         elif element.tag == "junction" and attributes.get("type") != "internal":
             self.junctions.add_junction(element)
+        else:
+            self.add_schedule(element)
+
+    def add_additional(self, path: Path, element: ET.Element) -> None:
+        """Add an element of an additional file."""
+        if element.tag in ("tlLogic", "WAUT", "wautJunction"):
+            self.with_programs[path] = None
+        if element.tag == "tlLogic":
+            self.add_program(element, path)
         else:
             self.add_schedule(element)
 
@@ -403,12 +376,16 @@ class _NetworkReader:
         if not phases and loaded is not None:
             # tlsCoordinator writes only offsets; SUMO keeps the phases that it has loaded before
             phases = list(loaded.phases)
+        is_coordinated = any(
+            param.get("key") == "coordinated" and param.get("value", "").lower() in ("true", "1")
+            for param in element.iter("param")
+        ) or any("earliestEnd" in phase.attrib or "latestEnd" in phase.attrib for phase in element.iter("phase"))
         program = Program(
             element.attrib["programID"],
             element.attrib.get("type", "static"),
             int(self.begin_s if offset == "begin" else float(offset)),
             tuple(phases),
-            _is_coordinated(element),
+            is_coordinated,
         )
         if path is not None and signal not in self.programs:
             raise InputError(
@@ -452,7 +429,8 @@ class _NetworkReader:
             ) from None
         together = green_together(size, states)
         links = tuple(tuple((link.from_lane, link.to_lane) for link in of_link) for of_link in by_link)
-        speeds_mps = [self._speeds(pairs) for pairs in links]
+        limits = self.lanes.limit_mps
+        speeds_mps = [[limits[a] for a, b in pairs if not {a, b} & self.crossings] for pairs in links]
         return SignalNetwork(
             signal,
             links,
@@ -503,10 +481,6 @@ class _NetworkReader:
         """Length of the pedestrian crossing of a link, m; 0 without one."""
         crossings = self.crossings.intersection(lane for pair in pairs for lane in pair)
         return max((self.lanes.length_m[lane] for lane in crossings), default=0.0)
-
-    def _speeds(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Speed limits of the incoming vehicle lanes of a link, m/s."""
-        return [self.lanes.limit_mps[a] for a, b in pairs if not {a, b} & self.crossings]
 
     def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
         """(by link, length of its longest vehicle path over the junction in m; text about an invalid path or "")."""

@@ -181,16 +181,13 @@ def _may_meet(
     junction_of: Mapping[str, str],
     paths: Mapping[Connection, NDArray[np.float64]],
 ) -> bool:
-    """True if two connections without requests are foes: they lead to the same road, or their paths come close."""
+    """True if two connections without requests are foes: they lead to the same road, or their paths come closer than a
+    vehicle is wide, or a path is unknown."""
     junctions = {junction_of.get(link.from_lane, ""), junction_of.get(foe.from_lane, "")} - {""}
     if len(junctions) > 1:
         return False
-    return road_of(foe.to_lane) == road_of(link.to_lane) or _are_close(paths.get(link), paths.get(foe))
-
-
-def _are_close(path: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> bool:
-    """True if two paths, [n, 2] in m, come closer than a vehicle is wide; True if one is unknown."""
-    if path is None or other is None:
+    path, other = paths.get(link), paths.get(foe)
+    if road_of(foe.to_lane) == road_of(link.to_lane) or path is None or other is None:
         return True
     return bool(np.linalg.norm(path[:, None] - other[None], axis=2).min() < VEHICLE_WIDTH_M)
 

@@ -214,7 +214,9 @@ class _Chain:
     def _constant(self, name: str) -> NDArray[np.float32]:
         values = float32_weights(name, self._constants[name])
         if not np.isfinite(values).all():
-            raise InputError(f"its constant {name} has values that are not finite in float32")
+            raise InputError(
+                f"its constant {name} holds {self._constants[name].dtype} values that are not finite in float32"
+            )
         return values
 
     def _kernel(self, name: str) -> NDArray[np.float32]:
