@@ -22,7 +22,6 @@ from city.right_of_way import (
     Connection,
     Foes,
     Junctions,
-    Requests,
     conflicts,
     green_together,
     path_length_m,
@@ -274,7 +273,7 @@ def read(
     """
     reader = _NetworkReader(net_file, begin_s)
     read_elements(net_file, reader.add_element, "write the file again with netconvert")
-    if not reader.junctions.lanes:
+    if not reader.junctions.requests:
         raise InputError(f"{net_file}: is not a SUMO network: it has no junctions; name a .net.xml instead")
     for path in additional or []:
         read_elements(path, functools.partial(reader.add_additional, path), "fix it")
@@ -292,8 +291,6 @@ class _NetworkReader:
         self.active: dict[str, str] = {}
         self.connections: dict[str, list[Connection]] = {}
         self.junctions = Junctions()
-        self.crossings: set[str] = set()
-        """Lanes of pedestrian crossings."""
         self.crossed_roads: dict[str, tuple[str, ...]] = {}
         """By lane of a pedestrian crossing, the roads that it crosses."""
         self.schedules: dict[str, tuple[str, list[ProgramSwitch]]] = {}
@@ -311,7 +308,6 @@ class _NetworkReader:
             self.shape[attributes["id"]] = attributes.get("shape", "")
         elif element.tag == "edge" and attributes.get("function") == "crossing":
             for lane in element.iter("lane"):
-                self.crossings.add(lane.attrib["id"])
                 self.crossed_roads[lane.attrib["id"]] = tuple(attributes.get("crossingEdges", "").split())
         elif element.tag == "tlLogic":
             self.add_program(element, None)
@@ -357,11 +353,9 @@ class _NetworkReader:
             self.lanes.add_connection(from_lane, to_lane, "tl" in attributes)
         if "tl" in attributes:
             # a pedestrian crossing is its own internal lane; the opposite direction (linkIndex2) starts on it
-            crossing = next((lane for lane in (from_lane, to_lane) if lane in self.crossings), "")
-            internal = via or crossing
-            link = Connection(
-                attributes["tl"], int(attributes["linkIndex"]), from_lane, to_lane, internal, attributes.get("dir", "s")
-            )
+            crossing = next((lane for lane in (from_lane, to_lane) if lane in self.crossed_roads), "")
+            index, turn = int(attributes["linkIndex"]), attributes.get("dir", "s")
+            link = Connection(attributes["tl"], index, from_lane, to_lane, via or crossing, turn)
             self.connections.setdefault(link.signal, []).append(link)
 
     def add_program(self, element: ET.Element, path: Path | None) -> None:
@@ -397,9 +391,8 @@ class _NetworkReader:
         self.active[signal] = program.id
 
     def finish(self, end_s: float | None) -> StreetNetwork:
-        requests = self.junctions.requests()
         signals = {
-            signal: self._signal(signal, programs, connections, requests)
+            signal: self._signal(signal, programs, connections)
             for signal, programs in self.programs.items()
             if (connections := self.connections.get(signal))
         }
@@ -408,9 +401,7 @@ class _NetworkReader:
         behind = {lane: self.lanes.behind(lane, MIN_APPROACH_M) for lane in short}
         return StreetNetwork(self.net_file, signals, self.lanes.length_m, behind, self.begin_s, end_s)
 
-    def _signal(
-        self, signal: str, programs: dict[str, Program], connections: list[Connection], requests: Requests
-    ) -> SignalNetwork:
+    def _signal(self, signal: str, programs: dict[str, Program], connections: list[Connection]) -> SignalNetwork:
         active, switches = self._schedule(signal)
         states = [phase.state for program in programs.values() for phase in program.phases]
         # SUMO accepts states with more characters than there are links
@@ -420,7 +411,7 @@ class _NetworkReader:
             by_link[connection.index].append(connection)
         try:
             movements = [tuple(self._movement(connection) for connection in of_link) for of_link in by_link]
-            foes, yields, permissive = conflicts(size, connections, requests, self.shape)
+            foes, yields, permissive = conflicts(size, connections, self.junctions, self.shape)
             path_m, invalid_path = self._path_m(size, connections)
         except (KeyError, IndexError, ValueError) as error:
             raise InputError(
@@ -430,7 +421,8 @@ class _NetworkReader:
         together = green_together(size, states)
         links = tuple(tuple((link.from_lane, link.to_lane) for link in of_link) for of_link in by_link)
         limits = self.lanes.limit_mps
-        speeds_mps = [[limits[a] for a, b in pairs if not {a, b} & self.crossings] for pairs in links]
+        crossings = self.crossed_roads.keys()
+        speeds_mps = [[limits[a] for a, b in pairs if not {a, b} & crossings] for pairs in links]
         return SignalNetwork(
             signal,
             links,
@@ -466,7 +458,7 @@ class _NetworkReader:
     def _movement(self, connection: Connection) -> Movement:
         """The movement of a connection. Raises KeyError, IndexError or ValueError if a shape is malformed."""
         ends = connection.from_lane, connection.to_lane
-        crossing = next((lane for lane in ends if lane in self.crossings), None)
+        crossing = next((lane for lane in ends if lane in self.crossed_roads), None)
         if crossing is None:
             heading = heading_deg(points(self.shape[connection.from_lane]), at_end=True)
             return Movement(road_of(connection.from_lane), connection.turn or "s", heading)
@@ -474,19 +466,18 @@ class _NetworkReader:
         road = next((road for road in roads if f"{road}_0" in self.shape), None)
         if road is None:
             return Movement("", "", 0.0, roads)
-        leg = leg_deg(points(self.shape[crossing]), points(self.shape[f"{road}_0"]))
-        return Movement(road, "", leg, roads)
+        return Movement(road, "", leg_deg(points(self.shape[crossing]), points(self.shape[f"{road}_0"])), roads)
 
     def _crossing_m(self, pairs: Sequence[tuple[str, str]]) -> float:
         """Length of the pedestrian crossing of a link, m; 0 without one."""
-        crossings = self.crossings.intersection(lane for pair in pairs for lane in pair)
-        return max((self.lanes.length_m[lane] for lane in crossings), default=0.0)
+        lanes = [lane for pair in pairs for lane in pair if lane in self.crossed_roads]
+        return max((self.lanes.length_m[lane] for lane in lanes), default=0.0)
 
     def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
         """(by link, length of its longest vehicle path over the junction in m; text about an invalid path or "")."""
         path_m, invalid_path = [0.0] * size, ""
         for connection in connections:
-            if not {connection.from_lane, connection.to_lane} & self.crossings:
+            if not {connection.from_lane, connection.to_lane} & self.crossed_roads.keys():
                 length_m = path_length_m(connection, self.junctions.continuation, self.shape)
                 if length_m <= MAX_PATH_M:
                     path_m[connection.index] = max(path_m[connection.index], length_m)

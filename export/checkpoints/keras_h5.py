@@ -6,7 +6,7 @@ from pathlib import Path
 
 from city.errors import InputError
 from export.actors.architectures import Layers
-from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, float32_weights, natural
+from export.checkpoints.checkpoint import PARTS, Checkpoint, float32_weights, natural
 from export.checkpoints.hdf5_reader import Contents, contents
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.layers import LayerParts, build_layers, check_numbers, output_sizes, refuse_unknown_variables
@@ -27,11 +27,11 @@ def read(path: Path, strict: bool = False) -> Layers:
     """
     file = _HELPER.read(path)
     parts_of, order = _keras3(file) if file.layers is None else _keras2(file)
-    used = {name for parts in parts_of.values() for name, _ in parts.values()}
-    unread = tuple(sorted(set(file.arrays) - used))
+    read_names = {name for parts in parts_of.values() for name, _ in parts.values()}
+    unread = tuple(sorted(set(file.arrays) - read_names))
     if strict:
-        stored = [StoredVariable(name, file.arrays[name].shape, file.arrays[name].dtype.name) for name in unread]
-        refuse_unknown_variables(stored, "", output_sizes(parts_of, order))
+        checkpoint = checkpoint_of({name: file.arrays[name] for name in unread}, ordered=False)
+        refuse_unknown_variables(checkpoint.stored.values(), "", output_sizes(parts_of, order))
     layers = build_layers(parts_of, order, unread)
     if file.layers is not None or all(_NUMBERED.match(layer) for layer in order):
         return layers

@@ -42,12 +42,10 @@ def read_layers(checkpoint: Checkpoint, scope: str, strict: bool = False) -> Lay
     unread = unread_variables(checkpoint, [stored for parts in parts_of.values() for stored, _ in parts.values()])
     if strict:
         _refuse_unread([checkpoint.stored[name] for name in unread], scope, parts_of, order)
-    layers = build_layers(parts_of, order, unread)
-    return _grouped(checkpoint, layers, order, f"{scope}/" if scope else "")
+    return _grouped(checkpoint, build_layers(parts_of, order, unread), order, f"{scope}/" if scope else "")
 
 
 def _read_parts(checkpoint: Checkpoint, scope: str) -> LayerParts:
-    """Read the parts of every layer in a scope, without the variables of training. Raises InputError."""
     prefix = f"{scope}/" if scope else ""
     parts_of: LayerParts = {}
     keys = set()
@@ -109,12 +107,17 @@ def _grouped(checkpoint: Checkpoint, layers: Layers, order: Sequence[str], prefi
         return layers  # in the order in which the user wrote them
     if len(set(sequences.values())) == 1:
         return layers
-    groups = []
-    for top in dict.fromkeys(tops.values()):
-        dense = tuple(layer for layer in layers.dense if tops[layer.name] == top)
-        norms = tuple(norm for norm in layers.norms if tops[norm.name] == top)
-        groups.append(Layers(dense, norms, (), name=top, sequence=sequences[top]))
-    return replace(layers, groups=tuple(groups))
+    groups = tuple(
+        Layers(
+            tuple(layer for layer in layers.dense if tops[layer.name] == top),
+            tuple(norm for norm in layers.norms if tops[norm.name] == top),
+            (),
+            name=top,
+            sequence=sequence,
+        )
+        for top, sequence in sequences.items()
+    )
+    return replace(layers, groups=groups)
 
 
 def _kernel_shapes(parts_of: LayerParts, order: Sequence[str]) -> list[tuple[int, ...]]:
@@ -165,9 +168,10 @@ def _use_inside(variable: StoredVariable, kernels: Mapping[str, StoredVariable],
     if kernels.get(layer) is not variable or len(variable.shape) != 2:
         return ""
     inputs, units = _layer_sizes(variable)
-    others = [kernel for name, kernel in kernels.items() if name != layer and len(kernel.shape) == 2]
     # a critic's hidden layer is followed by another layer of the critic
-    has_successor = any(_layer_sizes(kernel)[0] == units for kernel in others)
+    has_successor = any(
+        _layer_sizes(kernel)[0] == units for name, kernel in kernels.items() if name != layer and len(kernel.shape) == 2
+    )
     return "a layer of it" if {inputs, units} <= hidden and not has_successor else ""
 
 
@@ -193,7 +197,6 @@ def _use_outside(
 
 
 def _layer_sizes(kernel: StoredVariable) -> tuple[int, int]:
-    """(inputs, units) of the layer that has this kernel."""
     first, second = kernel.shape
     return (second, first) if split_name(kernel.name)[1] == TRANSPOSED else (first, second)
 
@@ -245,15 +248,17 @@ def build_dense(name: str, parts: Mapping[str, Float32Array], stored_as: Mapping
         raise InputError(f"variable {name}/kernel is missing")
     kernel, bias = parts["kernel"], parts.get("bias")
     if kernel.ndim != 2 or 0 in kernel.shape or (bias is not None and bias.shape != kernel.shape[1:]):
-        bias_shape = "none" if bias is None else list(bias.shape)
-        raise InputError(f"{name} is not a dense layer: kernel {list(kernel.shape)}, bias {bias_shape}")
+        raise InputError(
+            f"{name} is not a dense layer: kernel {list(kernel.shape)}, "
+            f"bias {'none' if bias is None else list(bias.shape)}"
+        )
     return Dense(name, kernel, bias, stored_as)
 
 
 def _batch_norm(name: str, parts: dict[str, Float32Array], stored_as: dict[str, str]) -> BatchNorm:
-    for part, stored_part in (("mean", "moving_mean"), ("variance", "moving_variance")):
+    for part in ("mean", "variance"):
         if part not in parts:
-            raise InputError(f"variable {name}/{stored_part} is missing")
+            raise InputError(f"variable {name}/moving_{part} is missing")
     shapes = {values.shape for values in parts.values()}
     if len(shapes) > 1 or len(parts["mean"].shape) != 1:
         raise InputError(f"{name} is not a batch norm: its variables have shapes {sorted(map(list, shapes))}")

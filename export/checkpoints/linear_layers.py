@@ -46,8 +46,7 @@ class StateDict:
 
     def unread_beside(self, modules: Sequence[str]) -> list[str]:
         """The unread tensors outside these modules."""
-        prefixes = tuple(f"{module}/" for module in modules)
-        return [name for name in self.unread if not name.startswith(prefixes)]
+        return [name for name in self.unread if not name.startswith(tuple(f"{module}/" for module in modules))]
 
     def holds(self, prefix: str) -> bool:
         """Tell whether the module of this name has weights."""
@@ -67,8 +66,9 @@ class StateDict:
 
         Raises InputError unless their numbers are 0, 2, 4, ...
         """
-        names = [name.removeprefix(f"{prefix}/") for name in self._arrays if name.startswith(f"{prefix}/")]
-        modules = {name.split("/")[0] for name in names}
+        modules = {
+            name.removeprefix(f"{prefix}/").split("/")[0] for name in self._arrays if name.startswith(f"{prefix}/")
+        }
         if not all(module.isdecimal() for module in modules):
             raise InputError(f"{prefix} holds {', '.join(sorted(modules))}, not numbered linear layers")
         numbers = sorted(map(int, modules))

@@ -109,7 +109,7 @@ def _module_of_constructor(constructor: Any, arrays: Mapping[str, NDArray[Any]])
 
 
 def _observation_size(space: Any) -> int:
-    """Size of an observation space. Raises ValueError unless it is a Box of one dimension."""
+    """Size of a Box of one dimension. Raises ValueError for other spaces."""
     state = space.state if isinstance(space, Opaque) else None
     shape = state.get("_shape") if isinstance(state, dict) else None
     if not isinstance(shape, tuple) or len(shape) != 1 or not _class_of(space).endswith("Box"):
@@ -120,7 +120,7 @@ def _observation_size(space: Any) -> int:
 
 
 def _choices(space: Any) -> int:
-    """Number of choices of an action space. Raises ValueError unless it is Discrete and they begin at 0."""
+    """Number of choices from 0 on. Raises ValueError for other spaces than Discrete."""
     if not isinstance(space, Opaque) or not space.global_name.endswith(".Discrete"):
         raise ValueError(f"its action space is {_class_of(space)}; only Discrete can be exported")
     if not isinstance(space.state, dict) or int(space.state.get("start", 0)) != 0:
@@ -164,8 +164,8 @@ def _statistics(state: Any) -> Normalisation:
     if mean.ndim != 1 or mean.shape != variance.shape or not (variance >= 0).all() or not np.isfinite(mean).all():
         raise ValueError("its statistics are damaged")
     clip = entry.get("clip_by_value")
-    divisor = np.sqrt(variance) + FILTER_EPSILON
-    return Normalisation(mean, np.square(divisor), None if clip is None else float(clip))
+    variance = np.square(np.sqrt(variance) + FILTER_EPSILON)
+    return Normalisation(mean, variance, None if clip is None else float(clip))
 
 
 def _decoded(text: Any) -> NDArray[np.float64]:
@@ -246,7 +246,6 @@ def _steps(module: Module) -> tuple[list[Step], tuple[str, ...]]:
 
 
 def _connectors(path: Path) -> Path:
-    """The folder of the env runner's connectors."""
     # <checkpoint>/learner_group/learner/rl_module/<policy>/module_state.pkl
     root = path.parents[4] if len(path.parents) > 4 else path.parent
     return root / "env_runner" / "env_to_module_connector"

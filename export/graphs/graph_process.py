@@ -24,11 +24,11 @@ def run(function: Callable[..., T], *arguments: Any) -> T:
         InputError: the function raised it, or the helper crashed or reached a limit.
         ProgramFailed, OSError: the function raised it.
     """
+    result: T
     result, error = _HELPER.call(function, arguments, limit_s=TIMEOUT_S)
     if error is not None:
         raise error
-    value: T = result
-    return value
+    return result
 
 
 def contents(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ The actor is extracted from the function's graph and the variables that it captu
 as from a MetaGraph.
 """
 
+import collections
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -107,7 +108,9 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
     parameters = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
     observation = _observation(parameters)
     constants, variables = _captured(concrete, names)
-    constants |= _switches(parameters, observation)
+    for tensor in parameters:
+        if tensor is not observation:
+            constants[tensor.op.name] = _switch(tensor)
     observation_name = observation.op.name
 
     def call(x: NDArray[Any]) -> list[Any]:
@@ -149,19 +152,15 @@ def _observation(parameters: Sequence[Any]) -> Any:
     return floats[0]
 
 
-def _switches(parameters: Sequence[Any], observation: Any) -> dict[str, bool]:
-    """The values at inference of a function's other parameters, by name. Raises InputError if one is unknown."""
-    values = {}
-    for tensor in parameters:
-        if tensor is not observation:
-            value = output_tensor.switch_value(tensor.op.name) if tensor.dtype == tf.bool else None
-            if value is None:
-                raise InputError(
-                    f"its function takes {tensor.op.name} beside the observation, and the value at inference "
-                    "is unknown; choose another signature with --output-tensor SIGNATURE:OUTPUT"
-                )
-            values[tensor.op.name] = value
-    return values
+def _switch(tensor: Any) -> bool:
+    """The value at inference of a parameter beside the observation. Raises InputError if it is unknown."""
+    value = output_tensor.switch_value(tensor.op.name) if tensor.dtype == tf.bool else None
+    if value is None:
+        raise InputError(
+            f"its function takes {tensor.op.name} beside the observation, and the value at inference "
+            "is unknown; choose another signature with --output-tensor SIGNATURE:OUTPUT"
+        )
+    return value
 
 
 def _functions(loaded: Any) -> dict[str, Any]:
@@ -186,7 +185,7 @@ def _captured(concrete: Any, names: Mapping[Any, str]) -> tuple[dict[str, Any], 
     handles = {id(variable.handle): variable for variable in concrete.variables}
     constants: dict[str, Any] = {}
     variables: dict[str, Any] = {}
-    name_counts: dict[str, int] = {}
+    name_counts: collections.Counter[str] = collections.Counter()
     placeholders = concrete.inputs[len(concrete.inputs) - len(concrete.captured_inputs) :]
     for captured, placeholder in zip(concrete.captured_inputs, placeholders, strict=True):
         if captured.dtype != tf.resource:
@@ -194,7 +193,7 @@ def _captured(concrete: Any, names: Mapping[Any, str]) -> tuple[dict[str, Any], 
         elif id(captured) in handles:
             variable = handles[id(captured)]
             name = names.get(variable.ref(), variable.name.split(":")[0])
-            name_counts[name] = name_counts.get(name, 0) + 1
+            name_counts[name] += 1
             unique = name if name_counts[name] == 1 else f"{name}#{name_counts[name]}"
             variables[placeholder.op.name] = unique, variable.numpy()
         else:
