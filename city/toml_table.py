@@ -74,6 +74,14 @@ def _suggestion(word: str, keys: Sequence[str]) -> str:
     return f"did you mean {similar}?" if similar else f"the keys are {', '.join(keys)}"
 
 
+_USUAL_MISTAKES = (
+    (r"([-+]?\d+(?:\.\d+)?)\s*[A-Za-z%]+\S*", "a number has no unit: write {} = {}"),
+    (r"(\d+(?::\d+)+)", 'a time must be in quotes: write {} = "{}"'),
+    (r"([A-Za-z_.~/][^\"'#=\[\]{}]*?)", 'text must be in quotes: write {} = "{}"'),
+)
+"""Values that are not TOML, and the advice."""
+
+
 def syntax_error(text: str, reason: str) -> str:
     """An error text for a file that is not TOML: the line and the fix of a usual mistake. `reason`: the parser's
     message."""
@@ -82,13 +90,9 @@ def syntax_error(text: str, reason: str) -> str:
         return f"cannot be read as TOML: {reason}"
     line = text.split("\n")[int(at[1]) - 1].strip()  # splitlines() would also divide lines at characters such as U+2028
     shown = line if len(line) <= MAX_SHOWN_LINE else f"{line[:MAX_SHOWN_LINE]}..."
-    remedy = reason
-    if match := re.fullmatch(r"(\S+)\s*=\s*([-+]?\d+(?:\.\d+)?)\s*[A-Za-z%]+\S*(?:\s*#.*)?", line):
-        remedy = f"a number has no unit: write {match[1]} = {match[2]}"
-    elif match := re.fullmatch(r"(\S+)\s*=\s*(\d+(?::\d+)+)(?:\s*#.*)?", line):
-        remedy = f'a time must be in quotes: write {match[1]} = "{match[2]}"'
-    elif match := re.fullmatch(r"(\S+)\s*=\s*([A-Za-z_.~/][^\"'#=\[\]{}]*?)(?:\s*#.*)?", line):
-        remedy = f'text must be in quotes: write {match[1]} = "{match[2]}"'
+    matches = {advice: re.fullmatch(rf"(\S+)\s*=\s*{value}(?:\s*#.*)?", line) for value, advice in _USUAL_MISTAKES}
+    remedies = [advice.format(*match.groups()) for advice, match in matches.items() if match]
+    remedy = next(iter(remedies), reason)
     return f"line {at[1]} is not TOML: {shown}; {remedy}" if shown else f"cannot be read as TOML: {reason}"
 
 

@@ -21,6 +21,16 @@ MAX_TEXT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
+class KerasModel:
+    """A Keras model with its architecture, which Keras can load if its classes are Keras's own."""
+
+    config: str
+    """The model's architecture as JSON, or ""."""
+    version: str
+    """Version of the Keras that wrote it, such as 2.15.0, or ""."""
+
+
+@dataclass(frozen=True)
 class Contents:
     """The contents of a weights file or of a whole model."""
 
@@ -28,12 +38,8 @@ class Contents:
     """By path, in the file's own order."""
     layers: tuple[tuple[str, tuple[str, ...]], ...] | None
     """Every layer with the names of its weights, in the model's order. `None` for Keras 3, which does not list them."""
-    whole_model: bool
-    """True if the file contains the model's architecture too."""
-    model_config: str = ""
-    """The architecture as JSON, or ""."""
-    keras_version: str = ""
-    """Version of the Keras that wrote the file, such as 2.15.0, or ""."""
+    model: KerasModel | None
+    """`None` if the file contains only weights."""
 
 
 def contents(path: Path) -> Contents:
@@ -52,7 +58,7 @@ def contents(path: Path) -> Contents:
     with h5py.File(source, "r") as file:
         config = config or _text(file.attrs.get("model_config", ""))
         version = version or _text(file.attrs.get("keras_version", ""))
-        whole = path.suffix == ".keras" or "model_config" in file.attrs
+        is_whole = path.suffix == ".keras" or "model_config" in file.attrs
         _refuse_other_files(file)
         # a whole model in HDF5 has its weights in this group
         group = file.get("model_weights", file)
@@ -72,7 +78,7 @@ def contents(path: Path) -> Contents:
                 (name, tuple(map(_text, group[name].attrs["weight_names"])))
                 for name in map(_text, group.attrs["layer_names"])
             )
-    return Contents(arrays, layers, whole, config, version)
+    return Contents(arrays, layers, KerasModel(config, version) if is_whole else None)
 
 
 def _refuse_other_files(group: Any, path: str = "", seen: set[int] | None = None) -> None:

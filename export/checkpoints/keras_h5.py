@@ -7,12 +7,12 @@ from pathlib import Path
 from city.errors import InputError
 from export.actors.architectures import Layers
 from export.checkpoints.checkpoint import PARTS, Checkpoint, float32_weights, natural
-from export.checkpoints.hdf5_reader import Contents, contents
+from export.checkpoints.hdf5_reader import Contents, KerasModel, contents
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.layers import LayerParts, build_layers, check_numbers, output_sizes, refuse_unknown_variables
 from export.checkpoints.linear_layers import checkpoint_of
 from export.checkpoints.scopes import is_training
-from export.checkpoints.source import ActorRequest, KerasModel, Source
+from export.checkpoints.source import ActorRequest, Source
 
 _NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
 _KERAS3_DENSE = {"0": "kernel", "1": "bias"}
@@ -96,8 +96,7 @@ class KerasHdf5(Source):
         return read(path, strict)
 
     def graph(self, path: Path, request: ActorRequest) -> KerasModel | None:
-        file = _HELPER.read(path)
-        return KerasModel(file.model_config, file.keras_version) if file.whole_model else None
+        return _HELPER.read(path).model
 
 
 SOURCE = KerasHdf5()

@@ -55,8 +55,10 @@ def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint
         # the shape comes from the index: a corrupt index must not allocate unlimited memory
         shape, dtype = shapes.get(key, ()), dtypes.get(key)
         if dtype is not None and dtype != tf.string and elements(tuple(shape)) * dtype.size > data_size:
-            reason = f"shape {list(shape)}, more than the {data_size} bytes of the data files"
-            raise InputError(f"{key.removesuffix(_VALUE)} cannot be read: {reason}")
+            raise InputError(
+                f"{key.removesuffix(_VALUE)} cannot be read: "
+                f"shape {list(shape)}, more than the {data_size} bytes of the data files"
+            )
         with library_errors(f"{key.removesuffix(_VALUE)} cannot be read"):
             return reader.get_tensor(key)
 

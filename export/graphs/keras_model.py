@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from city.errors import first_line
-from export.checkpoints.source import ActorRequest, KerasModel
+from export.checkpoints.hdf5_reader import KerasModel
+from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function, user_builder
 from export.graphs.graph_actor import TrainedActor
 
