@@ -2,11 +2,14 @@
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from city.errors import InputError
 from city.sumo_files import seconds, time_hint
+
+CITY_FILE = Path("city.toml")
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,6 +20,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} ({self.prog} --help)")
+
+
+def add_city(parser: argparse.ArgumentParser, is_optional: bool = False) -> None:
+    """Add --city. `is_optional`: the program also runs without the file; the flag is then None by default."""
+    condition = " if it exists" if is_optional else ""
+    parser.add_argument(
+        "--city",
+        type=Path,
+        metavar="FILE",
+        default=None if is_optional else CITY_FILE,
+        help=f"the city's description (default: ./{CITY_FILE}{condition})",
+    )
 
 
 def subcommands_parser(prog: str, description: str, summaries: Mapping[str, str]) -> Parser:

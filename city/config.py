@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from city import names, toml_table
-from city.arguments import host_and_port
+from city.arguments import CITY_FILE, host_and_port
 from city.errors import InputError
 from city.ppo_settings import PpoSettings
 from city.toml_table import SimulationTime, requires
@@ -291,6 +291,11 @@ def load(path: Path) -> City:
         districts=_districts(path, folder, districts, list(tls)),
     )
     return City(path, section(Network, "network"), training, serving, safety, control, tls)
+
+
+def load_if_exists(path: Path | None) -> City:
+    """The city of --city, or of ./city.toml; without both, a city with the defaults of every key. Raises InputError."""
+    return load(path or CITY_FILE) if path is not None or CITY_FILE.exists() else City(CITY_FILE)
 
 
 def _parse(path: Path) -> dict[str, Any]:

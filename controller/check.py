@@ -9,7 +9,7 @@ from pathlib import Path
 
 from city import config as city_config
 from city import model_folders, names, network, program, text_table
-from city.arguments import Parser
+from city.arguments import Parser, add_city
 from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
@@ -65,13 +65,7 @@ def parser(prog: str) -> Parser:
     parser = Parser(
         prog=prog, description="Compare every TL's policy contract with the network, without running anything."
     )
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    add_city(parser)
     parser.add_argument(
         "--infer-tl", action="append", metavar="TL", help="TLs to check, separated by commas or repeated (default: all)"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from city import config as city_config
 from city import names, whole_files
-from city.arguments import Parser, host_and_port, simulated_second, split_arguments
+from city.arguments import Parser, add_city, host_and_port, simulated_second, split_arguments
 from city.config import MAX_DEADLINE_MS, MAX_SPEED, City
 from city.errors import InputError
 from controller import control_address, model_settings
@@ -70,13 +70,7 @@ def parser(prog: str) -> Parser:
         description="Control a city's signals with served policies, or by a baseline without a model.",
         epilog="Arguments after -- are passed to the SUMO that is started.",
     )
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    add_city(parser)
     parser.add_argument(
         "--infer-tl",
         action="append",

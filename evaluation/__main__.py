@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from city import program
-from city.arguments import Parser, host_and_port
+from city.arguments import Parser, add_city, host_and_port
 from city.errors import InputError
 from evaluation.arms import SERVED
 
@@ -30,13 +30,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m evaluation") -> i
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Compare served policies with baselines on the same demand.")
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    add_city(parser)
     parser.add_argument(
         "--tl", action="append", metavar="TL,...",
         help="TLs that are compared; if the city's description has no TL, every signal with two greens or more is one "

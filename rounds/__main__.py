@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from city import config, names, run_lock
-from city.arguments import Parser
+from city.arguments import Parser, add_city
 from city.errors import InputError, ProgramFailed
 from signals import contract
 from simulation.street_simulation import street_with_demand
@@ -67,13 +67,7 @@ def _run(args: argparse.Namespace) -> int:
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Train groups of TLs in rounds, each beside the models of the round before.")
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    add_city(parser)
     parser.add_argument(
         "--groups",
         required=True,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from city import config, names
-from city.arguments import Parser, host_and_port
+from city.arguments import Parser, add_city, host_and_port
 from city.errors import InputError, ProgramFailed
 from signals import contract
 from simulation import model_files
@@ -32,13 +32,7 @@ def parser(prog: str) -> Parser:
         description="Train TLs of a city by PPO; their checkpoints are exported with greenserve export.",
         epilog="See also greenserve rounds and greenserve pretrain train.",
     )
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    add_city(parser)
     parser.add_argument(
         "--target-tl",
         "--target-TLs",

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from city import config as city_config
 from city import program
-from city.arguments import Parser, host_and_port, simulated_second, split_arguments
+from city.arguments import Parser, add_city, host_and_port, simulated_second, split_arguments
 from city.errors import InputError
 from controller.guard.hand_back import hand_back
 from controller.guard.handover import SignalHandover
@@ -255,12 +255,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--sumo-port", type=int, default=0, metavar="N", help="TraCI port of a SUMO started here (default: a free one)"
     )
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        help="the city's description, for [controller] watchdog_s (default: ./city.toml if it exists)",
-    )
+    add_city(parser, is_optional=True)
     parser.add_argument(
         "--port", type=int, default=0, metavar="N", help="loopback port for the controller (default: a free one)"
     )
@@ -343,8 +338,7 @@ def _watchdog_s(args: argparse.Namespace) -> float:
     """The watchdog's time from --watchdog-s, else from city.toml. Raises InputError."""
     watchdog_s: float | None = args.watchdog_s
     if watchdog_s is None:
-        city = args.city or (Path("city.toml") if Path("city.toml").is_file() else None)
-        watchdog_s = (city_config.load(city).controller if city else city_config.Controller()).watchdog_s
+        watchdog_s = city_config.load_if_exists(args.city).controller.watchdog_s
     if not 0 < watchdog_s <= city_config.MAX_WATCHDOG_S:
         raise InputError(f"--watchdog-s {watchdog_s:g} must be above 0 and at most {city_config.MAX_WATCHDOG_S}")
     return watchdog_s

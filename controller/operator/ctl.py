@@ -11,7 +11,7 @@ from typing import Any
 
 from city import config as city_config
 from city import names, program, text_table
-from city.arguments import Parser, host_and_port
+from city.arguments import Parser, add_city, host_and_port
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
 from controller.operator.control_client import ControlClient
@@ -85,9 +85,7 @@ def _add_common_flags(command: argparse.ArgumentParser, is_command: bool) -> Non
         help="the controller's --control-address (default: [controller] control_address of --city, else "
         f"{DEFAULT_ADDRESS})",
     )  # fmt: skip
-    command.add_argument(
-        "--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml if it exists)"
-    )
+    add_city(command, is_optional=True)
     command.add_argument("--json", action="store_true", help="print JSON, for scripts")
     if is_command:
         command.add_argument("--author", metavar="NAME", help="name in log and record (default: the user's name)")
@@ -161,10 +159,7 @@ def _address(args: argparse.Namespace) -> str:
     if args.address is not None:
         host_and_port(args.address, "--address", DEFAULT_ADDRESS)
         return str(args.address)
-    path = args.city or Path("city.toml")
-    if args.city is None and not path.exists():
-        return DEFAULT_ADDRESS
-    return city_config.load(path).controller.control_address or DEFAULT_ADDRESS
+    return city_config.load_if_exists(args.city).controller.control_address or DEFAULT_ADDRESS
 
 
 def _tls(args: argparse.Namespace) -> Tls | None:

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.checkpoints.checkpoint import elements
+from export.checkpoints.regular_files import MAX_BYTES
 
-MAX_BYTES = 2 << 30
-"""Limit for all arrays of a file."""
 MAX_TEXT_BYTES = 16 << 20
 """Limit for a model's architecture."""
 

@@ -20,12 +20,7 @@ _KERAS3_NORM = {"0": "gamma", "1": "beta", "2": "mean", "3": "variance"}
 _HELPER = Helper(contents, "HDF5 weights", libraries=["h5py"])
 
 
-def read(path: Path, strict: bool = False) -> Layers:
-    """Read the actor's layers from a weights file. Raises InputError if it is corrupt or missing.
-
-    `strict`: refuse a variable that belongs neither to a layer nor to training.
-    """
-    file = _HELPER.read(path)
+def _layers(file: Contents, strict: bool) -> Layers:
     parts_of, order = _keras3(file) if file.layers is None else _keras2(file)
     read_names = {name for parts in parts_of.values() for name, _ in parts.values()}
     unread = tuple(sorted(set(file.arrays) - read_names))
@@ -93,7 +88,7 @@ class KerasHdf5(Source):
         return checkpoint_of({name: arrays[name] for name in sorted(arrays, key=natural)}, ordered=False)
 
     def layers(self, path: Path, checkpoint: Checkpoint, scope: str, strict: bool = False) -> Layers:
-        return read(path, strict)
+        return _layers(_HELPER.read(path), strict)
 
     def graph(self, path: Path, request: ActorRequest) -> KerasModel | None:
         return _HELPER.read(path).model

@@ -14,9 +14,6 @@ from export.checkpoints import regular_files
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements
 from export.checkpoints.source import Source
 
-MAX_BYTES = 2 << 30
-"""Limit for all arrays of a file, as for HDF5; a compressed file may be much smaller."""
-
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open an archive; the parts of a name are separated by `/` or `.`, and `:0` at its end is dropped. Raises
@@ -27,8 +24,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 size += entry.file_size
-                if size > MAX_BYTES:
-                    raise InputError(f"its arrays have more than {MAX_BYTES} bytes; save the actor's weights alone")
+                if size > regular_files.MAX_BYTES:  # a compressed file may be much smaller
+                    raise InputError(
+                        f"its arrays have more than {regular_files.MAX_BYTES} bytes; save the actor's weights alone"
+                    )
                 key = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as file:
                     shape, dtype = _header(file)

@@ -135,16 +135,8 @@ def _node(node: Any) -> Node:
 
 def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.float32]) -> Values:
     from onnx import helper
-    from onnx.reference import ReferenceEvaluator
 
-    upstream = graph.upstream(output)
-    if unknown := [node.operation for node in upstream if node.operation not in OPERATIONS]:
-        raise ValueError(f"its operation {unknown[0]} is not supported")
-    outputs = {name for node in upstream for name in node.outputs}
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
-    nodes = [node for node in model.graph.node if outputs & set(node.output)]
-    evaluators = [(node, ReferenceEvaluator(node, opsets=opsets)) for node in nodes]
-    produced = [name for node in nodes for name in node.output if name]
+    evaluators = _evaluators(model, graph, output)
     (observation,) = (value for value in model.graph.input if value.name == graph.inputs[0])
     dtype = helper.tensor_dtype_to_np_dtype(observation.type.tensor_type.elem_type)
     rows = []
@@ -155,8 +147,20 @@ def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.
         rows.append(results)
         if reason:
             break
-    names = [name for name in produced if all(name in results for results in rows)]
-    return Values({name: [results[name] for results in rows] for name in names}, reason)
+    produced = [name for node, _ in evaluators for name in node.output if name in rows[-1]]
+    return Values({name: [results[name] for results in rows] for name in produced}, reason)
+
+
+def _evaluators(model: Any, graph: OnnxGraph, output: str) -> list[tuple[Any, Any]]:
+    """(node, evaluator) of each operation that an output depends on. Raises ValueError if one is not in OPERATIONS."""
+    from onnx.reference import ReferenceEvaluator
+
+    upstream = graph.upstream(output)
+    if unknown := [node.operation for node in upstream if node.operation not in OPERATIONS]:
+        raise ValueError(f"its operation {unknown[0]} is not supported")
+    produced = {name for node in upstream for name in node.outputs}
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    return [(node, ReferenceEvaluator(node, opsets=opsets)) for node in model.graph.node if produced & set(node.output)]
 
 
 def _evaluate(evaluators: Sequence[tuple[Any, Any]], results: dict[str, Any]) -> str:

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from city.errors import first_line
 from export.checkpoints import pickled_arrays
 from export.checkpoints.checkpoint import MAX_ELEMENTS
+from export.checkpoints.pickled_arrays import MAX_DIMENSIONS
 from export.checkpoints.pickled_values import Function, PickleRefused, check_opcodes, load
+from export.checkpoints.regular_files import MAX_BYTES
 
-MAX_BYTES = 2 << 30
-"""Limit for all storages of a file."""
-MAX_DIMENSIONS, MAX_DEPTH, MAX_VALUES = 32, 8, 100_000
+MAX_DEPTH, MAX_VALUES = 8, 100_000
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 ADVICE = "save only the weights: torch.save(model.state_dict(), path)"
 STORAGES = {

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from city import config, network, program
-from city.arguments import Parser
+from city.arguments import Parser, add_city
 from city.errors import InputError
 from controller.recording.detectors import ADVANCE, FUNCTIONS
 from records.atspm import detectors
@@ -45,13 +45,7 @@ def parser(prog: str) -> Parser:
         prog=prog,
         description="Write an additional file with advance and stop-bar detectors for a city's signals.",
     )
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        default=Path("city.toml"),
-        help="the city's description (default: ./city.toml)",
-    )
+    add_city(parser)
     parser.add_argument(
         "--out",
         type=Path,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from city import config as city_config
 from city import model_folders, program, text_table
-from city.arguments import Parser
+from city.arguments import Parser, add_city
 from city.errors import InputError, ProgramFailed, first_line
 from protos import predict_pb2 as pb
 from serving import contract
@@ -95,7 +95,7 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
 
 def _add_client_flags(parser: Parser) -> None:
     """Add the flags that both commands have."""
-    parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
+    add_city(parser, is_optional=True)
     parser.add_argument(
         "--server",
         metavar="HOST:PORT",
@@ -115,17 +115,12 @@ def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def _serving(args: argparse.Namespace) -> city_config.Serving:
-    path = args.city or Path("city.toml")
-    return city_config.load(path).serving if args.city is not None or path.exists() else city_config.Serving()
-
-
 def _models_by_address(args: argparse.Namespace, models: Sequence[str]) -> dict[str, list[str]]:
     """The models by the address of their server, which is their district's in a city with districts. Raises
     InputError."""
     if args.server is not None:
         return {args.server: list(models)}
-    serving = _serving(args)
+    serving = city_config.load_if_exists(args.city).serving
     if not serving.districts:
         is_remote = args.tls_ca is not None or args.tls_certificate is not None
         return {serving.address if is_remote else serving.local_address: list(models)}
@@ -164,7 +159,7 @@ def _call_errors_as_program_errors(client: Client, args: argparse.Namespace, pre
 
 
 def _client(args: argparse.Namespace, address: str) -> Client:
-    files = tls_files.from_flags(args, _serving(args))
+    files = tls_files.from_flags(args, city_config.load_if_exists(args.city).serving)
     try:
         return Client(address, tls=None if files is None else files.read())
     except ValueError as error:
@@ -248,7 +243,7 @@ def _status_rows(client: Client, models: Sequence[str], timeout_s: float) -> lis
 
 def _models(args: argparse.Namespace) -> list[str]:
     """Names of the models in [serving] models_dir: TensorFlow Serving's API cannot list models. Raises InputError."""
-    models_dir = _serving(args).models_dir
+    models_dir = city_config.load_if_exists(args.city).serving.models_dir
     if not models_dir.is_dir():
         raise InputError(_cannot_list(f"there is no folder {models_dir}"))
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from city import config as city_config
 from city import pem, program, whole_files
-from city.arguments import Parser, host_and_port
+from city.arguments import Parser, add_city, host_and_port
 from city.config import District
 from city.errors import InputError
 from protos.model_server_config_pb2 import SSLConfig
@@ -41,12 +41,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m serving.tf_servin
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Write TensorFlow Serving's configuration files for a folder of models.")
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        help="the city's description, for its districts (default: ./city.toml if it exists)",
-    )
+    add_city(parser, is_optional=True)
     parser.add_argument(
         "--models-dir",
         "--models_dir",
@@ -117,9 +112,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
 
 def _write(args: argparse.Namespace) -> None:
     """Write the files of all servers. Raises InputError, NotLoaded."""
-    city_file = args.city or Path("city.toml")
-    has_city = args.city is not None or city_file.exists()
-    city = city_config.load(city_file) if has_city else city_config.City(city_file)
+    city = city_config.load_if_exists(args.city)
     models_dir = args.models_dir or city.serving.models_dir
     available = _available_versions(models_dir)
     selected = _select_versions(args, available, models_dir)
@@ -143,7 +136,7 @@ def _write(args: argparse.Namespace) -> None:
             publication.write_with_server(args.server)
     if args.shards is not None:
         whole_files.write(args.out / "districts.toml", _districts_text(districts), "pass another --out")
-        print(f"{args.out / 'districts.toml'}: add these tables to {city_file}")
+        print(f"{args.out / 'districts.toml'}: add these tables to {city.path}")
 
 
 def _available_versions(models_dir: Path) -> dict[str, list[int]]:

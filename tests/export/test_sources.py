@@ -156,4 +156,5 @@ def test_ten_layers_are_read_in_numerical_order(tmp_path):
     model = tf.keras.Sequential([tf.keras.Input((5,)), *(tf.keras.layers.Dense(n) for n in sizes[1:])])
     path = tmp_path / "SA101_trial_1.weights.h5"
     model.save_weights(path)
-    assert [layer.kernel.shape[0] for layer in keras_h5.read(path).dense] == sizes[:-1]
+    layers = keras_h5.SOURCE.layers(path, keras_h5.SOURCE.open(path), "")
+    assert [layer.kernel.shape[0] for layer in layers.dense] == sizes[:-1]
