@@ -191,10 +191,8 @@ def tl_names(signals: Iterable[str]) -> dict[str, str]:
     for signal in signals:
         is_long = len(signal) > MAX_SIGNAL_NAME
         number_of_long += is_long
-        wanted = (
-            f"TL{number_of_long:03d}" if is_long else re.sub(r"[^A-Za-z0-9._]+", "-", signal).strip("-._") or "signal"
-        )
-        name = canonical(wanted)
+        short = re.sub(r"[^A-Za-z0-9._]+", "-", signal).strip("-._") or "signal"
+        name = canonical(f"TL{number_of_long:03d}" if is_long else short)
         number, unique = 1, name
         while key(unique).lower() in used_keys:
             number += 1

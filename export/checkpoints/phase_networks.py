@@ -101,7 +101,6 @@ def _description(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _count(checkpoint: Checkpoint) -> int:
-    """Number of networks. Raises InputError."""
     first = checkpoint.stored.get(next(iter(SHAPES)))
     if first is None or not first.shape:
         raise InputError(
@@ -160,7 +159,6 @@ class PhaseNetworks(Source):
 
 
 def _training_text(training: Mapping[str, Any]) -> str:
-    """How a network was trained, in one line."""
     if tls := training.get("trained_on"):
         return f"trained on TLs {', '.join(map(str, tls)) if isinstance(tls, list) else tls}"
     streets = training.get("--streets", "unknown")

@@ -230,7 +230,6 @@ def _numbered(tl: str, actors: list[str], target_tls: Sequence[str]) -> str:
 
 
 def _up_to_tl(scope: str, tl: str) -> str:
-    """The scope up to the part with the TL's name."""
     parts = scope.split("/")
     return next("/".join(parts[: k + 1]) for k, part in enumerate(parts) if contains_tl(part, tl))
 

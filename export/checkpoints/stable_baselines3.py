@@ -118,7 +118,6 @@ def _unpickled(setting: Any) -> Any:
 
 
 def _without_pickles(value: Any) -> Any:
-    """A setting without its serialized pickles and docstrings."""
     if isinstance(value, dict):
         return {key: _without_pickles(item) for key, item in value.items() if key not in (":serialized:", "__doc__")}
     return value
@@ -147,8 +146,7 @@ class StableBaselines3(Source):
         steps, unread, scores = _steps(saved, action)
         check_network(steps, inputs, action.size)
         normalising_steps, note = _normalising_steps(path, saved, inputs)
-        actor = Actor("mlp", (*normalising_steps, *steps), unread, scores)
-        return StoredActor(actor, "", note, action.kind)
+        return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread, scores), "", note, action.kind)
 
 
 @dataclass(frozen=True)
@@ -258,8 +256,8 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
     """
     relu = _hidden_activation(kwargs, "relu")
     if "action_net/weight" in saved.arrays:
-        networks = ("mlp_extractor/shared_net", "mlp_extractor/policy_net")
-        hidden = [layer for prefix in networks if state.holds(prefix) for layer in state.sequential(prefix)]
+        # a sequence that the policy lacks is empty
+        hidden = [*state.sequential("mlp_extractor/shared_net"), *state.sequential("mlp_extractor/policy_net")]
         steps = activated(hidden, _hidden_activation(kwargs, "tanh"))
         return [*steps, state.linear("action_net")], bool(kwargs.get("squash_output")), PROBABILITIES
     if state.holds("q_net/q_net"):

@@ -205,7 +205,6 @@ def _load(data: bytes, legacy: bool) -> Any:
 
 
 def _saved_tensors(content: Any, storage_bytes: Callable[[Storage], bytes], byte_order: str) -> SavedTensors:
-    """Build an array for every tensor in the pickled object."""
     storages: dict[str, tuple[Storage, NDArray[Any]]] = {}
     arrays: dict[str, NDArray[Any]] = {}
     total = 0

@@ -58,7 +58,6 @@ def _load(path: Path, stored: KerasModel) -> tuple[Any, str]:
 
 
 def _has_lambda(config: Any) -> bool:
-    """Tell whether an architecture has a Lambda layer anywhere."""
     if isinstance(config, dict):
         return str(config.get("class_name")).rpartition(">")[2] == "Lambda" or any(map(_has_lambda, config.values()))
     return isinstance(config, list) and any(map(_has_lambda, config))

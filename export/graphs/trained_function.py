@@ -44,8 +44,7 @@ def from_saved_model(path: Path, request: ActorRequest) -> TrainedActor:
         functions = _functions(loaded)
     signature, _, key = (request.output_tensor or "").rpartition(":")
     concrete = functions[_chosen(functions, signature)]
-    names = {variable.ref(): variable.name.split(":")[0] for variable in concrete.variables}
-    return from_function(concrete, names, replace(request, output_tensor=key or None), owner=loaded)
+    return from_function(concrete, {}, replace(request, output_tensor=key or None), owner=loaded)
 
 
 def _chosen(functions: Mapping[str, Any], signature: str) -> str:
@@ -88,7 +87,7 @@ def from_model(model: Any, size: int | None, names: Mapping[int, str], request: 
     function = tf.function(call_model, input_signature=[spec], autograph=False)
     with library_errors("the model cannot be called on an observation"):
         concrete = function.get_concrete_function()
-    stored_as = {v.ref(): names.get(id(v), v.name.split(":")[0]) for v in concrete.variables}
+    stored_as = {v.ref(): names[id(v)] for v in concrete.variables if id(v) in names}
     return from_function(concrete, stored_as, request, owner=(model, function))
 
 
@@ -97,7 +96,7 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
 
     Args:
         concrete: the function.
-        names: reference of each variable -> its name in the checkpoint.
+        names: reference of a variable -> its name in the checkpoint (default: its own name).
         request: the requested actor.
         owner: the owner of the variables, which the function itself does not keep alive.
 

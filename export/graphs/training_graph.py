@@ -116,7 +116,6 @@ def _named(graph: GraphIndex, name: str, scope: str) -> str:
 
 
 def _reference_model(trained: TrainedGraph, request: ActorRequest) -> ReferenceModel:
-    """Run the actor in the trainer's own graph. Raises InputError."""
     graph = tf.Graph()
     session = tf.compat.v1.Session(graph=graph)
     with library_errors("its graph cannot be run"), graph.as_default():
