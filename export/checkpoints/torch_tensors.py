@@ -126,14 +126,12 @@ def _zip_archive(archive: zipfile.ZipFile) -> SavedTensors:
     if order not in (b"little", b"big"):
         raise ValueError(f"its byte order is {order!r}, not little or big")
 
-    def storage_bytes(storage: Storage) -> bytes:
-        info = members.get(f"{prefix}data/{storage.key}")
-        if info is None:
-            raise ValueError(f"its member data/{storage.key} is missing")
-        return member_bytes(archive, info)
+    def stored(key: str) -> bytes | None:
+        info = members.get(f"{prefix}data/{key}")
+        return None if info is None else member_bytes(archive, info)
 
     content = _load(member_bytes(archive, members[f"{prefix}data.pkl"]), legacy=False)
-    return _saved_tensors(content, storage_bytes, "<" if order == b"little" else ">")
+    return _saved_tensors(content, stored, "<" if order == b"little" else ">")
 
 
 def _legacy(data: bytes) -> SavedTensors:
@@ -165,12 +163,7 @@ def _legacy(data: bytes) -> SavedTensors:
             raise ValueError(f"its storage {key} is cut off")
         stored[key] = data[begin:position]
 
-    def storage_bytes(storage: Storage) -> bytes:
-        if storage.key not in stored:
-            raise ValueError(f"its storage {storage.key} is missing")
-        return stored[storage.key]
-
-    return _saved_tensors(content, storage_bytes, byte_order)
+    return _saved_tensors(content, stored.get, byte_order)
 
 
 def _load(data: bytes, legacy: bool) -> Any:
@@ -204,7 +197,8 @@ def _load(data: bytes, legacy: bool) -> Any:
     return load(data, {**pickled_arrays.REBUILDERS, **names, **functions}, persistent=persistent, advice=ADVICE)
 
 
-def _saved_tensors(content: Any, storage_bytes: Callable[[Storage], bytes], byte_order: str) -> SavedTensors:
+def _saved_tensors(content: Any, stored: Callable[[str], bytes | None], byte_order: str) -> SavedTensors:
+    """The tensors of the pickled object. `stored`: bytes of the storage with a key, or None. Raises ValueError."""
     storages: dict[str, tuple[Storage, NDArray[Any]]] = {}
     arrays: dict[str, NDArray[Any]] = {}
     total = 0
@@ -221,7 +215,9 @@ def _saved_tensors(content: Any, storage_bytes: Callable[[Storage], bytes], byte
             total += size
             if total > MAX_BYTES:
                 raise ValueError("its tensors are larger than any actor's")
-            data = storage_bytes(storage)
+            data = stored(storage.key)
+            if data is None:
+                raise ValueError(f"its storage {storage.key} is missing")
             if len(data) != size:
                 raise ValueError(f"its storage {storage.key} has {len(data)} bytes, not {size}")
             storages[storage.key] = storage, np.frombuffer(data, dtype)
