@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import save
 
 from export.__main__ import main
+from export.checkpoints import torch_state, torch_tensors
 from tests.export.exporting import export, exported, manifest, outputs_of, refuses, version
 
 TANH = ("--action", "categorical", "--hidden-activation", "tanh")
@@ -432,6 +433,14 @@ ACTOR = (("actor.0", 8, 5), ("actor.2", 3, 8))
 )
 def test_tensors_that_may_change_the_actions_are_never_left_out(saved, capsys, tensors, message):
     refuses(capsys, saved(tensors), message, flags=TANH)
+
+
+def test_module_after_the_last_layer_is_refused(saved, monkeypatch, capsys):
+    """It may be an activation of the output: a state dict lists modules without their kinds."""
+    arrays = {name.replace(".", "/"): values for name, values in linear_layers(*ACTOR).items()}
+    tensors = torch_tensors.SavedTensors(arrays, ("actor/0", "actor/1", "actor/2", "actor/3"))
+    monkeypatch.setattr(torch_state._HELPER, "read", lambda path: tensors)
+    refuses(capsys, saved(linear_layers(*ACTOR)), "actor has modules 0 to 3, with weights in 0, 2", flags=TANH)
 
 
 def test_networks_that_serve_training_do_not_stop_an_export(saved):
