@@ -420,9 +420,7 @@ class _NetworkReader:
             ) from None
         together = green_together(size, states)
         links = tuple(tuple((link.from_lane, link.to_lane) for link in of_link) for of_link in by_link)
-        limits = self.lanes.limit_mps
-        crossings = self.crossed_roads.keys()
-        speeds_mps = [[limits[a] for a, b in pairs if not {a, b} & crossings] for pairs in links]
+        speeds_mps = [self._speeds(pairs) for pairs in links]
         return SignalNetwork(
             signal,
             links,
@@ -472,6 +470,10 @@ class _NetworkReader:
         """Length of the pedestrian crossing of a link, m; 0 without one."""
         lanes = [lane for pair in pairs for lane in pair if lane in self.crossed_roads]
         return max((self.lanes.length_m[lane] for lane in lanes), default=0.0)
+
+    def _speeds(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Speed limits of the incoming vehicle lanes of a link, m/s."""
+        return [self.lanes.limit_mps[a] for a, b in pairs if not {a, b} & self.crossed_roads.keys()]
 
     def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
         """(by link, length of its longest vehicle path over the junction in m; text about an invalid path or "")."""
