@@ -10,6 +10,8 @@ from city import program
 from city.errors import InputError
 from city.sumo_files import seconds, time_hint
 
+CITY_FILE = Path("city.toml")
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser without abbreviations, which raises InputError instead of printing usage and exiting."""
@@ -20,10 +22,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} ({self.prog} --help)")
 
-    def add_city(self) -> None:
-        """Add the city's description, for a program that cannot run without one."""
-        about = "the city's description (default: ./city.toml)"
-        self.add_argument("--city", type=Path, metavar="FILE", default=Path("city.toml"), help=about)
+    def add_city(self, is_optional: bool = False) -> None:
+        """Add --city. `is_optional`: the program also runs without the file; the flag is then None by default."""
+        condition = " if it exists" if is_optional else ""
+        self.add_argument(
+            "--city",
+            type=Path,
+            metavar="FILE",
+            default=None if is_optional else CITY_FILE,
+            help=f"the city's description (default: ./{CITY_FILE}{condition})",
+        )
 
     def add_strict(self) -> None:
         """Add the refusal to leave a TL on its own program."""

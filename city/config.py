@@ -6,16 +6,16 @@ a misspelt safety value must not be silently ignored.
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from city import names, ppo_settings, toml_table
-from city.arguments import host_and_port
+from city import names, toml_table
+from city.arguments import CITY_FILE, host_and_port
 from city.errors import InputError
 from city.ppo_settings import PpoSettings
-from city.toml_table import SimulationTime
+from city.toml_table import SimulationTime, requires
 
 FALLBACKS = ("plan", "max-pressure")
 PADDINGS = ("supersuit",)
@@ -25,13 +25,13 @@ MAX_WATCHDOG_S = 3599
 MAX_SPEED = 1000
 MAX_PHASE = 16
 """Number of phases of a signal controller."""
-MIN_RECORD_GB = 1
 CROSSINGS_MAX_RED_S = 120.0
 """`max_red_s` for the street dialect if a signal has pedestrian crossings, which no policy observes: max-pressure's
 bound."""
 STREET_MAX_RED_S = 300.0
 """`max_red_s` for the street dialect otherwise: a lane whose detector fails seems to be empty, and might never be
 served."""
+AT_LEAST_1 = requires("be at least 1", lambda x: x >= 1)
 T = TypeVar("T")
 DIALECT = "dialect"
 """Key in a TL field's metadata: the included dialects that read the field. A user's own dialect may read all fields."""
@@ -62,7 +62,9 @@ class Training(PpoSettings):
     """The actor's variable scope for TLs that have none of their own."""
     output_tensor: str | None = None
     """The actor's output, in full or within its scope, for TLs that have none of their own."""
-    padding: str | None = None
+    padding: str | None = field(
+        default=None, metadata=requires(f"be one of {', '.join(PADDINGS)}, or left out", PADDINGS.__contains__)
+    )
     """`supersuit` if TLs of several sizes share one policy, with observations and actions padded by SuperSuit."""
 
 
@@ -125,9 +127,9 @@ class Safety:
     """`None` means no bound."""
     max_red_s: float | None = None
     """A link that has been red for longer is served next; `None` means no bound."""
-    walking_speed_mps: float = 1.2
+    walking_speed_mps: float = field(default=1.2, metadata=requires("be greater than 0", lambda x: x > 0))
     """Walking speed in m/s, for the clearance of pedestrian crossings."""
-    floors: str = "street"
+    floors: str = field(default="street", metadata=requires(f"be one of {', '.join(FLOORS)}", FLOORS.__contains__))
     """`street`: the times above, the yellow of the approach speed and the clearance of crossings are minima of every
     policy. `dialect`: yellow, all-red and min green are exactly the contract's, as in training."""
 
@@ -141,23 +143,33 @@ def street_max_red_s(has_crossings: bool) -> float:
 class Controller:
     """[controller]: the daemon."""
 
-    deadline_ms: float = 500.0
+    deadline_ms: float = field(
+        default=500.0,
+        metadata=requires(f"be greater than 0 and at most {MAX_DEADLINE_MS}", lambda x: 0 < x <= MAX_DEADLINE_MS),
+    )
     """Bound on one decision in ms of wall time, from the readings on."""
     hold_s: float = 15.0
     """Simulated seconds for which a TL without an answer holds its state before it falls back."""
     http_address: str | None = None
     """HOST:PORT of /metrics, /healthz and /livez, which are off without it."""
-    watchdog_s: float = 10.0
+    watchdog_s: float = field(
+        default=10.0,
+        metadata=requires(f"be greater than 0 and at most {MAX_WATCHDOG_S}", lambda x: 0 < x <= MAX_WATCHDOG_S),
+    )
     """Wall time in s after which the guard of a silent controller hands its signals back."""
-    fallback: str = "plan"
+    fallback: str = field(
+        default="plan", metadata=requires(f"be one of {', '.join(FALLBACKS)}", FALLBACKS.__contains__)
+    )
     """The control of a TL in mode fallback: `plan`, its signals' own programs, or `max-pressure`."""
-    recovery_answers: int = 2
+    recovery_answers: int = field(default=2, metadata=AT_LEAST_1)
     """Valid answers in a row that bring a TL back from its fallback to its policy."""
     record: Path | None = None
     """Folder of the record; without it, runs are not recorded."""
-    record_max_gb: float = 20.0
+    record_max_gb: float = field(default=20.0, metadata=AT_LEAST_1)
     """Limit of the record's files in this folder in GB (1e9 bytes); the oldest are deleted first."""
-    speed: float = field(default=0.0, metadata={toml_table.MAX: MAX_SPEED})
+    speed: float = field(
+        default=0.0, metadata=requires(f"lie between 0 and {MAX_SPEED}", lambda x: 0 <= x <= MAX_SPEED)
+    )
     """Simulated seconds per wall second; 0: as fast as possible."""
     control_address: str | None = None
     """HOST:PORT of the control API, which is off without it."""
@@ -184,15 +196,15 @@ class TL:
     sumo-rl trained, the first one)."""
     state: str | None = field(default=None, metadata={DIALECT: ("sappo",)})
     action: str | None = field(default=None, metadata={DIALECT: ("sappo",)})
-    delta_time_s: int | None = field(default=None, metadata={DIALECT: ("sumo-rl", "street")})
+    delta_time_s: int | None = field(default=None, metadata={DIALECT: ("sumo-rl", "street"), **AT_LEAST_1})
     yellow_s: float | None = None
     all_red_s: float | None = None
     min_green_s: float | None = None
     max_green_s: float | None = None
-    control_cycle: int | None = field(default=None, metadata={DIALECT: ("sappo",)})
+    control_cycle: int | None = field(default=None, metadata={DIALECT: ("sappo",), **AT_LEAST_1})
     add_time_s: int | None = field(default=None, metadata={DIALECT: ("sappo",)})
-    offset_range: int | None = field(default=None, metadata={DIALECT: ("sappo",)})
-    action_t_s: int | None = field(default=None, metadata={DIALECT: ("sappo",)})
+    offset_range: int | None = field(default=None, metadata={DIALECT: ("sappo",), **AT_LEAST_1})
+    action_t_s: int | None = field(default=None, metadata={DIALECT: ("sappo",), **AT_LEAST_1})
     actionp: float | None = field(default=None, metadata={DIALECT: ("sappo",)})
     actor: str | None = None
     """Architecture of the actor if its checkpoint does not determine it, or module:function."""
@@ -262,17 +274,28 @@ def load(path: Path) -> City:
 
     safety, control = section(Safety, "safety"), section(Controller, "controller")
     _check_safety(f"{path}: [safety]", safety)
-    _check_controller(f"{path}: [controller]", control)
+    if control.http_address is not None:
+        host_and_port(control.http_address, f"{path}: [controller] http_address")
+    if control.control_address is not None:
+        host_and_port(control.control_address, f"{path}: [controller] control_address", "127.0.0.1:9110")
     tls = _with_times(path, folder, _tls(path, folder, raw.get("tl", {})), times)
-    return City(
-        path,
-        section(Network, "network"),
-        _training(f"{path}: [training]", section(Training, "training"), tls),
-        _serving(path, folder, section(Serving, "serving"), districts, list(tls)),
-        safety,
-        control,
-        tls,
+    training, serving = section(Training, "training"), section(Serving, "serving")
+    if training.target_tls is not None:
+        by_key = names.by_key(tls)
+        targets = tuple(by_key.get(names.key(tl)) or names.canonical(tl) for tl in training.target_tls)
+        training = replace(training, target_tls=targets)
+    serving = replace(
+        serving,
+        models_dir=folder / serving.models_dir,
+        fleet=_fleet_name(f"{path}: [serving] fleet", serving.fleet) if serving.fleet else "",
+        districts=_districts(path, folder, districts, list(tls)),
     )
+    return City(path, section(Network, "network"), training, serving, safety, control, tls)
+
+
+def load_if_exists(path: Path | None) -> City:
+    """The city of --city, or of ./city.toml; without both, a city with the defaults of every key. Raises InputError."""
+    return load(path or CITY_FILE) if path is not None or CITY_FILE.exists() else City(CITY_FILE)
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -315,16 +338,6 @@ def _keys_of_dialect(body: Any) -> list[str]:
     return [*keys, *SUMO_RL_KEYS[TL]] if "sumo-rl" in read_by else keys
 
 
-def _training(where: str, training: Training, tls: Mapping[str, TL]) -> Training:
-    _check_choice(f"{where} padding", training.padding, (None, *PADDINGS))
-    ppo_settings.check(training, lambda key, value: f"{where} {key} = {value!r}")
-    if training.target_tls is None:
-        return training
-    by_key = names.by_key(tls)
-    targets = tuple(by_key.get(names.key(tl)) or names.canonical(tl) for tl in training.target_tls)
-    return replace(training, target_tls=targets)
-
-
 def _check_safety(where: str, safety: Safety) -> None:
     if safety.max_green_s is not None and safety.max_green_s < safety.min_green_s:
         raise InputError(
@@ -336,43 +349,6 @@ def _check_safety(where: str, safety: Safety) -> None:
             f"{where} max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow together, "
             f"{min_max_red_s:g}"
         )
-    if not safety.walking_speed_mps > 0:
-        raise InputError(f"{where} walking_speed_mps must be greater than 0")
-    _check_choice(f"{where} floors", safety.floors, FLOORS)
-
-
-def _check_controller(where: str, control: Controller) -> None:
-    for key, value, limit in (
-        ("deadline_ms", control.deadline_ms, MAX_DEADLINE_MS),
-        ("watchdog_s", control.watchdog_s, MAX_WATCHDOG_S),
-    ):
-        if not 0 < value <= limit:
-            raise InputError(f"{where} {key} = {value:g} must be greater than 0 and at most {limit}")
-    if control.record_max_gb < MIN_RECORD_GB:
-        raise InputError(f"{where} record_max_gb = {control.record_max_gb:g} must be at least {MIN_RECORD_GB}")
-    if control.recovery_answers < 1:
-        raise InputError(f"{where} recovery_answers = {control.recovery_answers} must be at least 1")
-    if control.http_address is not None:
-        host_and_port(control.http_address, f"{where} http_address")
-    if control.control_address is not None:
-        host_and_port(control.control_address, f"{where} control_address", "127.0.0.1:9110")
-    _check_choice(f"{where} fallback", control.fallback, FALLBACKS)
-
-
-def _check_choice(where: str, value: str | None, choices: Sequence[str | None]) -> None:
-    if value not in choices:
-        optional = ", or left out" if None in choices else ""
-        raise InputError(f"{where} = {value!r} must be one of {', '.join(filter(None, choices))}{optional}")
-
-
-def _serving(path: Path, folder: Path, serving: Serving, districts: Any, tls: Sequence[str]) -> Serving:
-    where = f"{path}: [serving]"
-    return replace(
-        serving,
-        models_dir=folder / serving.models_dir,
-        fleet=_fleet_name(f"{where} fleet", serving.fleet) if serving.fleet else "",
-        districts=_districts(path, folder, districts, tls),
-    )
 
 
 def _fleet_name(where: str, name: str) -> str:
@@ -460,9 +436,6 @@ def _with_times(path: Path, folder: Path, tls: dict[str, TL], times: Any) -> dic
 def _check_tl(where: str, tl: TL) -> None:
     if not tl.signals:
         raise InputError(f"{where} signals is empty; name at least one SUMO traffic light")
-    for key in ("delta_time_s", "control_cycle", "offset_range", "action_t_s"):
-        if getattr(tl, key) == 0:
-            raise InputError(f"{where} {key} = 0 must be at least 1")
     for name, number in tl.phases.items():
         if not 1 <= number <= MAX_PHASE:
             raise InputError(f"{where} phases {name} = {number} must be a phase number from 1 to {MAX_PHASE}")

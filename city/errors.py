@@ -43,14 +43,8 @@ def errors_about(subject: object) -> Iterator[None]:
 
 
 _PATH_ERRORS = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-    errno.EEXIST,
-    errno.ENOTDIR,
-    errno.EISDIR,
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG),
+    *(errno.ELOOP, errno.EEXIST, errno.ENOTDIR, errno.EISDIR),
 )
 
 
@@ -63,6 +57,25 @@ def path_errors_as_input_errors() -> Iterator[None]:
         if error.filename is None or error.errno not in _PATH_ERRORS:
             raise
         raise InputError(f"{error.filename}: {error.strerror}; name another path") from None
+
+
+@contextlib.contextmanager
+def library_errors(
+    message: str, kinds: type[Exception] | tuple[type[Exception], ...] = Exception, remedy: str = ""
+) -> Iterator[None]:
+    """Turn a library's errors about a damaged file into an InputError, which other InputErrors pass.
+
+    Args:
+        message: what cannot be done; the first line of the library's error follows it.
+        kinds: the errors (default: any, because libraries raise many kinds for damaged files).
+        remedy: end of the message.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except kinds as error:
+        raise InputError(f"{message}: {first_line(error)}{remedy}") from None
 
 
 def first_line(error: BaseException) -> str:

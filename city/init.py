@@ -129,7 +129,13 @@ def _init(args: argparse.Namespace, choose: Callable[[SignalNetwork], Choice]) -
     files = {}
     sumocfg = args.sumocfg
     if args.route is not None:
-        _check_demand(args.route)
+        for depth, element in elements(args.route):
+            if depth == 0 and element.tag not in ("routes", "additional"):
+                raise InputError(
+                    f"{args.route}: is not a route file: its root is <{element.tag}>, not <routes>; "
+                    "pass another --route"
+                )
+            element.clear()
         sumocfg = out.with_name(args.net.name.split(".")[0] + ".sumocfg")
         if sumocfg == out:
             raise InputError(f"--out {out}: the .sumocfg has the same name; pass another --out, such as city.toml")
@@ -169,25 +175,13 @@ def _write_all(files: Mapping[Path, str], out: Path) -> None:
             text.encode()
         except UnicodeEncodeError:
             raise InputError(f"{path}: cannot be written: a name in it is not UTF-8; rename the files") from None
-    written: list[Path] = []
     try:
         for path, text in files.items():
-            whole_files.write(path, text, "pass another --out")
-            written.append(path)
+            whole_files.write(path, text)
     except InputError:
-        for path in written:
-            path.unlink()
+        for path in files:
+            path.unlink(missing_ok=True)
         raise
-
-
-def _check_demand(route: Path) -> None:
-    """Raise InputError unless a file is a readable route file of SUMO's."""
-    for depth, element in elements(route):
-        if depth == 0 and element.tag not in ("routes", "additional"):
-            raise InputError(
-                f"{route}: is not a route file: its root is <{element.tag}>, not <routes>; pass another --route"
-            )
-        element.clear()
 
 
 def tl_names(signals: Iterable[str]) -> dict[str, str]:
@@ -202,10 +196,8 @@ def tl_names(signals: Iterable[str]) -> dict[str, str]:
     for signal in signals:
         is_long = len(signal) > MAX_SIGNAL_NAME
         number_of_long += is_long
-        wanted = (
-            f"TL{number_of_long:03d}" if is_long else re.sub(r"[^A-Za-z0-9._]+", "-", signal).strip("-._") or "signal"
-        )
-        name = canonical(wanted)
+        short = re.sub(r"[^A-Za-z0-9._]+", "-", signal).strip("-._") or "signal"
+        name = canonical(f"TL{number_of_long:03d}" if is_long else short)
         number, unique = 1, name
         while key(unique).lower() in used_keys:
             number += 1
@@ -341,6 +333,5 @@ def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: float, sec
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """A path relative to a folder, if it lies below it; else absolute."""
     absolute = path.resolve()
     return os.path.relpath(absolute, folder) if absolute.is_relative_to(folder) else str(absolute)

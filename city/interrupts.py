@@ -49,7 +49,6 @@ class InterruptContext:
         self._send_again(number)
 
     def _on_ignored(self, ignored: "sys.UnraisableHookArgs") -> None:
-        """Called with an exception that Python ignores."""
         if self.received and issubclass(ignored.exc_type, KeyboardInterrupt):
             self._send_again(signal.SIGTERM)
         else:

@@ -4,6 +4,7 @@ The controller takes its conflict rules from here, the exporter the lanes and ph
 of a policy contract. The XML is read in one streaming pass.
 """
 
+import functools
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +22,11 @@ from city.right_of_way import (
     Connection,
     Foes,
     Junctions,
-    Requests,
     conflicts,
     green_together,
     path_length_m,
 )
-from city.sumo_files import elements, seconds, time_hint
+from city.sumo_files import read_elements, seconds, time_hint
 
 MIN_APPROACH_M = 50.0
 """Length of an approach on which waiting vehicles are seen: about seven cars."""
@@ -66,7 +66,8 @@ class Program:
     offset_s: int
     phases: tuple[ProgramPhase, ...]
     is_coordinated: bool = False
-    """True if an actuated program also ends its phases at fixed seconds of a cycle."""
+    """True if an actuated program also ends its phases at fixed seconds of a cycle: SUMO's parameter `coordinated`, or
+    phases with `earliestEnd` or `latestEnd`."""
 
     @property
     def is_blinking(self) -> bool:
@@ -290,42 +291,12 @@ def read(
         InputError: a file is missing, not XML or not a SUMO network.
     """
     reader = _NetworkReader(net_file, begin_s)
-    for depth, element in elements(net_file):
-        try:
-            reader.add_element(element)
-        except (KeyError, ValueError) as error:
-            raise InputError(
-                f"{net_file}: <{element.tag} {_describe(element)}> is malformed ({_reason(error)}); "
-                "write the file again with netconvert"
-            ) from None
-        if depth == 1:
-            element.clear()
-    if not reader.junctions.lanes:
+    read_elements(net_file, reader.add_element, "write the file again with netconvert")
+    if not reader.junctions.requests:
         raise InputError(f"{net_file}: is not a SUMO network: it has no junctions; name a .net.xml instead")
-    with_programs = []
     for path in additional or []:
-        for _, element in elements(path):
-            try:
-                if element.tag == "tlLogic":
-                    reader.add_program(element, path)
-                else:
-                    reader.add_schedule(element)
-                if element.tag in ("tlLogic", "WAUT", "wautJunction"):
-                    with_programs.append(path)
-            except (KeyError, ValueError) as error:
-                raise InputError(
-                    f"{path}: <{element.tag} {_describe(element)}> is malformed ({_reason(error)}); fix it"
-                ) from None
-    return replace(reader.finish(end_s), additional=tuple(dict.fromkeys(with_programs)))
-
-
-def _describe(element: ET.Element) -> str:
-    """The first attributes of an element, which identify it in an error message."""
-    return " ".join(f'{key}="{value}"' for key, value in list(element.attrib.items())[:3])
-
-
-def _reason(error: KeyError | ValueError) -> str:
-    return f"attribute {error} is missing" if isinstance(error, KeyError) else str(error)
+        read_elements(path, functools.partial(reader.add_additional, path), "fix it")
+    return replace(reader.finish(end_s), additional=tuple(reader.with_programs))
 
 
 def _phase(attributes: Mapping[str, str]) -> ProgramPhase:
@@ -335,16 +306,6 @@ def _phase(attributes: Mapping[str, str]) -> ProgramPhase:
     no_high_s = UNBOUNDED_S if "minDur" in attributes else duration_s
     high_s = seconds(attributes["maxDur"]) if "maxDur" in attributes else no_high_s
     return ProgramPhase(attributes["state"], duration_s, low_s, high_s)
-
-
-def _is_coordinated(element: ET.Element) -> bool:
-    """True if a `tlLogic` has SUMO's parameter `coordinated`, or phases with `earliestEnd` or `latestEnd`."""
-    is_set = any(
-        p.get("key") == "coordinated" and p.get("value", "").lower() in ("true", "1") for p in element.iter("param")
-    )
-    return is_set or any(
-        "earliestEnd" in phase.attrib or "latestEnd" in phase.attrib for phase in element.iter("phase")
-    )
 
 
 class _NetworkReader:
@@ -358,14 +319,14 @@ class _NetworkReader:
         self.active: dict[str, str] = {}
         self.connections: dict[str, list[Connection]] = {}
         self.junctions = Junctions()
-        self.crossings: set[str] = set()
-        """Lanes of pedestrian crossings."""
         self.crossed_roads: dict[str, tuple[str, ...]] = {}
         """By lane of a pedestrian crossing, the roads that it crosses."""
         self.schedules: dict[str, tuple[str, list[ProgramSwitch]]] = {}
         """By WAUT, (its first program, its switches)."""
         self.schedules_of: dict[str, list[str]] = {}
         """By signal, the WAUTs that it follows."""
+        self.with_programs: dict[Path, None] = {}
+        """The additional files with programs or schedules, in order."""
 
     def add_element(self, element: ET.Element) -> None:
         attributes = element.attrib
@@ -375,7 +336,6 @@ class _NetworkReader:
             self.shape[attributes["id"]] = attributes.get("shape", "")
         elif element.tag == "edge" and attributes.get("function") == "crossing":
             for lane in element.iter("lane"):
-                self.crossings.add(lane.attrib["id"])
                 self.crossed_roads[lane.attrib["id"]] = tuple(attributes.get("crossingEdges", "").split())
         elif element.tag == "tlLogic":
             self.add_program(element, None)
@@ -383,6 +343,15 @@ class _NetworkReader:
             self.add_connection(attributes)
         elif element.tag == "junction" and attributes.get("type") != "internal":
             self.junctions.add_junction(element)
+        else:
+            self.add_schedule(element)
+
+    def add_additional(self, path: Path, element: ET.Element) -> None:
+        """Add an element of an additional file."""
+        if element.tag in ("tlLogic", "WAUT", "wautJunction"):
+            self.with_programs[path] = None
+        if element.tag == "tlLogic":
+            self.add_program(element, path)
         else:
             self.add_schedule(element)
 
@@ -412,11 +381,9 @@ class _NetworkReader:
             self.lanes.add_connection(from_lane, to_lane, "tl" in attributes)
         if "tl" in attributes:
             # a pedestrian crossing is its own internal lane; the opposite direction (linkIndex2) starts on it
-            crossing = next((lane for lane in (from_lane, to_lane) if lane in self.crossings), "")
-            internal = via or crossing
-            link = Connection(
-                attributes["tl"], int(attributes["linkIndex"]), from_lane, to_lane, internal, attributes.get("dir", "s")
-            )
+            crossing = next((lane for lane in (from_lane, to_lane) if lane in self.crossed_roads), "")
+            index, turn = int(attributes["linkIndex"]), attributes.get("dir", "s")
+            link = Connection(attributes["tl"], index, from_lane, to_lane, via or crossing, turn)
             self.connections.setdefault(link.signal, []).append(link)
 
     def add_program(self, element: ET.Element, path: Path | None) -> None:
@@ -428,12 +395,16 @@ class _NetworkReader:
         if not phases and loaded is not None:
             # tlsCoordinator writes only offsets; SUMO keeps the phases that it has loaded before
             phases = list(loaded.phases)
+        is_coordinated = any(
+            param.get("key") == "coordinated" and param.get("value", "").lower() in ("true", "1")
+            for param in element.iter("param")
+        ) or any("earliestEnd" in phase.attrib or "latestEnd" in phase.attrib for phase in element.iter("phase"))
         program = Program(
             program_id,
             element.attrib.get("type", "static"),
             int(self.begin_s if offset == "begin" else seconds(offset)),
             tuple(phases),
-            _is_coordinated(element),
+            is_coordinated,
         )
         if path is not None and signal not in self.programs:
             raise InputError(
@@ -445,9 +416,8 @@ class _NetworkReader:
         self.active[signal] = program.id
 
     def finish(self, end_s: float | None) -> StreetNetwork:
-        requests = self.junctions.requests()
         signals = {
-            signal: self._signal(signal, programs, connections, requests)
+            signal: self._signal(signal, programs, connections)
             for signal, programs in self.programs.items()
             if (connections := self.connections.get(signal))
         }
@@ -456,9 +426,7 @@ class _NetworkReader:
         behind = {lane: self.lanes.behind(lane, MIN_APPROACH_M) for lane in short}
         return StreetNetwork(self.net_file, signals, self.lanes.length_m, behind, self.begin_s, end_s)
 
-    def _signal(
-        self, signal: str, programs: dict[str, Program], connections: list[Connection], requests: Requests
-    ) -> SignalNetwork:
+    def _signal(self, signal: str, programs: dict[str, Program], connections: list[Connection]) -> SignalNetwork:
         active, switches = self._schedule(signal)
         states = [phase.state for program in programs.values() for phase in program.phases]
         # SUMO accepts states with more characters than there are links
@@ -468,7 +436,7 @@ class _NetworkReader:
             by_link[connection.index].append(connection)
         try:
             movements = [tuple(self._movement(connection) for connection in of_link) for of_link in by_link]
-            foes, yields, permissive = conflicts(size, connections, requests, self.shape)
+            foes, yields, permissive = conflicts(size, connections, self.junctions, self.shape)
             path_m, invalid_path = self._path_m(size, connections)
         except (KeyError, IndexError, ValueError) as error:
             raise InputError(
@@ -513,7 +481,7 @@ class _NetworkReader:
     def _movement(self, connection: Connection) -> Movement:
         """The movement of a connection. Raises KeyError, IndexError or ValueError if a shape is malformed."""
         ends = connection.from_lane, connection.to_lane
-        crossing = next((lane for lane in ends if lane in self.crossings), None)
+        crossing = next((lane for lane in ends if lane in self.crossed_roads), None)
         if crossing is None:
             heading = heading_deg(points(self.shape[connection.from_lane]), at_end=True)
             return Movement(road_of(connection.from_lane), connection.turn or "s", heading)
@@ -521,23 +489,22 @@ class _NetworkReader:
         road = next((road for road in roads if f"{road}_0" in self.shape), None)
         if road is None:
             return Movement("", "", 0.0, roads)
-        leg = leg_deg(points(self.shape[crossing]), points(self.shape[f"{road}_0"]))
-        return Movement(road, "", leg, roads)
+        return Movement(road, "", leg_deg(points(self.shape[crossing]), points(self.shape[f"{road}_0"])), roads)
 
     def _crossing_m(self, pairs: Sequence[tuple[str, str]]) -> float:
         """Length of the pedestrian crossing of a link, m; 0 without one."""
-        crossings = self.crossings.intersection(lane for pair in pairs for lane in pair)
-        return max((self.lanes.length_m[lane] for lane in crossings), default=0.0)
+        lanes = [lane for pair in pairs for lane in pair if lane in self.crossed_roads]
+        return max((self.lanes.length_m[lane] for lane in lanes), default=0.0)
 
     def _speeds(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Speed limits of the incoming vehicle lanes of a link, m/s."""
-        return [self.lanes.limit_mps[a] for a, b in pairs if not {a, b} & self.crossings]
+        return [self.lanes.limit_mps[a] for a, b in pairs if not {a, b} & self.crossed_roads.keys()]
 
     def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
         """(by link, length of its longest vehicle path over the junction in m; text about an invalid path or "")."""
         path_m, invalid_path = [0.0] * size, ""
         for connection in connections:
-            if not {connection.from_lane, connection.to_lane} & self.crossings:
+            if not {connection.from_lane, connection.to_lane} & self.crossed_roads.keys():
                 length_m = path_length_m(connection, self.junctions.continuation, self.shape)
                 if length_m <= MAX_PATH_M:
                     path_m[connection.index] = max(path_m[connection.index], length_m)

@@ -66,7 +66,6 @@ def run(
 
 
 def _is_stdout_broken() -> bool:
-    """True if the reader of stdout has gone."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)

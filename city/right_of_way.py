@@ -46,22 +46,27 @@ class Junctions:
     """The junctions of a network, with their requests and the connections over them."""
 
     def __init__(self) -> None:
-        self.lanes: dict[str, list[str]] = {}
-        """By junction, its internal lanes in the order of its requests; empty in a network without internal links."""
+        self.requests: dict[str, dict[int, tuple[str, str]]] = {}
+        """By junction and index of a request, (foes, response)."""
         self.continuation: dict[str, str] = {}
         """By internal lane, the internal lane that continues it."""
+        self.of_lane: dict[str, str] = {}
+        """By incoming lane, its junction."""
+        self._request_of: dict[str, tuple[str, int]] = {}
+        """By internal lane, (junction, index) of its request."""
         self._incoming: dict[str, list[str]] = {}
-        """By junction, its incoming lanes."""
+        """By junction without internal lanes, its incoming lanes."""
         self._outgoing: dict[str, list[str]] = {}
         """By incoming lane, the lanes that its connections lead to, in the file's order."""
-        self._requests: dict[str, dict[int, tuple[str, str]]] = {}
 
     def add_junction(self, junction: ET.Element) -> None:
         """Add a junction. Raises KeyError or ValueError if it is malformed."""
         name = junction.attrib["id"]
-        self.lanes[name] = junction.attrib.get("intLanes", "").split()
-        self._incoming[name] = junction.attrib.get("incLanes", "").split()
-        self._requests[name] = {
+        internal, incoming = (junction.attrib.get(key, "").split() for key in ("intLanes", "incLanes"))
+        self._request_of.update((lane, (name, k)) for k, lane in enumerate(internal))
+        self.of_lane.update(dict.fromkeys(incoming, name))
+        self._incoming[name] = [] if internal else incoming
+        self.requests[name] = {
             int(r.attrib["index"]): (r.attrib["foes"], r.attrib["response"]) for r in junction.iter("request")
         }
 
@@ -69,43 +74,21 @@ class Junctions:
         """Add a connection from a lane outside a junction, controlled or not."""
         self._outgoing.setdefault(from_lane, []).append(to_lane)
 
-    def requests(self) -> "Requests":
-        """The requests of all connections. Call it once the whole network is added."""
-        by_lane = {lane: (junction, k) for junction, lanes in self.lanes.items() for k, lane in enumerate(lanes)}
-        by_ends: dict[tuple[str, str], tuple[str, int]] = {}
-        for junction, incoming in self._incoming.items():
-            if not self.lanes[junction]:
-                # without internal lanes: requests are numbered by incoming lane, then by connection
-                ends = [(lane, target) for lane in incoming for target in self._outgoing.get(lane, ())]
-                by_ends.update((pair, (junction, k)) for k, pair in enumerate(ends))
-        junction_of = {lane: junction for junction, incoming in self._incoming.items() for lane in incoming}
-        return Requests(self, by_lane, by_ends, junction_of)
-
-    def request(self, junction: str, k: int) -> tuple[str, str] | None:
-        """(foes, response) of a request, or None if the junction has no request of this index."""
-        return self._requests[junction].get(k)
-
-
-@dataclass(frozen=True)
-class Requests:
-    """The requests of a network's connections."""
-
-    junctions: Junctions
-    by_lane: Mapping[str, tuple[str, int]]
-    """Internal lane -> (junction, index)."""
-    by_ends: Mapping[tuple[str, str], tuple[str, int]]
-    """(incoming lane, outgoing lane) -> (junction, index), at junctions without internal lanes."""
-    junction_of: Mapping[str, str]
-    """Incoming lane -> junction."""
-
-    def find(self, connection: Connection) -> tuple[str, int] | None:
+    def find_request(self, connection: Connection) -> tuple[str, int] | None:
         """(junction, index) of a connection's request, or None without a request."""
         lane = connection.via
-        while lane in self.junctions.continuation and lane not in self.by_lane:
+        while lane in self.continuation and lane not in self._request_of:
             # a connection of several internal lanes is listed by its last one
-            lane = self.junctions.continuation[lane]
-        request = self.by_lane.get(lane) or self.by_ends.get((connection.from_lane, connection.to_lane))
-        return request if request is not None and self.junctions.request(*request) is not None else None
+            lane = self.continuation[lane]
+        junction, k = self._request_of.get(lane) or self._place(connection)
+        return (junction, k) if k in self.requests.get(junction, ()) else None
+
+    def _place(self, connection: Connection) -> tuple[str, int]:
+        """(junction, index) of a connection without internal lane: by incoming lane, then by connection; -1 if none."""
+        junction = self.of_lane.get(connection.from_lane, "")
+        ends = [(lane, target) for lane in self._incoming.get(junction, ()) for target in self._outgoing.get(lane, ())]
+        pair = connection.from_lane, connection.to_lane
+        return junction, ends.index(pair) if pair in ends else -1
 
     def right_of_way(self, request: tuple[str, int], other: tuple[str, int]) -> tuple[bool, bool] | None:
         """(whether the first request's connection yields, whether the other one's does); None if they are not foes.
@@ -117,8 +100,7 @@ class Requests:
         (junction, k), (other_junction, j) = request, other
         if junction != other_junction or k == j:
             return None
-        foes, response = self.junctions.request(junction, k) or ("", "")
-        other_foes, other_response = self.junctions.request(junction, j) or ("", "")
+        (foes, response), (other_foes, other_response) = self.requests[junction][k], self.requests[junction][j]
         lists, is_listed = _is_set(foes, j), _is_set(other_foes, k)
         if not (lists or is_listed):
             return None
@@ -131,7 +113,7 @@ def _is_set(text: str, k: int) -> bool:
 
 
 def conflicts(
-    size: int, connections: Sequence[Connection], requests: Requests, shapes: Mapping[str, str]
+    size: int, connections: Sequence[Connection], junctions: Junctions, shapes: Mapping[str, str]
 ) -> tuple[Foes, Foes, Foes]:
     """Foes and right of way between the links of a signal, each bool [size, size].
 
@@ -143,18 +125,17 @@ def conflicts(
     Args:
         size: number of links.
         connections: the signal's connections.
-        requests: the network's requests.
+        junctions: the network's junctions.
         shapes: by lane, the points of its centre line in m, as SUMO writes them.
 
     Returns:
         (foes, yields, permissive), as `SignalNetwork` has them.
     """
-    approaches = [(link, requests.find(link), road_of(link.from_lane)) for link in connections]
-    continuation = requests.junctions.continuation
+    approaches = [(link, junctions.find_request(link), road_of(link.from_lane)) for link in connections]
     paths: dict[Connection, NDArray[np.float64]] = {}
     if any(request is None for _, request, _ in approaches):
-        lengths_m = {link: path_length_m(link, continuation, shapes) for link in connections}
-        paths = {link: _path(link, continuation, shapes) for link, m in lengths_m.items() if m <= MAX_PATH_M}
+        lengths_m = {link: path_length_m(link, junctions.continuation, shapes) for link in connections}
+        paths = {link: _path(link, junctions.continuation, shapes) for link, m in lengths_m.items() if m <= MAX_PATH_M}
     foes = np.zeros((size, size), bool)
     yields = np.ones((size, size), bool)
     permissive = np.ones((size, size), bool)
@@ -163,9 +144,9 @@ def conflicts(
         if link.index == foe.index or road == foe_road:
             continue
         if request is not None and foe_request is not None:
-            yielding = requests.right_of_way(request, foe_request)
+            yielding = junctions.right_of_way(request, foe_request)
         else:
-            yielding = (False, False) if _may_meet(link, foe, requests.junction_of, paths) else None
+            yielding = (False, False) if _may_meet(link, foe, junctions.of_lane, paths) else None
         if yielding is None:
             continue
         for i, j, i_yields in ((link.index, foe.index, yielding[0]), (foe.index, link.index, yielding[1])):
@@ -181,16 +162,13 @@ def _may_meet(
     junction_of: Mapping[str, str],
     paths: Mapping[Connection, NDArray[np.float64]],
 ) -> bool:
-    """True if two connections without requests are foes: they lead to the same road, or their paths come close."""
+    """True if two connections without requests are foes: they lead to the same road, or their paths come closer than a
+    vehicle is wide, or a path is unknown."""
     junctions = {junction_of.get(link.from_lane, ""), junction_of.get(foe.from_lane, "")} - {""}
     if len(junctions) > 1:
         return False
-    return road_of(foe.to_lane) == road_of(link.to_lane) or _are_close(paths.get(link), paths.get(foe))
-
-
-def _are_close(path: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> bool:
-    """True if two paths, [n, 2] in m, come closer than a vehicle is wide; True if one is unknown."""
-    if path is None or other is None:
+    path, other = paths.get(link), paths.get(foe)
+    if road_of(foe.to_lane) == road_of(link.to_lane) or path is None or other is None:
         return True
     return bool(np.linalg.norm(path[:, None] - other[None], axis=2).min() < VEHICLE_WIDTH_M)
 

@@ -1,12 +1,12 @@
 """Shapes of lanes, junctions and crossings of a network, for maps. Read in one streaming pass."""
 
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from city.errors import InputError
 from city.lanes import is_internal
 from city.movements import points
-from city.sumo_files import elements
+from city.sumo_files import read_elements
 
 LANE_WIDTH_M = 3.2
 """SUMO's default."""
@@ -58,30 +58,24 @@ def read(net_file: Path) -> StreetShapes:
     junctions: list[JunctionShape] = []
     end_of: dict[str, str] = {}
     signal_roads: dict[str, dict[str, None]] = {}
-    for depth, element in elements(net_file):
+
+    def add_element(element: ET.Element) -> None:
         attributes = element.attrib
-        try:
-            if element.tag == "edge":
-                is_crossing = attributes.get("function") == "crossing"
-                if is_crossing or not is_internal(attributes["id"]):
-                    end_of[attributes["id"]] = attributes.get("to", "")
-                    for lane in element.iter("lane"):
-                        width_m = float(lane.get("width", LANE_WIDTH_M))
-                        lanes.append(
-                            LaneShape(lane.attrib["id"], width_m, tuple(points(lane.get("shape", ""))), is_crossing)
-                        )
-            elif element.tag == "junction" and attributes.get("type") != "internal":
-                x, y = float(attributes["x"]), float(attributes["y"])
-                junctions.append(JunctionShape(attributes["id"], x, y, tuple(points(attributes.get("shape", "")))))
-            elif element.tag == "connection" and "tl" in attributes:
-                signal_roads.setdefault(attributes["tl"], {})[attributes["from"]] = None
-        except (KeyError, ValueError) as error:
-            raise InputError(
-                f"{net_file}: a shape of <{element.tag} {attributes.get('id', '')}> is malformed ({error}); "
-                "write the file again with netconvert"
-            ) from None
-        if depth == 1:
-            element.clear()
+        if element.tag == "edge":
+            is_crossing = attributes.get("function") == "crossing"
+            if is_crossing or not is_internal(attributes["id"]):
+                end_of[attributes["id"]] = attributes.get("to", "")
+                for lane in element.iter("lane"):
+                    width_m = float(lane.get("width", LANE_WIDTH_M))
+                    shape = tuple(points(lane.get("shape", "")))
+                    lanes.append(LaneShape(lane.attrib["id"], width_m, shape, is_crossing))
+        elif element.tag == "junction" and attributes.get("type") != "internal":
+            x, y = float(attributes["x"]), float(attributes["y"])
+            junctions.append(JunctionShape(attributes["id"], x, y, tuple(points(attributes.get("shape", "")))))
+        elif element.tag == "connection" and "tl" in attributes:
+            signal_roads.setdefault(attributes["tl"], {})[attributes["from"]] = None
+
+    read_elements(net_file, add_element, "write the file again with netconvert")
     at_signal = {}
     for signal, roads in signal_roads.items():
         ends = [end_of.get(road, "") for road in roads]

@@ -7,7 +7,7 @@ import os
 import re
 import xml.etree.ElementTree as ET
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -106,6 +106,22 @@ def time_hint(text: str) -> str:
             f"{3600 * int(text[:-3]) + 60 * int(text[-2:])}"
         )
     return "seconds, such as 3600, or hours:minutes:seconds, such as 08:15:00"
+
+
+def read_elements(path: Path, read: Callable[[ET.Element], None], remedy: str) -> None:
+    """Call `read` with each element when it ends. Raises InputError with the remedy if an element is malformed.
+
+    `read`: raises KeyError for a missing attribute, ValueError for a wrong value.
+    """
+    for depth, element in elements(path):
+        try:
+            read(element)
+        except (KeyError, ValueError) as error:
+            attributes = " ".join(f'{key}="{value}"' for key, value in list(element.attrib.items())[:3])
+            reason = f"attribute {error} is missing" if isinstance(error, KeyError) else error
+            raise InputError(f"{path}: <{element.tag} {attributes}> is malformed ({reason}); {remedy}") from None
+        if depth == 1:
+            element.clear()
 
 
 def elements(path: Path) -> Iterator[tuple[int, ET.Element]]:

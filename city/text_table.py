@@ -46,6 +46,5 @@ def terminal_width() -> int | None:
 
 
 def _lines_of(text: str, width: int) -> list[str]:
-    """The lines of a wrapped text."""
     # a path or an id is never divided, so that it can be copied
     return textwrap.wrap(text, max(width, MIN_WRAPPED), break_long_words=False, break_on_hyphens=False) or [""]

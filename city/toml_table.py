@@ -13,14 +13,17 @@ from city.errors import InputError
 from city.sumo_files import seconds, time_hint
 
 MAX_VALUE = 1e6
-"""The largest number, if its field does not say another."""
-MAX = "max"
-"""Key in a field's metadata: the largest number that it takes."""
+"""The largest number."""
 MAX_SHOWN_LINE = 60
 """Characters of a file's line that an error shows."""
 T = TypeVar("T")
 SimulationTime = NewType("SimulationTime", float)
 """A simulated second; a file may also have it as text of SUMO's form hours:minutes:seconds."""
+
+
+def requires(requirement: str, is_valid: Callable[[Any], bool]) -> dict[str, Any]:
+    """Metadata of a field whose values have a requirement; it completes "KEY = VALUE must ..."."""
+    return {"requirement": requirement, "is_valid": is_valid}
 
 
 def read(
@@ -54,8 +57,7 @@ def read(
             )
         if key in values:
             raise InputError(f"{where} has both {key} and sumo-rl's name for it; remove one")
-        largest = fields[key].metadata.get(MAX, MAX_VALUE)
-        values[key] = _value(f"{where} {written}", types_by_key[key], value, folder, largest)
+        values[key] = _value(f"{where} {written}", types_by_key[key], value, folder, fields[key].metadata)
     for field in fields.values():
         is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if is_required and field.name not in values:
@@ -72,6 +74,14 @@ def _suggestion(word: str, keys: Sequence[str]) -> str:
     return f"did you mean {similar}?" if similar else f"the keys are {', '.join(keys)}"
 
 
+_USUAL_MISTAKES = (
+    (r"([-+]?\d+(?:\.\d+)?)\s*[A-Za-z%]+\S*", "a number has no unit: write {} = {}"),
+    (r"(\d+(?::\d+)+)", 'a time must be in quotes: write {} = "{}"'),
+    (r"([A-Za-z_.~/][^\"'#=\[\]{}]*?)", 'text must be in quotes: write {} = "{}"'),
+)
+"""Values that are not TOML, and the advice."""
+
+
 def syntax_error(text: str, reason: str) -> str:
     """An error text for a file that is not TOML: the line and the fix of a usual mistake. `reason`: the parser's
     message."""
@@ -80,37 +90,30 @@ def syntax_error(text: str, reason: str) -> str:
         return f"cannot be read as TOML: {reason}"
     line = text.split("\n")[int(at[1]) - 1].strip()  # splitlines() would also divide lines at characters such as U+2028
     shown = line if len(line) <= MAX_SHOWN_LINE else f"{line[:MAX_SHOWN_LINE]}..."
-    remedy = reason
-    if match := re.fullmatch(r"(\S+)\s*=\s*([-+]?\d+(?:\.\d+)?)\s*[A-Za-z%]+\S*(?:\s*#.*)?", line):
-        remedy = f"a number has no unit: write {match[1]} = {match[2]}"
-    elif match := re.fullmatch(r"(\S+)\s*=\s*(\d+(?::\d+)+)(?:\s*#.*)?", line):
-        remedy = f'a time must be in quotes: write {match[1]} = "{match[2]}"'
-    elif match := re.fullmatch(r"(\S+)\s*=\s*([A-Za-z_.~/][^\"'#=\[\]{}]*?)(?:\s*#.*)?", line):
-        remedy = f'text must be in quotes: write {match[1]} = "{match[2]}"'
+    matches = {advice: re.fullmatch(rf"(\S+)\s*=\s*{value}(?:\s*#.*)?", line) for value, advice in _USUAL_MISTAKES}
+    remedies = [advice.format(*match.groups()) for advice, match in matches.items() if match]
+    remedy = next(iter(remedies), reason)
     return f"line {at[1]} is not TOML: {shown}; {remedy}" if shown else f"cannot be read as TOML: {reason}"
 
 
-def _value(where: str, hint: Any, value: Any, folder: Path, largest: float = MAX_VALUE) -> Any:
+def _value(where: str, hint: Any, value: Any, folder: Path, metadata: Mapping[str, Any]) -> Any:
     """Check and convert a value to a field's type; an optional field's None stands for a missing key, never for a
-    value.
-
-    `largest`: the largest number.
-    """
+    value."""
     if get_origin(hint) in (Union, types.UnionType):
         (hint,) = (item for item in get_args(hint) if item is not types.NoneType)
-    if get_origin(hint) is dict:
-        return _integers_by_name(where, value, folder)
-    if get_origin(hint) is tuple:
-        return (_sizes if get_args(hint)[0] is int else _texts)(where, value)
-    read = _READERS[hint](where, value, folder)
-    if isinstance(read, int | float) and not 0 <= read <= largest:
-        raise InputError(f"{where} = {read!r} is out of range; it must lie between 0 and {largest:g}")
+    read = _plain(where, value, hint) if hint in _PLAIN else _READERS[hint](where, value, folder)
+    if "is_valid" in metadata and not metadata["is_valid"](read):
+        raise InputError(f"{where} = {read!r} must {metadata['requirement']}")
+    if isinstance(read, int | float) and not 0 <= read <= MAX_VALUE:
+        raise InputError(f"{where} = {read!r} is out of range; it must lie between 0 and {MAX_VALUE:g}")
     return float(read) if hint in (float, SimulationTime) else read
 
 
-def _text(where: str, value: Any, folder: Path) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{where} = {value!r} must be a string")
+def _plain(where: str, value: Any, hint: type) -> Any:
+    """The value as it is written: an integer of hundreds of digits does not fit a float."""
+    kinds, name = _PLAIN[hint]
+    if type(value) not in kinds:
+        raise InputError(f"{where} = {value!r} must be {name}")
     return value
 
 
@@ -122,47 +125,30 @@ def _path(where: str, value: Any, folder: Path) -> Path:
     return folder / value
 
 
-def _integer(where: str, value: Any, folder: Path) -> int:
-    if type(value) is not int:
-        raise InputError(f"{where} = {value!r} must be an integer")
-    return value
-
-
-def _number(where: str, value: Any, folder: Path) -> int | float:
-    """The number as it is written: an integer of hundreds of digits does not fit a float."""
-    if type(value) not in (int, float):
-        raise InputError(f"{where} = {value!r} must be a number")
-    number: int | float = value
-    return number
-
-
 def _time(where: str, value: Any, folder: Path) -> SimulationTime:
     # TOML has a type for 07:30:00 without quotes
     if not isinstance(value, str | datetime.time):
-        return SimulationTime(_number(where, value, folder))
+        return SimulationTime(_plain(where, value, float))
     try:
         return SimulationTime(seconds(str(value)))
     except ValueError:
         raise InputError(f"{where} = {value!r} is not a time; write {time_hint(str(value))}") from None
 
 
-def _sizes(where: str, value: Any) -> tuple[int, ...]:
-    if (
-        not isinstance(value, list)
-        or not value
-        or not all(type(item) is int and 0 < item <= MAX_VALUE for item in value)
-    ):
+def _sizes(where: str, value: Any, folder: Path) -> tuple[int, ...]:
+    sizes = value if isinstance(value, list) else []
+    if not sizes or not all(type(item) is int and 0 < item <= MAX_VALUE for item in sizes):
         raise InputError(f"{where} must be a list of positive integers, such as [64, 64]")
-    return tuple(value)
+    return tuple(sizes)
 
 
 def _integers_by_name(where: str, value: Any, folder: Path) -> dict[str, int]:
     if not isinstance(value, dict):
         raise InputError(f'{where} = {value!r} must be a table of names and integers, such as {{ "A1B1" = 2 }}')
-    return {name: _value(f"{where} {name}", int, item, folder) for name, item in value.items()}
+    return {name: _value(f"{where} {name}", int, item, folder, {}) for name, item in value.items()}
 
 
-def _texts(where: str, value: Any) -> tuple[str, ...]:
+def _texts(where: str, value: Any, folder: Path) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
         raise InputError(f"{where} must be a list of names")
     if repeated := next((item for item in value if value.count(item) > 1), None):
@@ -170,6 +156,15 @@ def _texts(where: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+_PLAIN: Mapping[Any, tuple[Sequence[type], str]] = {
+    str: ((str,), "a string"),
+    int: ((int,), "an integer"),
+    float: ((int, float), "a number"),
+}
 _READERS: Mapping[Any, Callable[[str, Any, Path], Any]] = {
-    str: _text, Path: _path, int: _integer, float: _number, SimulationTime: _time,
-}  # fmt: skip
+    Path: _path,
+    SimulationTime: _time,
+    tuple[int, ...]: _sizes,
+    tuple[str, ...]: _texts,
+    dict[str, int]: _integers_by_name,
+}

@@ -8,7 +8,7 @@ from typing import Any
 
 from city import config as city_config
 from city import names, network
-from city.arguments import Parser
+from city.arguments import CITY_FILE, Parser
 from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
@@ -56,7 +56,7 @@ def parser(prog: str) -> Parser:
         description="Turn trained actors into SavedModels that TensorFlow Serving can host.",
         epilog="See also greenserve inspect, greenserve describe and greenserve fleet.",
     )
-    parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
+    parser.add_city(is_optional=True)
     parser.add_argument(
         "--tl", action="append", required=True, metavar="TL", help="a TL, several with commas, or all; may be repeated"
     )
@@ -257,8 +257,8 @@ def _split_commas(values: Sequence[str]) -> list[str]:
 
 def _city(path: Path | None, model_path: Path | None) -> City | None:
     """Load the city; without --city and ./city.toml, a folder of checkpoints is enough."""
-    if path is None and model_path is not None and not Path("city.toml").exists():
+    if path is None and model_path is not None and not CITY_FILE.exists():
         return None
-    city = city_config.load(path or Path("city.toml"))
+    city = city_config.load(path or CITY_FILE)
     dialects.check_city_settings(city)
     return city

@@ -241,12 +241,7 @@ def parser(prog: str) -> Parser:
         epilog="Pass either --sumo, or -- and the arguments of a SUMO to start.",
     )
     access.add_flags(parser, clients=2)
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        help="the city's description, for [controller] watchdog_s (default: ./city.toml if it exists)",
-    )
+    parser.add_city(is_optional=True)
     parser.add_argument(
         "--port", type=int, default=0, metavar="N", help="loopback port for the controller (default: a free one)"
     )
@@ -328,8 +323,7 @@ def _watchdog_s(args: argparse.Namespace) -> float:
     """The watchdog's time from --watchdog-s, else from city.toml. Raises InputError."""
     watchdog_s: float | None = args.watchdog_s
     if watchdog_s is None:
-        city = args.city or (Path("city.toml") if Path("city.toml").is_file() else None)
-        watchdog_s = (city_config.load(city).controller if city else city_config.Controller()).watchdog_s
+        watchdog_s = city_config.load_if_exists(args.city).controller.watchdog_s
     if not 0 < watchdog_s <= city_config.MAX_WATCHDOG_S:
         raise InputError(f"--watchdog-s {watchdog_s:g} must be above 0 and at most {city_config.MAX_WATCHDOG_S}")
     return watchdog_s

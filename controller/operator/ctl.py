@@ -178,10 +178,7 @@ def _address(args: argparse.Namespace) -> str:
     if args.address is not None:
         host_and_port(args.address, "--address", DEFAULT_ADDRESS)
         return str(args.address)
-    path = args.city or Path("city.toml")
-    if args.city is None and not path.exists():
-        return DEFAULT_ADDRESS
-    return city_config.load(path).controller.control_address or DEFAULT_ADDRESS
+    return city_config.load_if_exists(args.city).controller.control_address or DEFAULT_ADDRESS
 
 
 def _tls(args: argparse.Namespace) -> Tls | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
@@ -61,6 +62,15 @@ class Checkpoint:
         return self.load(name)
 
 
+def float32_weights(name: str, values: NDArray[Any]) -> NDArray[np.float32]:
+    """A variable's values as float32; values beyond its range become infinite. Raises InputError if they are not
+    floats."""
+    if values.dtype.kind != "f":
+        raise InputError(f"{name} holds {values.dtype}, not weights")
+    with np.errstate(over="ignore"):
+        return np.asarray(values, np.float32)
+
+
 def elements(shape: tuple[int, ...]) -> int:
     """Number of values of a shape. It does not overflow, unlike NumPy's product."""
     return math.prod(map(int, shape))
@@ -78,15 +88,12 @@ def split_name(name: str) -> tuple[str, str]:
 
 def natural(name: str) -> list[int | str]:
     """Key of natural order: dense before dense_1, dense_2 before dense_10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def unread_variables(checkpoint: Checkpoint, read_names: Iterable[str]) -> tuple[str, ...]:
     """Names of the variables that were not read, one name for each variable."""
     keys = checkpoint.keys or {name: name for name in checkpoint.stored}
     read_keys = {keys[name] for name in read_names}
-    names: dict[str, str] = {}
-    for name in checkpoint.stored:
-        if keys[name] not in read_keys:
-            names.setdefault(keys[name], name)
-    return tuple(sorted(names.values()))
+    first_names = {keys[name]: name for name in reversed(list(checkpoint.stored))}
+    return tuple(sorted(name for key, name in first_names.items() if key not in read_keys))

@@ -13,11 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.checkpoints.checkpoint import elements
+from export.checkpoints.regular_files import MAX_BYTES
 
-MAX_BYTES = 2 << 30
-"""Limit for all arrays of a file."""
 MAX_TEXT_BYTES = 16 << 20
 """Limit for a model's architecture."""
+
+
+@dataclass(frozen=True)
+class KerasModel:
+    """A Keras model with its architecture, which Keras can load if its classes are Keras's own."""
+
+    config: str
+    """The model's architecture as JSON, or ""."""
+    version: str
+    """Version of the Keras that wrote it, such as 2.15.0, or ""."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +37,8 @@ class Contents:
     """By path, in the file's own order."""
     layers: tuple[tuple[str, tuple[str, ...]], ...] | None
     """Every layer with the names of its weights, in the model's order. `None` for Keras 3, which does not list them."""
-    whole_model: bool
-    """True if the file contains the model's architecture too."""
-    model_config: str = ""
-    """The architecture as JSON, or ""."""
-    keras_version: str = ""
-    """Version of the Keras that wrote the file, such as 2.15.0, or ""."""
+    model: KerasModel | None
+    """`None` if the file contains only weights."""
 
 
 def contents(path: Path) -> Contents:
@@ -52,13 +57,15 @@ def contents(path: Path) -> Contents:
     with h5py.File(source, "r") as file:
         config = config or _text(file.attrs.get("model_config", ""))
         version = version or _text(file.attrs.get("keras_version", ""))
-        whole = path.suffix == ".keras" or "model_config" in file.attrs
+        is_whole = path.suffix == ".keras" or "model_config" in file.attrs
         _refuse_other_files(file)
         # a whole model in HDF5 has its weights in this group
         group = file.get("model_weights", file)
+        names: list[str] = []
+        group.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)
         arrays: dict[str, NDArray[Any]] = {}
         size = 0
-        for name in _datasets(group):
+        for name in names:
             dataset = group[name]
             size += elements(dataset.shape) * dataset.dtype.itemsize
             if size > MAX_BYTES:
@@ -70,7 +77,7 @@ def contents(path: Path) -> Contents:
                 (name, tuple(map(_text, group[name].attrs["weight_names"])))
                 for name in map(_text, group.attrs["layer_names"])
             )
-    return Contents(arrays, layers, whole, config, version)
+    return Contents(arrays, layers, KerasModel(config, version) if is_whole else None)
 
 
 def _refuse_other_files(group: Any, path: str = "", seen: set[int] | None = None) -> None:
@@ -98,14 +105,6 @@ def _member(archive: zipfile.ZipFile, name: str) -> str:
     if archive.getinfo(name).file_size > MAX_TEXT_BYTES:
         raise ValueError(f"its {name} is larger than any model's")
     return archive.read(name).decode()
-
-
-def _datasets(group: Any) -> list[str]:
-    import h5py
-
-    names: list[str] = []
-    group.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)
-    return names
 
 
 def _text(value: Any) -> str:

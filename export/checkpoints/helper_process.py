@@ -14,10 +14,10 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from city.errors import InputError, first_line
 from export.checkpoints import regular_files
@@ -30,14 +30,15 @@ MAX_MEMORY_BYTES = 6 << 30
 """Limit for reading a file, in addition to the memory of the imported libraries."""
 MAX_CACHED_FILES = 2
 """A policy, and the statistics beside it."""
+T = TypeVar("T")
 
 
-class Helper:
-    """A process that calls one module's function `contents`."""
+class Helper(Generic[T]):
+    """A process that calls one function of a module."""
 
     def __init__(
         self,
-        module: str,
+        contents: Callable[..., T],
         kind: str,
         libraries: Sequence[str] = (),
         advice: str = "the file may be corrupt: save it again",
@@ -45,17 +46,16 @@ class Helper:
         """Store the settings; the process starts with the first read.
 
         Args:
-            module: the module with the function `contents`, which reads a file.
+            contents: the function, which reads a file.
             kind: the expected kind of file, for messages, such as `HDF5 weights`.
             libraries: modules to import at the start, so that importing them does not count as reading a file.
             advice: the probable cause if a read crashes or reaches the time limit, and its remedy.
         """
-        self._module, self._kind, self._libraries, self._advice = module, kind, tuple(libraries), advice
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._contents, self._kind, self._libraries, self._advice = contents, kind, tuple(libraries), advice
+        self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
         self._read = functools.lru_cache(maxsize=MAX_CACHED_FILES)(lambda path, _time_ns, _size: self.call(path))
 
-    def read(self, path: Path) -> Any:
+    def read(self, path: Path) -> T:
         """Call `contents(path)` in the helper, unless the file was read and has not changed.
 
         Raises InputError if it cannot be read.
@@ -66,7 +66,7 @@ class Helper:
             raise InputError(f"cannot be read as {self._kind}: {error.strerror}") from None
         return self._read(path, status.st_mtime_ns, status.st_size)
 
-    def call(self, *arguments: Any, limit_s: int | None = None) -> Any:
+    def call(self, *arguments: Any, limit_s: int | None = None) -> T:
         """Call `contents(*arguments)` in the helper, within a limit in s (default: READ_TIMEOUT_S).
 
         Raises InputError if it fails.
@@ -77,6 +77,7 @@ class Helper:
             connection.send((limit_s, arguments))
             if not connection.poll(2 * limit_s):
                 raise EOFError
+            result: T
             result, reason = connection.recv()
         except (OSError, EOFError):
             # the helper crashed, or its own alarm ended it
@@ -92,22 +93,22 @@ class Helper:
 
     def close(self) -> None:
         """Kill the helper process."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        if self._running is not None:
+            process, connection = self._running
+            self._running = None
+            connection.close()
+            process.kill()
+            process.wait()
 
     def _connect(self) -> Connection:
-        if self._process is None or self._connection is None:
+        if self._running is None:
             parent_end, child_end = Pipe()
             root = str(Path(__file__).resolve().parents[2])
             path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-            call = f"serve({child_end.fileno()}, {self._module!r}, {self._libraries!r})"
+            function = f"{self._contents.__module__!r}, {self._contents.__name__!r}"
+            call = f"serve({child_end.fileno()}, {function}, {self._libraries!r})"
             # a new interpreter: a fork would copy TensorFlow's threads and locks
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-P", "-c", f"from {__name__} import serve; {call}"],
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -116,16 +117,16 @@ class Helper:
                 # no GPU: the exporter's own process may have taken its memory
                 env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"},
             )
+            self._running = process, parent_end
             child_end.close()
-            self._connection = parent_end
             atexit.register(self.close)
             if not parent_end.poll(START_TIMEOUT_S):
                 raise EOFError
             parent_end.recv()
-        return self._connection
+        return self._running[1]
 
 
-def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
+def serve(descriptor: int, module: str, function: str, libraries: Sequence[str]) -> None:
     """Run the helper's loop until the exporter closes the connection.
 
     It receives (limit in s, arguments) and sends (contents, None) or (None, the error's text).
@@ -135,8 +136,9 @@ def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for library in libraries:
         importlib.import_module(library)
-    contents = importlib.import_module(module).contents
-    limit = _memory_bytes() + MAX_MEMORY_BYTES
+    contents = getattr(importlib.import_module(module), function)
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    limit = pages * resource.getpagesize() + MAX_MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     connection = Connection(descriptor)
     connection.send("ready")
@@ -154,8 +156,3 @@ def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
             reason = first_line(error) or type(error).__name__
         signal.alarm(0)
         connection.send((result, reason))
-
-
-def _memory_bytes() -> int:
-    """Address space of this process."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()

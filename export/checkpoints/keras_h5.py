@@ -4,35 +4,29 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from city.errors import InputError
 from export.actors.architectures import Layers
-from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural
-from export.checkpoints.hdf5_reader import Contents
+from export.checkpoints.checkpoint import PARTS, Checkpoint, float32_weights, natural
+from export.checkpoints.hdf5_reader import Contents, KerasModel, contents
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.layers import LayerParts, build_layers, check_numbers, output_sizes, refuse_unknown_variables
+from export.checkpoints.linear_layers import checkpoint_of
 from export.checkpoints.scopes import is_training
-from export.checkpoints.source import ActorRequest, KerasModel, Source
+from export.checkpoints.source import ActorRequest, Source
 
 _NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
 _KERAS3_DENSE = {"0": "kernel", "1": "bias"}
 _KERAS3_NORM = {"0": "gamma", "1": "beta", "2": "mean", "3": "variance"}
+_HELPER = Helper(contents, "HDF5 weights", libraries=["h5py"])
 
 
-def read(path: Path, strict: bool = False) -> Layers:
-    """Read the actor's layers from a weights file. Raises InputError if it is corrupt or missing.
-
-    `strict`: refuse a variable that belongs neither to a layer nor to training.
-    """
-    file = _contents(path)
+def _layers(file: Contents, strict: bool) -> Layers:
     parts_of, order = _keras3(file) if file.layers is None else _keras2(file)
-    used = {name for parts in parts_of.values() for name, _ in parts.values()}
-    unread = tuple(sorted(set(file.arrays) - used))
+    read_names = {name for parts in parts_of.values() for name, _ in parts.values()}
+    unread = tuple(sorted(set(file.arrays) - read_names))
     if strict:
-        stored = [StoredVariable(name, file.arrays[name].shape, file.arrays[name].dtype.name) for name in unread]
-        refuse_unknown_variables(stored, "", output_sizes(parts_of, order))
+        checkpoint = checkpoint_of({name: file.arrays[name] for name in unread}, ordered=False)
+        refuse_unknown_variables(checkpoint.stored.values(), "", output_sizes(parts_of, order))
     layers = build_layers(parts_of, order, unread)
     if file.layers is not None or all(_NUMBERED.match(layer) for layer in order):
         return layers
@@ -44,23 +38,6 @@ def read(path: Path, strict: bool = False) -> Layers:
         layers,
         groups=tuple(replace(build_layers(parts_of, names, ()), name=group) for group, names in groups.items()),
     )
-
-
-def open_checkpoint(path: Path) -> Checkpoint:
-    """Open a weights file; variables have the names of its datasets. Raises InputError."""
-    arrays = _contents(path).arrays
-    listed = {
-        name: StoredVariable(name, arrays[name].shape, arrays[name].dtype.name) for name in sorted(arrays, key=natural)
-    }
-    return Checkpoint(listed, lambda name: arrays[name], ordered=False)
-
-
-_HELPER = Helper("export.checkpoints.hdf5_reader", "HDF5 weights", libraries=["h5py"])
-
-
-def _contents(path: Path) -> Contents:
-    contents: Contents = _HELPER.read(path)
-    return contents
 
 
 def _keras2(file: Contents) -> tuple[LayerParts, list[str]]:
@@ -76,7 +53,8 @@ def _keras2(file: Contents) -> tuple[LayerParts, list[str]]:
                 stored = f"{name}/{weight}"
                 if stored not in file.arrays:
                     raise InputError(f"variable {stored} is missing")
-                parts_of.setdefault(f"{name}/{layer}", {})[PARTS[part]] = stored, _weights(stored, file)
+                values = float32_weights(stored, file.arrays[stored])
+                parts_of.setdefault(f"{name}/{layer}", {})[PARTS[part]] = stored, values
     return parts_of, list(parts_of)
 
 
@@ -86,25 +64,18 @@ def _keras3(file: Contents) -> tuple[LayerParts, list[str]]:
     Datasets are layers/<name>/vars/<0 kernel, 1 bias | 0 gamma, 1 beta, 2 mean, 3 variance>.
     """
     parts_of: LayerParts = {}
-    for name in file.arrays:
+    for name, values in file.arrays.items():
         layer, _, part = name.rpartition("/vars/")
         if layer and part.isdigit() and not any(map(is_training, layer.split("/"))):
-            parts_of.setdefault(layer, {})[part] = name, _weights(name, file)
+            parts_of.setdefault(layer, {})[part] = name, float32_weights(name, values)
     for layer, numbered in parts_of.items():
         names = _KERAS3_NORM if len(numbered) == 4 else _KERAS3_DENSE
-        parts_of[layer] = {names[part]: values for part, values in numbered.items() if part in names}
+        parts_of[layer] = {names[part]: stored for part, stored in numbered.items() if part in names}
     order = sorted(parts_of, key=natural)
     if all(map(_NUMBERED.match, order)):
         # a subclassed model keeps its attributes outside the numbered layers, which may then begin at any number
         check_numbers([layer for layer in order if "kernel" in parts_of[layer]])
     return parts_of, order
-
-
-def _weights(name: str, file: Contents) -> NDArray[np.float32]:
-    values = file.arrays[name]
-    if values.dtype.kind != "f":
-        raise InputError(f"{name} holds {values.dtype}, not weights")
-    return np.asarray(values, np.float32)
 
 
 class KerasHdf5(Source):
@@ -113,14 +84,14 @@ class KerasHdf5(Source):
     has_scopes = False
 
     def open(self, path: Path) -> Checkpoint:
-        return open_checkpoint(path)
+        arrays = _HELPER.read(path).arrays
+        return checkpoint_of({name: arrays[name] for name in sorted(arrays, key=natural)}, ordered=False)
 
     def layers(self, path: Path, checkpoint: Checkpoint, scope: str, strict: bool = False) -> Layers:
-        return read(path, strict)
+        return _layers(_HELPER.read(path), strict)
 
     def graph(self, path: Path, request: ActorRequest) -> KerasModel | None:
-        file = _contents(path)
-        return KerasModel(file.model_config, file.keras_version) if file.whole_model else None
+        return _HELPER.read(path).model
 
 
 SOURCE = KerasHdf5()

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +10,15 @@ from city.errors import InputError
 from export.actors.architectures import Layers
 from export.actors.steps import BatchNorm, Dense, Float32Array
 from export.checkpoints import scopes
-from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural, split_name, unread_variables
+from export.checkpoints.checkpoint import (
+    PARTS,
+    Checkpoint,
+    StoredVariable,
+    float32_weights,
+    natural,
+    split_name,
+    unread_variables,
+)
 
 TRANSPOSED = "weight"
 """PyTorch's name of a kernel, stored as [units, inputs]."""
@@ -33,13 +41,11 @@ def read_layers(checkpoint: Checkpoint, scope: str, strict: bool = False) -> Lay
     check_numbers([name for name in order if "kernel" in parts_of[name]], checkpoint.first_number)
     unread = unread_variables(checkpoint, [stored for parts in parts_of.values() for stored, _ in parts.values()])
     if strict:
-        _refuse_unread(checkpoint, unread, scope, parts_of, order)
-    layers = build_layers(parts_of, order, unread)
-    return _grouped(checkpoint, layers, order, f"{scope}/" if scope else "")
+        _refuse_unread([checkpoint.stored[name] for name in unread], scope, parts_of, order)
+    return _grouped(checkpoint, build_layers(parts_of, order, unread), order, f"{scope}/" if scope else "")
 
 
 def _read_parts(checkpoint: Checkpoint, scope: str) -> LayerParts:
-    """Read the parts of every layer in a scope, without the variables of training. Raises InputError."""
     prefix = f"{scope}/" if scope else ""
     parts_of: LayerParts = {}
     keys = set()
@@ -50,24 +56,32 @@ def _read_parts(checkpoint: Checkpoint, scope: str) -> LayerParts:
         if not name.startswith(prefix) or part not in PARTS or key in keys or any(map(scopes.is_training, folders)):
             continue
         keys.add(key)
-        values = checkpoint.value(name)
-        if values.dtype.kind != "f":
-            raise InputError(f"{name} holds {values.dtype}, not weights")
-        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused later
-            narrow = np.asarray(values.T if part == TRANSPOSED else values, np.float32)
-        parts_of.setdefault(layer, {})[PARTS[part]] = name, narrow
+        values = float32_weights(name, checkpoint.value(name))
+        parts_of.setdefault(layer, {})[PARTS[part]] = name, values.T if part == TRANSPOSED else values
     return parts_of
 
 
-def _refuse_unread(
-    checkpoint: Checkpoint, unread: Sequence[str], scope: str, parts_of: LayerParts, order: Sequence[str]
-) -> None:
-    """Raise InputError if a variable outside the layers may belong to the actor."""
-    variables = [checkpoint.stored[name] for name in unread]
-    inputs, outputs = input_sizes(parts_of, order), output_sizes(parts_of, order)
-    refuse_unknown_variables(variables, scope, outputs)
+def _refuse_unread(unread: Sequence[StoredVariable], scope: str, parts_of: LayerParts, order: Sequence[str]) -> None:
+    """Raise InputError if a variable outside the actor's layers may be part of the actor, by its name or its size."""
+    shapes = _kernel_shapes(parts_of, order)
+    # the inputs of the first layer, and inputs that are not any layer's units
+    inputs = {size for size, _ in shapes} - {units for _, units in shapes} | {size for size, _ in shapes[:1]}
+    outputs = output_sizes(parts_of, order)
+    refuse_unknown_variables(unread, scope, outputs)
     hidden = {parts["kernel"][1].shape[-1] for parts in parts_of.values() if "kernel" in parts} - outputs
-    _refuse_by_size(variables, scope, _ActorSizes(inputs, hidden, outputs))
+    layer_parts = [(*split_name(variable.name), variable) for variable in unread]
+    kernels = {layer: variable for layer, part, variable in layer_parts if PARTS.get(part) == "kernel"}
+    for variable in unread:
+        if "float" not in variable.dtype or scopes.is_another_agents(variable.name, scope, kernels):
+            continue
+        is_inside = not scope or variable.name.startswith(f"{scope}/")
+        use = _use_inside(variable, kernels, hidden) if is_inside else _use_outside(variable, kernels, inputs, outputs)
+        if use:
+            raise InputError(
+                f"{variable.name} {list(variable.shape)} is not part of {scope or 'the actor'}, but may be "
+                f"{use}; pass every layer in the order of calls (--scope . --layers A,B,...), --actor MODULE:FUNCTION, "
+                "or --actor NAME to leave it out"
+            )
 
 
 def _grouped(checkpoint: Checkpoint, layers: Layers, order: Sequence[str], prefix: str) -> Layers:
@@ -93,12 +107,17 @@ def _grouped(checkpoint: Checkpoint, layers: Layers, order: Sequence[str], prefi
         return layers  # in the order in which the user wrote them
     if len(set(sequences.values())) == 1:
         return layers
-    groups = []
-    for top in dict.fromkeys(tops.values()):
-        dense = tuple(layer for layer in layers.dense if tops[layer.name] == top)
-        norms = tuple(norm for norm in layers.norms if tops[norm.name] == top)
-        groups.append(Layers(dense, norms, (), name=top, sequence=sequences[top]))
-    return replace(layers, groups=tuple(groups))
+    groups = tuple(
+        Layers(
+            tuple(layer for layer in layers.dense if tops[layer.name] == top),
+            tuple(norm for norm in layers.norms if tops[norm.name] == top),
+            (),
+            name=top,
+            sequence=sequence,
+        )
+        for top, sequence in sequences.items()
+    )
+    return replace(layers, groups=groups)
 
 
 def _kernel_shapes(parts_of: LayerParts, order: Sequence[str]) -> list[tuple[int, ...]]:
@@ -110,16 +129,7 @@ def output_sizes(parts_of: LayerParts, order: Sequence[str]) -> set[int]:
     """Possible sizes of the actor's output: the units of the last dense layer, and units that are not any layer's
     inputs."""
     shapes = _kernel_shapes(parts_of, order)
-    all_inputs = {inputs for inputs, _ in shapes}
-    return {units for _, units in shapes if units not in all_inputs} | {units for _, units in shapes[-1:]}
-
-
-def input_sizes(parts_of: LayerParts, order: Sequence[str]) -> set[int]:
-    """Possible sizes of the actor's input: the inputs of the first dense layer, and inputs that are not any layer's
-    units."""
-    shapes = _kernel_shapes(parts_of, order)
-    all_units = {units for _, units in shapes}
-    return {inputs for inputs, _ in shapes if inputs not in all_units} | {inputs for inputs, _ in shapes[:1]}
+    return {units for _, units in shapes} - {inputs for inputs, _ in shapes} | {units for _, units in shapes[-1:]}
 
 
 def refuse_unknown_variables(unread: Iterable[StoredVariable], scope: str, output_sizes: set[int]) -> None:
@@ -135,7 +145,8 @@ def refuse_unknown_variables(unread: Iterable[StoredVariable], scope: str, outpu
     """
     for variable in unread:
         reason = scopes.unread_reason(variable.name, scope)
-        if scopes.is_unnamed_log_std(variable.name) and not _is_log_std(variable, output_sizes):
+        is_log_std = variable.dtype == "float64" and variable.shape in {(size,) for size in output_sizes}
+        if scopes.is_unnamed_log_std(variable.name) and not is_log_std:
             reason = scopes.UNKNOWN_USE
         may_act = reason == scopes.UNKNOWN_USE and (
             variable.shape or (scope and not scopes.is_hyperparameter(variable.name))
@@ -148,52 +159,25 @@ def refuse_unknown_variables(unread: Iterable[StoredVariable], scope: str, outpu
             )
 
 
-@dataclass(frozen=True)
-class _ActorSizes:
-    """Sizes that parts of an actor may have."""
+def _use_inside(variable: StoredVariable, kernels: Mapping[str, StoredVariable], hidden: set[int]) -> str:
+    """The possible use of a variable in the actor's scope: a layer between two of its layers. "" if there is none.
 
-    inputs: set[int]
-    hidden: set[int]
-    """Units of its hidden layers."""
-    outputs: set[int]
-
-
-def _refuse_by_size(unread: Sequence[StoredVariable], scope: str, actor: _ActorSizes) -> None:
-    """Raise InputError if an unread variable may be part of the actor by its size.
-
-    Args:
-        unread: the variables that are not part of the actor's layers.
-        scope: the actor's scope.
-        actor: its sizes.
+    `hidden`: units of the actor's hidden layers.
     """
-    layer_parts = [(*split_name(variable.name), variable) for variable in unread]
-    kernels = {layer: variable for layer, part, variable in layer_parts if PARTS.get(part) == "kernel"}
-    for variable in unread:
-        if "float" not in variable.dtype or scopes.is_another_agents(variable.name, scope, kernels):
-            continue
-        is_inside = not scope or variable.name.startswith(f"{scope}/")
-        use = _use_inside(variable, kernels, actor) if is_inside else _use_outside(variable, kernels, actor)
-        if use:
-            raise InputError(
-                f"{variable.name} {list(variable.shape)} is not part of {scope or 'the actor'}, but may be "
-                f"{use}; pass every layer in the order of calls (--scope . --layers A,B,...), --actor MODULE:FUNCTION, "
-                "or --actor NAME to leave it out"
-            )
-
-
-def _use_inside(variable: StoredVariable, kernels: Mapping[str, StoredVariable], actor: _ActorSizes) -> str:
-    """The possible use of a variable in the actor's scope: a layer between two of its layers. "" if there is none."""
     layer = split_name(variable.name)[0]
     if kernels.get(layer) is not variable or len(variable.shape) != 2:
         return ""
     inputs, units = _layer_sizes(variable)
-    others = [kernel for name, kernel in kernels.items() if name != layer and len(kernel.shape) == 2]
     # a critic's hidden layer is followed by another layer of the critic
-    has_successor = any(_layer_sizes(kernel)[0] == units for kernel in others)
-    return "a layer of it" if {inputs, units} <= actor.hidden and not has_successor else ""
+    has_successor = any(
+        _layer_sizes(kernel)[0] == units for name, kernel in kernels.items() if name != layer and len(kernel.shape) == 2
+    )
+    return "a layer of it" if {inputs, units} <= hidden and not has_successor else ""
 
 
-def _use_outside(variable: StoredVariable, kernels: Mapping[str, StoredVariable], actor: _ActorSizes) -> str:
+def _use_outside(
+    variable: StoredVariable, kernels: Mapping[str, StoredVariable], inputs: set[int], outputs: set[int]
+) -> str:
     """The possible use of a variable outside the actor's scope. "" if there is none.
 
     It may be a layer with as many units as the actor has inputs, or a vector of the size of the observation or of the
@@ -203,26 +187,18 @@ def _use_outside(variable: StoredVariable, kernels: Mapping[str, StoredVariable]
     if scopes.serves_training(variable.name):
         return ""
     if kernels.get(layer) is variable and len(variable.shape) == 2:
-        return "a layer before it" if _layer_sizes(variable)[1] in actor.inputs else ""
+        return "a layer before it" if _layer_sizes(variable)[1] in inputs else ""
     if layer in kernels:
         return ""
     sizes = [size for size in variable.shape if size != 1]
-    is_vector = len(sizes) == 1 and sizes[0] in actor.inputs | actor.outputs
-    return (
-        "statistics or factors of its observation or output"
-        if is_vector or scopes.is_observations(variable.name)
-        else ""
-    )
+    is_vector = len(sizes) == 1 and sizes[0] in inputs | outputs
+    may_scale = is_vector or scopes.is_observations(variable.name)
+    return "statistics or factors of its observation or output" if may_scale else ""
 
 
 def _layer_sizes(kernel: StoredVariable) -> tuple[int, int]:
-    """(inputs, units) of the layer that has this kernel."""
     first, second = kernel.shape
     return (second, first) if split_name(kernel.name)[1] == TRANSPOSED else (first, second)
-
-
-def _is_log_std(variable: StoredVariable, output_sizes: set[int]) -> bool:
-    return variable.dtype == "float64" and variable.shape in {(size,) for size in output_sizes}
 
 
 def check_numbers(order: list[str], first: int | None = 0) -> None:
@@ -257,7 +233,7 @@ def build_layers(parts_of: LayerParts, order: list[str], unread: tuple[str, ...]
         if "mean" in parts or "variance" in parts:
             norms.append(_batch_norm(name, parts, stored_as))
         else:
-            dense.append(_dense(name, parts, stored_as))
+            dense.append(build_dense(name, parts, stored_as))
     # the output layer may lack a bias; so may all hidden layers, or all but the first if batch norms shift them
     without_bias = [layer.name for layer in dense[:-1] if layer.bias is None]
     all_but_first = norms and len(without_bias) == len(dense) - 2 and dense[0].bias is not None
@@ -266,20 +242,23 @@ def build_layers(parts_of: LayerParts, order: list[str], unread: tuple[str, ...]
     return Layers(tuple(dense), tuple(norms), unread)
 
 
-def _dense(name: str, parts: dict[str, Float32Array], stored_as: dict[str, str]) -> Dense:
+def build_dense(name: str, parts: Mapping[str, Float32Array], stored_as: Mapping[str, str]) -> Dense:
+    """Build a layer from its kernel [inputs, units] and its bias, if it has one. Raises InputError."""
     if "kernel" not in parts:
         raise InputError(f"variable {name}/kernel is missing")
     kernel, bias = parts["kernel"], parts.get("bias")
     if kernel.ndim != 2 or 0 in kernel.shape or (bias is not None and bias.shape != kernel.shape[1:]):
-        bias_shape = "none" if bias is None else list(bias.shape)
-        raise InputError(f"{name} is not a dense layer: kernel {list(kernel.shape)}, bias {bias_shape}")
+        raise InputError(
+            f"{name} is not a dense layer: kernel {list(kernel.shape)}, "
+            f"bias {'none' if bias is None else list(bias.shape)}"
+        )
     return Dense(name, kernel, bias, stored_as)
 
 
 def _batch_norm(name: str, parts: dict[str, Float32Array], stored_as: dict[str, str]) -> BatchNorm:
-    for part, stored_part in (("mean", "moving_mean"), ("variance", "moving_variance")):
+    for part in ("mean", "variance"):
         if part not in parts:
-            raise InputError(f"variable {name}/{stored_part} is missing")
+            raise InputError(f"variable {name}/moving_{part} is missing")
     shapes = {values.shape for values in parts.values()}
     if len(shapes) > 1 or len(parts["mean"].shape) != 1:
         raise InputError(f"{name} is not a batch norm: its variables have shapes {sorted(map(list, shapes))}")

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from city.errors import InputError
 from export.actors.steps import Activation, Dense, SizeMismatch, Step, check_sizes
-from export.checkpoints.checkpoint import Checkpoint, StoredVariable
+from export.checkpoints.checkpoint import Checkpoint, StoredVariable, float32_weights
+from export.checkpoints.layers import build_dense
 
 LIBRARY_ACTIVATIONS = {
     "ReLU": "relu", "Tanh": "tanh", "ELU": "elu", "SELU": "selu", "SiLU": "silu", "GELU": "gelu", "Sigmoid": "sigmoid",
@@ -45,8 +46,7 @@ class StateDict:
 
     def unread_beside(self, modules: Sequence[str]) -> list[str]:
         """The unread tensors outside these modules."""
-        prefixes = tuple(f"{module}/" for module in modules)
-        return [name for name in self.unread if not name.startswith(prefixes)]
+        return [name for name in self.unread if not name.startswith(tuple(f"{module}/" for module in modules))]
 
     def holds(self, prefix: str) -> bool:
         """Tell whether the module of this name has weights."""
@@ -58,11 +58,8 @@ class StateDict:
         if stored_as["kernel"] not in self._arrays:
             raise InputError(f"tensor {stored_as['kernel']} is missing; save the whole policy again")
         parts = {part: self._read(stored) for part, stored in stored_as.items() if stored in self._arrays}
-        kernel, bias = parts["kernel"].T, parts.get("bias")
-        if kernel.ndim != 2 or 0 in kernel.shape or (bias is not None and bias.shape != kernel.shape[1:]):
-            shapes = f"weight {list(kernel.T.shape)}, bias {'none' if bias is None else list(bias.shape)}"
-            raise InputError(f"{name} is not a linear layer: {shapes}")
-        return Dense(name, kernel, bias, {part: stored_as[part] for part in parts})
+        parts["kernel"] = parts["kernel"].T
+        return build_dense(name, parts, {part: stored_as[part] for part in parts})
 
     def sequential(self, prefix: str) -> list[Dense]:
         """Read the numbered layers of a sequence in which one activation follows each layer.
@@ -72,7 +69,7 @@ class StateDict:
         modules = {
             name.removeprefix(f"{prefix}/").split("/")[0] for name in self._arrays if name.startswith(f"{prefix}/")
         }
-        if not all(module.isdigit() for module in modules):
+        if not all(module.isdecimal() for module in modules):
             raise InputError(f"{prefix} holds {', '.join(sorted(modules))}, not numbered linear layers")
         numbers = sorted(map(int, modules))
         if numbers != list(range(0, 2 * len(numbers), 2)):
@@ -83,15 +80,11 @@ class StateDict:
         return [self.linear(f"{prefix}/{number}") for number in numbers]
 
     def _read(self, name: str) -> NDArray[np.float32]:
-        values = self._arrays[name]
-        if values.dtype.kind != "f":
-            raise InputError(f"{name} holds {values.dtype}, not weights")
-        with np.errstate(over="ignore"):
-            narrow = np.asarray(values, np.float32)
-        if not np.isfinite(narrow).all():
+        values = float32_weights(name, self._arrays[name])
+        if not np.isfinite(values).all():
             raise InputError(f"{name} has non-finite values; the training has diverged")
         self._read_names.add(name)
-        return narrow
+        return values
 
 
 def activated(layers: list[Dense], kind: str) -> list[Step]:

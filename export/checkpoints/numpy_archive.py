@@ -9,26 +9,25 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from city.errors import InputError, first_line
+from city.errors import InputError, library_errors
 from export.checkpoints import regular_files
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements
 from export.checkpoints.source import Source
-
-MAX_BYTES = 2 << 30
-"""Limit for all arrays of a file, as for HDF5; a compressed file may be much smaller."""
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open an archive; the parts of a name are separated by `/` or `.`, and `:0` at its end is dropped. Raises
     InputError."""
     stored, keys, size = {}, {}, 0
-    try:
+    with library_errors("cannot be read as an .npz archive", remedy="; copy the file again, or pass another one"):
         regular_files.check(path)
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 size += entry.file_size
-                if size > MAX_BYTES:
-                    raise InputError(f"its arrays have more than {MAX_BYTES} bytes; save the actor's weights alone")
+                if size > regular_files.MAX_BYTES:  # a compressed file may be much smaller
+                    raise InputError(
+                        f"its arrays have more than {regular_files.MAX_BYTES} bytes; save the actor's weights alone"
+                    )
                 key = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as file:
                     shape, dtype = _header(file)
@@ -38,12 +37,6 @@ def open_checkpoint(path: Path) -> Checkpoint:
                 name = name if "/" in name else name.replace(".", "/")
                 stored[name] = StoredVariable(name, shape, dtype.name)
                 keys[name] = entry.filename
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise several exceptions for a corrupt file
-        raise InputError(
-            f"cannot be read as an .npz archive: {first_line(error)}; copy the file again, or pass another one"
-        ) from None
     if any(re.fullmatch(r"arr_\d+", name) for name in stored):
         raise InputError(
             f"its arrays have no names ({', '.join(list(stored)[:3])}, ...); "
@@ -51,11 +44,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
         )
 
     def load(name: str) -> NDArray[Any]:
-        try:
-            with zipfile.ZipFile(path) as archive, archive.open(keys[name]) as file:
-                return np.asarray(npy.read_array(file, allow_pickle=False))
-        except Exception as error:  # noqa: BLE001 - as above
-            raise InputError(f"{name} cannot be read: {first_line(error)}") from None
+        with (
+            library_errors(f"{name} cannot be read"),
+            zipfile.ZipFile(path) as archive,
+            archive.open(keys[name]) as file,
+        ):
+            return np.asarray(npy.read_array(file, allow_pickle=False))
 
     # layers of one name are ordered by their numbers, others by their position in the archive
     stems = {re.sub(r"_?\d+$", "", name.rpartition("/")[0]) for name in stored}

@@ -15,10 +15,19 @@ from city.errors import InputError
 from export.actors import Actor
 from export.actors.activations import Floats
 from export.actors.steps import Activation, Affine, Clip, Dense, Step
-from export.checkpoints.checkpoint import Checkpoint
+from export.checkpoints.checkpoint import Checkpoint, float32_weights
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import check_chain, checkpoint_of
-from export.checkpoints.onnx_graph import ACTIVATIONS, CHOICES, OPERATIONS, UNCHANGED, Node, OnnxGraph, Values
+from export.checkpoints.onnx_graph import (
+    ACTIVATIONS,
+    CHOICES,
+    OPERATIONS,
+    UNCHANGED,
+    Node,
+    OnnxGraph,
+    Values,
+    contents,
+)
 from export.checkpoints.source import ActorRequest, Source, StoredActor
 
 PROBE_SCALES = (1.0, 10.0, 100.0)
@@ -26,7 +35,7 @@ PROBES_OF_A_SCALE = 4
 TOLERANCE = 1e-4
 """Permitted difference, relative to the largest value of the tensor (at least 1): ONNX evaluates in float32."""
 
-_HELPER = Helper("export.checkpoints.onnx_graph", "an ONNX model", libraries=["onnx.reference"])
+_HELPER = Helper(contents, "an ONNX model", libraries=["onnx.reference"])
 
 
 class Onnx(Source):
@@ -46,20 +55,19 @@ class Onnx(Source):
         if not layers:
             raise InputError(f"its output {output} depends on no linear layer; name the actor's with --output-tensor")
         check_chain(steps)
-        used = {name for layer in layers for name in layer.stored_as.values()}
-        unread = tuple(sorted(name for name in graph.arrays if name not in used and graph.arrays[name].ndim > 1))
+        read_names = {name for layer in layers for name in layer.stored_as.values()}
+        unread = tuple(sorted(name for name in graph.arrays.keys() - read_names if graph.arrays[name].ndim > 1))
         if request.categorical and isinstance(steps[-1], Activation | Clip):
             raise InputError(
                 f"its output {output} ends with {steps[-1].note or steps[-1].key}, not with logits; pass "
                 "--action, or --output-tensor"
             )
-        kind = "categorical" if ends_with_choices else None
-        return StoredActor(Actor("mlp", tuple(steps), unread), "", action_kind=kind)
+        actor = Actor("mlp", tuple(steps), unread)
+        return StoredActor(actor, "", action_kind="categorical" if ends_with_choices else None)
 
 
 def _graph(path: Path) -> OnnxGraph:
-    graph = _HELPER.read(path)
-    assert isinstance(graph, OnnxGraph)
+    graph: OnnxGraph = _HELPER.read(path)
     if len(graph.inputs) != 1:
         raise InputError(f"has the inputs {', '.join(graph.inputs) or 'none'}; an actor has one, its observation")
     return graph
@@ -80,7 +88,6 @@ class _Chain:
     """The operations from the observation to an output, each with one input that is not constant."""
 
     def __init__(self, path: Path, graph: OnnxGraph, output: str) -> None:
-        """Find and check the operations. Raises InputError."""
         self._observation = graph.inputs[0]
         self._dependent = {self._observation}
         """Tensors that depend on the observation."""
@@ -88,8 +95,9 @@ class _Chain:
         last = self._observation
         for node in graph.upstream(output):
             if node.operation not in OPERATIONS:
-                supported = ", ".join(sorted(OPERATIONS - {"Constant"}))
-                raise self._refused(node, f"is not supported; supported are {supported}")
+                raise self._refused(
+                    node, f"is not supported; supported are {', '.join(sorted(OPERATIONS - {'Constant'}))}"
+                )
             inputs = [name for name in node.inputs if name in self._dependent]
             if not inputs:
                 continue
@@ -103,9 +111,8 @@ class _Chain:
                 f"tensor {output} does not depend on the observation {self._observation}; name another --output-tensor"
             )
         size = graph.input_size or self._first_size(graph.arrays)
-        rng = np.random.default_rng(3)
-        rows = [scale * rng.standard_normal((PROBES_OF_A_SCALE, size)) for scale in PROBE_SCALES]
-        self._probes = np.concatenate(rows).astype(np.float32)
+        scales = np.repeat(PROBE_SCALES, PROBES_OF_A_SCALE)[:, None]
+        self._probes = (scales * np.random.default_rng(3).standard_normal((len(scales), size))).astype(np.float32)
         values: Values = _HELPER.call(path, output, self._probes)
         self._values, self._failure = values.by_name, values.reason
         computed = {name: rows[0] for name, rows in values.by_name.items() if name not in self._dependent}
@@ -129,8 +136,7 @@ class _Chain:
 
     def _append(self, steps: list[Step], node: Node) -> None:
         """Add one operation to the steps. An Add after a MatMul becomes the bias of its layer."""
-        operation, inputs = node.operation, node.inputs
-        last = steps[-1] if steps else None
+        operation, inputs, last = node.operation, node.inputs, steps[-1] if steps else None
         if operation in UNCHANGED:
             return
         if operation in ACTIVATIONS:
@@ -204,12 +210,12 @@ class _Chain:
         return next(name for name in node.inputs if name not in self._dependent)
 
     def _constant(self, name: str) -> NDArray[np.float32]:
-        values = self._constants[name]
-        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused
-            narrow = np.asarray(values, np.float32) if values.dtype.kind == "f" else None
-        if narrow is None or not np.isfinite(narrow).all():
-            raise InputError(f"its constant {name} holds {values.dtype} values that are not finite in float32")
-        return narrow
+        values = float32_weights(name, self._constants[name])
+        if not np.isfinite(values).all():
+            raise InputError(
+                f"its constant {name} holds {self._constants[name].dtype} values that are not finite in float32"
+            )
+        return values
 
     def _kernel(self, name: str) -> NDArray[np.float32]:
         if name not in self._constants:

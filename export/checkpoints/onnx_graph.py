@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from city.errors import first_line
 from export.checkpoints.checkpoint import MAX_ELEMENTS
 
-MAX_BYTES = 2 << 30
 DOMAINS = ("", "ai.onnx")
 """Domains of ONNX's own operators."""
 ACTIVATIONS = {
@@ -28,15 +27,7 @@ CHOICES = ("Softmax", "LogSoftmax", "ArgMax")
 UNCHANGED = ("Identity", "Cast", "Flatten", "Reshape", "Dropout", "Squeeze", "Unsqueeze")
 """Operations that are left out. An actor may have them if they do not change its values."""
 OPERATIONS = {
-    "Gemm",
-    "MatMul",
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-    "Clip",
-    "Constant",
-    "Transpose",
+    *("Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Clip", "Constant", "Transpose"),
     *ACTIVATIONS,
     *CHOICES,
     *UNCHANGED,
@@ -102,8 +93,6 @@ def _loaded(path: Path) -> Any:
         import onnx
     except ImportError:
         raise ValueError("the package onnx is not installed: pip install 'greenserve[onnx]'") from None
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError("it is larger than any actor's")
     try:
         # from bytes, so that onnx does not open other files for external tensors
         model = onnx.load_model_from_string(path.read_bytes())
@@ -148,7 +137,6 @@ def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.
     from onnx import helper
 
     evaluators = _evaluators(model, graph, output)
-    produced = [name for node, _ in evaluators for name in node.output if name]
     (observation,) = (value for value in model.graph.input if value.name == graph.inputs[0])
     dtype = helper.tensor_dtype_to_np_dtype(observation.type.tensor_type.elem_type)
     rows = []
@@ -159,8 +147,8 @@ def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.
         rows.append(results)
         if reason:
             break
-    names = [name for name in produced if all(name in results for results in rows)]
-    return Values({name: [results[name] for results in rows] for name in names}, reason)
+    produced = [name for node, _ in evaluators for name in node.output if name in rows[-1]]
+    return Values({name: [results[name] for results in rows] for name in produced}, reason)
 
 
 def _evaluators(model: Any, graph: OnnxGraph, output: str) -> list[tuple[Any, Any]]:

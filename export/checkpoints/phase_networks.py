@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city import whole_files
-from city.errors import InputError, errors_about, first_line
+from city.errors import InputError, errors_about, library_errors
 from export.actors import Actor
 from export.actors.phase_competition import SHAPES, Junction, PhaseCompetition
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
@@ -61,7 +61,7 @@ def trainings(path: Path) -> list[dict[str, Any]]:
     found = description.get("training")
     if isinstance(found, list) and len(found) == count and all(isinstance(training, dict) for training in found):
         return found
-    return [{name: description[name] for name in ("trained_on",) if name in description}] * count
+    return [{"trained_on": description["trained_on"]} if "trained_on" in description else {}] * count
 
 
 def load(
@@ -88,28 +88,26 @@ def _description(checkpoint: Checkpoint) -> dict[str, Any]:
         raise InputError(
             "has no description, so it is not a policy of phase competition; pass a file of greenserve train"
         )
-    try:
-        found = json.loads(str(checkpoint.value(DESCRIPTION)))
-        features = found["features"]
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise InputError(f"its description cannot be read ({first_line(error)}); train it again") from None
+    kinds = (ValueError, LookupError, TypeError, RecursionError)
+    with library_errors("its description cannot be read", kinds, remedy="; train it again"):
+        description: dict[str, Any] = json.loads(str(checkpoint.value(DESCRIPTION)))
+        features = description["features"]
     if features != list(FEATURES):
         raise InputError(
             "its weights are for other lane features than those of this version of greenserve; "
             "use the version that it was trained with, or train it again"
         )
-    description: dict[str, Any] = found
     return description
 
 
 def _count(checkpoint: Checkpoint) -> int:
-    """Number of networks. Raises InputError."""
-    first = next(iter(SHAPES))
-    if first not in checkpoint.stored or not checkpoint.stored[first].shape:
+    first = checkpoint.stored.get(next(iter(SHAPES)))
+    if first is None or not first.shape:
         raise InputError(
-            f"{first} is missing, so it is not a policy of phase competition; pass a file of greenserve train"
+            f"{next(iter(SHAPES))} is missing, so it is not a policy of phase competition; "
+            "pass a file of greenserve train"
         )
-    return checkpoint.stored[first].shape[0]
+    return first.shape[0]
 
 
 def _array(checkpoint: Checkpoint, name: str, shape: Sequence[int]) -> NDArray[np.float32]:
@@ -161,7 +159,6 @@ class PhaseNetworks(Source):
 
 
 def _training_text(training: Mapping[str, Any]) -> str:
-    """How a network was trained, in one line."""
     if tls := training.get("trained_on"):
         return f"trained on TLs {', '.join(map(str, tls)) if isinstance(tls, list) else tls}"
     streets = training.get("--streets", "unknown")
@@ -184,16 +181,14 @@ def _gate_lines(gate: Any) -> list[str]:
         return []
     networks = gate.get("networks")
     results = [*(networks if isinstance(networks, list) else []), gate.get("product")]
-    simulations = gate.get("simulations", gate.get("streets"))
     lines = [
-        f"gate: {simulations} simulations of {gate.get('streets')} streets, {gate.get('seconds')} s each, from seed "
-        f"{gate.get('first_seed')}"
+        f"gate: {gate.get('simulations', gate.get('streets'))} simulations of {gate.get('streets')} streets, "
+        f"{gate.get('seconds')} s each, from seed {gate.get('first_seed')}"
     ]
     for result in results:
         if isinstance(result, dict):
-            state = result.get("failure") or (
-                "passes" if result.get("is_kept", True) else "passes, but others are better"
-            )
+            passes = "passes" if result.get("is_kept", True) else "passes, but others are better"
+            state = result.get("failure") or passes
             lines.append(f"gate: {result.get('name')}: {result.get('mean_delay_s')} s in the geometric mean; {state}")
     return lines
 

@@ -90,8 +90,26 @@ def load(
         PickleRefused: it is damaged, or has an unknown name.
     """
     check_opcodes(data)
+    values = {("collections", "OrderedDict"): collections.OrderedDict, **rebuilders}
+
+    class Reader(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            if (module, name) in values:
+                return values[module, name]
+            if module.split(".")[0] in opaque_modules and "." not in name:
+                return type("Opaque", (Opaque,), {"global_name": f"{module}.{name}"})
+            remedy = f"; {advice}" if advice else ""
+            raise PickleRefused(
+                f"its pickle names {module}.{name}, and only plain data is read; no code of it was run{remedy}"
+            )
+
+        def persistent_load(self, pid: Any) -> Any:
+            if persistent is None:
+                raise PickleRefused("its pickle refers to data outside itself")
+            return persistent(pid)
+
     try:
-        return _Reader(data, rebuilders, opaque_modules, persistent, advice).load()
+        return Reader(io.BytesIO(data)).load()
     except PickleRefused:
         raise
     except RecursionError:
@@ -122,32 +140,3 @@ def check_opcodes(data: bytes, begin: int = 0) -> int:
     except Exception as error:  # noqa: BLE001 - pickletools raises several kinds for a damaged pickle
         raise PickleRefused(f"its pickle is damaged ({' '.join(str(error).split())[:120]})") from None
     return stream.tell()
-
-
-class _Reader(pickle.Unpickler):
-    def __init__(
-        self,
-        data: bytes,
-        rebuilders: Rebuilders,
-        opaque_modules: tuple[str, ...],
-        persistent: Callable[[Any], Any] | None,
-        advice: str,
-    ) -> None:
-        super().__init__(io.BytesIO(data))
-        self._rebuilders = {("collections", "OrderedDict"): collections.OrderedDict, **rebuilders}
-        self._opaque_modules, self._persistent, self._advice = opaque_modules, persistent, advice
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in self._rebuilders:
-            return self._rebuilders[module, name]
-        if module.split(".")[0] in self._opaque_modules and "." not in name:
-            return type("Opaque", (Opaque,), {"global_name": f"{module}.{name}"})
-        advice = f"; {self._advice}" if self._advice else ""
-        raise PickleRefused(
-            f"its pickle names {module}.{name}, and only plain data is read; no code of it was run{advice}"
-        )
-
-    def persistent_load(self, pid: Any) -> Any:
-        if self._persistent is None:
-            raise PickleRefused("its pickle refers to data outside itself")
-        return self._persistent(pid)

@@ -8,7 +8,7 @@ from pathlib import Path
 from city.errors import InputError, errors_about
 
 MAX_BYTES = 2 << 30
-"""Limit for a file that is read whole."""
+"""Limit for a file that is read whole, and for its arrays."""
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a device",

@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 
 from city.errors import InputError, errors_about
 from export.actors import Actor
-from export.actors.steps import BatchNorm, Clip, Step
+from export.actors.steps import Step
 from export.checkpoints import pickled_arrays, regular_files
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_network, checkpoint_of
 from export.checkpoints.pickled_values import MAX_PICKLE_BYTES, Opaque, load
 from export.checkpoints.source import ActorRequest, Source, StoredActor
+from export.checkpoints.vec_normalize import Normalisation
 
 STATE_FILES = ("module_state.pkl", "module_state.msgpack")
 CONFIG_FILE = "class_and_ctor_args.pkl"
@@ -62,17 +63,9 @@ class Module:
     """Size of the action space."""
 
 
-@dataclass(frozen=True)
-class RunningStatistics:
-    """The state of a MeanStdFilter."""
-
-    mean: NDArray[np.float64]
-    deviation: NDArray[np.float64]
-    clip: float | None
-
-
-def contents(path: Path) -> Module | RunningStatistics:
-    """Read one policy, or a filter's statistics; called in a helper process. Raises ValueError, OSError."""
+def contents(path: Path) -> Any:
+    """Read one policy, a `Module`, or a filter's `Normalisation`; called in a helper process. Raises ValueError,
+    OSError."""
     if path.parent.name == FILTER:
         return _statistics(_plain(_bytes(path)))
     return _module(path)
@@ -116,7 +109,7 @@ def _module_of_constructor(constructor: Any, arrays: Mapping[str, NDArray[Any]])
 
 
 def _observation_size(space: Any) -> int:
-    """Size of an observation space. Raises ValueError unless it is a Box of one dimension."""
+    """Size of a Box of one dimension. Raises ValueError for other spaces."""
     state = space.state if isinstance(space, Opaque) else None
     shape = state.get("_shape") if isinstance(state, dict) else None
     if not isinstance(shape, tuple) or len(shape) != 1 or not _class_of(space).endswith("Box"):
@@ -127,7 +120,7 @@ def _observation_size(space: Any) -> int:
 
 
 def _choices(space: Any) -> int:
-    """Number of choices of an action space. Raises ValueError unless it is Discrete and they begin at 0."""
+    """Number of choices from 0 on. Raises ValueError for other spaces than Discrete."""
     if not isinstance(space, Opaque) or not space.global_name.endswith(".Discrete"):
         raise ValueError(f"its action space is {_class_of(space)}; only Discrete can be exported")
     if not isinstance(space.state, dict) or int(space.state.get("start", 0)) != 0:
@@ -156,7 +149,7 @@ def _msgpack(data: bytes) -> Any:
     return msgpack.unpackb(data, object_hook=array, raw=False, strict_map_key=False)
 
 
-def _statistics(state: Any) -> RunningStatistics:
+def _statistics(state: Any) -> Normalisation:
     if not isinstance(state, dict) or set(state) != {None} or not isinstance(state[None], dict):
         raise ValueError("it has statistics for each agent, which is not supported; train without MeanStdFilter")
     entry = state[None]
@@ -171,17 +164,17 @@ def _statistics(state: Any) -> RunningStatistics:
     if mean.ndim != 1 or mean.shape != variance.shape or not (variance >= 0).all() or not np.isfinite(mean).all():
         raise ValueError("its statistics are damaged")
     clip = entry.get("clip_by_value")
-    return RunningStatistics(mean, np.sqrt(variance), None if clip is None else float(clip))
+    variance = np.square(np.sqrt(variance) + FILTER_EPSILON)
+    return Normalisation(mean, variance, None if clip is None else float(clip))
 
 
 def _decoded(text: Any) -> NDArray[np.float64]:
     """Decode an array of RLlib's: base64 of zlib of the .npy format."""
-    reader = zlib.decompressobj()
-    raw = reader.decompress(base64.b64decode(str(text), validate=True), MAX_ARRAY_BYTES)
+    raw = zlib.decompressobj().decompress(base64.b64decode(str(text), validate=True), MAX_ARRAY_BYTES)
     return np.asarray(npy.read_array(io.BytesIO(raw), allow_pickle=False), np.float64)
 
 
-_HELPER = Helper("export.checkpoints.rllib", "an RLlib checkpoint")
+_HELPER = Helper(contents, "an RLlib checkpoint")
 
 
 class RLlib(Source):
@@ -201,26 +194,20 @@ class RLlib(Source):
         return next((int(match[1]) for folder in path.parents if (match := pattern.search(folder.name))), None)
 
     def files(self, path: Path) -> list[Path]:
-        statistics = _filter_file(path)
-        return [path, path.with_name(CONFIG_FILE), *([statistics] if statistics else [])]
+        statistics = _connectors(path) / FILTER / "state.pkl"
+        return [path, path.with_name(CONFIG_FILE), *([statistics] if statistics.is_file() else [])]
 
     def open(self, path: Path) -> Checkpoint:
-        return checkpoint_of(_module_of(path).arrays, ordered=True)
+        return checkpoint_of(_HELPER.read(path).arrays, ordered=True)
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
         self.refuse_scope(request)
         self.refuse_tensor(request)
-        module = _module_of(path)
+        module: Module = _HELPER.read(path)
         steps, unread = _steps(module)
         check_network(steps, module.inputs, module.choices)
         normalising_steps, note = _normalising_steps(path, module.inputs)
         return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread), "", note, "categorical")
-
-
-def _module_of(path: Path) -> Module:
-    module = _HELPER.read(path)
-    assert isinstance(module, Module)
-    return module
 
 
 def _steps(module: Module) -> tuple[list[Step], tuple[str, ...]]:
@@ -259,15 +246,9 @@ def _steps(module: Module) -> tuple[list[Step], tuple[str, ...]]:
 
 
 def _connectors(path: Path) -> Path:
-    """The folder of the env runner's connectors."""
     # <checkpoint>/learner_group/learner/rl_module/<policy>/module_state.pkl
     root = path.parents[4] if len(path.parents) > 4 else path.parent
     return root / "env_runner" / "env_to_module_connector"
-
-
-def _filter_file(path: Path) -> Path | None:
-    file = _connectors(path) / FILTER / "state.pkl"
-    return file if file.is_file() else None
 
 
 def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
@@ -283,19 +264,12 @@ def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
     file = folder / FILTER / "state.pkl"
     if not file.is_file():
         raise InputError(f"its observations are filtered, and {file} is missing; copy the whole checkpoint")
-    with errors_about(file):
-        statistics = _HELPER.read(file)
-        assert isinstance(statistics, RunningStatistics)
-        if statistics.mean.shape != (inputs,):
-            raise InputError(
-                f"has statistics of {len(statistics.mean)} features, but the policy's observation has {inputs}; "
-                "use the checkpoint's own connector state"
-            )
-    variance = np.square(statistics.deviation + FILTER_EPSILON)
     stored_as = {"mean": f"{FILTER}: mean", "variance": f"{FILTER}: (std + {FILTER_EPSILON:g}) squared"}
-    norm = BatchNorm("mean_std_filter", None, None, statistics.mean, variance, stored_as).step()
-    clip: list[Step] = [] if statistics.clip is None else [Clip((-statistics.clip,), (statistics.clip,))]
-    return [norm, *clip], "observations are normalised by its MeanStdFilter"
+    with errors_about(file):
+        statistics: Normalisation = _HELPER.read(file)
+        return statistics.steps(
+            "mean_std_filter", inputs, stored_as
+        ), "observations are normalised by its MeanStdFilter"
 
 
 SOURCE = RLlib()

@@ -38,11 +38,6 @@ def is_actor(component: str) -> bool:
     return bool(name_parts(component) & _ACTOR) and not is_training(component)
 
 
-def actor_scopes(names: Iterable[str]) -> list[str]:
-    """Scopes of layers that do not only serve training, in natural order; `.` is the whole checkpoint."""
-    return sorted((scope or "." for scope in _layer_scopes(names)), key=natural)
-
-
 def choose_scope(names: Sequence[str], tl: str, scope: str | None, target_tls: Sequence[str] = ()) -> str:
     """Choose the scope of a TL's actor; "" is the whole checkpoint.
 
@@ -61,12 +56,17 @@ def choose_scope(names: Sequence[str], tl: str, scope: str | None, target_tls: S
     if scope is not None:
         chosen = scope.strip("/") if scope != "." else ""
         if chosen and not any(name.startswith(chosen + "/") for name in names):
-            raise InputError(f"has no scope {scope}; its scopes are {_list(actor_scopes(names))}")
+            raise InputError(f"has no scope {scope}; its scopes are {_list(s or '.' for s in _layer_scopes(names))}")
         return chosen
     layer_scopes = _layer_scopes(names)
-    if tl and (named := {_up_to_tl(candidate, tl) for candidate in layer_scopes} - {""}):
-        inside = {candidate for candidate in layer_scopes if any(_is_within(candidate, prefix) for prefix in named)}
-        return _only(tl, _actors(inside) or named)
+    of_tl = {candidate: _up_to_tl(candidate, tl) for candidate in layer_scopes if tl and contains_tl(candidate, tl)}
+    if of_tl:
+        chosen_scopes = _actors(of_tl) or set(of_tl.values())
+        if len(chosen_scopes) > 1:
+            raise InputError(
+                f"the scopes {_list(chosen_scopes)} contain {tl}'s name; pass --scope to choose the actor's"
+            )
+        return chosen_scopes.pop()
     actors = _actors(layer_scopes)
     if len(actors) > 1:
         return _numbered(tl, sorted(actors, key=natural), target_tls)
@@ -229,21 +229,9 @@ def _numbered(tl: str, actors: list[str], target_tls: Sequence[str]) -> str:
     return actors[list(target_tls).index(tl)]
 
 
-def _only(tl: str, scopes: set[str]) -> str:
-    """The only scope with the TL's name. Raises InputError if there are several."""
-    if len(scopes) > 1:
-        raise InputError(f"the scopes {_list(scopes)} contain {tl}'s name; pass --scope to choose the actor's")
-    return next(iter(scopes))
-
-
 def _up_to_tl(scope: str, tl: str) -> str:
-    """The scope up to the part with the TL's name, or "" if there is none."""
     parts = scope.split("/")
-    return next(("/".join(parts[: k + 1]) for k, part in enumerate(parts) if contains_tl(part, tl)), "")
-
-
-def _is_within(scope: str, prefix: str) -> bool:
-    return scope == prefix or scope.startswith(prefix + "/")
+    return next("/".join(parts[: k + 1]) for k, part in enumerate(parts) if contains_tl(part, tl))
 
 
 def _list(names: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from export.actors import Actor
 from export.actors.architectures import ArchitectureHints, Layers, build
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
+from export.checkpoints.hdf5_reader import KerasModel
 from export.checkpoints.layers import read_layers
 from protos import policy_pb2 as pb
 
@@ -54,24 +55,12 @@ class StoredActor:
     """`categorical` or `continuous`, if the checkpoint defines it."""
 
 
-@dataclass(frozen=True)
 class MetaGraph:
     """The graph of a TF1 trainer, in the `.meta` file beside the checkpoint."""
 
 
-@dataclass(frozen=True)
 class SavedFunction:
     """A SavedModel's function."""
-
-
-@dataclass(frozen=True)
-class KerasModel:
-    """A Keras model with its architecture, which Keras can load if its classes are Keras's own."""
-
-    config: str
-    """The model's architecture as JSON."""
-    version: str
-    """Version of the Keras that wrote it."""
 
 
 Graph = MetaGraph | SavedFunction | KerasModel

@@ -45,12 +45,7 @@ FLATTEN_EXTRACTOR = re.compile(r"<class 'stable_baselines3\.common\.(torch_layer
 CLIP_MEAN = 2.0
 """Default bound of SAC's mean action with use_sde."""
 TRAINING = (
-    "value_net",
-    "mlp_extractor/value_net",
-    "critic",
-    "critic_target",
-    "actor_target",
-    "q_net_target",
+    *("value_net", "mlp_extractor/value_net", "critic", "critic_target", "actor_target", "q_net_target"),
     "actor/log_std",
 )
 """Modules that only training uses."""
@@ -73,8 +68,6 @@ class SavedPolicy:
 
 def contents(path: Path) -> SavedPolicy:
     """Read a zip; called in a helper process. Raises ValueError, OSError."""
-    if path.stat().st_size > torch_tensors.MAX_BYTES:
-        raise ValueError("it is larger than any actor's")
     with torch_tensors.open_archive(path.read_bytes()) as archive:
         members = torch_tensors.members_of(archive)
         for name in ("data", "policy.pth"):
@@ -118,25 +111,19 @@ def _action_bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | 
 
 def _unpickled(setting: Any) -> Any:
     """The object in a setting's pickle, read without running it. `None` if it cannot be read."""
-    text = setting.get(":serialized:") if isinstance(setting, dict) else None
     try:
-        return (
-            load(base64.b64decode(text), pickled_arrays.REBUILDERS, vec_normalize.LIBRARIES)
-            if isinstance(text, str)
-            else None
-        )
+        return load(base64.b64decode(setting[":serialized:"]), pickled_arrays.REBUILDERS, vec_normalize.LIBRARIES)
     except (ValueError, TypeError, LookupError):
         return None  # the printed values beside the pickle are checked instead
 
 
 def _without_pickles(value: Any) -> Any:
-    """A setting without its serialized pickles and docstrings."""
     if isinstance(value, dict):
         return {key: _without_pickles(item) for key, item in value.items() if key not in (":serialized:", "__doc__")}
     return value
 
 
-_HELPER = Helper("export.checkpoints.stable_baselines3", "a stable-baselines3 file")
+_HELPER = Helper(contents, "a stable-baselines3 file")
 
 
 class StableBaselines3(Source):
@@ -145,22 +132,21 @@ class StableBaselines3(Source):
     has_scopes = False
 
     def files(self, path: Path) -> list[Path]:
-        statistics = _statistics_file(path, _saved(path))
+        statistics = _statistics_file(path, _HELPER.read(path))
         return [path] if statistics is None else [path, statistics]
 
     def open(self, path: Path) -> Checkpoint:
-        return checkpoint_of(_saved(path).arrays, ordered=True)
+        return checkpoint_of(_HELPER.read(path).arrays, ordered=True)
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
         self.refuse_scope(request)
         self.refuse_tensor(request)
-        saved = _saved(path)
+        saved = _HELPER.read(path)
         inputs, action = _observation_size(saved), _action_space(saved)
         steps, unread, scores = _steps(saved, action)
         check_network(steps, inputs, action.size)
         normalising_steps, note = _normalising_steps(path, saved, inputs)
-        actor = Actor("mlp", (*normalising_steps, *steps), unread, scores)
-        return StoredActor(actor, "", note, action.kind)
+        return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread, scores), "", note, action.kind)
 
 
 @dataclass(frozen=True)
@@ -170,11 +156,6 @@ class SavedActionSpace:
     size: int
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-
-
-def _saved(path: Path) -> SavedPolicy:
-    saved: SavedPolicy = _HELPER.read(path)
-    return saved
 
 
 def _observation_size(saved: SavedPolicy) -> int:
@@ -205,10 +186,10 @@ def _action_space(saved: SavedPolicy) -> SavedActionSpace:
         return SavedActionSpace("categorical", int(size))
     if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list) and len(space["_shape"]) == 1:
         # the printed bounds are the second choice: NumPy rounds them as the user's print options say
-        low, high = saved.action_bounds or (
-            _parse_printed(space.get("low")),
-            _parse_printed(space.get("high")),
-        )
+        try:
+            low, high = saved.action_bounds or _printed_bounds(space)
+        except ValueError:
+            low, high = (), ()
         if not np.isfinite((*low, *high)).all():
             raise InputError(
                 f"its action space is not bounded ({space.get('low')} to {space.get('high')}); "
@@ -221,19 +202,25 @@ def _action_space(saved: SavedPolicy) -> SavedActionSpace:
     raise InputError(f"its action space is {_class_name(kind)}; only Discrete and Box can be exported{advice}")
 
 
-def _parse_printed(printed: Any) -> tuple[float, ...]:
-    """Parse an array as NumPy prints it. Raises InputError."""
-    try:
-        return tuple(float(word) for word in str(printed).strip("[]").replace("\n", " ").split())
-    except ValueError:
-        raise InputError(f"the bounds of its action space cannot be read ({printed})") from None
+def _printed_bounds(space: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """(low, high) of a Box as NumPy printed them. Raises ValueError: NumPy does not print all of more than 1,000."""
+    low, high = (tuple(map(float, str(space.get(key)).strip("[]").split())) for key in ("low", "high"))
+    return low, high
 
 
 def _steps(saved: SavedPolicy, action: SavedActionSpace) -> tuple[list[Step], tuple[str, ...], str]:
     """(the actor's steps, the unread tensors, the kind of its scores). Raises InputError."""
-    kwargs = _policy_kwargs(saved)
+    kwargs = saved.settings.get("policy_kwargs")
+    if not isinstance(kwargs, dict):
+        raise InputError("its policy_kwargs, which contain the activations, were not saved; save it without exclude")
     _check_extractor(saved, kwargs)
-    _check_policy_class(saved)
+    policy = saved.settings.get("policy_class")
+    module = str(policy.get("__module__")) if isinstance(policy, dict) else "unknown"
+    if not module.startswith(POLICY_MODULES):
+        raise InputError(
+            f"its policy ({_policy_name(saved)}, of module {module}) is not one of stable-baselines3's or "
+            "sb3-contrib's: it may act differently; train with MlpPolicy"
+        )
     state = StateDict(saved.arrays)
     steps, is_squashed, scores = _network(saved, state, kwargs)
     if action.kind == "continuous":
@@ -269,8 +256,8 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
     """
     relu = _hidden_activation(kwargs, "relu")
     if "action_net/weight" in saved.arrays:
-        networks = ("mlp_extractor/shared_net", "mlp_extractor/policy_net")
-        hidden = [layer for prefix in networks if state.holds(prefix) for layer in state.sequential(prefix)]
+        # a sequence that the policy lacks is empty
+        hidden = [*state.sequential("mlp_extractor/shared_net"), *state.sequential("mlp_extractor/policy_net")]
         steps = activated(hidden, _hidden_activation(kwargs, "tanh"))
         return [*steps, state.linear("action_net")], bool(kwargs.get("squash_output")), PROBABILITIES
     if state.holds("q_net/q_net"):
@@ -278,7 +265,9 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
         return [*activated(hidden, relu), last], False, Q_VALUES
     if saved.settings.get("use_sde") is True and "actor/mu/0/weight" in saved.arrays:
         # mu is Sequential(Linear, Hardtanh)
-        bound = _clip_mean(kwargs.get("clip_mean", CLIP_MEAN))
+        bound = kwargs.get("clip_mean", CLIP_MEAN)
+        if not isinstance(bound, int | float) or not 0 < bound < np.inf:
+            raise InputError(f"its policy_kwargs have clip_mean {bound}, not a positive number")
         steps = activated(state.sequential("actor/latent_pi"), relu)
         return [*steps, state.linear("actor/mu/0"), Clip((-bound,), (bound,))], True, PROBABILITIES
     if state.holds("actor/latent_pi") or "actor/mu/weight" in saved.arrays:
@@ -293,41 +282,10 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
     )
 
 
-def _policy_kwargs(saved: SavedPolicy) -> Mapping[str, Any]:
-    """The keyword arguments of the policy. Raises InputError if they were not saved."""
-    kwargs = saved.settings.get("policy_kwargs")
-    if not isinstance(kwargs, dict):
-        raise InputError("its policy_kwargs, which contain the activations, were not saved; save it without exclude")
-    return kwargs
-
-
 def _policy_name(saved: SavedPolicy) -> str:
     policy = saved.settings.get("policy_class")
     match = re.match(r"<function (\w+)", str(policy.get("__init__"))) if isinstance(policy, dict) else None
     return match[1] if match else "of unknown class"
-
-
-def _check_policy_class(saved: SavedPolicy) -> None:
-    """Raise InputError unless the policy is one of the libraries': a subclass has the same tensors and may act
-    differently."""
-    policy = saved.settings.get("policy_class")
-    module = str(policy.get("__module__")) if isinstance(policy, dict) else "unknown"
-    if not module.startswith(POLICY_MODULES):
-        raise InputError(
-            f"its policy ({_policy_name(saved)}, of module {module}) is not one of stable-baselines3's or "
-            "sb3-contrib's: it may act differently; train with MlpPolicy"
-        )
-
-
-def _clip_mean(value: Any) -> float:
-    """The clip_mean of policy_kwargs. Raises InputError if it is not a positive number."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = np.nan
-    if not 0 < number < np.inf:
-        raise InputError(f"its policy_kwargs have clip_mean {value}, not a positive number")
-    return number
 
 
 def _hidden_activation(kwargs: Mapping[str, Any], default: str) -> str:
@@ -354,10 +312,7 @@ def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[lis
     missing."""
     file = _statistics_file(path, saved)
     if file is None:
-        # on-policy algorithms save the unnormalised observation only if the environment normalises, others always
-        has_original = saved.settings.get("_last_original_obs") is not None
-        was_normalised = has_original if _is_on_policy(saved) else _last_observation_is_outside_space(saved)
-        if was_normalised:
+        if _was_normalised(saved):
             raise InputError(
                 f"was trained in a VecNormalize environment, and its statistics are not beside it; "
                 f"save them there: env.save({str(path.with_name(path.stem + '_vecnormalize.pkl'))!r})"
@@ -370,14 +325,16 @@ def _is_on_policy(saved: SavedPolicy) -> bool:
     return saved.settings.get("n_epochs") is not None or "value_net/weight" in saved.arrays
 
 
-def _last_observation_is_outside_space(saved: SavedPolicy) -> bool:
-    """Tell whether the last observation of training is outside the observation space, and so was normalised."""
-    space: Any = saved.settings.get("observation_space") or {}
+def _was_normalised(saved: SavedPolicy) -> bool:
+    """Tell whether the last observation of training was normalised, as far as the file shows it."""
+    if _is_on_policy(saved):
+        # these algorithms save the unnormalised observation only if the environment normalises, others always
+        return saved.settings.get("_last_original_obs") is not None
     last = saved.last_observation
     try:
-        low, high = (np.array(str(space.get(key)).strip("[]").split(), float) for key in ("low", "high"))
+        low, high = map(np.array, _printed_bounds(saved.settings.get("observation_space") or {}))
     except ValueError:
-        return False  # NumPy does not print all values of more than 1,000
+        return False
     if last is None or not low.shape == high.shape == last.shape[-1:]:
         return False
     return bool(((last < low - SPACE_TOLERANCE) | (last > high + SPACE_TOLERANCE)).any())

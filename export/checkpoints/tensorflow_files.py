@@ -1,6 +1,8 @@
 """TensorFlow checkpoints: TF1 Saver files (by name) and tf.train.Checkpoint or save_weights (by object)."""
 
 import functools
+import glob
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from city.errors import InputError, first_line
+from city.errors import InputError, library_errors
 from export.checkpoints import regular_files
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements, natural
 from export.checkpoints.source import ActorRequest, MetaGraph, Source
@@ -23,7 +25,7 @@ def files(prefix: Path) -> list[Path]:
     """The index and the data shards of a checkpoint prefix."""
     return sorted(
         path
-        for path in prefix.parent.glob(f"{_glob(prefix.name)}.*")
+        for path in prefix.parent.glob(f"{glob.escape(prefix.name)}.*")
         if path.name == f"{prefix.name}.index"
         or re.fullmatch(re.escape(prefix.name) + r"\.data-\d{5}-of-\d{5}", path.name)
     )
@@ -43,11 +45,9 @@ def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint
     """Cached, because a checkpoint may hold the actors of many TLs."""
     import tensorflow as tf  # takes seconds to import, and locating checkpoints does not need it
 
-    try:
+    with library_errors("cannot be read as a TensorFlow checkpoint"):
         reader = tf.train.load_checkpoint(str(prefix))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for a corrupt file
-        raise InputError(f"cannot be read as a TensorFlow checkpoint: {first_line(error)}") from None
     data_size = sum(size for name, _, size in stamp if not name.endswith(".index"))
     by_object = bool(reader.has_tensor(_OBJECT_GRAPH))
 
@@ -55,18 +55,16 @@ def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint
         # the shape comes from the index: a corrupt index must not allocate unlimited memory
         shape, dtype = shapes.get(key, ()), dtypes.get(key)
         if dtype is not None and dtype != tf.string and elements(tuple(shape)) * dtype.size > data_size:
-            reason = f"shape {list(shape)}, more than the {data_size} bytes of the data files"
-            raise InputError(f"{key.removesuffix(_VALUE)} cannot be read: {reason}")
-        try:
+            raise InputError(
+                f"{key.removesuffix(_VALUE)} cannot be read: "
+                f"shape {list(shape)}, more than the {data_size} bytes of the data files"
+            )
+        with library_errors(f"{key.removesuffix(_VALUE)} cannot be read"):
             return reader.get_tensor(key)
-        except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for a corrupt file
-            raise InputError(f"{key.removesuffix(_VALUE)} cannot be read: {first_line(error)}") from None
 
     if by_object:
-        try:
+        with library_errors("its object graph cannot be read", (DecodeError, IndexError, TypeError)):
             names = _object_names(load(_OBJECT_GRAPH))
-        except (DecodeError, IndexError, TypeError) as error:
-            raise InputError(f"its object graph cannot be read: {first_line(error)}") from None
         missing = sorted(set(names.values()) - set(shapes))
         if missing:
             raise InputError(f"variable {missing[0].removesuffix(_VALUE)} is missing from its index")
@@ -98,24 +96,18 @@ def _object_names(graph: bytes) -> dict[str, str]:
             for attribute in nodes[node].attributes:
                 if attribute.checkpoint_key:
                     names.setdefault(path, attribute.checkpoint_key)
-            children = sorted(nodes[node].children, key=lambda child: _child_order(child.local_name))
+            # items of a list by their number, then other children in stored order
+            children = sorted(
+                nodes[node].children,
+                key=lambda child: int(child.local_name) if child.local_name.isdecimal() else math.inf,
+            )
             stack += [(f"{path}/{child.local_name}", child.node_id) for child in reversed(children)]
     return names
-
-
-def _child_order(name: str) -> tuple[bool, int]:
-    """Sort key: items of a list by their number, then other children in stored order."""
-    return (False, int(name)) if name.isdigit() else (True, 0)
 
 
 def meta_graph_path(prefix: Path) -> Path:
     """The MetaGraph that a TF1 Saver writes beside a checkpoint."""
     return prefix.with_name(prefix.name + ".meta")
-
-
-def _glob(name: str) -> str:
-    """The pattern that matches only this name."""
-    return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 class TensorFlowCheckpoint(Source):

@@ -28,19 +28,11 @@ NETWORKS = ("network", "net", "q_network", "q_net")
 
 def contents(path: Path) -> SavedTensors:
     """Read the tensors of a file; called in a helper process. Raises ValueError, OSError."""
-    if path.stat().st_size > torch_tensors.MAX_BYTES:
-        raise ValueError("it is larger than any actor's")
     data = path.read_bytes()
     return safetensors_file.read(data) if path.suffix == SAFETENSORS else torch_tensors.read(data)
 
 
-_HELPER = Helper("export.checkpoints.torch_state", "PyTorch weights", libraries=["export.checkpoints.torch_tensors"])
-
-
-def saved_tensors(path: Path) -> SavedTensors:
-    """Read the tensors of a file. Raises InputError."""
-    tensors: SavedTensors = _HELPER.read(path)
-    return tensors
+_HELPER = Helper(contents, "PyTorch weights", libraries=["export.checkpoints.torch_tensors"])
 
 
 class TorchState(Source):
@@ -49,12 +41,12 @@ class TorchState(Source):
 
     def open(self, path: Path) -> Checkpoint:
         # a state dict lists modules as they were defined; safetensors sorts them
-        return checkpoint_of(saved_tensors(path).arrays, ordered=path.suffix != SAFETENSORS)
+        return checkpoint_of(_HELPER.read(path).arrays, ordered=path.suffix != SAFETENSORS)
 
     def layers(self, path: Path, checkpoint: Checkpoint, scope: str, strict: bool = False) -> Layers:
         layers = super().layers(path, checkpoint, scope, strict)
         if strict:
-            _check_modules(layers, saved_tensors(path).modules)
+            _check_modules(layers, _HELPER.read(path).modules)
         return layers
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
@@ -86,7 +78,7 @@ def _with_stable_baselines3_layers(path: Path, request: ActorRequest) -> ActorRe
     There the hidden layers and the last one are in different modules. A request for another file, or with a scope,
     stays as it is.
     """
-    names = saved_tensors(path).arrays
+    names = _HELPER.read(path).arrays
     hidden = [
         name.removesuffix("/weight")
         for name in sorted(names, key=natural)
@@ -101,10 +93,9 @@ def _with_stable_baselines3_layers(path: Path, request: ActorRequest) -> ActorRe
 def _refuse_value_stream(path: Path, layers: Sequence[str]) -> None:
     """Raise InputError if a Q-network has a value stream: then the outputs of these layers are advantages, not
     Q-values."""
-    top = layers[0].split("/")[0]
-    for name in saved_tensors(path).arrays:
+    for name in _HELPER.read(path).arrays:
         parts = name.split("/")
-        if parts[0] == top and any(map(scopes.is_training, parts[1:-1])):
+        if parts[0] == layers[0].split("/")[0] and any(map(scopes.is_training, parts[1:-1])):
             raise InputError(
                 f"{name} is the value stream of a dueling Q-network, which is not supported; train without dueling"
             )
@@ -127,16 +118,16 @@ def _check_modules(layers: Layers, modules: tuple[str, ...]) -> None:
     """Raise InputError if a sequence has other modules than linear layers with one activation between two of them."""
     parents = {layer.name.rpartition("/")[0] for layer in layers.dense}
     numbers = [layer.name.rpartition("/")[2] for layer in layers.dense]
-    if len(parents) != 1 or not all(number.isdigit() for number in numbers):
+    if len(parents) != 1 or not all(number.isdecimal() for number in numbers):
         return
     parent = parents.pop()
     prefix = f"{parent}/" if parent else ""
-    names = {name.removeprefix(prefix) for name in modules if name.startswith(prefix)}
-    module_numbers = sorted({int(name) for name in names if name.isdigit()} | {0, *map(int, numbers)})
-    last = int(numbers[-1])
-    if list(map(int, numbers)) != list(range(0, last + 1, 2)) or module_numbers[-1] != last:
+    names = [name.removeprefix(prefix) for name in modules if name.startswith(prefix)]
+    layer_numbers = list(map(int, numbers))
+    last = max([*(int(name) for name in names if name.isdecimal()), *layer_numbers])
+    if layer_numbers != list(range(0, last + 1, 2)) or layer_numbers[-1] != last:
         raise InputError(
-            f"{parent or 'its sequence'} has modules 0 to {module_numbers[-1]}, with weights in "
+            f"{parent or 'its sequence'} has modules 0 to {last}, with weights in "
             f"{', '.join(numbers)}; the others are unknown; pass --actor mlp if one activation follows every layer but "
             "the last"
         )

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from city.errors import first_line
 from export.checkpoints import pickled_arrays
 from export.checkpoints.checkpoint import MAX_ELEMENTS
+from export.checkpoints.pickled_arrays import MAX_DIMENSIONS
 from export.checkpoints.pickled_values import Function, PickleRefused, check_opcodes, load
+from export.checkpoints.regular_files import MAX_BYTES
 
-MAX_BYTES = 2 << 30
-"""Limit for all storages of a file."""
-MAX_DIMENSIONS, MAX_DEPTH, MAX_VALUES = 32, 8, 100_000
+MAX_DEPTH, MAX_VALUES = 8, 100_000
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 ADVICE = "save only the weights: torch.save(model.state_dict(), path)"
 STORAGES = {
@@ -39,13 +39,6 @@ STORAGES = {
     "ByteStorage": "u1",
     "BoolStorage": "b1",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class StorageType:
-    """A class of storages that a pickle names."""
-
-    code: str
 
 
 @dataclass(frozen=True)
@@ -133,14 +126,12 @@ def _zip_archive(archive: zipfile.ZipFile) -> SavedTensors:
     if order not in (b"little", b"big"):
         raise ValueError(f"its byte order is {order!r}, not little or big")
 
-    def storage_bytes(storage: Storage) -> bytes:
-        info = members.get(f"{prefix}data/{storage.key}")
-        if info is None:
-            raise ValueError(f"its member data/{storage.key} is missing")
-        return member_bytes(archive, info)
+    def stored(key: str) -> bytes | None:
+        info = members.get(f"{prefix}data/{key}")
+        return None if info is None else member_bytes(archive, info)
 
     content = _load(member_bytes(archive, members[f"{prefix}data.pkl"]), legacy=False)
-    return _saved_tensors(content, storage_bytes, "<" if order == b"little" else ">")
+    return _saved_tensors(content, stored, "<" if order == b"little" else ">")
 
 
 def _legacy(data: bytes) -> SavedTensors:
@@ -167,17 +158,12 @@ def _legacy(data: bytes) -> SavedTensors:
         if key not in storages:
             raise ValueError(f"its storage {key} belongs to no tensor")
         begin = position + 8
-        position = begin + elements * _item_size(storages[key].code)
+        position = begin + elements * stored_dtype(storages[key].code).itemsize
         if elements != storages[key].elements or position > len(data):
             raise ValueError(f"its storage {key} is cut off")
         stored[key] = data[begin:position]
 
-    def storage_bytes(storage: Storage) -> bytes:
-        if storage.key not in stored:
-            raise ValueError(f"its storage {storage.key} is missing")
-        return stored[storage.key]
-
-    return _saved_tensors(content, storage_bytes, byte_order)
+    return _saved_tensors(content, stored.get, byte_order)
 
 
 def _load(data: bytes, legacy: bool) -> Any:
@@ -188,25 +174,20 @@ def _load(data: bytes, legacy: bool) -> Any:
         if not isinstance(pid, tuple) or len(pid) != count or pid[0] != "storage" or (legacy and pid[5] is not None):
             raise PickleRefused("its pickle refers to something other than a storage")
         _, kind, key, _, elements = pid[:5]
-        if not isinstance(kind, StorageType) or not isinstance(key, str) or type(elements) is not int or elements < 0:
+        is_storage = kind in STORAGES.values() and isinstance(key, str) and type(elements) is int and elements >= 0
+        if not is_storage:
             raise PickleRefused("a storage in its pickle is damaged")
-        return Storage(kind.code, key, elements)
+        return Storage(kind, key, elements)
 
     def tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Tensor:
         if not isinstance(storage, Storage) or type(offset) is not int:
             raise PickleRefused("a tensor in its pickle is damaged")
-        for lengths in (size, stride):
-            if (
-                not isinstance(lengths, tuple)
-                or len(lengths) > MAX_DIMENSIONS
-                or not all(type(n) is int for n in lengths)
-            ):
-                raise PickleRefused("a tensor in its pickle has an invalid shape")
-        if len(size) != len(stride):
+        is_shape = isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride) <= MAX_DIMENSIONS
+        if not is_shape or not all(type(n) is int for n in (*size, *stride)):
             raise PickleRefused("a tensor in its pickle has an invalid shape")
         return Tensor(storage, offset, size, stride)
 
-    names = {("torch", name): StorageType(code) for name, code in STORAGES.items()}
+    names = {("torch", name): code for name, code in STORAGES.items()}
     functions = {
         ("torch._utils", "_rebuild_tensor_v2"): Function(tensor),
         ("torch._utils", "_rebuild_tensor"): Function(tensor),
@@ -216,8 +197,8 @@ def _load(data: bytes, legacy: bool) -> Any:
     return load(data, {**pickled_arrays.REBUILDERS, **names, **functions}, persistent=persistent, advice=ADVICE)
 
 
-def _saved_tensors(content: Any, storage_bytes: Callable[[Storage], bytes], byte_order: str) -> SavedTensors:
-    """Build an array for every tensor in the pickled object."""
+def _saved_tensors(content: Any, stored: Callable[[str], bytes | None], byte_order: str) -> SavedTensors:
+    """The tensors of the pickled object. `stored`: bytes of the storage with a key, or None. Raises ValueError."""
     storages: dict[str, tuple[Storage, NDArray[Any]]] = {}
     arrays: dict[str, NDArray[Any]] = {}
     total = 0
@@ -229,15 +210,16 @@ def _saved_tensors(content: Any, storage_bytes: Callable[[Storage], bytes], byte
             continue
         storage = tensor.storage
         if storage.key not in storages:
-            total += storage.elements * _item_size(storage.code)
+            dtype = stored_dtype(storage.code, byte_order)
+            size = storage.elements * dtype.itemsize
+            total += size
             if total > MAX_BYTES:
                 raise ValueError("its tensors are larger than any actor's")
-            dtype = np.dtype(byte_order + storage.code.replace("bf16", "u2"))
-            data = storage_bytes(storage)
-            if len(data) != storage.elements * dtype.itemsize:
-                raise ValueError(
-                    f"its storage {storage.key} has {len(data)} bytes, not {storage.elements * dtype.itemsize}"
-                )
+            data = stored(storage.key)
+            if data is None:
+                raise ValueError(f"its storage {storage.key} is missing")
+            if len(data) != size:
+                raise ValueError(f"its storage {storage.key} has {len(data)} bytes, not {size}")
             storages[storage.key] = storage, np.frombuffer(data, dtype)
         first_description, values = storages[storage.key]
         if first_description != storage:
@@ -245,7 +227,12 @@ def _saved_tensors(content: Any, storage_bytes: Callable[[Storage], bytes], byte
         arrays[name] = to_native(_view(name, tensor, values), storage.code)
     if not storages:
         raise ValueError(f"it holds no tensors; {ADVICE}")
-    return SavedTensors(arrays, _modules(content))
+    modules = []
+    for name, value in _objects(content):
+        listed = getattr(value, "_metadata", None)
+        paths = [path for path in listed if isinstance(path, str) and path] if isinstance(listed, dict) else []
+        modules += [_joined(name, path) for path in paths]
+    return SavedTensors(arrays, tuple(modules))
 
 
 def _view(name: str, tensor: Tensor, values: NDArray[Any]) -> NDArray[Any]:
@@ -269,17 +256,25 @@ def _view(name: str, tensor: Tensor, values: NDArray[Any]) -> NDArray[Any]:
 def to_native(values: NDArray[Any], code: str) -> NDArray[Any]:
     """Convert values to this machine's byte order, and bfloat16 to float32."""
     if code == "bf16":
-        # NumPy has no bfloat16, which is the upper half of a float32
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(values.dtype.newbyteorder("="))
 
 
-def _item_size(code: str) -> int:
-    return 2 if code == "bf16" else int(code[1:])
+def stored_dtype(code: str, byte_order: str = "<") -> np.dtype[Any]:
+    """The dtype of stored values. NumPy has no bfloat16: its values are the upper halves of float32, read as u2."""
+    return np.dtype(byte_order + code.replace("bf16", "u2"))
 
 
 def _tensors(content: Any) -> Iterator[tuple[str, Tensor | NDArray[Any]]]:
-    """(name, tensor) of every tensor in nested dicts and lists; NumPy arrays and lists of floats are tensors too."""
+    """(name, tensor) of every tensor; NumPy arrays and lists of floats are tensors too. Raises ValueError."""
+    return ((name, value) for name, value in _objects(content) if isinstance(value, Tensor | np.ndarray))
+
+
+def _objects(content: Any) -> Iterator[tuple[str, Any]]:
+    """(name, value) of everything in nested dicts and lists, in order; arrays and lists of floats are NumPy arrays.
+
+    Raises ValueError if there is more than a network's weights.
+    """
     count = 0
     pending: list[tuple[str, Any, int]] = [("", content, 0)]
     while pending:
@@ -287,37 +282,19 @@ def _tensors(content: Any) -> Iterator[tuple[str, Tensor | NDArray[Any]]]:
         count += 1
         if count > MAX_VALUES or depth > MAX_DEPTH:
             raise ValueError(f"it holds more than a network's weights; {ADVICE}")
-        if isinstance(value, Tensor):
-            yield name, value
-            continue
         if isinstance(value, pickled_arrays.Array):
-            yield name, value.values()
-            continue
-        if isinstance(value, list | tuple) and value and all(type(item) is float for item in value):
-            yield name, np.array(value)
-            continue
+            value = value.values()
+        elif isinstance(value, list | tuple) and value and all(type(item) is float for item in value):
+            value = np.array(value)
+        yield name, value
+        items: list[tuple[Any, Any]] = []
         if isinstance(value, dict):
             items = [(key, item) for key, item in value.items() if isinstance(key, str | int)]
         elif isinstance(value, list | tuple):
             items = list(enumerate(value))
-        else:
-            continue
-        nested = [(f"{name}/{str(key).replace('.', '/')}".lstrip("/"), item, depth + 1) for key, item in items]
-        pending += reversed(nested)
+        pending += reversed([(_joined(name, key), item, depth + 1) for key, item in items])
 
 
-def _modules(content: Any) -> tuple[str, ...]:
-    """Names of the modules in all state dicts, modules without weights included."""
-    names: list[str] = []
-    pending: list[tuple[str, Any, int]] = [("", content, 0)]
-    while pending:
-        prefix, value, depth = pending.pop()
-        metadata = getattr(value, "_metadata", None)
-        if isinstance(metadata, dict):
-            names += [f"{prefix}{name.replace('.', '/')}" for name in metadata if isinstance(name, str) and name]
-        items = (
-            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
-        )
-        if depth < MAX_DEPTH:
-            pending += [(f"{prefix}{str(key).replace('.', '/')}/", item, depth + 1) for key, item in items]
-    return tuple(names)
+def _joined(name: str, key: str | int) -> str:
+    """The name of a key in the object of this name."""
+    return f"{name}/{str(key).replace('.', '/')}".lstrip("/")

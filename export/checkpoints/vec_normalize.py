@@ -1,10 +1,11 @@
 """Statistics of stable-baselines3's VecNormalize, in a .pkl file beside a policy's zip.
 
-An observation x becomes clip((x - mean) / sqrt(var + epsilon), -clip_obs, clip_obs).
+They are those of `Normalisation`, with VecNormalize's epsilon added to the variance.
 Source: stable_baselines3/common/vec_env/vec_normalize.py.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from city.errors import InputError, errors_about
 from export.actors.steps import BatchNorm, Clip, Step
-from export.checkpoints import pickled_arrays, torch_tensors
+from export.checkpoints import pickled_arrays
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.pickled_values import Opaque, load
 
@@ -26,15 +27,30 @@ LIBRARIES = ("stable_baselines3", "sb3_contrib", "gymnasium", "gym", "numpy")
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Observation statistics of VecNormalize."""
+    """An observation x becomes clip((x - mean) / sqrt(variance), -clip, clip)."""
 
     mean: NDArray[np.float64]
     variance: NDArray[np.float64]
-    epsilon: float
-    clip: float
+    clip: float | None
 
+    def steps(self, name: str, inputs: int, stored_as: Mapping[str, str]) -> list[Step]:
+        """The normalisation as steps before a policy's network.
 
-_HELPER = Helper("export.checkpoints.vec_normalize", "statistics of VecNormalize")
+        Args:
+            name: of the step.
+            inputs: size of the policy's observation.
+            stored_as: the origin of the mean and of the variance.
+
+        Raises:
+            InputError: the statistics are those of observations of another size.
+        """
+        if self.mean.shape != (inputs,):
+            raise InputError(
+                f"has statistics of {len(self.mean)} features, but the policy's observation has {inputs}; "
+                "use the statistics saved with it"
+            )
+        norm = BatchNorm(name, None, None, self.mean, self.variance, stored_as).step()
+        return [norm] if self.clip is None else [norm, Clip((-self.clip,), (self.clip,))]
 
 
 def contents(path: Path) -> Normalisation | None:
@@ -42,8 +58,6 @@ def contents(path: Path) -> Normalisation | None:
 
     `None` if it does not normalise observations.
     """
-    if path.stat().st_size > torch_tensors.MAX_BYTES:
-        raise ValueError("it is larger than any actor's")
     environment = load(path.read_bytes(), pickled_arrays.REBUILDERS, LIBRARIES)
     is_normalising = isinstance(environment, Opaque) and environment.global_name.endswith(".VecNormalize")
     state = environment.state if is_normalising else None
@@ -55,19 +69,19 @@ def contents(path: Path) -> Normalisation | None:
     statistics = running.state if isinstance(running, Opaque) else None
     if not isinstance(statistics, dict):
         raise ValueError("it normalises the parts of a dictionary observation, which is not supported")
-    mean, variance = (np.asarray(_array(statistics.get(key)), np.float64) for key in ("mean", "var"))
+    stored: list[Any] = [statistics.get(key) for key in ("mean", "var")]
+    if not all(isinstance(array, pickled_arrays.Array) for array in stored):
+        raise ValueError("its statistics hold no arrays")
+    mean, variance = (np.asarray(array.values(), np.float64) for array in stored)
     epsilon, clip = float(state.get("epsilon", 1e-8)), float(state.get("clip_obs", 10.0))
     if mean.ndim != 1 or mean.shape != variance.shape or not (np.isfinite(mean).all() and np.isfinite(variance).all()):
         raise ValueError("its statistics are not one mean and one variance for each feature of the observation")
     if (variance < 0).any() or not epsilon >= 0 or not clip > 0:
         raise ValueError("its statistics are damaged: a variance, epsilon or clip_obs is negative")
-    return Normalisation(mean, variance, epsilon, clip)
+    return Normalisation(mean, variance + epsilon, clip)
 
 
-def _array(value: Any) -> NDArray[Any]:
-    if not isinstance(value, pickled_arrays.Array):
-        raise ValueError("its statistics hold no arrays")
-    return value.values()
+_HELPER = Helper(contents, "statistics of VecNormalize")
 
 
 def steps(file: Path, inputs: int) -> tuple[list[Step], str]:
@@ -76,23 +90,18 @@ def steps(file: Path, inputs: int) -> tuple[list[Step], str]:
     `inputs`: size of an observation.
     """
     with errors_about(file):
-        statistics: Normalisation | None = _HELPER.read(file)
-        if statistics is not None and statistics.mean.shape != (inputs,):
-            raise InputError(
-                f"has statistics of {len(statistics.mean)} features, but the policy's observation has {inputs}; "
-                "use the statistics saved with it"
-            )
-    if statistics is None:
-        return [], f"{file.name} normalises rewards only"
-    variance = statistics.variance + statistics.epsilon
-    stored_as = {"mean": f"{file.name}: obs_rms.mean", "variance": f"{file.name}: obs_rms.var + epsilon"}
-    norm = BatchNorm("vecnormalize", None, None, statistics.mean, variance, stored_as).step()
-    return [norm, Clip((-statistics.clip,), (statistics.clip,))], f"observations are normalised as in {file.name}"
+        statistics = _HELPER.read(file)
+        if statistics is None:
+            return [], f"{file.name} normalises rewards only"
+        stored_as = {"mean": f"{file.name}: obs_rms.mean", "variance": f"{file.name}: obs_rms.var + epsilon"}
+        return statistics.steps("vecnormalize", inputs, stored_as), f"observations are normalised as in {file.name}"
 
 
 def files_beside(path: Path) -> tuple[list[Path], list[Path]]:
     """The files of statistics beside a zip: those that belong to it by their names, and those of no other zip."""
-    model_of = {file: _model_name(file) for file in sorted(path.parent.glob("*.pkl")) if STATISTICS.search(file.name)}
+    files = [file for file in sorted(path.parent.glob("*.pkl")) if STATISTICS.search(file.name)]
+    # CheckpointCallback writes rl_model_1000_steps.zip and rl_model_vecnormalize_1000_steps.pkl
+    model_of = {file: _normalised_name(STATISTICS.sub("", file.stem)) for file in files}
     models = {_normalised_name(file.stem) for file in path.parent.glob("*.zip")}
     stem = _normalised_name(path.stem)
     matching = [file for file, model in model_of.items() if model == stem]
@@ -102,14 +111,6 @@ def files_beside(path: Path) -> tuple[list[Path], list[Path]]:
         prefix = f"_{model_of[unassigned[0]]}_".replace("__", "_")
         matching = unassigned if f"_{stem}_".startswith(prefix) else []
     return matching, unassigned
-
-
-def _model_name(file: Path) -> str:
-    """The name of the model that a file of statistics belongs to; "" for `vecnormalize.pkl`.
-
-    CheckpointCallback writes rl_model_1000_steps.zip and rl_model_vecnormalize_1000_steps.pkl.
-    """
-    return _normalised_name(STATISTICS.sub("", file.stem))
 
 
 def _normalised_name(name: str) -> str:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from city import config as city_config
 from city import model_folders, names, program
-from city.arguments import Parser
+from city.arguments import CITY_FILE, Parser
 from city.errors import InputError, ProgramFailed, errors_about
 from export import config, quiet, single_model
 from export.checkpoints import regular_files
@@ -76,9 +76,7 @@ def parser(prog: str) -> Parser:
         metavar="TL",
         help="a TL, several with commas, or all; may be repeated; required with NAME",
     )
-    parser.add_argument(
-        "--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml, if it exists)"
-    )
+    parser.add_city(is_optional=True)
     parser.add_argument(
         "--models-dir", type=Path, metavar="DIR", help="folder of the models (default: [serving] models_dir)"
     )
@@ -111,7 +109,7 @@ def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Nam
 
 def prepare(args: argparse.Namespace) -> list[FleetJob]:
     """Read city.toml and list the exported TLs: one job per fleet. Raises InputError."""
-    city = city_config.load(args.city or Path("city.toml")) if args.city or Path("city.toml").is_file() else None
+    city = city_config.load(args.city or CITY_FILE) if args.city or CITY_FILE.is_file() else None
     if args.name is not None:
         return [_job(args, city, args.name, args.tl)]
     if city is None:

@@ -18,7 +18,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
 from tensorflow.python.grappler import tf_optimizer
 
-from city.errors import InputError, errors_about, first_line
+from city.errors import InputError, errors_about, library_errors
 from export import quiet
 from export.actors import Weight
 from export.actors.activations import softmax
@@ -158,9 +158,9 @@ def extract_actor(trained: TrainedActor) -> GraphActor:
     reference = trained.reference_model
     actor = extract_from_graph(trained.graph, reference.inputs, reference.outputs, reference.output_kind)
     used = {weight.stored_as for weight in actor.weights}
-    # a model that Keras loaded may have other names than its file
-    has_stored_names = used <= set(trained.checkpoint.stored)
-    return replace(actor, unread=unread_variables(trained.checkpoint, used)) if has_stored_names else actor
+    if not used <= set(trained.checkpoint.stored):
+        return actor  # a model that Keras loaded may have other names than its file
+    return replace(actor, unread=unread_variables(trained.checkpoint, used))
 
 
 def extract_from_graph(trained: TrainedGraph, inputs: int, outputs: int, output_kind: str) -> GraphActor:
@@ -170,7 +170,9 @@ def extract_from_graph(trained: TrainedGraph, inputs: int, outputs: int, output_
         if node.name == trained.observation:
             _replace(node, "Placeholder", node.attr["dtype"].type)
         elif node.name in trained.constants:
-            _replace_by_constant(node, trained.constants[node.name])
+            dtype, value = tf.as_dtype(node.attr["dtype"].type), trained.constants[node.name]
+            _replace(node, "Const", dtype.as_datatype_enum)
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype, np.shape(value)))
         elif node.op == "PlaceholderWithDefault":
             node.op = "Identity"
             node.attr["T"].type = node.attr["dtype"].type
@@ -193,8 +195,8 @@ def extract_from_graph(trained: TrainedGraph, inputs: int, outputs: int, output_
     _rename(graph, trained.observation, list(weights))
     graph.versions.CopyFrom(trained.graph.versions)
     named_weights = tuple(replace(weight, name=f"actor/{k:03d}") for k, weight in enumerate(weights.values()))
-    serialized = graph.SerializeToString(deterministic=True)
-    return GraphActor(serialized, trained.output, output_kind, named_weights, inputs, outputs, scores=trained.scores)
+    graph_def = graph.SerializeToString(deterministic=True)
+    return GraphActor(graph_def, trained.output, output_kind, named_weights, inputs, outputs, scores=trained.scores)
 
 
 def extract(
@@ -233,12 +235,6 @@ def _replace(node: Any, op: str, dtype: int) -> None:
         node.attr["shape"].shape.unknown_rank = True
 
 
-def _replace_by_constant(node: Any, value: Any) -> None:
-    dtype = tf.as_dtype(node.attr["dtype"].type)
-    _replace(node, "Const", dtype.as_datatype_enum)
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype, np.shape(value)))
-
-
 def _optimised(graph: graph_pb2.GraphDef, outputs: list[str]) -> graph_pb2.GraphDef:
     """The graph with functions inlined, constants folded and the rest pruned."""
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph)
@@ -249,11 +245,8 @@ def _optimised(graph: graph_pb2.GraphDef, outputs: list[str]) -> graph_pb2.Graph
     rewrite.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.TWO
     rewrite.optimizers.extend(["function", "constfold", "loop", "pruning"])
     rewrite.fail_on_optimizer_errors = True
-    try:
-        with quiet.suppress_startup_log():
-            optimised = tf_optimizer.OptimizeGraph(options, meta, verbose=False)
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for an invalid graph
-        raise InputError(f"its graph cannot be reduced to inference: {first_line(error)}") from None
+    with library_errors("its graph cannot be reduced to inference"), quiet.suppress_startup_log():
+        optimised = tf_optimizer.OptimizeGraph(options, meta, verbose=False)
     return extract(optimised, outputs)
 
 
@@ -282,16 +275,12 @@ def _weights_as_inputs(trained: TrainedGraph, graph: graph_pb2.GraphDef) -> dict
     """Turn each read of a variable into a placeholder. Return node -> weight in graph order. Raises InputError."""
     nodes = {node.name: node for node in graph.node}
     weights: dict[str, Weight] = {}
-
-    def variable_of(name: str) -> str:
-        node = nodes[node_of(name)]
-        while node.name not in trained.variables and node.op in _PASSES and node.input:
-            node = nodes[node_of(node.input[0])]
-        return str(node.name)
-
     for node in graph.node:
         if node.op == "ReadVariableOp":
-            variable = variable_of(node.input[0])
+            resource = nodes[node_of(node.input[0])]
+            while resource.name not in trained.variables and resource.op in _PASSES and resource.input:
+                resource = nodes[node_of(resource.input[0])]
+            variable = resource.name
         elif node.name in trained.variables and node.op in ("VariableV2", "Variable"):
             variable = node.name
         else:
@@ -311,9 +300,8 @@ def _weights_as_inputs(trained: TrainedGraph, graph: graph_pb2.GraphDef) -> dict
 def _rename(graph: graph_pb2.GraphDef, observation: str, weights: list[str]) -> None:
     """Give observation and weights the exporter's names, and drop what only the trainer uses."""
     names = {observation: OBSERVATION, **{name: f"weight_{k}" for k, name in enumerate(weights)}}
-    other_names = {node.name for node in graph.node} - set(names)
-    for name in [name for name in names.values() if name in other_names]:
-        names[name] = f"{name}_of_the_trainer"
+    taken = {node.name for node in graph.node}.difference(names).intersection(names.values())
+    names |= {name: f"{name}_of_the_trainer" for name in taken}
     for node in graph.node:
         node.name = names.get(node.name, node.name)
         node.ClearField("experimental_debug_info")

@@ -16,13 +16,6 @@ T = TypeVar("T")
 TIMEOUT_S = 60
 """Limit for each function. Rebuilding an actor normally takes less than a second, and importing Keras some seconds."""
 
-_HELPER = Helper(
-    "export.graphs.graph_process",
-    "a graph of training",
-    libraries=["export.single_model"],
-    advice="it may loop endlessly: save the actor alone, as a function of the observation",
-)
-
 
 def run(function: Callable[..., T], *arguments: Any) -> T:
     """Call a module's function in the helper; its arguments and its result are pickled.
@@ -31,11 +24,11 @@ def run(function: Callable[..., T], *arguments: Any) -> T:
         InputError: the function raised it, or the helper crashed or reached a limit.
         ProgramFailed, OSError: the function raised it.
     """
+    result: T
     result, error = _HELPER.call(function, arguments, limit_s=TIMEOUT_S)
     if error is not None:
         raise error
-    value: T = result
-    return value
+    return result
 
 
 def contents(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -44,3 +37,11 @@ def contents(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
         return function(*arguments), None
     except (InputError, ProgramFailed, OSError) as error:
         return None, error
+
+
+_HELPER = Helper(
+    contents,
+    "a graph of training",
+    libraries=["export.single_model"],
+    advice="it may loop endlessly: save the actor alone, as a function of the observation",
+)

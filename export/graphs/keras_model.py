@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from city.errors import first_line
-from export.checkpoints.source import ActorRequest, KerasModel
+from export.checkpoints.hdf5_reader import KerasModel
+from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function, user_builder
 from export.graphs.graph_actor import TrainedActor
 
@@ -46,8 +47,10 @@ def _load(path: Path, stored: KerasModel) -> tuple[Any, str]:
             keras = importlib.import_module(name)
         except ImportError:
             continue
+        # Keras 2 takes `safe_mode` for .keras files alone; within its scope it also holds for HDF5
+        scopes = importlib.import_module("tf_keras.src.saving.serialization_lib") if name == "tf_keras" else None
         try:
-            with _safe_mode(name):
+            with scopes.SafeModeScope(safe_mode=True) if scopes else contextlib.nullcontext():
                 return keras.models.load_model(str(path), compile=False, safe_mode=True), ""
         except Exception as error:  # noqa: BLE001 - Keras raises many kinds, mostly for unknown classes
             reason = reason or f", so its wiring is unknown: {first_line(error)}"
@@ -55,17 +58,6 @@ def _load(path: Path, stored: KerasModel) -> tuple[Any, str]:
 
 
 def _has_lambda(config: Any) -> bool:
-    """Tell whether an architecture has a Lambda layer anywhere."""
     if isinstance(config, dict):
         return str(config.get("class_name")).rpartition(">")[2] == "Lambda" or any(map(_has_lambda, config.values()))
     return isinstance(config, list) and any(map(_has_lambda, config))
-
-
-def _safe_mode(library: str) -> contextlib.AbstractContextManager[Any]:
-    """Keras 2 takes `safe_mode` for .keras files alone; within this context it also holds for HDF5."""
-    if library != "tf_keras":
-        return contextlib.nullcontext()
-    scope: contextlib.AbstractContextManager[Any] = importlib.import_module(
-        "tf_keras.src.saving.serialization_lib"
-    ).SafeModeScope(safe_mode=True)
-    return scope

@@ -210,7 +210,7 @@ class _ActorGraph:
         used, unused = [], []
         for tensor in self.computed:  # grows meanwhile
             users = graph.users(tensor)
-            uses = [user for user in users if graph.nodes[user].op in beyond or self._is_training(user)]
+            uses = {user for user in users if graph.nodes[user].op in beyond or self._is_training(user)}
             if uses:
                 used.append(tensor)
             elif not users:

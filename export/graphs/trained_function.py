@@ -4,6 +4,7 @@ The actor is extracted from the function's graph and the variables that it captu
 as from a MetaGraph.
 """
 
+import collections
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +17,12 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.protobuf import saved_model_pb2
 
-from city.errors import InputError, first_line
+from city.errors import InputError, library_errors
 from export.checkpoints.linear_layers import checkpoint_of
 from export.checkpoints.source import ActorRequest
 from export.graphs import graph_check, output_tensor, training_graph
 from export.graphs.graph_actor import TrainedActor, TrainedGraph
+from export.graphs.training_graph import RUN_ERRORS
 from serving.contract import DEFAULT_SIGNATURE
 
 _NOT_THE_MEAN = re.compile(r"value|critic|log_?prob|std|sigma|scale|entropy|sample|hidden|state", re.I)
@@ -32,7 +34,7 @@ _THE_MEAN = re.compile(
 
 def from_saved_model(path: Path, request: ActorRequest) -> TrainedActor:
     """Read the actor of a SavedModel that training wrote; its output is KEY or SIGNATURE:KEY. Raises InputError."""
-    try:
+    with library_errors("cannot be read as a SavedModel"):
         model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
         if not model.meta_graphs:
             raise ValueError("it holds no graph")
@@ -40,14 +42,9 @@ def from_saved_model(path: Path, request: ActorRequest) -> TrainedActor:
             graph_check.check_loading(meta_graph)
         loaded = tf.saved_model.load(os.fspath(path))
         functions = _functions(loaded)
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for corrupt files
-        raise InputError(f"cannot be read as a SavedModel: {first_line(error)}") from None
     signature, _, key = (request.output_tensor or "").rpartition(":")
     concrete = functions[_chosen(functions, signature)]
-    names = {variable.ref(): variable.name.split(":")[0] for variable in concrete.variables}
-    return from_function(concrete, names, replace(request, output_tensor=key or None), owner=loaded)
+    return from_function(concrete, {}, replace(request, output_tensor=key or None), owner=loaded)
 
 
 def _chosen(functions: Mapping[str, Any], signature: str) -> str:
@@ -88,13 +85,9 @@ def from_model(model: Any, size: int | None, names: Mapping[int, str], request: 
 
     spec = tf.TensorSpec([None, int(size)], tf.float32, name="observation")
     function = tf.function(call_model, input_signature=[spec], autograph=False)
-    try:
+    with library_errors("the model cannot be called on an observation"):
         concrete = function.get_concrete_function()
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a user's model may raise anything
-        raise InputError(f"the model cannot be called on an observation: {first_line(error)}") from None
-    stored_as = {v.ref(): names.get(id(v), v.name.split(":")[0]) for v in concrete.variables}
+    stored_as = {v.ref(): names[id(v)] for v in concrete.variables if id(v) in names}
     return from_function(concrete, stored_as, request, owner=(model, function))
 
 
@@ -103,7 +96,7 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
 
     Args:
         concrete: the function.
-        names: reference of each variable -> its name in the checkpoint.
+        names: reference of a variable -> its name in the checkpoint (default: its own name).
         request: the requested actor.
         owner: the owner of the variables, which the function itself does not keep alive.
 
@@ -114,7 +107,9 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
     parameters = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
     observation = _observation(parameters)
     constants, variables = _captured(concrete, names)
-    constants |= _switches(parameters, observation)
+    for tensor in parameters:
+        if tensor is not observation:
+            constants[tensor.op.name] = _switch(tensor)
     observation_name = observation.op.name
 
     def call(x: NDArray[Any]) -> list[Any]:
@@ -135,10 +130,8 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
     )
 
     def run(x: NDArray[Any]) -> NDArray[Any]:
-        try:
+        with library_errors("cannot be run", RUN_ERRORS):
             return np.asarray(call(x)[index])
-        except (tf.errors.OpError, ValueError, TypeError) as error:
-            raise InputError(f"cannot be run: {first_line(error)}") from None
 
     reference_model = training_graph.validated_reference_model(graph, run, size, request)
     return TrainedActor(graph, reference_model, checkpoint_of(dict(variables.values()), True, first_number=None))
@@ -158,19 +151,15 @@ def _observation(parameters: Sequence[Any]) -> Any:
     return floats[0]
 
 
-def _switches(parameters: Sequence[Any], observation: Any) -> dict[str, bool]:
-    """The values at inference of a function's other parameters, by name. Raises InputError if one is unknown."""
-    values = {}
-    for tensor in parameters:
-        if tensor is not observation:
-            value = output_tensor.switch_value(tensor.op.name) if tensor.dtype == tf.bool else None
-            if value is None:
-                raise InputError(
-                    f"its function takes {tensor.op.name} beside the observation, and the value at inference "
-                    "is unknown; choose another signature with --output-tensor SIGNATURE:OUTPUT"
-                )
-            values[tensor.op.name] = value
-    return values
+def _switch(tensor: Any) -> bool:
+    """The value at inference of a parameter beside the observation. Raises InputError if it is unknown."""
+    value = output_tensor.switch_value(tensor.op.name) if tensor.dtype == tf.bool else None
+    if value is None:
+        raise InputError(
+            f"its function takes {tensor.op.name} beside the observation, and the value at inference "
+            "is unknown; choose another signature with --output-tensor SIGNATURE:OUTPUT"
+        )
+    return value
 
 
 def _functions(loaded: Any) -> dict[str, Any]:
@@ -195,7 +184,7 @@ def _captured(concrete: Any, names: Mapping[Any, str]) -> tuple[dict[str, Any], 
     handles = {id(variable.handle): variable for variable in concrete.variables}
     constants: dict[str, Any] = {}
     variables: dict[str, Any] = {}
-    name_counts: dict[str, int] = {}
+    name_counts: collections.Counter[str] = collections.Counter()
     placeholders = concrete.inputs[len(concrete.inputs) - len(concrete.captured_inputs) :]
     for captured, placeholder in zip(concrete.captured_inputs, placeholders, strict=True):
         if captured.dtype != tf.resource:
@@ -203,7 +192,7 @@ def _captured(concrete: Any, names: Mapping[Any, str]) -> tuple[dict[str, Any], 
         elif id(captured) in handles:
             variable = handles[id(captured)]
             name = names.get(variable.ref(), variable.name.split(":")[0])
-            name_counts[name] = name_counts.get(name, 0) + 1
+            name_counts[name] += 1
             unique = name if name_counts[name] == 1 else f"{name}#{name_counts[name]}"
             variables[placeholder.op.name] = unique, variable.numpy()
         else:

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from city.errors import InputError, first_line
+from city.errors import InputError, library_errors
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.source import ActorRequest
@@ -32,15 +32,15 @@ from export.graphs.output_tensor import GraphIndex
 
 PROBES = 8
 """Observations on which an output is checked."""
+RUN_ERRORS = (tf.errors.OpError, ValueError, TypeError)
+"""Errors of an invalid graph that is run."""
 
 
 @functools.lru_cache(maxsize=1)
 def _read(meta: Path, stamp: tuple[int, int]) -> tuple[Any, GraphIndex]:
     """Cached, because a graph may hold the actors of many TLs."""
-    try:
+    with library_errors("cannot be read as a MetaGraph", (OSError, DecodeError)):
         graph = meta_graph_pb2.MetaGraphDef.FromString(meta.read_bytes()).graph_def
-    except (OSError, DecodeError) as error:
-        raise InputError(f"cannot be read as a MetaGraph: {first_line(error)}") from None
     if not graph.node:
         raise InputError("cannot be read as a MetaGraph: it holds no graph")
     return graph, GraphIndex.of(graph)
@@ -116,27 +116,21 @@ def _named(graph: GraphIndex, name: str, scope: str) -> str:
 
 
 def _reference_model(trained: TrainedGraph, request: ActorRequest) -> ReferenceModel:
-    """Run the actor in the trainer's own graph. Raises InputError."""
     graph = tf.Graph()
     session = tf.compat.v1.Session(graph=graph)
-    try:
-        with graph.as_default():
-            tf.import_graph_def(trained.graph, name="")
-            assignments, values = [], {}
-            for name, (stored, array) in trained.variables.items():
-                assignment, value = _assign(graph.get_operation_by_name(name), stored, array)
-                assignments.append(assignment)
-                values[value] = array
-            session.run(assignments, values)
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for an invalid graph
-        raise InputError(f"its graph cannot be run: {first_line(error)}") from None
+    with library_errors("its graph cannot be run"), graph.as_default():
+        tf.import_graph_def(trained.graph, name="")
+        assignments, values = [], {}
+        for name, (stored, array) in trained.variables.items():
+            assignment, value = _assign(graph.get_operation_by_name(name), stored, array)
+            assignments.append(assignment)
+            values[value] = array
+        session.run(assignments, values)
 
     def run(observations: NDArray[Any]) -> NDArray[Any]:
         feed = {f"{name}:0": value for name, value in trained.constants.items()}
-        try:
+        with library_errors(f"tensor {trained.output} cannot be run", RUN_ERRORS):
             return np.asarray(session.run(trained.output, {**feed, f"{trained.observation}:0": observations}))
-        except (tf.errors.OpError, ValueError, TypeError) as error:
-            raise InputError(f"tensor {trained.output} cannot be run: {first_line(error)}") from None
 
     return validated_reference_model(trained, run, _inputs_of(trained), request)
 

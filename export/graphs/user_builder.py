@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from city.errors import InputError, first_line
+from city.errors import InputError, first_line, library_errors
 from export.checkpoints.checkpoint import PARTS, Checkpoint, natural, split_name
 from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function
@@ -90,10 +90,8 @@ class UserActor:
                 raise InputError(
                     "the model has no defined inputs, and the size of an observation is unknown; pass --city"
                 )
-            try:
+            with library_errors("the model cannot be called"):
                 model(np.zeros((1, self.sizes.inputs), np.float32))
-            except Exception as error:  # noqa: BLE001 - a user's model may raise anything
-                raise InputError(f"the model cannot be called: {first_line(error)}") from None
         try:
             names = self._restored(model)
         except Exception as error:  # noqa: BLE001 - Keras and TensorFlow raise several kinds if weights do not fit

@@ -90,7 +90,7 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
 
 
 def _add_client_flags(parser: Parser) -> None:
-    parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
+    parser.add_city(is_optional=True)
     parser.add_argument(
         "--server",
         metavar="HOST:PORT",
@@ -109,17 +109,12 @@ def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def _serving(args: argparse.Namespace) -> city_config.Serving:
-    path = args.city or Path("city.toml")
-    return city_config.load(path).serving if args.city is not None or path.exists() else city_config.Serving()
-
-
 def _models_by_address(args: argparse.Namespace, models: Sequence[str]) -> dict[str, list[str]]:
     """The models by the address of their server, which is their district's in a city with districts. Raises
     InputError."""
     if args.server is not None:
         return {args.server: list(models)}
-    serving = _serving(args)
+    serving = city_config.load_if_exists(args.city).serving
     if not serving.districts:
         is_remote = args.tls_ca is not None or args.tls_certificate is not None
         return {serving.address if is_remote else serving.local_address: list(models)}
@@ -140,7 +135,7 @@ def _client(args: argparse.Namespace, address: str, prefix: str = "") -> Iterato
 
     `prefix`: text before the address if the request is invalid.
     """
-    files = tls_files.from_flags(args, _serving(args))
+    files = tls_files.from_flags(args, city_config.load_if_exists(args.city).serving)
     try:
         client = Client(address, tls=None if files is None else files.read())
     except ValueError as error:
@@ -227,7 +222,7 @@ def _status_rows(client: Client, models: Sequence[str], timeout_s: float) -> lis
 
 def _models(args: argparse.Namespace) -> list[str]:
     """Names of the models in [serving] models_dir: TensorFlow Serving's API cannot list models. Raises InputError."""
-    models_dir = _serving(args).models_dir
+    models_dir = city_config.load_if_exists(args.city).serving.models_dir
     reason = f"the folder {models_dir} is missing or has no models"
     try:
         if names := [folder.name for folder in model_folders.subfolders(models_dir)]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from city import config as city_config
-from city.arguments import Parser, host_and_port
+from city.arguments import CITY_FILE, Parser, host_and_port
 from city.errors import InputError
 from city.version import VERSION
 from protos.model_server_config_pb2 import SSLConfig
@@ -60,7 +60,7 @@ def parser(prog: str) -> Parser:
         description="Serve models with TensorFlow Serving's gRPC and REST APIs; flags have its names.",
         epilog="Without model flags every model of [serving] models_dir is served.",
     )
-    parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
+    parser.add_city(is_optional=True)
     parser.add_argument(
         "--models-dir",
         "--models_dir",
@@ -305,10 +305,7 @@ def _serving(args: argparse.Namespace) -> city_config.Serving:
     ]
     if len(sources) > 1:
         raise InputError(f"--{sources[0]} and --{sources[1]} both name the models; pass one of them")
-    path = args.city or Path("city.toml")
-    if sources and args.city is None and not path.exists():
-        return city_config.Serving()
-    return city_config.load(path).serving
+    return (city_config.load_if_exists(args.city) if sources else city_config.load(args.city or CITY_FILE)).serving
 
 
 def _models(args: argparse.Namespace) -> dict[str, ModelConfig] | None:

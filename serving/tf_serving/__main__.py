@@ -49,12 +49,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m serving.tf_servin
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Write TensorFlow Serving's configuration files for a folder of models.")
-    parser.add_argument(
-        "--city",
-        type=Path,
-        metavar="FILE",
-        help="the city's description, for its districts (default: ./city.toml if it exists)",
-    )
+    parser.add_city(is_optional=True)
     parser.add_argument(
         "--models-dir",
         "--models_dir",
@@ -124,8 +119,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
 
 def _write(args: argparse.Namespace) -> None:
     """Write the files of all servers. Raises InputError, NotLoaded."""
-    city_file = args.city or Path("city.toml")
-    city = city_config.load(city_file) if args.city or city_file.exists() else city_config.City(city_file)
+    city = city_config.load_if_exists(args.city)
     models_dir = args.models_dir or city.serving.models_dir
     available = _available_versions(models_dir)
     selected = _select_versions(args, available, models_dir)
@@ -148,7 +142,7 @@ def _write(args: argparse.Namespace) -> None:
             publication.write_with_server(args.server)
     if args.shards is not None:
         whole_files.write(args.out / "districts.toml", _districts_text(districts), "pass another --out")
-        print(f"{args.out / 'districts.toml'}: add these tables to {city_file}")
+        print(f"{args.out / 'districts.toml'}: add these tables to {city.path}")
 
 
 def _available_versions(models_dir: Path) -> dict[str, list[int]]:

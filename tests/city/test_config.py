@@ -117,7 +117,7 @@ fleet = "x"
         ("[safety]\nmin_yellow_s = true", "must be a number"),
         ("[safety]\nmin_yellow_s = -1", "out of range"),
         ("[safety]\nmin_yellow_s = nan", "out of range"),
-        ("[safety]\nwalking_speed_mps = 0", r"\[safety\] walking_speed_mps must be greater than 0"),
+        ("[safety]\nwalking_speed_mps = 0", r"\[safety\] walking_speed_mps = 0 must be greater than 0"),
         ("[safety]\nmax_green_s = 1", "max_green_s = 1 must not be less than min_green_s, 4"),
         ("[safety]\nmax_red_s = 5", "must not be less than a green and a yellow together, 7"),
         ("[controller]\nrecovery_answers = 0", "must be at least 1"),

@@ -65,6 +65,13 @@ def test_a_heading_is_that_of_the_road_next_to_the_junction(shape, at_end, headi
     assert heading_deg(shape, at_end) == heading
 
 
+def grid_with(folder, content, begin_s=0.0):
+    """The signals of the sample city with one more additional file."""
+    (folder / "own.add.xml").write_text(f"<additional>{content}</additional>")
+    additional = [GRID / "fixed_time.add.xml", folder / "own.add.xml"]
+    return network.read(GRID / "grid.net.xml", additional, begin_s).signals
+
+
 @pytest.mark.parametrize(
     ("inner", "is_coordinated"),
     [
@@ -75,11 +82,8 @@ def test_a_heading_is_that_of_the_road_next_to_the_junction(shape, at_end, headi
     ],
 )
 def test_a_program_that_ends_phases_in_a_cycle_is_coordinated(tmp_path, inner, is_coordinated):
-    state = "G" * len(network.read(GRID / "grid.net.xml").signals["A0"].links)
-    logic = f'<tlLogic id="A0" programID="own" type="actuated" offset="0">{inner % state}</tlLogic>'
-    (tmp_path / "own.add.xml").write_text(f"<additional>{logic}</additional>")
-    signal = network.read(GRID / "grid.net.xml", [tmp_path / "own.add.xml"]).signals["A0"]
-    assert signal.program("own").is_coordinated == is_coordinated
+    logic = f'<tlLogic id="A0" programID="own" type="actuated" offset="0">{inner % "G"}</tlLogic>'
+    assert grid_with(tmp_path, logic)["A0"].program("own").is_coordinated == is_coordinated
 
 
 def test_both_directions_of_a_crossing_have_the_same_foes(crossroads):
@@ -106,10 +110,8 @@ def test_right_of_way_holds_only_for_links_green_in_one_phase(name, request):
 
 @pytest.mark.parametrize(("offset", "offset_s"), [("begin", 30), ("12.00", 12)])
 def test_program_with_only_an_offset_keeps_its_phases(tmp_path, offset, offset_s):
-    additional = tmp_path / "offsets.add.xml"
-    additional.write_text(f'<additional><tlLogic id="B1" programID="0" offset="{offset}"/></additional>')
     plain = network.read(GRID / "grid.net.xml").signals["B1"].plan
-    shifted = network.read(GRID / "grid.net.xml", [additional], begin_s=30.0).signals["B1"].plan
+    shifted = grid_with(tmp_path, f'<tlLogic id="B1" programID="0" offset="{offset}"/>', begin_s=30.0)["B1"].plan
     assert shifted.phases == plain.phases and shifted.offset_s == offset_s
 
 
@@ -131,10 +133,8 @@ SCHEDULE = '<WAUT id="w" startProg="0">{}</WAUT><wautJunction wautID="w" junctio
     ],
 )
 def test_schedule_says_which_program_runs(tmp_path, begin_s, active, later):
-    additional = tmp_path / "waut.add.xml"
     switches = '<wautSwitch time="0:15:00" to="adapted"/><wautSwitch time="3600" to="off"/>'
-    additional.write_text(f"<additional>{SCHEDULE.format(switches)}</additional>")
-    signal = network.read(GRID / "grid.net.xml", [GRID / "fixed_time.add.xml", additional], begin_s).signals["B1"]
+    signal = grid_with(tmp_path, SCHEDULE.format(switches), begin_s)["B1"]
     assert signal.active_program == signal.plan.id == active
     assert {now: signal.scheduled_program(now) for now in later} == later
 
@@ -152,9 +152,9 @@ def test_switch_counts_at_its_second_and_after_each_period():
         ('<wautJunction wautID="w" junctionID="B1"/>', "signal B1 follows the schedule w, which no file defines"),
         (
             SCHEDULE.format('<wautSwitch to="0"/>'),
-            "waut.add.xml: <WAUT id=.* is malformed .attribute 'time' is missing",
+            "own.add.xml: <WAUT id=.* is malformed .attribute 'time' is missing",
         ),
-        (SCHEDULE.format('<wautSwitch time="noon" to="0"/>'), "waut.add.xml: <WAUT id=.* is malformed"),
+        (SCHEDULE.format('<wautSwitch time="noon" to="0"/>'), "own.add.xml: <WAUT id=.* is malformed"),
         (
             SCHEDULE.replace('startProg="0"', 'startProg="rush"').format(""),
             r"signal B1 has no program 'rush', which its schedule \(WAUT\) names; add the additional",
@@ -162,10 +162,8 @@ def test_switch_counts_at_its_second_and_after_each_period():
     ],
 )
 def test_malformed_schedule_is_refused(tmp_path, content, message):
-    additional = tmp_path / "waut.add.xml"
-    additional.write_text(f"<additional>{content}</additional>")
     with pytest.raises(InputError, match=message):
-        _ = network.read(GRID / "grid.net.xml", [additional]).signals["B1"].plan
+        _ = grid_with(tmp_path, content)["B1"].plan
 
 
 def test_signal_whose_only_program_is_off_is_refused(tmp_path):

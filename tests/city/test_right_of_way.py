@@ -9,7 +9,7 @@ import sumolib
 
 from city import config, network
 from city.lanes import road_of
-from city.right_of_way import Requests
+from city.right_of_way import Junctions
 from signals import contract
 from signals.safety.conflicts import ConflictRules
 from tests.city.scenarios import SCENARIOS, street
@@ -162,7 +162,7 @@ def test_no_foe_of_a_real_network_is_missed_without_requests(request, monkeypatc
         net_file = netconvert(street(name, request).net_file, tmp_path / f"{name}.net.xml", *options)
         from_requests = network.read(net_file).signals
         with monkeypatch.context() as without:
-            without.setattr(Requests, "find", lambda self, connection: None)
+            without.setattr(Junctions, "find_request", lambda self, connection: None)
             from_paths = network.read(net_file).signals
         for signal in from_requests.values():
             assert not (signal.foes & ~from_paths[signal.id].foes).any(), signal.id

@@ -152,8 +152,8 @@ def test_control_api_beyond_loopback_needs_client_certificates(write_city, tmp_p
             ["--control-tls-ca", "ca.pem"],
             r"--control-tls-ca is for the control API; pass --control-address, or leave it out",
         ),
-        ("speed = 1001", [], r"\[controller\] speed = 1001 is out of range; it must lie between 0 and 1000$"),
-        ("speed = -2", [], r"\[controller\] speed = -2 is out of range; it must lie between 0 and 1000$"),
+        ("speed = 1001", [], r"\[controller\] speed = 1001 must lie between 0 and 1000$"),
+        ("speed = -2", [], r"\[controller\] speed = -2 must lie between 0 and 1000$"),
         ('control_address = "x"', [], r"\[controller\] control_address 'x' must be HOST:PORT"),
         *(
             (f'control_address = "{address}"', [], "control_address .*any client that reaches it could command the sig")

@@ -16,6 +16,7 @@ from export.checkpoints import helper_process
 from export.graphs import graph_process
 from export.saved_model import verify
 from tests.conftest import ROOT
+from tests.export import writers
 from tests.export.exporting import export, exported, refuses, same
 from tests.export.writers import X
 
@@ -59,17 +60,6 @@ def save(folder, extra, name="SA101_trial_1"):
     return agent
 
 
-def save_meta(folder, name="SA101_trial_1"):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        observation = tf.compat.v1.placeholder(tf.float32, [None, 9], "observation")
-        with tf.compat.v1.variable_scope("actor/dense"):
-            kernel = tf.compat.v1.get_variable("kernel", [9, 2])
-            bias = tf.compat.v1.get_variable("bias", [2])
-        tf.identity(endless(tf.tanh(tf.matmul(observation, kernel) + bias)), "mean")
-        session.run(tf.compat.v1.global_variables_initializer())
-        tf.compat.v1.train.Saver().save(session, str(folder / name), write_state=False)
-
-
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch):
     monkeypatch.setattr(graph_process, "TIMEOUT_S", 2)
@@ -99,17 +89,17 @@ def test_endless_graph_is_refused_and_the_other_tls_are_exported(checkpoints, ca
 
 @pytest.mark.slow
 def test_endless_training_graph_is_refused(checkpoints, capsys):
-    save_meta(checkpoints)
+    with writers.session() as observation:
+        mean = writers.dense(observation, 2, "actor/dense", tf.tanh)
+        tf.identity(endless(mean), "mean")
+        writers.saved(checkpoints, mean, {observation: X})
     refuses(
         capsys,
         checkpoints,
         "SA101_trial_1",
         "did not finish within 2 s",
         "loop endlessly",
-        flags=(
-            "--output-tensor",
-            "mean",
-        ),
+        flags=("--output-tensor", "mean"),
     )
 
 

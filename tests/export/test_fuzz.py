@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from city.errors import InputError
 from export.__main__ import main
 from export.checkpoints import helper_process
+from export.graphs import graph_process
 from tests.export import writers
 from tests.export.exporting import refuses, run
 from tests.export.writers import X, keras2, keras3
@@ -76,21 +77,11 @@ def damage(data, how, where, other, length):
     return bytes(data)
 
 
-def fuzz(examples):
-    return settings(max_examples=examples, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
-
-
-@given(what=damages, file=st.integers(0, 99))
-@fuzz(6)
-def test_a_damaged_file_gives_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
-    assert_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file)
-
-
-@pytest.mark.slow
-@given(what=damages, file=st.integers(0, 99))
-@fuzz(50)
-def test_many_damaged_files_give_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
-    assert_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file)
+def fuzz(examples, test):
+    """The test with so many damages."""
+    fixtures = [HealthCheck.function_scoped_fixture]
+    limits = settings(max_examples=examples, suppress_health_check=fixtures, database=None)
+    return limits(given(what=damages, file=st.integers(0, 99))(test))
 
 
 def assert_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
@@ -118,6 +109,12 @@ def assert_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch
     assert code in (1, 2) and len(lines) == 1 and "Traceback" not in err, err
     assert "SA101" in lines[0]
     assert not (work / "m" / "SA101").exists()
+
+
+test_a_damaged_file_gives_one_error_line_or_a_valid_model = fuzz(6, assert_one_error_line_or_a_valid_model)
+test_many_damaged_files_give_one_error_line_or_a_valid_model = pytest.mark.slow(
+    fuzz(50, assert_one_error_line_or_a_valid_model)
+)
 
 
 HUGE = (10**6, 10**6)
@@ -177,14 +174,12 @@ def test_files_of_impossible_contents_are_refused(checkpoints, capsys, write, pa
     refuses(capsys, checkpoints, *parts)
 
 
-def test_swapped_files_of_two_checkpoints_are_refused(checkpoints, capsys):
+def test_data_of_another_checkpoint_are_refused(checkpoints, capsys):
     for name, seed in (("SA101-1", 1), ("SA102-1", 2)):
         model = writers.randomise(writers.sequential(keras3), seed)
         tf.train.Checkpoint(actor=model).write(str(checkpoints / name))
-    data = [checkpoints / f"{name}.data-00000-of-00001" for name in ("SA101-1", "SA102-1")]
-    first = data[0].read_bytes()
-    data[0].write_bytes(data[1].read_bytes())
-    data[1].write_bytes(first)
+    data, other = (checkpoints / f"{name}.data-00000-of-00001" for name in ("SA101-1", "SA102-1"))
+    data.write_bytes(other.read_bytes())
     refuses(capsys, checkpoints, "SA101-1", "cannot be read")
 
 
@@ -203,7 +198,7 @@ def test_pickled_objects_are_never_loaded(checkpoints, capsys):
 
 def test_an_endless_read_is_ended_and_the_helper_restarted(monkeypatch):
     monkeypatch.setattr(helper_process, "READ_TIMEOUT_S", 1)
-    helper = helper_process.Helper("export.graphs.graph_process", "weights")
+    helper = helper_process.Helper(graph_process.contents, "weights")
     try:
         with pytest.raises(InputError, match=r"cannot be read as weights: .* did not finish within 1 s"):
             helper.call(time.sleep, (60,))

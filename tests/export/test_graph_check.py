@@ -6,6 +6,7 @@ from tensorflow.core.framework import variable_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from export.show import inspect_checkpoint
+from tests.export import writers
 from tests.export.exporting import refuses
 
 SPEC = tf.TensorSpec([None, 5], tf.float32, name="observation")
@@ -22,6 +23,13 @@ class Agent(tf.Module):
     @tf.function(input_signature=[SPEC], autograph=False)
     def act(self, observation):
         return self.extra(lambda: tf.tanh(tf.matmul(observation, self.kernel)))
+
+
+def save(checkpoints, agent):
+    """Save an agent; returns the folder of the SavedModel."""
+    folder = checkpoints / "SA101_trial_1"
+    tf.saved_model.save(agent, str(folder), signatures={"serving_default": agent.act})
+    return folder
 
 
 def as_control_input(path):
@@ -77,9 +85,7 @@ OPERATIONS = {
 @pytest.mark.parametrize("what", OPERATIONS, ids=lambda what: what.__name__)
 def test_saved_model_that_does_more_than_an_actor_is_refused_and_not_run(checkpoints, tmp_path, capsys, what):
     target = tmp_path / "target"
-    agent = Agent(what(str(target)))
-    folder = checkpoints / "SA101_trial_1"
-    tf.saved_model.save(agent, str(folder), signatures={"serving_default": agent.act})
+    folder = save(checkpoints, Agent(what(str(target))))
     refuses(capsys, checkpoints, f"its graph would run {OPERATIONS[what]}", "nothing of it was run")
     assert inspect_checkpoint.main([str(folder)]) == 2
     assert "nothing of it was run" in "".join(capsys.readouterr())
@@ -116,30 +122,22 @@ def test_saved_model_with_a_table_is_refused(checkpoints, tmp_path, capsys):
     line, number = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
     words = tf.lookup.TextFileInitializer(str(tmp_path / "words.txt"), tf.string, line, tf.int64, number)
     agent.table = tf.lookup.StaticVocabularyTable(words, 1)
-    tf.saved_model.save(agent, str(checkpoints / "SA101_trial_1"), signatures={"serving_default": agent.act})
+    save(checkpoints, agent)
     refuses(capsys, checkpoints, "its graph would run InitializeTableFromTextFile")
 
 
 def test_training_graph_that_does_more_than_an_actor_is_refused_and_not_run(checkpoints, tmp_path, capsys):
     target = tmp_path / "target"
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        observation = tf.compat.v1.placeholder(tf.float32, [None, 5], "observation")
-        with tf.compat.v1.variable_scope("actor/dense"):
-            kernel = tf.compat.v1.get_variable("kernel", [5, 2])
-            bias = tf.compat.v1.get_variable("bias", [2])
-        mean = tf.tanh(tf.matmul(observation, kernel) + bias)
+    with writers.session() as observation:
+        mean = writers.dense(observation, 2, "actor/dense", tf.tanh)
         with tf.control_dependencies([tf.io.write_file(str(target), "x")]):
             tf.identity(mean, "mean")
-        session.run(tf.compat.v1.global_variables_initializer())
-        tf.compat.v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
+        writers.saved(checkpoints, mean, {observation: writers.X})
     refuses(
         capsys,
         checkpoints,
         "its graph would run WriteFile",
-        flags=(
-            "--output-tensor",
-            "mean",
-        ),
+        flags=("--output-tensor", "mean"),
     )
     assert not target.exists()
 
@@ -175,9 +173,7 @@ def as_loader_method(model, functions):
 @pytest.mark.parametrize("change", [with_class_name, as_saveable, as_loader_method], ids=lambda change: change.__name__)
 def test_saved_model_whose_loader_would_call_its_function_is_refused(checkpoints, tmp_path, capsys, change):
     target = tmp_path / "target"
-    agent = Writer(str(target))
-    folder = checkpoints / "SA101_trial_1"
-    tf.saved_model.save(agent, str(folder), signatures={"serving_default": agent.act})
+    folder = save(checkpoints, Writer(str(target)))
     model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     functions = {child.local_name: child.node_id for child in model.meta_graphs[0].object_graph_def.nodes[0].children}
     change(model, functions)

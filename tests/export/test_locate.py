@@ -12,7 +12,7 @@ from export.__main__ import main
 from tests.conftest import GRID
 from tests.export import writers
 from tests.export.exporting import export, exported, refused, refuses, same
-from tests.export.writers import X, actions, dense, keras2, keras3
+from tests.export.writers import X, actions, dense, keras3
 
 v1 = tf.compat.v1
 
@@ -44,10 +44,7 @@ def test_tl_names_of_any_form_are_distinguished(checkpoints, tmp_path, capsys):
         capsys,
         checkpoints,
         "no checkpoint for north",
-        flags=(
-            "--city",
-            str(tmp_path / "city.toml"),
-        ),
+        flags=("--city", str(tmp_path / "city.toml")),
         tl="north",
     )
 
@@ -111,8 +108,8 @@ def test_a_state_file_counts_only_for_its_own_folder(checkpoints):
 
 
 def test_layers_without_numbers_need_the_layers_flag(checkpoints, capsys):
-    with tf.Graph().as_default(), v1.Session():
-        x = observation = v1.placeholder(tf.float32, [None, 9], "observation")
+    with writers.session() as observation:
+        x = observation
         with v1.variable_scope("actor"):
             for name, units in (("fc_one", 8), ("fc_two", 8), ("fc_three", 8)):
                 x = dense(x, units, name, tf.nn.relu)
@@ -216,12 +213,6 @@ def test_an_invalid_command_line_gives_one_error_line(arguments, capsys, tmp_pat
 def test_inspecting_a_folder_shows_its_latest_checkpoint(shared, capsys):
     assert main(["inspect", str(shared / "checkpoints" / "tf2_checkpoint_manager")]) == 0
     assert "dense 2 bias" in capsys.readouterr().out
-
-
-def test_keras_2_files_are_read_without_keras_2(checkpoints):
-    model = writers.sequential(keras2)
-    model.save_weights(str(checkpoints / "SA101_trial_1.h5"))
-    same(exported(checkpoints), actions(model))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from city.errors import InputError
 from export.actors.phase_competition import SHAPES
-from export.checkpoints import numpy_archive
+from export.checkpoints import regular_files
 from export.checkpoints.phase_networks import description_of, load, save
 from export.show import inspect_checkpoint
 from signals.approach_features import FEATURES
@@ -149,7 +149,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_file_is_refused_in_one_line(name, path, networks, monkeypatch):
-    monkeypatch.setattr(numpy_archive, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(regular_files, "MAX_BYTES", 1 << 20)
     apply, message = DAMAGES[name]
     apply(path, networks)
     with pytest.raises(InputError) as refusal:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from city.errors import InputError
-from export.checkpoints import numpy_archive, tensorflow_files
+from export.checkpoints import numpy_archive, regular_files, tensorflow_files
 from export.checkpoints.stable_baselines3 import SOURCE as ZIP
 from export.show import inspect_checkpoint
 from tests.export import writers
@@ -92,7 +92,7 @@ def test_shard_of_a_tensorflow_checkpoint_may_be_larger(tmp_path):
 
 
 def test_archive_that_unpacks_to_more_than_the_limit_is_refused(checkpoints, capsys, monkeypatch):
-    monkeypatch.setattr(numpy_archive, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(regular_files, "MAX_BYTES", 1 << 20)
     arrays = {f"actor/dense_{k}/kernel": np.zeros((300, 300), np.float32) for k in range(4)}
     np.savez_compressed(checkpoints / "SA101_trial_1.npz", **arrays)
     assert (checkpoints / "SA101_trial_1.npz").stat().st_size < 10_000

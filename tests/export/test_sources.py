@@ -135,13 +135,15 @@ def test_inspect_lists_variables_and_their_use(shared, capsys):
     folder = shared / "checkpoints" / "tf1_multi_agent_saver"
     assert main(["inspect", str(folder / "SAPPO-_state_vdd_action_gro-trial-7"), "--scope", "Actor_1"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert lines["Actor_1/dense_3/kernel"].endswith("dense 3 kernel") and "(32, 6)" in lines["Actor_1/dense_3/kernel"]
-    assert lines["Actor_1/log_std"].endswith("- (training only)") and lines["Critic_0/dense/kernel"].endswith(
-        "- (critic)"
-    )
-    assert lines["Actor_0/dense/kernel"].endswith("- (another agent)") and lines[
-        "Actor_1/dense/kernel/Adagrad"
-    ].endswith("- (optimizer)")
+    uses = {
+        "Actor_1/dense_3/kernel": "  dense 3 kernel",
+        "Actor_1/log_std": "- (training only)",
+        "Critic_0/dense/kernel": "- (critic)",
+        "Actor_0/dense/kernel": "- (another agent)",
+        "Actor_1/dense/kernel/Adagrad": "- (optimizer)",
+    }
+    assert all(lines[name].endswith(use) for name, use in uses.items()), lines
+    assert " (32, 6) " in lines["Actor_1/dense_3/kernel"]
     assert main(["inspect", str(folder / "SAPPO-_state_vdd_action_gro-trial-7.index")]) == 2
     printed = capsys.readouterr()
     assert "Actor_2/dense/kernel" in printed.out and "error: nothing would be exported" in printed.err
@@ -150,19 +152,10 @@ def test_inspect_lists_variables_and_their_use(shared, capsys):
     assert main(["inspect", str(folder / "nothing")]) == 2
 
 
-def test_keras_3_weights_of_the_real_writer_are_read(tmp_path):
-    model = tf.keras.Sequential([tf.keras.Input((5,)), *(tf.keras.layers.Dense(n) for n in (4, 3, 2))])
-    path = tmp_path / "SA101_trial_1.weights.h5"
-    model.save_weights(path)
-    actor = keras_h5.read(path)
-    for layer, kernel, bias in zip(actor.dense, model.get_weights()[::2], model.get_weights()[1::2], strict=True):
-        np.testing.assert_array_equal(layer.kernel, kernel)
-        np.testing.assert_array_equal(layer.bias, bias)
-
-
 def test_ten_layers_are_read_in_numerical_order(tmp_path):
     sizes = [5, *range(16, 4, -1)]
     model = tf.keras.Sequential([tf.keras.Input((5,)), *(tf.keras.layers.Dense(n) for n in sizes[1:])])
     path = tmp_path / "SA101_trial_1.weights.h5"
     model.save_weights(path)
-    assert [layer.kernel.shape[0] for layer in keras_h5.read(path).dense] == sizes[:-1]
+    layers = keras_h5.SOURCE.layers(path, keras_h5.SOURCE.open(path), "")
+    assert [layer.kernel.shape[0] for layer in layers.dense] == sizes[:-1]

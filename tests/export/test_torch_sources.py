@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import save
 
 from export.__main__ import main
+from export.checkpoints import torch_state, torch_tensors
 from tests.export.exporting import export, exported, manifest, outputs_of, refuses, version
 
 TANH = ("--action", "categorical", "--hidden-activation", "tanh")
@@ -172,16 +173,13 @@ def test_value_network_that_observed_values_outside_its_space_is_refused(changed
     refuses(capsys, source, "was trained in a VecNormalize environment")
 
 
-def test_statistics_that_cannot_be_read_are_refused(copied, capsys):
-    source = copied(NORMALISED)
-    (source / "vecnormalize.pkl").write_bytes(b"not a pickle")
-    refuses(capsys, source, f"{source / 'vecnormalize.pkl'}: cannot be read as statistics of VecNormalize")
-
-
-def test_statistics_beside_a_policy_that_never_had_any_are_refused(copied, capsys):
+def test_statistics_that_cannot_be_used_are_refused(copied, capsys):
     copied("sb3_ppo_cologne1/model.zip")
     source = copied("sb3_ppo_vecnormalize/vecnormalize.pkl")
     refuses(capsys, source, "was not trained in a VecNormalize environment, but vecnormalize.pkl is beside it")
+    copied(NORMALISED)
+    (source / "vecnormalize.pkl").write_bytes(b"not a pickle")
+    refuses(capsys, source, f"{source / 'vecnormalize.pkl'}: cannot be read as statistics of VecNormalize")
 
 
 @pytest.mark.parametrize(
@@ -292,16 +290,11 @@ def test_rllib_state_as_msgpack_is_read(copied, answers):
 
     source = copied("rllib_ppo")
     state = next(source.rglob("default_policy/module_state.pkl"))
-    packed = {
-        name.replace("/", "."): {
-            b"nd": True,
-            b"type": a.dtype.str,
-            b"kind": b"",
-            b"shape": list(a.shape),
-            b"data": a.tobytes(),
-        }
-        for name, a in rllib.contents(state).arrays.items()
-    }
+
+    def pack(a):
+        return {b"nd": True, b"type": a.dtype.str, b"kind": b"", b"shape": list(a.shape), b"data": a.tobytes()}
+
+    packed = {name.replace("/", "."): pack(a) for name, a in rllib.contents(state).arrays.items()}
     state.with_suffix(".msgpack").write_bytes(msgpack.packb(packed, use_bin_type=True))
     state.unlink()
     expected = answers("rllib_ppo")
@@ -317,10 +310,11 @@ def test_rllib_state_as_msgpack_is_read(copied, answers):
 )
 def test_rllib_policies_are_found_by_the_names_of_tls(torch_files, checkpoints, answers, place, number):
     """One policy for each TL by its agent's name, or in a folder named after the TL."""
-    for tl, name in (("SA101", "rllib_ppo"), ("SA102", "rllib_ppo_shared")):
+    files = {"SA101": "rllib_ppo", "SA102": "rllib_ppo_shared"}
+    for tl, name in files.items():
         policy = next((torch_files / name).rglob("rl_module/default_policy"))
         shutil.copytree(policy, checkpoints / place.replace("SA101", tl))
-    for tl, name in (("SA101", "rllib_ppo"), ("SA102", "rllib_ppo_shared")):
+    for tl, name in files.items():
         expected = answers(name)
         outputs = outputs_of(checkpoints, tl=tl, x=expected["x"])
         assert version(checkpoints, tl).name == number
@@ -343,40 +337,34 @@ def test_inspect_shows_a_zip_like_any_other_checkpoint(torch_files, capsys):
     assert "names posix.system" in capsys.readouterr().err
 
 
-def layers(seed, **shapes):
-    """Random arrays by name, with dots for double underscores."""
-    rng = np.random.default_rng(seed)
-    return {k.replace("__", "."): rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
+FIVE = np.random.default_rng(3).random((4, 5)).astype(np.float32)
+"""Observations of 5 values."""
 
 
 @pytest.mark.parametrize("prefix", ["actor.", ""])
 def test_npz_with_pytorch_names_is_read(checkpoints, prefix):
-    arrays = layers(3, w0=(8, 5), b0=(8,), w2=(3, 8), b2=(3,))
-    names = (f"{prefix}0.weight", f"{prefix}0.bias", f"{prefix}2.weight", f"{prefix}2.bias")
-    np.savez(checkpoints / "SA101_trial_1.npz", **dict(zip(names, arrays.values(), strict=True)))
-    x = np.random.default_rng(3).random((4, 5)).astype(np.float32)
-    hidden = np.maximum(x @ arrays["w0"].T + arrays["b0"], 0)
-    probabilities = outputs_of(checkpoints, "--action", "categorical", x=x)["probabilities"]
-    np.testing.assert_allclose(probabilities, softmax(hidden @ arrays["w2"].T + arrays["b2"]), atol=1e-5)
+    arrays = linear_layers((f"{prefix}0", 8, 5), (f"{prefix}2", 3, 8))
+    np.savez(checkpoints / "SA101_trial_1.npz", **arrays)
+    hidden = np.maximum(linear(arrays, f"{prefix}0", FIVE), 0)
+    probabilities = outputs_of(checkpoints, "--action", "categorical", x=FIVE)["probabilities"]
+    np.testing.assert_allclose(probabilities, softmax(linear(arrays, f"{prefix}2", hidden)), atol=1e-5)
 
 
 def test_layers_by_name_leave_the_others_unread(checkpoints):
     """An actor whose layers are attributes: fc1, fc2, fc_mean, and fc_logstd, which serves training."""
     arrays = linear_layers(("fc1", 8, 5), ("fc2", 8, 8), ("fc_mean", 2, 8), ("fc_logstd", 2, 8))
     np.savez(checkpoints / "SA101_trial_1.npz", **arrays)
-    x = np.random.default_rng(3).random((4, 5)).astype(np.float32)
-    hidden = np.maximum(linear(arrays, "fc2", np.maximum(linear(arrays, "fc1", x), 0)), 0)
-    action = exported(checkpoints, "--layers", "fc1,fc2,fc_mean", x=x)
+    hidden = np.maximum(linear(arrays, "fc2", np.maximum(linear(arrays, "fc1", FIVE), 0)), 0)
+    action = exported(checkpoints, "--layers", "fc1,fc2,fc_mean", x=FIVE)
     np.testing.assert_allclose(action, np.tanh(linear(arrays, "fc_mean", hidden)), atol=1e-5)
 
 
 def test_hidden_layers_without_bias_are_exported_and_named(checkpoints, capsys):
-    kernels = layers(3, k0=(5, 8), k1=(8, 8), k2=(8, 2))
-    named = {f"actor/dense_{k}/kernel": kernel for k, kernel in enumerate(kernels.values())}
-    np.savez(checkpoints / "SA101_trial_1.npz", **named)
-    x = np.random.default_rng(3).random((4, 5)).astype(np.float32)
-    hidden = np.maximum(np.maximum(x @ kernels["k0"], 0) @ kernels["k1"], 0)
-    np.testing.assert_allclose(exported(checkpoints, x=x), np.tanh(hidden @ kernels["k2"]), atol=1e-5)
+    rng = np.random.default_rng(3)
+    kernels = [rng.standard_normal(shape).astype(np.float32) for shape in ((5, 8), (8, 8), (8, 2))]
+    np.savez(checkpoints / "SA101_trial_1.npz", **{f"actor/dense_{k}/kernel": v for k, v in enumerate(kernels)})
+    hidden = np.maximum(np.maximum(FIVE @ kernels[0], 0) @ kernels[1], 0)
+    np.testing.assert_allclose(exported(checkpoints, x=FIVE), np.tanh(hidden @ kernels[2]), atol=1e-5)
     assert "its hidden layers have no bias" in capsys.readouterr().out
 
 
@@ -386,8 +374,7 @@ def test_keras_weights_without_bias_are_exported(checkpoints):
     layers = [keras.layers.Dense(8, "relu", use_bias=False), keras.layers.Dense(2, use_bias=False)]
     model = keras.Sequential([keras.Input((5,)), *layers])
     model.save_weights(checkpoints / "SA101_trial_1_actor.weights.h5")
-    x = np.random.default_rng(3).random((4, 5)).astype(np.float32)
-    np.testing.assert_allclose(exported(checkpoints, x=x), np.tanh(model(x).numpy()), atol=1e-5)
+    np.testing.assert_allclose(exported(checkpoints, x=FIVE), np.tanh(model(FIVE).numpy()), atol=1e-5)
 
 
 def test_arrays_without_names_of_layers_are_refused_with_names_to_use(checkpoints, capsys):
@@ -448,6 +435,14 @@ def test_tensors_that_may_change_the_actions_are_never_left_out(saved, capsys, t
     refuses(capsys, saved(tensors), message, flags=TANH)
 
 
+def test_module_after_the_last_layer_is_refused(saved, monkeypatch, capsys):
+    """It may be an activation of the output: a state dict lists modules without their kinds."""
+    arrays = {name.replace(".", "/"): values for name, values in linear_layers(*ACTOR).items()}
+    tensors = torch_tensors.SavedTensors(arrays, ("actor/0", "actor/1", "actor/2", "actor/3"))
+    monkeypatch.setattr(torch_state._HELPER, "read", lambda path: tensors)
+    refuses(capsys, saved(linear_layers(*ACTOR)), "actor has modules 0 to 3, with weights in 0, 2", flags=TANH)
+
+
 def test_networks_that_serve_training_do_not_stop_an_export(saved):
     others = linear_layers(("critic.0", 5, 5), ("target_actor.0", 5, 5), ("actor_target.0", 3, 5))
     assert export(saved({**others, **linear_layers(*ACTOR)}), *TANH) == 0
@@ -455,21 +450,20 @@ def test_networks_that_serve_training_do_not_stop_an_export(saved):
 
 def test_a_trunk_is_exported_if_the_user_names_every_layer(saved):
     tensors = linear_layers(("encoder.0", 5, 5), *ACTOR)
-    x = np.random.default_rng(6).random((4, 5)).astype(np.float32)
-    y = linear(tensors, "encoder.0", x)
+    y = linear(tensors, "encoder.0", FIVE)
     for name in ("actor.0", "actor.2"):
         y = linear(tensors, name, np.tanh(y))
-    outputs = outputs_of(saved(tensors), *TANH, "--scope", ".", "--layers", "encoder/0,actor/0,actor/2", x=x)
+    outputs = outputs_of(saved(tensors), *TANH, "--scope", ".", "--layers", "encoder/0,actor/0,actor/2", x=FIVE)
     np.testing.assert_allclose(outputs["probabilities"], softmax(y), atol=1e-5)
 
 
 def test_state_dict_of_a_stable_baselines3_policy_keeps_its_last_layer(saved):
     hidden = [("mlp_extractor.policy_net.0", 8, 5), ("mlp_extractor.policy_net.2", 3, 8)]
     tensors = linear_layers(("action_net", 3, 3), ("value_net", 1, 3), *hidden, ("mlp_extractor.value_net.0", 8, 5))
-    y = x = np.random.default_rng(6).random((4, 5)).astype(np.float32)
+    y = FIVE
     for name, _, _ in hidden:
         y = np.tanh(linear(tensors, name, y))
-    probabilities = outputs_of(saved(tensors), *TANH, x=x)["probabilities"]
+    probabilities = outputs_of(saved(tensors), *TANH, x=FIVE)["probabilities"]
     np.testing.assert_allclose(probabilities, softmax(linear(tensors, "action_net", y)), atol=1e-5)
 
 

@@ -17,11 +17,8 @@ def test_an_agent_of_a_session_is_compared_with_its_graph(checkpoints, capsys):
     recorded = manifest(checkpoints)
     assert recorded["parity"]["reference"] == "the trainer's own graph, tensor actor/Tanh:0"
     assert set(recorded["left_unread"]) == {"counter", "critic", "optimizer", "training only"}
-    assert {entry["name"].rsplit(".", 1)[-1] for entry in recorded["source"]["files"]} == {
-        "index",
-        "meta",
-        "data-00000-of-00001",
-    }
+    suffixes = {entry["name"].rsplit(".", 1)[-1] for entry in recorded["source"]["files"]}
+    assert suffixes == {"index", "meta", "data-00000-of-00001"}
     assert "optimizer" in capsys.readouterr().out
 
 
@@ -33,11 +30,7 @@ def test_the_graph_defines_the_hidden_activation(checkpoints, capsys):
         capsys,
         checkpoints,
         "mlp-res has at least 5 dense layers; found 3",
-        flags=(
-            "--overwrite",
-            "--actor",
-            "mlp-res",
-        ),
+        flags=("--overwrite", "--actor", "mlp-res"),
     )
 
 
@@ -114,11 +107,7 @@ def test_a_given_output_tensor_must_be_the_mean(checkpoints, capsys):
             capsys,
             checkpoints,
             why,
-            flags=(
-                "--overwrite",
-                "--output-tensor",
-                tensor,
-            ),
+            flags=("--overwrite", "--output-tensor", tensor),
         )
     assert (version(checkpoints) / "saved_model.pb").is_file()
 
@@ -129,10 +118,7 @@ def test_an_output_tensor_needs_a_graph(checkpoints, capsys):
         capsys,
         checkpoints,
         "--output-tensor needs a graph",
-        flags=(
-            "--output-tensor",
-            "x",
-        ),
+        flags=("--output-tensor", "x"),
     )
 
 
@@ -151,11 +137,7 @@ def test_agents_are_assigned_in_the_order_of_target_tls(checkpoints, capsys):
         checkpoints,
         "holds 3 actors (Actor_0, Actor_1, Actor_2)",
         "training has 2 target TLs (SA101, SA104)",
-        flags=(
-            "--overwrite",
-            "--target-tls",
-            "SA101,SA104",
-        ),
+        flags=("--overwrite", "--target-tls", "SA101,SA104"),
     )
     next(checkpoints.glob("*.data-00001-of-*")).unlink()
     assert export(checkpoints, "--overwrite", "--target-tls", order, tl="all") == 2
@@ -185,15 +167,11 @@ def test_an_estimators_checkpoint_is_read_by_its_names(checkpoints, capsys):
         checkpoints,
         "depends on no placeholder of an observation",
         "use only the weights with --actor NAME",
-        flags=(
-            "--model-number",
-            "2",
-        ),
+        flags=("--model-number", "2"),
     )
-    assert export(checkpoints, "--model-number", "2", "--actor", "mlp") == 0
+    same(exported(checkpoints, "--model-number", "2", "--actor", "mlp"), expected)
     recorded = manifest(checkpoints)
     assert recorded["source"]["name"] == "model.ckpt-2" and "counter" in recorded["left_unread"]
-    same(run(version(checkpoints), "serving_default", observation=X)["action"], expected)
     assert "its training graph was not used" in capsys.readouterr().out, "its input is not a placeholder"
 
 
@@ -208,33 +186,30 @@ def test_a_corrupt_meta_graph_is_refused(checkpoints, capsys):
     assert "its training graph was not used" in capsys.readouterr().out
 
 
-def normalised(inside, folder, name):
+def normalised(inside, folder):
     """An actor whose observation is normalised by statistics of its own scope, or of another."""
-    with tf.Graph().as_default(), v1.Session() as session:
-        observation = v1.placeholder(tf.float32, [None, 9], "observation")
+    with writers.session() as observation:
         mean = v1.get_variable("actor/statistics" if inside else "running/mean", [9], initializer=v1.ones_initializer())
         with v1.variable_scope("actor"):
             x = writers.dense((observation - mean) * 2, 8, "dense", tf.nn.relu)
             action = writers.dense(x, 2, "dense_1", tf.tanh)
-        session.run(v1.global_variables_initializer())
-        v1.train.Saver().save(session, str(folder / name), write_state=False)
-        return session.run(action, {observation: X}), action.name
+        return writers.saved(folder, action, {observation: X}), action.name
 
 
 def test_statistics_of_the_observation_are_part_of_the_actor(checkpoints):
-    expected, _ = normalised(True, checkpoints, "SA101_trial_1")
+    expected, _ = normalised(True, checkpoints)
     same(exported(checkpoints), expected)
     assert "actor/statistics" in {entry["from"] for entry in manifest(checkpoints)["variables"]}
 
 
 def test_statistics_of_another_scope_are_refused(checkpoints, capsys):
-    expected, tensor = normalised(False, checkpoints, "SA101_trial_1")
+    expected, tensor = normalised(False, checkpoints)
     refuses(capsys, checkpoints, "depends on variables outside its scope (running/mean)", "--output-tensor")
     same(exported(checkpoints, "--output-tensor", tensor), expected)
 
 
 def test_unknown_variables_of_an_actor_without_a_graph_are_refused(checkpoints, capsys):
-    normalised(True, checkpoints, "SA101_trial_1")
+    normalised(True, checkpoints)
     (checkpoints / "SA101_trial_1.meta").unlink()
     refuses(capsys, checkpoints, "actor/statistics [9] is not part of a layer, but may be part of the actor")
     assert export(checkpoints, "--actor", "mlp") == 0, "--actor leaves it out"
@@ -252,8 +227,7 @@ def test_a_normalisation_layer_needs_the_whole_model(checkpoints, capsys):
 
 def test_of_two_heads_the_user_names_the_mean(checkpoints, tmp_path, capsys):
     """A deviation that depends on the state, and actor and critic on one trunk."""
-    with tf.Graph().as_default(), v1.Session():
-        observation = v1.placeholder(tf.float32, [None, 9], "observation")
+    with writers.session() as observation:
         with v1.variable_scope("actor"):
             x = writers.dense(observation, 8, "dense", tf.nn.relu)
             mu = writers.dense(x, 2, "mu", tf.tanh)

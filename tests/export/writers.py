@@ -4,6 +4,7 @@ tf.train.Checkpoint.
 Every writer takes a folder to write into and returns the actor's own actions for X.
 """
 
+import contextlib
 import itertools
 import re
 
@@ -63,12 +64,9 @@ def subclassed(keras):
     return randomise(model)
 
 
-def tf1_agents(
-    folder, name, scopes, *, hidden=None, sharded=False, before_mean=None, wrap=lambda mean: mean, keep=False
-):
+def tf1_agents(folder, name, scopes, *, hidden=tf.nn.relu, sharded=False, before_mean=lambda x: x):
     """PPO agents of one TF1 session: actor, critic, sampling, loss, slots, summaries and all. Returns actions by
     scope."""
-    hidden = hidden or tf.nn.relu
     with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={"CPU": 2})) as session:
         v1.set_random_seed(1)
         losses, means = [], {}
@@ -77,11 +75,9 @@ def tf1_agents(
             action = v1.placeholder(tf.float32, [None, 2], f"action_{k}")
             advantage = v1.placeholder(tf.float32, [None], f"advantage_{k}")
             with tf.device(f"/cpu:{k % 2}" if sharded else None), v1.variable_scope(scope):
-                x = dense(observation, 16, "dense", hidden)
-                if before_mean is not None:
-                    x = before_mean(x)
+                x = before_mean(dense(observation, 16, "dense", hidden))
                 x = dense(x, 8, "dense_1", hidden)
-                mean = wrap(dense(x, 2, "dense_2", tf.tanh))
+                mean = dense(x, 2, "dense_2", tf.tanh)
                 log_std = v1.get_variable("log_std", [2], initializer=v1.zeros_initializer())
                 sampled = mean + tf.exp(log_std) * tf.random.normal(tf.shape(mean))
                 sampled = tf.clip_by_value(sampled, -1.0, 1.0, name="sampled")
@@ -93,7 +89,6 @@ def tf1_agents(
             means[scope] = (observation, mean)
         v1.train.AdamOptimizer().minimize(tf.add_n(losses), global_step=v1.train.get_or_create_global_step())
         session.run(v1.global_variables_initializer())
-        folder.mkdir(exist_ok=True)
         v1.train.Saver(sharded=sharded).save(session, str(folder / name), write_state=False)
         held = {}
         for scope, (observation, mean) in means.items():
@@ -103,6 +98,13 @@ def tf1_agents(
                     feed[node.outputs[0]] = 1.0 if "keep" in node.name else False
             held[scope] = session.run(mean, feed)
         return held
+
+
+@contextlib.contextmanager
+def session():
+    """A TF1 session in a graph of its own, with an observation."""
+    with tf.Graph().as_default(), v1.Session():
+        yield v1.placeholder(tf.float32, [None, 9], "observation")
 
 
 def dense(x, units, name, activation):
