@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from city import placeholders
 from city.errors import InputError
 
 _LONG_NAMES = {
@@ -34,6 +35,8 @@ _LONG_NAMES = {
 """Other names that SUMO accepts for its options."""
 _MAX_INCLUDES = 20
 """Depth of files that include files."""
+_CUT_OFF = ("no element found", "unclosed token")
+"""Texts of the XML parser's errors at the end of a file that is not complete."""
 _MAX_TIME_S = 1e12
 """Larger ones are not times: SUMO counts milliseconds in 64 bits."""
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -164,20 +167,10 @@ def opened(path: Path) -> BinaryIO:
 
 
 def _remedy(path: Path, error: Exception) -> str:
-    """How to get the file that a person meant, if the beginning of this one shows it; else ""."""
+    """How to get the file that a person meant, to follow an error; "" if unknown."""
     if path.is_dir():
         return "; name a file"
-    try:
-        with path.open("rb") as file:
-            begin = file.read(200).lstrip().lower()
-    except OSError:
-        return ""
-    if begin.startswith(b"version https://git-lfs"):
-        return "; it is a pointer of Git LFS: fetch the file itself with git lfs pull"
-    if begin.startswith((b"<!doctype html", b"<html")):
-        return "; it is a web page: download the file itself (on GitHub, its raw version)"
-    if not begin:
-        return "; it is empty: copy it again"
-    if isinstance(error, EOFError) or "no element found" in str(error) or "unclosed token" in str(error):
-        return "; it ends too early: copy it again"
-    return ""
+    remedy = placeholders.remedy(path) if path.is_file() and os.access(path, os.R_OK) else ""
+    if not remedy and (isinstance(error, EOFError) or any(text in str(error) for text in _CUT_OFF)):
+        remedy = "it ends too early: copy it again"
+    return remedy and f"; {remedy}"

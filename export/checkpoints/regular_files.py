@@ -5,10 +5,13 @@ import os
 import stat
 from pathlib import Path
 
+from city import placeholders
 from city.errors import InputError, errors_about
 
 MAX_BYTES = 2 << 30
 """Limit for a file that is read whole, and for its arrays."""
+MAX_PLACEHOLDER_BYTES = 1 << 20
+"""Larger files are what they are named after."""
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a device",
@@ -46,4 +49,6 @@ def check(path: Path, max_bytes: int = MAX_BYTES) -> os.stat_result:
                 f"cannot be read as a checkpoint: it has {status.st_size} bytes, and the limit is {max_bytes}; "
                 "save the actor without the rest of the training"
             )
+        if status.st_size < MAX_PLACEHOLDER_BYTES and (remedy := placeholders.remedy(path)):
+            raise InputError(f"cannot be read as a checkpoint: {remedy}")
     return status

@@ -275,7 +275,7 @@ def test_files_that_include_each_other_are_refused(tmp_path):
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "git lfs pull"),
         (b"<!DOCTYPE html>\n<html><body>Not found<br></body></html>", "raw version"),
-        (b"", "it is empty"),
+        (b"", "ends too early"),
         (b'<net version="1.9"><edge id="a">', "ends too early"),
         (gzip.compress((GRID / "grid.net.xml").read_bytes())[:5000], "ends too early"),
     ],

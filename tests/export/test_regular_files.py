@@ -45,6 +45,20 @@ def test_checkpoint_that_is_not_a_regular_file_is_refused(checkpoints, capsys, s
     refuses(capsys, checkpoints, "SA101", "not a regular file")
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n", "git lfs pull"),
+        (b"\n<!DOCTYPE html><html><head><title>Sign in</title></head></html>", "raw version"),
+    ],
+    ids=["git lfs", "web page"],
+)
+def test_placeholder_of_a_checkpoint_is_refused_with_the_way_to_the_file(checkpoints, capsys, suffix, content, remedy):
+    (checkpoints / f"SA101{suffix}").write_bytes(content)
+    refuses(capsys, checkpoints, "SA101", remedy)
+
+
 @pytest.mark.parametrize("make", [listening_socket, link_to_a_fifo], ids=lambda make: make.__name__)
 def test_socket_and_link_to_a_fifo_are_refused(checkpoints, capsys, make, monkeypatch):
     monkeypatch.chdir(checkpoints)
