@@ -20,6 +20,8 @@ from controller.sumo.wire import MessageSplitter
 POLL_INTERVAL_S = 0.5
 """Wall time between two checks of the watchdog and of the stop flag."""
 MAX_RECEIVE_BYTES = 1 << 18
+DRAIN_POLL_S = 1.0
+"""Wall time between two checks while SUMO finishes its answers."""
 DRAIN_TIMEOUT_S = 10.0
 """Wall time for which SUMO may be silent after a stop, while answers of it are outstanding."""
 END_TIMEOUT_S = 2.0
@@ -219,7 +221,7 @@ class Relay:
             elif self._clock() - answered_s > DRAIN_TIMEOUT_S:
                 return False
             poll.register(self._sumo, select.POLLIN | (select.POLLOUT if self._to_sumo else 0))
-            for _, event in poll.poll(1000):
+            for _, event in poll.poll(1000 * DRAIN_POLL_S):
                 answered_s = self._clock()
                 try:
                     if not self._receive_sumo(event):

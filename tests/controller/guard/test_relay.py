@@ -52,7 +52,8 @@ def relay(watchdog_s=60.0, stopped=lambda: False, answers=True, wrap=lambda list
         thread = threading.Thread(target=lambda: ends.append(made.run()))
         thread.start()
         made.address = listener.getsockname()
-        made.test_end = lambda: (thread.join(20), ends)[1]
+        made.wait_for_end = lambda timeout_s: (thread.join(timeout_s), ends)[1]
+        made.test_end = lambda: made.wait_for_end(20)
         try:
             yield made, controller, sumo, upstream, end
         finally:
@@ -183,6 +184,20 @@ def test_controller_gets_the_reason_for_the_end_of_sumo():
             next(stream.answers(1))
         controller.close()
         assert made.test_end() == [End.SUMO_GONE]
+
+
+def test_a_stop_ends_the_wait_for_a_sumo_that_answers_nobody(monkeypatch):
+    """Without a stop the guard waits: SUMO may wait for another client."""
+    monkeypatch.setattr("controller.guard.relay.DRAIN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("controller.guard.relay.DRAIN_POLL_S", 0.05)
+    is_stopped = threading.Event()
+    with relay(answers=False, stopped=is_stopped.is_set) as (made, controller, _, _, end):
+        controller.sendall(STEP)
+        end.recv(100)
+        controller.close()
+        assert made.wait_for_end(0.5) == []
+        is_stopped.set()
+        assert made.wait_for_end(20) == [End.SUMO_GONE]
 
 
 def test_reset_by_sumo_while_sending_ends_the_relay():
