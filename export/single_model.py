@@ -191,7 +191,7 @@ class TlExport:
             or (self.settings is not None and self.settings.scope is not None)
             or self.tl in job.target_tls
             or contains_tl(rebuilt.scope, self.tl)
-            or job.search.is_assigned(self.candidate, self.tl)
+            or job.search.is_assigned(self.candidate)
         )
         if not is_assigned:
             raise InputError(

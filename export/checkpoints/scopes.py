@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from city.errors import InputError
-from city.names import TL_PATTERN, contains_tl
+from city.names import contains_tl, tls_in
 from export.checkpoints.checkpoint import PARTS, natural, split_name
 
 _TRAINING = {
@@ -58,6 +58,16 @@ def choose_scope(names: Sequence[str], tl: str, scope: str | None, target_tls: S
         if chosen and not any(name.startswith(chosen + "/") for name in names):
             raise InputError(f"has no scope {scope}; its scopes are {_list(s or '.' for s in _layer_scopes(names))}")
         return chosen
+    chosen = _scope_found(names, tl, target_tls)
+    if tl and tls_in(chosen) and not contains_tl(chosen, tl):
+        raise InputError(
+            f"holds no actor of {tl}: its scope {chosen} has the name of another TL; pass --scope {chosen} if {tl} "
+            "shares this actor"
+        )
+    return chosen
+
+
+def _scope_found(names: Sequence[str], tl: str, target_tls: Sequence[str]) -> str:
     layer_scopes = _layer_scopes(names)
     of_tl = {candidate: _up_to_tl(candidate, tl) for candidate in layer_scopes if tl and contains_tl(candidate, tl)}
     if of_tl:
@@ -90,7 +100,7 @@ def unread_reason(name: str, scope: str) -> str:
     """Why an export leaves a variable of a checkpoint unread."""
     reason = _training_use(name)
     if reason is None and scope and not name.startswith(scope + "/"):
-        is_agents = any(is_actor(part) or TL_PATTERN.search(part) for part in name.split("/"))
+        is_agents = any(is_actor(part) or tls_in(part) for part in name.split("/"))
         return "another agent" if is_agents else f"outside {scope}"
     return reason or UNKNOWN_USE
 
@@ -123,7 +133,7 @@ def unknown_variables(names: Iterable[str], scope: str) -> list[str]:
 
 def is_another_agents(name: str, scope: str, layers: Iterable[str]) -> bool:
     """Tell whether a variable is another agent's than that in `scope`. `layers`: names of the unread layers."""
-    scope_tls, variable_tls = set(TL_PATTERN.findall(scope)), set(TL_PATTERN.findall(name))
+    scope_tls, variable_tls = set(tls_in(scope)), set(tls_in(name))
     if variable_tls:
         return bool(scope_tls) and not variable_tls <= scope_tls
     top = name.split("/")[0]

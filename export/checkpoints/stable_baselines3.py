@@ -13,7 +13,7 @@ statistics of the .pkl file beside the zip (`vec_normalize`). Source: stable_bas
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ KEPT_SETTINGS = (
 )  # fmt: skip
 POLICY_MODULES = ("stable_baselines3.", "sb3_contrib.")
 """Modules of the libraries' own policies; a user's class may compute anything."""
+UNSUPPORTED = {"crossq", "qrdqn", "ars"}
+"""Modules of policies that have other layers."""
 FLATTEN_EXTRACTOR = re.compile(r"<class 'stable_baselines3\.common\.(torch_layers|policies)\.FlattenExtractor'>")
 """The features extractor of MlpPolicy, which does not change values."""
 CLIP_MEAN = 2.0
@@ -70,11 +72,7 @@ def contents(path: Path) -> SavedPolicy:
     """Read a zip; called in a helper process. Raises ValueError, OSError."""
     with torch_tensors.open_archive(path.read_bytes()) as archive:
         members = torch_tensors.members_of(archive)
-        for name in ("data", "policy.pth"):
-            if name not in members:
-                raise ValueError(
-                    f"it has no member {name}, or is cut off; copy it again, or write it with model.save(path)"
-                )
+        _check_members(members)
         try:
             settings = json.loads(torch_tensors.member_bytes(archive, members["data"], MAX_DATA_BYTES))
         except RecursionError:
@@ -97,6 +95,27 @@ def contents(path: Path) -> SavedPolicy:
         last_observation.values() if isinstance(last_observation, pickled_arrays.Array) else None,
         _action_bounds(_unpickled(settings.get("action_space"))),
     )
+
+
+def _check_members(members: Collection[str]) -> None:
+    """Raise ValueError unless the zip is one of `model.save`."""
+    missing = [name for name in ("data", "policy.pth") if name not in members]
+    if missing and "parameters" in members:
+        raise ValueError(
+            "it was written by stable-baselines 2, which is not read; save its weights by name: "
+            "numpy.savez('actor.npz', **model.get_parameters())"
+        )
+    if missing and any(name.endswith("/data.pkl") for name in members):
+        raise ValueError(
+            "it was written by policy.save or torch.save; write it with model.save(path), or save "
+            "model.policy.state_dict() as .pt"
+        )
+    if missing and "model.weights.h5" in members:
+        raise ValueError("it is a Keras model; name it .keras")
+    if missing:
+        raise ValueError(
+            f"it has no member {missing[0]}, or is cut off; copy it again, or write it with model.save(path)"
+        )
 
 
 def _action_bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -184,7 +203,11 @@ def _action_space(saved: SavedPolicy) -> SavedActionSpace:
                 f"its action space has {size} choices from {start} on; only choices from 0 on can be exported"
             )
         return SavedActionSpace("categorical", int(size))
-    if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list) and len(space["_shape"]) == 1:
+    if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list):
+        if len(space["_shape"]) != 1:
+            raise InputError(
+                f"its actions have shape {tuple(space['_shape'])}; only a Box of one dimension can be exported"
+            )
         # the printed bounds are the second choice: NumPy rounds them as the user's print options say
         try:
             low, high = saved.action_bounds or _printed_bounds(space)
@@ -221,6 +244,8 @@ def _steps(saved: SavedPolicy, action: SavedActionSpace) -> tuple[list[Step], tu
             f"its policy ({_policy_name(saved)}, of module {module}) is not one of stable-baselines3's or "
             "sb3-contrib's: it may act differently; train with MlpPolicy"
         )
+    if any(part in UNSUPPORTED for part in module.split(".")):
+        raise _unsupported(saved)
     state = StateDict(saved.arrays)
     steps, is_squashed, scores = _network(saved, state, kwargs)
     if action.kind == "continuous":
@@ -276,8 +301,12 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
     if state.holds("actor/mu/0"):
         *hidden, last = state.sequential("actor/mu")
         return [*activated(hidden, relu), last], True, PROBABILITIES
-    raise InputError(
-        f"its policy ({_policy_name(saved)}) is not supported; "
+    raise _unsupported(saved)
+
+
+def _unsupported(saved: SavedPolicy) -> InputError:
+    return InputError(
+        f"{_policy_name(saved).removesuffix('Policy')} is not supported; "
         "supported is MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TQC, TD3 and DDPG"
     )
 
@@ -285,7 +314,7 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
 def _policy_name(saved: SavedPolicy) -> str:
     policy = saved.settings.get("policy_class")
     match = re.match(r"<function (\w+)", str(policy.get("__init__"))) if isinstance(policy, dict) else None
-    return match[1] if match else "of unknown class"
+    return match[1] if match else "a policy of unknown class"
 
 
 def _hidden_activation(kwargs: Mapping[str, Any], default: str) -> str:

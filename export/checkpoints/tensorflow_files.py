@@ -4,6 +4,7 @@ import functools
 import glob
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from export.checkpoints.source import ActorRequest, MetaGraph, Source
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 MAX_BYTES = 64 << 30
 """Limit for an index or a shard of data, of which only the actor's variables are read."""
+_SHARD = re.compile(r"\.data-\d{5}-of-(\d{5})$")
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -26,8 +28,7 @@ def files(prefix: Path) -> list[Path]:
     return sorted(
         path
         for path in prefix.parent.glob(f"{glob.escape(prefix.name)}.*")
-        if path.name == f"{prefix.name}.index"
-        or re.fullmatch(re.escape(prefix.name) + r"\.data-\d{5}-of-\d{5}", path.name)
+        if path.name == f"{prefix.name}.index" or _SHARD.sub("", path.name) == prefix.name != path.name
     )
 
 
@@ -37,7 +38,19 @@ def open_checkpoint(prefix: Path) -> Checkpoint:
         statuses = {path.name: regular_files.check(path, MAX_BYTES) for path in files(prefix)}
     except OSError as error:
         raise InputError(f"cannot be read as a TensorFlow checkpoint: {error.strerror}") from None
+    _check_complete(prefix.name, statuses)
     return _opened(prefix, tuple((name, status.st_mtime_ns, status.st_size) for name, status in statuses.items()))
+
+
+def _check_complete(prefix: str, names: Iterable[str]) -> None:
+    """Raise InputError if the index or a data file of a checkpoint is missing."""
+    counts = {match[1] for name in names if (match := _SHARD.search(name))}
+    shards = {f"{prefix}.data-{k:05d}-of-{count}" for count in counts or ["00001"] for k in range(int(count))}
+    if missing := sorted({f"{prefix}.index", *shards}.difference(names)):
+        raise InputError(
+            f"its file {missing[0]} is missing; copy all files of the checkpoint: "
+            f"{prefix}.index, {prefix}.data-..., and {prefix}.meta if there is one"
+        )
 
 
 @functools.lru_cache(maxsize=1)
@@ -116,7 +129,13 @@ class TensorFlowCheckpoint(Source):
     format = "tensorflow"
 
     def checkpoint_of(self, file: Path) -> Path | None:
-        return file.with_name(file.name.removesuffix(".index")) if file.suffix == ".index" else None
+        if file.suffix == ".index":
+            return file.with_name(file.name.removesuffix(".index"))
+        if not _SHARD.search(file.name):
+            return None
+        # a shard without its index is a copy that is not complete
+        prefix = file.with_name(_SHARD.sub("", file.name))
+        return None if prefix.with_name(f"{prefix.name}.index").exists() else prefix
 
     def files(self, path: Path) -> list[Path]:
         meta = meta_graph_path(path)

@@ -76,6 +76,8 @@ def from_model(model: Any, size: int | None, names: Mapping[int, str], request: 
         raise InputError(
             f"the model takes {len(inputs)} inputs, but an actor takes one observation; export its actor alone"
         )
+    if inputs:
+        _check_row(f"the model takes {tuple(inputs[0].shape[1:])}", inputs[0].shape)
     size = inputs[0].shape[-1] if inputs else size
     if size is None:
         raise InputError("the model does not define the size of an observation; pass --city, which does")
@@ -148,7 +150,18 @@ def _observation(parameters: Sequence[Any]) -> Any:
             f"its function takes {arguments}, but an actor takes one observation; "
             "choose another signature with --output-tensor SIGNATURE:OUTPUT"
         )
+    if floats[0].shape.rank is not None:
+        _check_row(f"its function takes {floats[0].op.name} {tuple(floats[0].shape[1:])}", floats[0].shape)
     return floats[0]
+
+
+def _check_row(taken: str, shape: Sequence[int | None]) -> None:
+    """Raise InputError unless an input is [n, O]. `taken`: the begin of the message, with the input's shape."""
+    if len(shape) != 2:
+        raise InputError(
+            f"{taken}, not one row of numbers: an observation is one of the last step, and no sequence or image; "
+            "train an actor on such observations"
+        )
 
 
 def _switch(tensor: Any) -> bool:
