@@ -269,7 +269,9 @@ def _connectors(path: Path) -> Path:
 def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
     """(a MeanStdFilter as steps before the network, a note for the user). Raises InputError for unknown connectors."""
     folder = _connectors(path)
-    connectors = {entry.name for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else set()
+    if not folder.is_dir():
+        return [], f"whether a {FILTER} normalised its observations cannot be seen without {folder}"
+    connectors = {entry.name for entry in folder.iterdir() if entry.is_dir()}
     if unknown := sorted(connectors - CONNECTORS - {FILTER}):
         raise InputError(
             f"its env runner has the connector {unknown[0]}, which may change observations; train without it"

@@ -35,6 +35,9 @@ from serving.contract import PROBABILITIES, Q_VALUES
 MAX_DATA_BYTES = 1 << 28
 """Limit for `data`, which holds the last observations beside the settings."""
 SPACE_TOLERANCE = 1e-4
+NORMALISED = 10.0
+"""VecNormalize's default clip_obs."""
+UNSEEN = "whether it was trained in a VecNormalize environment cannot be seen in it"
 KEPT_SETTINGS = (
     "policy_class", "policy_kwargs", "observation_space", "action_space", "_last_original_obs", "use_sde", "n_epochs",
 )  # fmt: skip
@@ -64,8 +67,10 @@ class SavedPolicy:
     version: str
     last_observation: NDArray[Any] | None
     """The last observation of training, after normalisation. `None` if it cannot be read."""
-    action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None
+    observation_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None
     """(low, high) of a Box, exact. `None` if the space is not a Box, or they cannot be read."""
+    action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None
+    """The same of the actions."""
 
 
 def contents(path: Path) -> SavedPolicy:
@@ -93,7 +98,8 @@ def contents(path: Path) -> SavedPolicy:
         tensors.arrays,
         version,
         last_observation.values() if isinstance(last_observation, pickled_arrays.Array) else None,
-        _action_bounds(_unpickled(settings.get("action_space"))),
+        _bounds(_unpickled(settings.get("observation_space"))),
+        _bounds(_unpickled(settings.get("action_space"))),
     )
 
 
@@ -118,7 +124,7 @@ def _check_members(members: Collection[str]) -> None:
         )
 
 
-def _action_bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def _bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     state = space.state if isinstance(space, Opaque) else None
     if not isinstance(state, dict):
         return None
@@ -341,12 +347,13 @@ def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[lis
     missing."""
     file = _statistics_file(path, saved)
     if file is None:
-        if _was_normalised(saved):
+        was_normalised = _was_normalised(saved)
+        if was_normalised:
             raise InputError(
                 f"was trained in a VecNormalize environment, and its statistics are not beside it; "
                 f"save them there: env.save({str(path.with_name(path.stem + '_vecnormalize.pkl'))!r})"
             )
-        return [], ""
+        return [], UNSEEN if was_normalised is None else ""
     return vec_normalize.steps(file, inputs)
 
 
@@ -354,19 +361,24 @@ def _is_on_policy(saved: SavedPolicy) -> bool:
     return saved.settings.get("n_epochs") is not None or "value_net/weight" in saved.arrays
 
 
-def _was_normalised(saved: SavedPolicy) -> bool:
-    """Tell whether the last observation of training was normalised, as far as the file shows it."""
+def _was_normalised(saved: SavedPolicy) -> bool | None:
+    """Tell whether the last observation of training was normalised; `None` if the file does not show it."""
     if _is_on_policy(saved):
         # these algorithms save the unnormalised observation only if the environment normalises, others always
-        return saved.settings.get("_last_original_obs") is not None
+        key = "_last_original_obs"
+        return saved.settings[key] is not None if key in saved.settings else None
     last = saved.last_observation
     try:
-        low, high = map(np.array, _printed_bounds(saved.settings.get("observation_space") or {}))
+        bounds = saved.observation_bounds or _printed_bounds(saved.settings.get("observation_space") or {})
     except ValueError:
-        return False
+        return None
+    low, high = map(np.array, bounds)
     if last is None or not low.shape == high.shape == last.shape[-1:]:
-        return False
-    return bool(((last < low - SPACE_TOLERANCE) | (last > high + SPACE_TOLERANCE)).any())
+        return None
+    if ((last < low - SPACE_TOLERANCE) | (last > high + SPACE_TOLERANCE)).any():
+        return True
+    # a normalised value lies within [-NORMALISED, NORMALISED]; in a wider space it is never outside
+    return False if ((low > -NORMALISED) | (high < NORMALISED)).any() else None
 
 
 def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
@@ -387,8 +399,9 @@ def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
     if len(matching) == 1:
         return matching[0]
     candidates = ", ".join(file.name for file in matching or unassigned)
+    unseen = f"; {UNSEEN}" if _was_normalised(saved) is None else ""
     raise InputError(
-        f"it is not clear which statistics of VecNormalize belong to it ({candidates} beside it); "
+        f"it is not clear which statistics of VecNormalize belong to it ({candidates} beside it{unseen}); "
         f"name them {path.stem}_vecnormalize.pkl, and move the others elsewhere"
     )
 
