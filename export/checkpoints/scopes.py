@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from city.errors import InputError
 from city.names import contains_tl, tls_in
 from export.checkpoints.checkpoint import PARTS, natural, split_name
+from serving.contract import PROBABILITIES, Q_VALUES
 
 _TRAINING = {
     "critic", "optimizer", "optimizers", "optim", "opt", "adam", "target", "old", "oldpi", "oldactor", "value", "vf",
@@ -17,6 +18,10 @@ _CRITIC = {"critic", "value", "vf", "vpred", "baseline"}
 _OPTIMIZER = {"optimizer", "optimizers", "optim", "opt", "adam", "slots"}
 _SHARED = {"shared", "trunk", "common"}
 _ACTOR = {"actor", "actors", "pi", "policy"}
+_POLICY_WORDS = re.compile(
+    r"(?<![a-z])(actor|i?m?a?ppo|a[23]c|reinforce|trpo|(pi|policy|logits?|probs?)(?![a-z])|probabilit)"
+)
+_Q_WORDS = re.compile(r"dqn|(?<![a-z])q[sf]?(?![a-z])|(?<![a-z])q_?(net|value|head|func)|qmix|dueling")
 _UNNAMED_LOG_STD = re.compile(r"(^|/)actor_output(_\d+)?/Variable(:\d+)?$")
 """Off-policy actors of the sappo dialect's trainer store their log_std under this name, as float64."""
 UNKNOWN_USE = "not part of the actor's layers"
@@ -36,6 +41,17 @@ def is_training(component: str) -> bool:
 
 def is_actor(component: str) -> bool:
     return bool(name_parts(component) & _ACTOR) and not is_training(component)
+
+
+def scores_shown(texts: Iterable[str]) -> str | None:
+    """The meaning of outputs that names show, `probabilities` or `q_values`; `None` if they show none or both.
+
+    `policy_net` shows none: PyTorch's DQN tutorial calls a Q-network so.
+    """
+    lower = [re.sub(r"policy_?net(work)?", "", text.lower()) for text in texts]
+    words = {PROBABILITIES: _POLICY_WORDS, Q_VALUES: _Q_WORDS}
+    shown = [kind for kind, pattern in words.items() if any(map(pattern.search, lower))]
+    return shown[0] if len(shown) == 1 else None
 
 
 def choose_scope(names: Sequence[str], tl: str, scope: str | None, target_tls: Sequence[str] = ()) -> str:

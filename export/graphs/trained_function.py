@@ -126,7 +126,7 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
     size = _size(observation, variables)
     if size is None:
         raise InputError("does not define the size of an observation; export a model whose input has a fixed size")
-    index = _output(concrete, request.output_tensor, call, size)
+    index, key = _output(concrete, request.output_tensor, call, size)
     graph = TrainedGraph(
         concrete.graph.as_graph_def(), observation_name, concrete.outputs[index].name, constants, variables
     )
@@ -135,7 +135,7 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
         with library_errors("cannot be run", RUN_ERRORS):
             return np.asarray(call(x)[index])
 
-    reference_model = training_graph.validated_reference_model(graph, run, size, request)
+    reference_model = training_graph.validated_reference_model(graph, run, size, request, key)
     return TrainedActor(graph, reference_model, checkpoint_of(dict(variables.values()), True, first_number=None))
 
 
@@ -226,8 +226,8 @@ def _size(observation: Any, variables: Mapping[str, Any]) -> int | None:
     return int(input_sizes.pop()) if len(input_sizes) == 1 else None
 
 
-def _output(concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
-    """Index of the output that is the mean (or the logits). Raises InputError if it is not clear."""
+def _output(concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> tuple[int, str]:
+    """(index, name) of the output that is the mean (or the logits). Raises InputError if it is not clear."""
     structure = concrete.structured_outputs
     # a nested structure has the names of its outer level only, which may hold several tensors each
     has_names = isinstance(structure, dict) and len(structure) == len(concrete.outputs)
@@ -235,9 +235,9 @@ def _output(concrete: Any, output: str | None, call: Callable[[Any], list[Any]],
     if output is not None:
         if output not in keys:
             raise InputError(f"has no output {output}; there are {', '.join(keys)}")
-        return keys.index(output)
+        return keys.index(output), output
     if len(keys) == 1 and not _NOT_THE_MEAN.search(keys[0]):
-        return 0
+        return 0, keys[0]
     probe = np.random.default_rng(1).random((4, size)).astype(np.float32)
     is_random = [not np.array_equal(*values) for values in zip(call(probe), call(probe), strict=True)]
     # one of several outputs is chosen by its name, never by elimination
@@ -249,4 +249,4 @@ def _output(concrete: Any, output: str | None, call: Callable[[Any], list[Any]],
     ]
     if len(candidates) != 1:
         raise InputError(f"has the outputs {', '.join(keys)}; choose the mean with --output-tensor")
-    return candidates[0]
+    return candidates[0], keys[candidates[0]]
