@@ -393,7 +393,8 @@ def test_npz_with_pytorch_names_is_read(checkpoints, prefix):
     arrays = linear_layers((f"{prefix}0", 8, 5), (f"{prefix}2", 3, 8))
     np.savez(checkpoints / "SA101_trial_1.npz", **arrays)
     hidden = np.maximum(linear(arrays, f"{prefix}0", FIVE), 0)
-    probabilities = outputs_of(checkpoints, "--action", "categorical", x=FIVE)["probabilities"]
+    flags = ("--action", "categorical", *(() if prefix else ("--scores", "probabilities")))
+    probabilities = outputs_of(checkpoints, *flags, x=FIVE)["probabilities"]
     np.testing.assert_allclose(probabilities, softmax(linear(arrays, f"{prefix}2", hidden)), atol=1e-5)
 
 
@@ -514,11 +515,14 @@ def test_state_dict_of_a_stable_baselines3_policy_keeps_its_last_layer(saved):
     np.testing.assert_allclose(probabilities, softmax(linear(tensors, "action_net", y)), atol=1e-5)
 
 
-def test_cleanrl_network_of_q_values_is_not_given_probabilities(saved):
+def test_cleanrl_network_of_q_values_is_not_given_probabilities(checkpoints, monkeypatch):
     """CleanRL's dqn.py calls the Q-network's sequence `network`; its policies are called actor."""
-    source = saved(linear_layers(("network.0", 8, 5), ("network.2", 3, 8)))
+    layers = linear_layers(("network.0", 8, 5), ("network.2", 3, 8))
+    arrays = {name.replace(".", "/"): values for name, values in layers.items()}
+    monkeypatch.setattr(torch_state._HELPER, "read", lambda path: torch_tensors.SavedTensors(arrays, ()))
+    (checkpoints / "SA101.cleanrl_model").touch()
     flags = ("--action", "categorical", "--hidden-activation", "relu")
-    assert sorted(outputs_of(source, *flags, x=np.zeros((1, 5), np.float32))) == ["action", "q_values"]
+    assert sorted(outputs_of(checkpoints, *flags, x=FIVE)) == ["action", "q_values"]
 
 
 @pytest.mark.parametrize("damage", [lambda d: d[:5], lambda d: d[:-4], lambda d: d + b"more", lambda d: d[8:]])
