@@ -82,40 +82,40 @@ class Candidate:
         precedence."""
         return _contains_name(self.path.name, tl, longer_names)
 
-    def has_no_tl(self, known_tls: Sequence[str]) -> bool:
+    def has_no_tl(self, known_tls: tuple[str, ...]) -> bool:
         """Tell whether neither the file name nor a folder of the path contains a TL's name."""
-        return not any(_contains_any_tl(part, known_tls) for part in (*self.folders, self.path.name))
+        return not any(tls_in(part) or _known_in(part, known_tls) for part in (*self.folders, self.path.name))
 
     def is_in_folder_of(self, tl: str, longer_names: Sequence[str] = ()) -> bool:
         """Tell whether a folder of the path has the TL's name. `longer_names`: see `is_named_after`."""
         return any(_contains_name(folder, tl, longer_names) for folder in self.folders)
 
-    def is_of_another_tl(self, tl: str, longer_names: Sequence[str], others: Sequence[str]) -> bool:
+    def is_of_another_tl(self, tl: str, longer_names: Sequence[str], known_tls: tuple[str, ...]) -> bool:
         """Tell whether another TL's name is nearer to the actor than this TL's: in the file's name, or an inner
         folder's.
 
         Args:
             tl: the TL.
             longer_names: see `is_named_after`.
-            others: the other TLs.
+            known_tls: all TLs.
         """
         folders = {key(folder) for folder in self.folders}
-        if key(tl) in folders:
-            # a number in the name of a file in a TL's own folder may be a step or a seed
-            others = [other for other in others if not other.isdigit()]
-        elif tl.isdigit() and any(key(other) in folders for other in others):
+        is_own_folder = key(tl) in folders
+        if tl.isdigit() and not is_own_folder and not folders.isdisjoint(map(key, known_tls)):
             return True
         for name in (self.path.name, *reversed(self.folders)):
             if _contains_name(name, tl, longer_names):
                 return False
-            if _contains_any_tl(name, others):
+            # a number in the name of a file in a TL's own folder may be a step or a seed
+            if tls_in(name) or any(not (is_own_folder and other.isdigit()) for other in _known_in(name, known_tls)):
                 return True
         return False
 
 
-def _contains_any_tl(text: str, known_tls: Sequence[str]) -> bool:
-    """Tell whether a text contains a known TL's name, or one of the training side's form, such as SA101."""
-    return bool(tls_in(text)) or any(_contains_name(text, tl) for tl in known_tls)
+@functools.lru_cache(maxsize=10_000)
+def _known_in(text: str, known_tls: tuple[str, ...]) -> tuple[str, ...]:
+    """The known TLs whose names a text contains."""
+    return tuple(tl for tl in known_tls if _contains_name(text, tl))
 
 
 def _contains_name(text: str, tl: str, longer_names: Sequence[str] = ()) -> bool:
@@ -234,8 +234,8 @@ class Search:
         return not candidate.has_no_tl(self._known_names)
 
     @property
-    def _known_names(self) -> list[str]:
-        return [*self.known_tls, *self.signal_of.values()]
+    def _known_names(self) -> tuple[str, ...]:
+        return (*self.known_tls, *self.signal_of.values())
 
     def _names(self, tl: str) -> list[str]:
         return [tl, self.signal_of[tl]] if tl in self.signal_of else [tl]
@@ -247,10 +247,9 @@ class Search:
         for name in self._names(tl):
             text = _without_separators(name)
             longer = [known for known in known_names if len(known) > len(name) and text in _without_separators(known)]
-            others = [known for known in known_names if key(known) != key(name)]
             for is_clue in (Candidate.is_named_after, Candidate.is_in_folder_of):
                 found = [candidate for candidate in self.candidates if is_clue(candidate, name, longer)]
-                if found := [candidate for candidate in found if not candidate.is_of_another_tl(name, longer, others)]:
+                if found := [each for each in found if not each.is_of_another_tl(name, longer, known_names)]:
                     return found
         return [candidate for candidate in self.candidates if candidate.has_no_tl(known_names)]
 
