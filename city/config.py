@@ -212,6 +212,8 @@ class TL:
     """Units of its hidden layers, to check or complete the file name's."""
     hidden_activation: str | None = None
     output_activation: str | None = None
+    scores: str | None = None
+    """Meaning of a categorical policy's outputs, if its file does not show it: `probabilities` or `q_values`."""
     batch_norm_epsilon: float | None = None
     """Epsilon of its batch norms, which the weights do not contain (default: 1e-5)."""
     layers: tuple[str, ...] | None = None

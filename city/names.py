@@ -7,8 +7,12 @@ from city.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NUMBERED = re.compile(r"([A-Za-z]+)[\s_]*(\d+)")
-TL_PATTERN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,6}(?![A-Za-z0-9])")
-"""TL names in file and scope names of training, such as `SA 101`."""
+_TL_IN_TEXT = re.compile(r"(?<![A-Za-z0-9])([A-Z]{2,3})[ _]?\d{2,6}(?![A-Za-z0-9])")
+_ABBREVIATIONS = {
+    *("PPO", "DQN", "SAC", "TQC", "PG", "AC", "RL", "DRL", "NN", "MLP", "HL", "LR", "BS", "EP", "EPS", "ID", "RUN"),
+    *("EXP", "VER", "GPU", "CPU", "SB"),
+}
+"""Capitals before a number that is no TL's: algorithms, settings and counters of training."""
 
 
 MAX_SIGNAL_NAME = 24
@@ -78,6 +82,11 @@ def listed(names: Sequence[str], limit: int) -> str:
     """Names for a line of text: the first ones, and the number of further ones, such as "SA101, SA102 and 3 more"."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
+
+
+def tls_in(text: str) -> list[str]:
+    """The TL names of training in a file's or a scope's name, as they are written there, such as `SA 101`."""
+    return [match[0] for match in _TL_IN_TEXT.finditer(text) if match[1] not in _ABBREVIATIONS]
 
 
 def contains_tl(text: str, tl: str) -> bool:

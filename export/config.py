@@ -15,9 +15,10 @@ from city.network import StreetNetwork
 from export import locate, pretrained, traffic_observations
 from export.actors.activations import ACTIVATIONS
 from export.locate import Candidate, Search
+from serving.contract import PROBABILITIES, Q_VALUES
 from signals import dialects
 
-OVERRIDES = ("scope", "output_tensor", "actor", "hidden_activation", "layers")
+OVERRIDES = ("scope", "output_tensor", "actor", "hidden_activation", "layers", "scores")
 """Flags with the names of keys of [tl.NAME]."""
 
 
@@ -114,6 +115,12 @@ def parser(prog: str) -> Parser:
         "--action",
         choices=dialects.action_kinds(),
         help="kind of the action, without a city.toml (default: by the file's name)",
+    )
+    parser.add_argument(
+        "--scores",
+        choices=(PROBABILITIES, Q_VALUES),
+        help="meaning of a categorical policy's outputs: logits of probabilities, or Q-values (default: by the library "
+        "that wrote the file, its names or the file's own)",
     )
     parser.add_argument(
         "--observations",

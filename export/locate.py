@@ -1,6 +1,7 @@
 """Find a TL's checkpoint under model_path, and read settings from its name."""
 
 import functools
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from city.errors import InputError
-from city.names import TL_PATTERN, canonical, spans
+from city.names import canonical, key, spans, tls_in
 from city.printable import printable
 from export import checkpoints
 from export.checkpoints import regular_files
@@ -17,6 +18,15 @@ MAX_LABELS = 8
 """Checkpoints that an error names."""
 MAX_STATE_BYTES = 16 << 20
 """Limit for a `checkpoint` state file."""
+UNREAD = {
+    ".ckpt": ".ckpt is not read; if it is a PyTorch Lightning file, name it .pt",
+    ".pkl": "a pickle may run code; save its weights: numpy.savez(path, **weights_by_name), or torch.save(model."
+    "state_dict(), 'actor.pt')",
+    ".pb": "a frozen graph is not read; save a SavedModel",
+    ".npy": "an array without names is not read; save all with numpy.savez(path, **weights_by_name)",
+    ".meta": "a graph alone has no weights; copy the checkpoint's .index and .data files too",
+}
+"""Suffix of files that are not read -> the remedy."""
 _TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
 _STEPS = re.compile(r"_(\d+)_steps$")
@@ -72,19 +82,40 @@ class Candidate:
         precedence."""
         return _contains_name(self.path.name, tl, longer_names)
 
-    def has_no_tl(self, known_tls: Sequence[str]) -> bool:
+    def has_no_tl(self, known_tls: tuple[str, ...]) -> bool:
         """Tell whether neither the file name nor a folder of the path contains a TL's name."""
-        parts = (*self.folders, self.path.name)
-        return not any(TL_PATTERN.search(part) or any(_contains_name(part, tl) for tl in known_tls) for part in parts)
+        return not any(tls_in(part) or _known_in(part, known_tls) for part in (*self.folders, self.path.name))
 
     def is_in_folder_of(self, tl: str, longer_names: Sequence[str] = ()) -> bool:
-        """Tell whether the innermost folder with a TL's name has this TL's. `longer_names`: see `is_named_after`."""
-        for folder in reversed(self.folders):
-            if _contains_name(folder, tl, longer_names):
-                return True
-            if TL_PATTERN.search(folder):
+        """Tell whether a folder of the path has the TL's name. `longer_names`: see `is_named_after`."""
+        return any(_contains_name(folder, tl, longer_names) for folder in self.folders)
+
+    def is_of_another_tl(self, tl: str, longer_names: Sequence[str], known_tls: tuple[str, ...]) -> bool:
+        """Tell whether another TL's name is nearer to the actor than this TL's: in the file's name, or an inner
+        folder's.
+
+        Args:
+            tl: the TL.
+            longer_names: see `is_named_after`.
+            known_tls: all TLs.
+        """
+        folders = {key(folder) for folder in self.folders}
+        is_own_folder = key(tl) in folders
+        if tl.isdigit() and not is_own_folder and not folders.isdisjoint(map(key, known_tls)):
+            return True
+        for name in (self.path.name, *reversed(self.folders)):
+            if _contains_name(name, tl, longer_names):
                 return False
+            # a number in the name of a file in a TL's own folder may be a step or a seed
+            if tls_in(name) or any(not (is_own_folder and other.isdigit()) for other in _known_in(name, known_tls)):
+                return True
         return False
+
+
+@functools.lru_cache(maxsize=10_000)
+def _known_in(text: str, known_tls: tuple[str, ...]) -> tuple[str, ...]:
+    """The known TLs whose names a text contains."""
+    return tuple(tl for tl in known_tls if _contains_name(text, tl))
 
 
 def _contains_name(text: str, tl: str, longer_names: Sequence[str] = ()) -> bool:
@@ -163,6 +194,18 @@ class Search:
         if not pool:
             labels = dict.fromkeys(candidate.label for candidate in self.candidates[:MAX_LABELS])
             more = ", ..." if len(self.candidates) > MAX_LABELS else ""
+            foreign = [c.label for c in self.candidates if any(map(c.is_in_folder_of, self._names(tl)))]
+            if foreign:
+                raise InputError(
+                    f"no checkpoint for {tl}: {foreign[0]} lies in a folder of {tl}, but a name nearer to it is "
+                    f"another TL's; put {tl} into its name if it is {tl}'s"
+                )
+            if not self.candidates and (files := _files_below(self.folder)):
+                remedies = [remedy for suffix, remedy in UNREAD.items() if any(file.endswith(suffix) for file in files)]
+                raise InputError(
+                    f"no checkpoint for {tl}: {self.folder} has files of kinds that are not read ({', '.join(files)}); "
+                    f"{remedies[0] if remedies else 'docs/reference/checkpoints.md lists those that are'}"
+                )
             raise InputError(
                 f"no checkpoint for {tl}: {searched} ({', '.join(labels) or 'none'}{more}); "
                 f"put {' or '.join(self._names(tl))} into the name of the file or of its folder, "
@@ -186,25 +229,35 @@ class Search:
             )
         return chosen[0]
 
-    def is_assigned(self, candidate: Candidate, tl: str) -> bool:
-        """Tell whether a checkpoint or its folder has the name of a TL or of its signal."""
-        return any(candidate.is_named_after(name) or candidate.is_in_folder_of(name) for name in self._names(tl))
+    def is_assigned(self, candidate: Candidate) -> bool:
+        """Tell whether a checkpoint was chosen by its name or its folder's, and not because it has no TL's name."""
+        return not candidate.has_no_tl(self._known_names)
+
+    @property
+    def _known_names(self) -> tuple[str, ...]:
+        return (*self.known_tls, *self.signal_of.values())
 
     def _names(self, tl: str) -> list[str]:
         return [tl, self.signal_of[tl]] if tl in self.signal_of else [tl]
 
     def _of(self, tl: str) -> list[Candidate]:
         """A TL's checkpoints by file name, else by folder, each by the TL's name or its signal's; else those without
-        any name."""
-        known_names = [*self.known_tls, *self.signal_of.values()]
+        any name. No clue counts against a stronger one, such as a folder's name against the file's."""
+        known_names = self._known_names
         for name in self._names(tl):
             text = _without_separators(name)
             longer = [known for known in known_names if len(known) > len(name) and text in _without_separators(known)]
-            found = [candidate for candidate in self.candidates if candidate.is_named_after(name, longer)]
-            found = found or [candidate for candidate in self.candidates if candidate.is_in_folder_of(name, longer)]
-            if found:
-                return found
+            for is_clue in (Candidate.is_named_after, Candidate.is_in_folder_of):
+                found = [candidate for candidate in self.candidates if is_clue(candidate, name, longer)]
+                if found := [each for each in found if not each.is_of_another_tl(name, longer, known_names)]:
+                    return found
         return [candidate for candidate in self.candidates if candidate.has_no_tl(known_names)]
+
+
+def _files_below(folder: Path) -> list[str]:
+    """The first files in a folder and its subfolders."""
+    files = (printable(path.name) for path in folder.rglob("*") if path.is_file())
+    return list(dict.fromkeys(itertools.islice(files, MAX_LABELS)))
 
 
 def _newest(pool: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -227,8 +280,8 @@ def tls_in_names(candidates: Sequence[Candidate]) -> list[str]:
     tls: dict[str, None] = {}
     for candidate in candidates:
         for text in (candidate.path.name, candidate.path.parent.name):
-            if match := TL_PATTERN.search(text):
-                tls[canonical(match[0].strip("_- "))] = None
+            if found := tls_in(text):
+                tls[canonical(found[0])] = None
                 break
     return sorted(tls)
 

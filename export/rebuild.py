@@ -3,22 +3,22 @@
 A graph takes precedence over weights alone: it has activations and wiring, and the
 trainer's own actions can be compared. If an architecture gives the same actions as
 the graph, its steps are exported (a fleet stacks them); else the graph's own
-operations are. A graph of a file is run in a helper process (`graph_process`).
+operations are. A graph of a file is run in a helper process (`tensorflow_process`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city.errors import InputError, errors_about
 from export.actors import Actor
 from export.actors.architectures import Layers, build, find_equivalent_actor
-from export.checkpoints import scopes, source_of, tensorflow_files
+from export.checkpoints import scopes, source_of, tensorflow_files, tensorflow_process
 from export.checkpoints.hdf5_reader import KerasModel
 from export.checkpoints.layers import read_layers
 from export.checkpoints.source import ActorRequest, MetaGraph, SavedFunction, Source
 from export.checkpoints.tensorflow_files import meta_graph_path
-from export.graphs import graph_process, keras_model, trained_function, training_graph, user_builder
+from export.graphs import keras_model, trained_function, training_graph, user_builder
 from export.graphs.graph_actor import GraphActor, ReferenceModel, TrainedActor, extract_actor
 from export.graphs.output_tensor import NotInGraph
 from export.graphs.user_builder import Sizes
@@ -53,15 +53,15 @@ def _rebuild(source: Source, path: Path, request: ActorRequest) -> RebuiltActor:
     note = ""
     match graph:
         case MetaGraph():
-            return graph_process.run(_from_meta_graph, path, request)
+            return tensorflow_process.run(_from_meta_graph, path, request)
         case SavedFunction() if has_builder:
             raise InputError(f"contains its graph; leave --actor {spec} out")
         case SavedFunction():
-            return graph_process.run(_from_saved_model, path, request)
+            return tensorflow_process.run(_from_saved_model, path, request)
         case KerasModel():
             source.refuse_scope(request)
             layers = _layers_or_none(lambda: source.layers(path, source.open(path), ""))
-            rebuilt, note = graph_process.run(_from_keras_model, path, request, graph, layers)
+            rebuilt, note = tensorflow_process.run(_from_keras_model, path, request, graph, layers)
             if rebuilt is not None:
                 return rebuilt
             if spec is None:
@@ -95,7 +95,8 @@ def _from_meta_graph(path: Path, request: ActorRequest) -> RebuiltActor:
             raise unreadable from None
         if not can_use_weights or not (is_named or isinstance(error, NotInGraph)):
             raise  # without the graph, an operation beyond the layers would be dropped silently
-        actor = build(read_layers(checkpoint, scope, strict=not is_named), request.hints, request.categorical)
+        layers = read_layers(checkpoint, scope, strict=not is_named)
+        actor = request.scored(build(layers, request.hints, request.categorical))
         reason = str(error).removeprefix(f"{error.subject}: ")
         return RebuiltActor(
             actor, None, scope, f"weights read from the checkpoint; its training graph was not used: {reason}"
@@ -136,7 +137,8 @@ def _from_graph(trained: TrainedActor, layers: Layers | None, request: ActorRequ
     reference = trained.reference_model
     recorded = reference.recorded(request.observations)
     if layers is not None:
-        steps = find_equivalent_actor(layers, request.hints, reference.evaluate, reference.inputs, request.categorical)
+        hints = replace(request.hints, scores=reference.scores)
+        steps = find_equivalent_actor(layers, hints, reference.evaluate, reference.inputs, request.categorical)
         if steps is not None:
             return RebuiltActor(steps, recorded, scope)
     if request.hints.architecture is not None:

@@ -14,10 +14,9 @@ from city.names import contains_tl
 from export import tl_settings, traffic_observations, training_record
 from export.actors import Actor, padding
 from export.actors.architectures import ArchitectureHints
-from export.checkpoints import scopes, source_of
+from export.checkpoints import scopes, source_of, tensorflow_process
 from export.checkpoints.source import ActorRequest
 from export.config import Job
-from export.graphs import graph_process
 from export.graphs.graph_actor import GraphActor
 from export.locate import Candidate
 from export.rebuild import RebuiltActor, rebuild
@@ -82,7 +81,7 @@ class TlExport:
             arguments = (draft, rebuilt, contract, observations)
             if rebuilt.runs_in_helper:
                 with errors_about(candidate.path):
-                    results = graph_process.run(_write_and_verify, *arguments)
+                    results = tensorflow_process.run(_write_and_verify, *arguments)
             else:
                 results = _write_and_verify(*arguments)
             manifest.write(draft, rebuilt, contract, files, results)
@@ -111,8 +110,15 @@ class TlExport:
             elif self._is_padded:
                 rebuilt = self._unpad(rebuilt, contract)
             self._check_sizes(rebuilt.actor, contract)
-        if isinstance(rebuilt.actor, Actor) and rebuilt.actor.scores != PROBABILITIES:
-            contract.action.scores = rebuilt.actor.scores
+        scores = rebuilt.actor.scores
+        requested = self.job.overrides.get("scores") or (self.settings.scores if self.settings else None)
+        if kind == CATEGORICAL and requested not in (None, scores):
+            raise InputError(
+                f"{self.tl}: the policy of {self.candidate.label} gives {scores}, but --scores or [tl.{self.tl}] has "
+                f"{requested}; fix the one that is wrong"
+            )
+        if scores != PROBABILITIES:
+            contract.action.scores = scores
         return rebuilt, contract
 
     def _contract(self, record: TrainingRecord | None) -> pb.PolicyContract | None:
@@ -144,12 +150,14 @@ class TlExport:
                 hidden_sizes=tl.hidden_sizes,
                 epsilon=tl.batch_norm_epsilon,
                 layer_order=tl.layers,
+                scores=tl.scores,
             ),
             categorical=self._requested_kind == CATEGORICAL,
             inputs=contract.observation.size if contract else None,
             outputs=contract.action.size if contract else None,
             contract=contract,
             observations=observations,
+            file_name=self.candidate.path.name,
         )
 
     @property
@@ -191,7 +199,7 @@ class TlExport:
             or (self.settings is not None and self.settings.scope is not None)
             or self.tl in job.target_tls
             or contains_tl(rebuilt.scope, self.tl)
-            or job.search.is_assigned(self.candidate, self.tl)
+            or job.search.is_assigned(self.candidate)
         )
         if not is_assigned:
             raise InputError(

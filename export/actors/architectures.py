@@ -29,6 +29,7 @@ from export.actors.steps import (
     Step,
     check_sizes,
 )
+from serving.contract import PROBABILITIES
 
 OUTPUT_ACTIVATIONS = ("tanh", "linear", "sigmoid")
 CLIP = "clip"
@@ -90,6 +91,9 @@ class ArchitectureHints:
     """Epsilon of batch norms. Without it, BATCH_NORM_EPSILON."""
     layer_order: tuple[str, ...] | None = None
     """Names of the actor's layers, in call order."""
+    scores: str | None = None
+    """Meaning of a categorical actor's outputs, `probabilities` or `q_values`. Without it, `ActorRequest.scores`
+    decides."""
 
     @property
     def hidden(self) -> str:
@@ -125,7 +129,7 @@ def _assemble(layers: Layers, hints: ArchitectureHints, categorical: bool) -> Ac
     _check_hidden_sizes(name, layers, hints)
     if not categorical:
         steps.append(Clip((-1.0,), (1.0,)) if hints.output == CLIP else Activation(hints.output))
-    return Actor(name, tuple(steps), layers.unread)
+    return Actor(name, tuple(steps), layers.unread, hints.scores or PROBABILITIES)
 
 
 def find_equivalent_actor(

@@ -2,7 +2,7 @@
 
 A library may loop forever or crash on a corrupt file, and a crafted file may allocate
 any amount of memory. Therefore a helper process reads the file, within a time and a
-memory limit, and returns plain values. After the time limit the exporter ends the
+memory limit, and returns plain values (`plain_answers`). After the time limit the exporter ends the
 helper and refuses the file. One helper reads all files of its kind in a run.
 """
 
@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from city.errors import InputError, first_line
-from export.checkpoints import regular_files
+from city.errors import InputError, first_line, library_errors
+from export.checkpoints import plain_answers, regular_files
 
 READ_TIMEOUT_S = 20
 """Reading a weights file normally takes milliseconds."""
@@ -31,6 +31,8 @@ MAX_MEMORY_BYTES = 6 << 30
 MAX_CACHED_FILES = 2
 """A policy, and the statistics beside it."""
 T = TypeVar("T")
+_is_helper = False
+"""True in a helper process, which reads further files itself."""
 
 
 class Helper(Generic[T]):
@@ -71,6 +73,9 @@ class Helper(Generic[T]):
 
         Raises InputError if it fails.
         """
+        if _is_helper:
+            with library_errors(f"cannot be read as {self._kind}"):
+                return self._contents(*arguments)
         limit_s = limit_s or READ_TIMEOUT_S
         try:
             connection = self._connect()
@@ -78,9 +83,9 @@ class Helper(Generic[T]):
             if not connection.poll(2 * limit_s):
                 raise EOFError
             result: T
-            result, reason = connection.recv()
-        except (OSError, EOFError):
-            # the helper crashed, or its own alarm ended it
+            result, reason = plain_answers.decode(connection.recv_bytes())
+        except (OSError, EOFError, ValueError):
+            # the helper crashed, its own alarm ended it, or its answer is none
             self.close()
             reason = f"the reader crashed or did not finish within {limit_s} s; {self._advice}"
             raise InputError(f"cannot be read as {self._kind}: {reason}") from None
@@ -122,7 +127,7 @@ class Helper(Generic[T]):
             atexit.register(self.close)
             if not parent_end.poll(START_TIMEOUT_S):
                 raise EOFError
-            parent_end.recv()
+            parent_end.recv_bytes()
         return self._running[1]
 
 
@@ -131,6 +136,8 @@ def serve(descriptor: int, module: str, function: str, libraries: Sequence[str])
 
     It receives (limit in s, arguments) and sends (contents, None) or (None, the error's text).
     """
+    global _is_helper
+    _is_helper = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exporter handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -141,7 +148,7 @@ def serve(descriptor: int, module: str, function: str, libraries: Sequence[str])
     limit = pages * resource.getpagesize() + MAX_MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     connection = Connection(descriptor)
-    connection.send("ready")
+    connection.send_bytes(b"ready")
     while True:
         try:
             limit_s, arguments = connection.recv()
@@ -149,10 +156,9 @@ def serve(descriptor: int, module: str, function: str, libraries: Sequence[str])
             return
         # an alarm without a handler ends the process even inside a library
         signal.alarm(limit_s)
-        result, reason = None, None
         try:
-            result = contents(*arguments)
+            answer = plain_answers.encode((contents(*arguments), None))
         except Exception as error:  # noqa: BLE001 - libraries raise many kinds for a damaged file
-            reason = first_line(error) or type(error).__name__
+            answer = plain_answers.encode((None, first_line(error) or type(error).__name__))
         signal.alarm(0)
-        connection.send((result, reason))
+        connection.send_bytes(answer)

@@ -9,7 +9,14 @@ from export.actors.architectures import Layers
 from export.checkpoints.checkpoint import PARTS, Checkpoint, float32_weights, natural
 from export.checkpoints.hdf5_reader import Contents, KerasModel, contents
 from export.checkpoints.helper_process import Helper
-from export.checkpoints.layers import LayerParts, build_layers, check_numbers, output_sizes, refuse_unknown_variables
+from export.checkpoints.layers import (
+    LayerParts,
+    build_layers,
+    check_numbers,
+    output_sizes,
+    refuse_other_layers,
+    refuse_unknown_variables,
+)
 from export.checkpoints.linear_layers import checkpoint_of
 from export.checkpoints.scopes import is_training
 from export.checkpoints.source import ActorRequest, Source
@@ -25,6 +32,7 @@ def _layers(file: Contents, strict: bool) -> Layers:
     read_names = {name for parts in parts_of.values() for name, _ in parts.values()}
     unread = tuple(sorted(set(file.arrays) - read_names))
     if strict:
+        refuse_other_layers(checkpoint_of(file.arrays, ordered=False).stored.values(), "")
         checkpoint = checkpoint_of({name: file.arrays[name] for name in unread}, ordered=False)
         refuse_unknown_variables(checkpoint.stored.values(), "", output_sizes(parts_of, order))
     layers = build_layers(parts_of, order, unread)

@@ -31,6 +31,8 @@ def read_layers(checkpoint: Checkpoint, scope: str, strict: bool = False) -> Lay
 
     `strict`: refuse a variable in the scope that belongs neither to a layer nor to training.
     """
+    if strict:
+        refuse_other_layers(checkpoint.stored.values(), scope)
     parts_of = _read_parts(checkpoint, scope)
     if not parts_of:
         raise InputError(
@@ -157,6 +159,44 @@ def refuse_unknown_variables(unread: Iterable[StoredVariable], scope: str, outpu
                 "actor, and no known architecture uses it; pass --actor MODULE:FUNCTION, or --actor NAME to leave it "
                 "out"
             )
+
+
+def refuse_other_layers(variables: Iterable[StoredVariable], scope: str) -> None:
+    """Raise InputError if an actor has a layer that is neither dense nor a norm, such as an LSTM, by names and sizes.
+
+    `variables`: all of the checkpoint. A layer outside the scope counts, unless it serves training or another agent.
+    """
+    by_layer: dict[str, dict[str, StoredVariable]] = {}
+    for variable in variables:
+        layer, part = split_name(variable.name.removesuffix(":0").replace("/vars/", "/"))
+        by_layer.setdefault(layer, {})[part] = variable
+    for layer, parts in by_layer.items():
+        name = next(iter(parts.values())).name
+        if any(map(scopes.is_training, layer.split("/"))) or (
+            not (not scope or name.startswith(f"{scope}/")) and scopes.is_another_agents(name, scope, by_layer)
+        ):
+            continue
+        if kind := _other_kind(layer, parts):
+            raise InputError(
+                f"{layer} is {kind}; weights alone are exported if the actor has dense layers and batch norms: "
+                "pass --actor MODULE:FUNCTION, or --actor NAME to leave it out"
+            )
+
+
+def _other_kind(layer: str, parts: Mapping[str, StoredVariable]) -> str:
+    """The kind of a layer that is neither dense nor a norm, for a message; "" if its names and sizes show none."""
+    words = frozenset[str]().union(*map(scopes.name_parts, layer.split("/")))
+    if words & {"lstm", "gru", "rnn"} or any(re.match(r"(weight|bias)_[ih]h|recurrent_kernel", p) for p in parts):
+        return "a recurrent layer, whose actions depend on earlier observations"
+    if any(part.startswith("in_proj_") for part in parts) or words & {"attention", "attn"}:
+        return "an attention layer"
+    kernels = [variable for part, variable in parts.items() if PARTS.get(part) == "kernel" or part == "0"]
+    if any(len(kernel.shape) in (3, 4, 5) for kernel in kernels):
+        return "a convolution, for images or sequences"
+    is_table = "embeddings" in parts or (len(parts) == 1 and len(kernels) == 1 and len(kernels[0].shape) == 2)
+    if is_table and ("embeddings" in parts or words & {"emb", "embed", "embedding", "embeddings"}):
+        return "an embedding, which takes an index and not an observation"
+    return ""
 
 
 def _use_inside(variable: StoredVariable, kernels: Mapping[str, StoredVariable], hidden: set[int]) -> str:

@@ -22,6 +22,7 @@ from export.checkpoints.onnx_graph import (
     ACTIVATIONS,
     CHOICES,
     OPERATIONS,
+    SOFTMAXES,
     UNCHANGED,
     Node,
     OnnxGraph,
@@ -29,6 +30,7 @@ from export.checkpoints.onnx_graph import (
     contents,
 )
 from export.checkpoints.source import ActorRequest, Source, StoredActor
+from serving.contract import PROBABILITIES
 
 PROBE_SCALES = (1.0, 10.0, 100.0)
 PROBES_OF_A_SCALE = 4
@@ -51,6 +53,7 @@ class Onnx(Source):
         graph = _graph(path)
         output = _output(graph, request.output_tensor)
         steps, ends_with_choices = _Chain(path, graph, output).steps()
+        ends_with_softmax = any(node.operation in SOFTMAXES for node in graph.upstream(output))
         layers = [step for step in steps if isinstance(step, Dense)]
         if not layers:
             raise InputError(f"its output {output} depends on no linear layer; name the actor's with --output-tensor")
@@ -62,7 +65,10 @@ class Onnx(Source):
                 f"its output {output} ends with {steps[-1].note or steps[-1].key}, not with logits; pass "
                 "--action, or --output-tensor"
             )
-        actor = Actor("mlp", tuple(steps), unread)
+        scores = PROBABILITIES
+        if (request.categorical or ends_with_choices) and not ends_with_softmax:
+            scores = request.scores([output, *read_names])
+        actor = Actor("mlp", tuple(steps), unread, scores)
         return StoredActor(actor, "", action_kind="categorical" if ends_with_choices else None)
 
 

@@ -22,7 +22,8 @@ ACTIVATIONS = {
     "Gelu": "gelu",
     "LeakyRelu": "leaky_relu",
 }  # fmt: skip
-CHOICES = ("Softmax", "LogSoftmax", "ArgMax")
+SOFTMAXES = ("Softmax", "LogSoftmax")
+CHOICES = (*SOFTMAXES, "ArgMax")
 """Operations on logits that keep the best choice. They are left out: the exported model has its own softmax."""
 UNCHANGED = ("Identity", "Cast", "Flatten", "Reshape", "Dropout", "Squeeze", "Unsqueeze")
 """Operations that are left out. An actor may have them if they do not change its values."""

@@ -34,6 +34,8 @@ from export.checkpoints.pickled_values import MAX_PICKLE_BYTES, Opaque, load
 from export.checkpoints.source import ActorRequest, Source, StoredActor
 from export.checkpoints.vec_normalize import Normalisation
 
+OLD_STATE_FILE = "policy_state.pkl"
+"""A policy of RLlib's old API stack."""
 STATE_FILES = ("module_state.pkl", "module_state.msgpack")
 CONFIG_FILE = "class_and_ctor_args.pkl"
 LIBRARIES = ("ray", "gymnasium", "numpy")
@@ -177,11 +179,24 @@ def _decoded(text: Any) -> NDArray[np.float64]:
 _HELPER = Helper(contents, "an RLlib checkpoint")
 
 
+def _read(path: Path) -> Module:
+    if path.name == OLD_STATE_FILE:
+        raise InputError(
+            "was written by RLlib's old API stack, which is not read; train with config.api_stack(enable_rl_module_and_"
+            "learner=True, enable_env_runner_and_connector_v2=True), or save the weights of a PyTorch policy: "
+            "torch.save(algorithm.get_policy().model.state_dict(), 'actor.pt')"
+        )
+    module: Module = _HELPER.read(path)
+    return module
+
+
 class RLlib(Source):
     format = "rllib"
     has_scopes = False
 
     def checkpoint_of(self, file: Path) -> Path | None:
+        if file.name == OLD_STATE_FILE:
+            return file
         # the env runner keeps a copy of the learner's modules
         is_policy = (
             file.name in STATE_FILES and file.parent.parent.name == "rl_module" and "env_runner" not in file.parts
@@ -198,12 +213,12 @@ class RLlib(Source):
         return [path, path.with_name(CONFIG_FILE), *([statistics] if statistics.is_file() else [])]
 
     def open(self, path: Path) -> Checkpoint:
-        return checkpoint_of(_HELPER.read(path).arrays, ordered=True)
+        return checkpoint_of(_read(path).arrays, ordered=True)
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
         self.refuse_scope(request)
         self.refuse_tensor(request)
-        module: Module = _HELPER.read(path)
+        module = _read(path)
         steps, unread = _steps(module)
         check_network(steps, module.inputs, module.choices)
         normalising_steps, note = _normalising_steps(path, module.inputs)
@@ -254,7 +269,9 @@ def _connectors(path: Path) -> Path:
 def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
     """(a MeanStdFilter as steps before the network, a note for the user). Raises InputError for unknown connectors."""
     folder = _connectors(path)
-    connectors = {entry.name for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else set()
+    if not folder.is_dir():
+        return [], f"whether a {FILTER} normalised its observations cannot be seen without {folder}"
+    connectors = {entry.name for entry in folder.iterdir() if entry.is_dir()}
     if unknown := sorted(connectors - CONNECTORS - {FILTER}):
         raise InputError(
             f"its env runner has the connector {unknown[0]}, which may change observations; train without it"

@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from city.errors import InputError
-from city.names import TL_PATTERN, contains_tl
+from city.names import contains_tl, tls_in
 from export.checkpoints.checkpoint import PARTS, natural, split_name
+from serving.contract import PROBABILITIES, Q_VALUES
 
 _TRAINING = {
     "critic", "optimizer", "optimizers", "optim", "opt", "adam", "target", "old", "oldpi", "oldactor", "value", "vf",
@@ -17,6 +18,10 @@ _CRITIC = {"critic", "value", "vf", "vpred", "baseline"}
 _OPTIMIZER = {"optimizer", "optimizers", "optim", "opt", "adam", "slots"}
 _SHARED = {"shared", "trunk", "common"}
 _ACTOR = {"actor", "actors", "pi", "policy"}
+_POLICY_WORDS = re.compile(
+    r"(?<![a-z])(actor|i?m?a?ppo|a[23]c|reinforce|trpo|(pi|policy|logits?|probs?)(?![a-z])|probabilit)"
+)
+_Q_WORDS = re.compile(r"dqn|(?<![a-z])q[sf]?(?![a-z])|(?<![a-z])q_?(net|value|head|func)|qmix|dueling")
 _UNNAMED_LOG_STD = re.compile(r"(^|/)actor_output(_\d+)?/Variable(:\d+)?$")
 """Off-policy actors of the sappo dialect's trainer store their log_std under this name, as float64."""
 UNKNOWN_USE = "not part of the actor's layers"
@@ -36,6 +41,17 @@ def is_training(component: str) -> bool:
 
 def is_actor(component: str) -> bool:
     return bool(name_parts(component) & _ACTOR) and not is_training(component)
+
+
+def scores_shown(texts: Iterable[str]) -> str | None:
+    """The meaning of outputs that names show, `probabilities` or `q_values`; `None` if they show none or both.
+
+    `policy_net` shows none: PyTorch's DQN tutorial calls a Q-network so.
+    """
+    lower = [re.sub(r"policy_?net(work)?", "", text.lower()) for text in texts]
+    words = {PROBABILITIES: _POLICY_WORDS, Q_VALUES: _Q_WORDS}
+    shown = [kind for kind, pattern in words.items() if any(map(pattern.search, lower))]
+    return shown[0] if len(shown) == 1 else None
 
 
 def choose_scope(names: Sequence[str], tl: str, scope: str | None, target_tls: Sequence[str] = ()) -> str:
@@ -58,6 +74,16 @@ def choose_scope(names: Sequence[str], tl: str, scope: str | None, target_tls: S
         if chosen and not any(name.startswith(chosen + "/") for name in names):
             raise InputError(f"has no scope {scope}; its scopes are {_list(s or '.' for s in _layer_scopes(names))}")
         return chosen
+    chosen = _scope_found(names, tl, target_tls)
+    if tl and tls_in(chosen) and not contains_tl(chosen, tl):
+        raise InputError(
+            f"holds no actor of {tl}: its scope {chosen} has the name of another TL; pass --scope {chosen} if {tl} "
+            "shares this actor"
+        )
+    return chosen
+
+
+def _scope_found(names: Sequence[str], tl: str, target_tls: Sequence[str]) -> str:
     layer_scopes = _layer_scopes(names)
     of_tl = {candidate: _up_to_tl(candidate, tl) for candidate in layer_scopes if tl and contains_tl(candidate, tl)}
     if of_tl:
@@ -90,7 +116,7 @@ def unread_reason(name: str, scope: str) -> str:
     """Why an export leaves a variable of a checkpoint unread."""
     reason = _training_use(name)
     if reason is None and scope and not name.startswith(scope + "/"):
-        is_agents = any(is_actor(part) or TL_PATTERN.search(part) for part in name.split("/"))
+        is_agents = any(is_actor(part) or tls_in(part) for part in name.split("/"))
         return "another agent" if is_agents else f"outside {scope}"
     return reason or UNKNOWN_USE
 
@@ -123,7 +149,7 @@ def unknown_variables(names: Iterable[str], scope: str) -> list[str]:
 
 def is_another_agents(name: str, scope: str, layers: Iterable[str]) -> bool:
     """Tell whether a variable is another agent's than that in `scope`. `layers`: names of the unread layers."""
-    scope_tls, variable_tls = set(TL_PATTERN.findall(scope)), set(TL_PATTERN.findall(name))
+    scope_tls, variable_tls = set(tls_in(scope)), set(tls_in(name))
     if variable_tls:
         return bool(scope_tls) and not variable_tls <= scope_tls
     top = name.split("/")[0]

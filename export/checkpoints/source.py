@@ -1,8 +1,8 @@
 """The interface of a checkpoint source, with defaults for files that hold only weights."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.hdf5_reader import KerasModel
 from export.checkpoints.layers import read_layers
 from protos import policy_pb2 as pb
+from serving.contract import PROBABILITIES, Q_VALUES
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,38 @@ class ActorRequest:
     """The TL's contract, if the street network determines it."""
     observations: NDArray[np.float32] | None = None
     """[n, O] of recorded traffic, for the parity check."""
+    file_name: str = ""
+    """Of the checkpoint."""
 
     def scope_in(self, checkpoint: Checkpoint) -> str:
         """The actor's scope in a checkpoint of several agents. Raises InputError if it is not clear."""
         return scopes.choose_scope(list(checkpoint.stored), self.tl, self.scope, self.target_tls)
+
+    def scores(self, names: Iterable[str]) -> str:
+        """The meaning of a categorical actor's outputs, `probabilities` or `q_values`: the requested one, else the one
+        that names show.
+
+        Args:
+            names: those of the actor's modules and of its output; they take precedence over the file's name.
+
+        Raises:
+            InputError: nothing shows it. A softmax of Q-values would be invented probabilities.
+        """
+        found = self.hints.scores or scopes.scores_shown(names) or scopes.scores_shown([self.file_name])
+        if found not in (PROBABILITIES, Q_VALUES):
+            reason = f"scores {found!r} is neither" if found else "its names do not show if its outputs are"
+            raise InputError(
+                f"{reason} {PROBABILITIES} (their logits) or {Q_VALUES}; pass --scores {PROBABILITIES} or --scores "
+                f"{Q_VALUES}, or set scores in [tl.{self.tl or 'NAME'}] of city.toml"
+            )
+        return found
+
+    def scored(self, actor: Actor) -> Actor:
+        """An actor of layers with the meaning of its outputs. Raises InputError if it is not clear."""
+        if not self.categorical:
+            return actor
+        names = [name for layer in actor.dense for name in (layer.name, *layer.stored_as.values())]
+        return replace(actor, scores=self.scores(names))
 
 
 @dataclass(frozen=True)
@@ -122,7 +151,7 @@ class Source(ABC):
         else:
             self.refuse_scope(request)
         layers = self.layers(path, checkpoint, scope, strict=request.hints.architecture is None)
-        actor = build(layers, request.hints, request.categorical)
+        actor = request.scored(build(layers, request.hints, request.categorical))
         hidden = actor.dense[:-1]
         note = "its hidden layers have no bias" if hidden and all(layer.bias is None for layer in hidden) else ""
         return StoredActor(actor, scope, note)

@@ -13,7 +13,7 @@ statistics of the .pkl file beside the zip (`vec_normalize`). Source: stable_bas
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,16 @@ from serving.contract import PROBABILITIES, Q_VALUES
 MAX_DATA_BYTES = 1 << 28
 """Limit for `data`, which holds the last observations beside the settings."""
 SPACE_TOLERANCE = 1e-4
+NORMALISED = 10.0
+"""VecNormalize's default clip_obs."""
+UNSEEN = "whether it was trained in a VecNormalize environment cannot be seen in it"
 KEPT_SETTINGS = (
     "policy_class", "policy_kwargs", "observation_space", "action_space", "_last_original_obs", "use_sde", "n_epochs",
 )  # fmt: skip
 POLICY_MODULES = ("stable_baselines3.", "sb3_contrib.")
 """Modules of the libraries' own policies; a user's class may compute anything."""
+UNSUPPORTED = {"crossq", "qrdqn", "ars"}
+"""Modules of policies that have other layers."""
 FLATTEN_EXTRACTOR = re.compile(r"<class 'stable_baselines3\.common\.(torch_layers|policies)\.FlattenExtractor'>")
 """The features extractor of MlpPolicy, which does not change values."""
 CLIP_MEAN = 2.0
@@ -62,19 +67,17 @@ class SavedPolicy:
     version: str
     last_observation: NDArray[Any] | None
     """The last observation of training, after normalisation. `None` if it cannot be read."""
-    action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None
+    observation_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None
     """(low, high) of a Box, exact. `None` if the space is not a Box, or they cannot be read."""
+    action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None
+    """The same of the actions."""
 
 
 def contents(path: Path) -> SavedPolicy:
     """Read a zip; called in a helper process. Raises ValueError, OSError."""
     with torch_tensors.open_archive(path.read_bytes()) as archive:
         members = torch_tensors.members_of(archive)
-        for name in ("data", "policy.pth"):
-            if name not in members:
-                raise ValueError(
-                    f"it has no member {name}, or is cut off; copy it again, or write it with model.save(path)"
-                )
+        _check_members(members)
         try:
             settings = json.loads(torch_tensors.member_bytes(archive, members["data"], MAX_DATA_BYTES))
         except RecursionError:
@@ -95,11 +98,33 @@ def contents(path: Path) -> SavedPolicy:
         tensors.arrays,
         version,
         last_observation.values() if isinstance(last_observation, pickled_arrays.Array) else None,
-        _action_bounds(_unpickled(settings.get("action_space"))),
+        _bounds(_unpickled(settings.get("observation_space"))),
+        _bounds(_unpickled(settings.get("action_space"))),
     )
 
 
-def _action_bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def _check_members(members: Collection[str]) -> None:
+    """Raise ValueError unless the zip is one of `model.save`."""
+    missing = [name for name in ("data", "policy.pth") if name not in members]
+    if missing and "parameters" in members:
+        raise ValueError(
+            "it was written by stable-baselines 2, which is not read; save its weights by name: "
+            "numpy.savez('actor.npz', **model.get_parameters())"
+        )
+    if missing and any(name.endswith("/data.pkl") for name in members):
+        raise ValueError(
+            "it was written by policy.save or torch.save; write it with model.save(path), or save "
+            "model.policy.state_dict() as .pt"
+        )
+    if missing and "model.weights.h5" in members:
+        raise ValueError("it is a Keras model; name it .keras")
+    if missing:
+        raise ValueError(
+            f"it has no member {missing[0]}, or is cut off; copy it again, or write it with model.save(path)"
+        )
+
+
+def _bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     state = space.state if isinstance(space, Opaque) else None
     if not isinstance(state, dict):
         return None
@@ -184,7 +209,11 @@ def _action_space(saved: SavedPolicy) -> SavedActionSpace:
                 f"its action space has {size} choices from {start} on; only choices from 0 on can be exported"
             )
         return SavedActionSpace("categorical", int(size))
-    if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list) and len(space["_shape"]) == 1:
+    if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list):
+        if len(space["_shape"]) != 1:
+            raise InputError(
+                f"its actions have shape {tuple(space['_shape'])}; only a Box of one dimension can be exported"
+            )
         # the printed bounds are the second choice: NumPy rounds them as the user's print options say
         try:
             low, high = saved.action_bounds or _printed_bounds(space)
@@ -221,6 +250,8 @@ def _steps(saved: SavedPolicy, action: SavedActionSpace) -> tuple[list[Step], tu
             f"its policy ({_policy_name(saved)}, of module {module}) is not one of stable-baselines3's or "
             "sb3-contrib's: it may act differently; train with MlpPolicy"
         )
+    if any(part in UNSUPPORTED for part in module.split(".")):
+        raise _unsupported(saved)
     state = StateDict(saved.arrays)
     steps, is_squashed, scores = _network(saved, state, kwargs)
     if action.kind == "continuous":
@@ -276,8 +307,12 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
     if state.holds("actor/mu/0"):
         *hidden, last = state.sequential("actor/mu")
         return [*activated(hidden, relu), last], True, PROBABILITIES
-    raise InputError(
-        f"its policy ({_policy_name(saved)}) is not supported; "
+    raise _unsupported(saved)
+
+
+def _unsupported(saved: SavedPolicy) -> InputError:
+    return InputError(
+        f"{_policy_name(saved).removesuffix('Policy')} is not supported; "
         "supported is MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TQC, TD3 and DDPG"
     )
 
@@ -285,7 +320,7 @@ def _network(saved: SavedPolicy, state: StateDict, kwargs: Mapping[str, Any]) ->
 def _policy_name(saved: SavedPolicy) -> str:
     policy = saved.settings.get("policy_class")
     match = re.match(r"<function (\w+)", str(policy.get("__init__"))) if isinstance(policy, dict) else None
-    return match[1] if match else "of unknown class"
+    return match[1] if match else "a policy of unknown class"
 
 
 def _hidden_activation(kwargs: Mapping[str, Any], default: str) -> str:
@@ -312,12 +347,13 @@ def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[lis
     missing."""
     file = _statistics_file(path, saved)
     if file is None:
-        if _was_normalised(saved):
+        was_normalised = _was_normalised(saved)
+        if was_normalised:
             raise InputError(
                 f"was trained in a VecNormalize environment, and its statistics are not beside it; "
                 f"save them there: env.save({str(path.with_name(path.stem + '_vecnormalize.pkl'))!r})"
             )
-        return [], ""
+        return [], UNSEEN if was_normalised is None else ""
     return vec_normalize.steps(file, inputs)
 
 
@@ -325,19 +361,24 @@ def _is_on_policy(saved: SavedPolicy) -> bool:
     return saved.settings.get("n_epochs") is not None or "value_net/weight" in saved.arrays
 
 
-def _was_normalised(saved: SavedPolicy) -> bool:
-    """Tell whether the last observation of training was normalised, as far as the file shows it."""
+def _was_normalised(saved: SavedPolicy) -> bool | None:
+    """Tell whether the last observation of training was normalised; `None` if the file does not show it."""
     if _is_on_policy(saved):
         # these algorithms save the unnormalised observation only if the environment normalises, others always
-        return saved.settings.get("_last_original_obs") is not None
+        key = "_last_original_obs"
+        return saved.settings[key] is not None if key in saved.settings else None
     last = saved.last_observation
     try:
-        low, high = map(np.array, _printed_bounds(saved.settings.get("observation_space") or {}))
+        bounds = saved.observation_bounds or _printed_bounds(saved.settings.get("observation_space") or {})
     except ValueError:
-        return False
+        return None
+    low, high = map(np.array, bounds)
     if last is None or not low.shape == high.shape == last.shape[-1:]:
-        return False
-    return bool(((last < low - SPACE_TOLERANCE) | (last > high + SPACE_TOLERANCE)).any())
+        return None
+    if ((last < low - SPACE_TOLERANCE) | (last > high + SPACE_TOLERANCE)).any():
+        return True
+    # a normalised value lies within [-NORMALISED, NORMALISED]; in a wider space it is never outside
+    return False if ((low > -NORMALISED) | (high < NORMALISED)).any() else None
 
 
 def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
@@ -358,8 +399,9 @@ def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
     if len(matching) == 1:
         return matching[0]
     candidates = ", ".join(file.name for file in matching or unassigned)
+    unseen = f"; {UNSEEN}" if _was_normalised(saved) is None else ""
     raise InputError(
-        f"it is not clear which statistics of VecNormalize belong to it ({candidates} beside it); "
+        f"it is not clear which statistics of VecNormalize belong to it ({candidates} beside it{unseen}); "
         f"name them {path.stem}_vecnormalize.pkl, and move the others elsewhere"
     )
 

@@ -4,20 +4,26 @@ import functools
 import glob
 import math
 import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from city.errors import InputError, library_errors
-from export.checkpoints import regular_files
+from export.checkpoints import regular_files, tensorflow_process
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements, natural
 from export.checkpoints.source import ActorRequest, MetaGraph, Source
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 MAX_BYTES = 64 << 30
 """Limit for an index or a shard of data, of which only the actor's variables are read."""
+Stamp = tuple[tuple[str, int, int], ...]
+"""Name, time and size of each file of a checkpoint, so that a changed one is read again."""
+_SHARD = re.compile(r"\.data-\d{5}-of-(\d{5})$")
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -26,52 +32,110 @@ def files(prefix: Path) -> list[Path]:
     return sorted(
         path
         for path in prefix.parent.glob(f"{glob.escape(prefix.name)}.*")
-        if path.name == f"{prefix.name}.index"
-        or re.fullmatch(re.escape(prefix.name) + r"\.data-\d{5}-of-\d{5}", path.name)
+        if path.name == f"{prefix.name}.index" or _SHARD.sub("", path.name) == prefix.name != path.name
     )
 
 
-def open_checkpoint(prefix: Path) -> Checkpoint:
-    """Open a checkpoint. Raises InputError if it is corrupt or not a checkpoint."""
+def open_checkpoint(prefix: Path, run: Callable[..., Any] = tensorflow_process.run) -> Checkpoint:
+    """Open a checkpoint. Raises InputError if it is corrupt or not a checkpoint.
+
+    `run`: calls a function that reads the files, by default in the helper process.
+    """
     try:
         statuses = {path.name: regular_files.check(path, MAX_BYTES) for path in files(prefix)}
     except OSError as error:
         raise InputError(f"cannot be read as a TensorFlow checkpoint: {error.strerror}") from None
-    return _opened(prefix, tuple((name, status.st_mtime_ns, status.st_size) for name, status in statuses.items()))
+    _check_complete(prefix.name, statuses)
+    stamp = tuple((name, status.st_mtime_ns, status.st_size) for name, status in statuses.items())
+    listing: Listing = _listing(prefix, stamp, run)
+
+    def load(name: str) -> NDArray[Any]:
+        return np.asarray(run(read_variable, prefix, stamp, listing.keys[name]))
+
+    return Checkpoint(listing.stored, load, listing.by_object, listing.keys)
+
+
+def _check_complete(prefix: str, names: Iterable[str]) -> None:
+    """Raise InputError if the index or a data file of a checkpoint is missing."""
+    counts = {match[1] for name in names if (match := _SHARD.search(name))}
+    shards = {f"{prefix}.data-{k:05d}-of-{count}" for count in counts or ["00001"] for k in range(int(count))}
+    if missing := sorted({f"{prefix}.index", *shards}.difference(names)):
+        raise InputError(
+            f"its file {missing[0]} is missing; copy all files of the checkpoint: "
+            f"{prefix}.index, {prefix}.data-..., and {prefix}.meta if there is one"
+        )
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The variables of a checkpoint, by readable names."""
+
+    stored: Mapping[str, StoredVariable]
+    keys: Mapping[str, str]
+    by_object: bool
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint:
-    """Cached, because a checkpoint may hold the actors of many TLs."""
-    import tensorflow as tf  # takes seconds to import, and locating checkpoints does not need it
+def _listing(prefix: Path, stamp: Stamp, run: Callable[..., Any]) -> Any:
+    return run(read_listing, prefix, stamp)
 
-    with library_errors("cannot be read as a TensorFlow checkpoint"):
-        reader = tf.train.load_checkpoint(str(prefix))
-        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    data_size = sum(size for name, _, size in stamp if not name.endswith(".index"))
-    by_object = bool(reader.has_tensor(_OBJECT_GRAPH))
 
-    def load(key: str) -> Any:
+def read_listing(prefix: Path, stamp: Stamp) -> Listing:
+    """List a checkpoint's variables; called in the helper process. Raises InputError."""
+    return _Opened.of(prefix, stamp).listing()
+
+
+def read_variable(prefix: Path, stamp: Stamp, key: str) -> NDArray[Any]:
+    """Read a variable's values; called in the helper process. Raises InputError."""
+    return np.asarray(_Opened.of(prefix, stamp).load(key))
+
+
+class _Opened:
+    """A checkpoint opened by TensorFlow."""
+
+    def __init__(self, prefix: Path, stamp: Stamp) -> None:
+        """Open it. Raises InputError."""
+        import tensorflow as tf  # takes seconds to import, and locating checkpoints does not need it
+
+        with library_errors("cannot be read as a TensorFlow checkpoint"):
+            self._reader = tf.train.load_checkpoint(str(prefix))
+            self._shapes = self._reader.get_variable_to_shape_map()
+            self._dtypes = self._reader.get_variable_to_dtype_map()
+        self._text = tf.string
+        self._data_size = sum(size for name, _, size in stamp if not name.endswith(".index"))
+
+    @staticmethod
+    @functools.lru_cache(maxsize=1)
+    def of(prefix: Path, stamp: Stamp) -> "_Opened":
+        """Cached, because a checkpoint may hold the actors of many TLs."""
+        return _Opened(prefix, stamp)
+
+    def load(self, key: str) -> Any:
         # the shape comes from the index: a corrupt index must not allocate unlimited memory
-        shape, dtype = shapes.get(key, ()), dtypes.get(key)
-        if dtype is not None and dtype != tf.string and elements(tuple(shape)) * dtype.size > data_size:
+        shape, dtype = self._shapes.get(key, ()), self._dtypes.get(key)
+        if dtype is not None and dtype != self._text and elements(tuple(shape)) * dtype.size > self._data_size:
             raise InputError(
                 f"{key.removesuffix(_VALUE)} cannot be read: "
-                f"shape {list(shape)}, more than the {data_size} bytes of the data files"
+                f"shape {list(shape)}, more than the {self._data_size} bytes of the data files"
             )
         with library_errors(f"{key.removesuffix(_VALUE)} cannot be read"):
-            return reader.get_tensor(key)
+            return self._reader.get_tensor(key)
 
-    if by_object:
-        with library_errors("its object graph cannot be read", (DecodeError, IndexError, TypeError)):
-            names = _object_names(load(_OBJECT_GRAPH))
-        missing = sorted(set(names.values()) - set(shapes))
-        if missing:
-            raise InputError(f"variable {missing[0].removesuffix(_VALUE)} is missing from its index")
-    else:
-        names = {key: key for key in sorted(shapes, key=natural)}
-    listed = {name: StoredVariable(name, tuple(shapes[key]), dtypes[key].name) for name, key in names.items()}
-    return Checkpoint(listed, lambda name: np.asarray(load(names[name])), by_object, names)
+    def listing(self) -> Listing:
+        by_object = bool(self._reader.has_tensor(_OBJECT_GRAPH))
+        if by_object:
+            with library_errors("its object graph cannot be read", (DecodeError, IndexError, TypeError)):
+                names = _object_names(self.load(_OBJECT_GRAPH))
+            missing = sorted(set(names.values()) - set(self._shapes))
+            if missing:
+                raise InputError(f"variable {missing[0].removesuffix(_VALUE)} is missing from its index")
+        else:
+            names = {key: key for key in sorted(self._shapes, key=natural)}
+        stored = {
+            name: StoredVariable(name, tuple(map(int, self._shapes[key])), self._dtypes[key].name)
+            for name, key in names.items()
+        }
+        return Listing(stored, names, by_object)
 
 
 def _object_names(graph: bytes) -> dict[str, str]:
@@ -116,7 +180,13 @@ class TensorFlowCheckpoint(Source):
     format = "tensorflow"
 
     def checkpoint_of(self, file: Path) -> Path | None:
-        return file.with_name(file.name.removesuffix(".index")) if file.suffix == ".index" else None
+        if file.suffix == ".index":
+            return file.with_name(file.name.removesuffix(".index"))
+        if not _SHARD.search(file.name):
+            return None
+        # a shard without its index is a copy that is not complete
+        prefix = file.with_name(_SHARD.sub("", file.name))
+        return None if prefix.with_name(f"{prefix.name}.index").exists() else prefix
 
     def files(self, path: Path) -> list[Path]:
         meta = meta_graph_path(path)

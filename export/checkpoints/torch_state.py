@@ -17,11 +17,11 @@ from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import checkpoint_of
 from export.checkpoints.source import ActorRequest, Source, StoredActor
 from export.checkpoints.torch_tensors import SavedTensors
-from serving.contract import Q_VALUES
+from serving.contract import PROBABILITIES, Q_VALUES
 
 SAFETENSORS = ".safetensors"
-Q_NETWORKS = ("q_network/", "q_net/", "network/")
-"""CleanRL's names of Q-networks; its policies are called actor."""
+CLEANRL = ".cleanrl_model"
+"""Suffix of CleanRL's models, whose Q-networks are called network or q_network, and policies actor."""
 NETWORKS = ("network", "net", "q_network", "q_net")
 """CleanRL's names of networks that are not called an actor."""
 
@@ -37,7 +37,7 @@ _HELPER = Helper(contents, "PyTorch weights", libraries=["export.checkpoints.tor
 
 class TorchState(Source):
     format = "pytorch"
-    suffixes = (".pt", ".pth", ".cleanrl_model", SAFETENSORS)
+    suffixes = (".pt", ".pth", CLEANRL, SAFETENSORS)
 
     def open(self, path: Path) -> Checkpoint:
         # a state dict lists modules as they were defined; safetensors sorts them
@@ -50,7 +50,7 @@ class TorchState(Source):
         return layers
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
-        request = _with_stable_baselines3_layers(path, request)
+        request = _with_library_settings(path, request)
         stored = super().actor(path, request)
         names = [layer.name for layer in stored.actor.dense]
         if request.scope is None and request.hints.layer_order is None and request.hints.architecture is None:
@@ -66,19 +66,21 @@ class TorchState(Source):
                 "holds weights without the activation of their output; set output_activation in [tl.NAME]: "
                 "tanh, or clip if the environment clips actions to [-1, 1], or pass --action categorical"
             )
-        if request.categorical and all(name.startswith(Q_NETWORKS) for name in names):
+        if request.categorical and stored.actor.scores == Q_VALUES:
             _refuse_value_stream(path, names)
-            return replace(stored, actor=replace(stored.actor, scores=Q_VALUES))
         return stored
 
 
-def _with_stable_baselines3_layers(path: Path, request: ActorRequest) -> ActorRequest:
-    """Add the order of layers to a request for stable-baselines3's `model.policy.state_dict()`.
+def _with_library_settings(path: Path, request: ActorRequest) -> ActorRequest:
+    """Add to a request what a library's names of modules mean.
 
-    There the hidden layers and the last one are in different modules. A request for another file, or with a scope,
-    stays as it is.
+    In stable-baselines3's `model.policy.state_dict()` the hidden layers and the last one are in different modules, and
+    the outputs are logits; CleanRL's `network` gives Q-values. A request for another file, or with a scope, stays as it
+    is.
     """
     names = _HELPER.read(path).arrays
+    if path.suffix == CLEANRL and all(name.startswith("network/") for name in names):
+        return replace(request, hints=replace(request.hints, scores=request.hints.scores or Q_VALUES))
     hidden = [
         name.removesuffix("/weight")
         for name in sorted(names, key=natural)
@@ -87,7 +89,8 @@ def _with_stable_baselines3_layers(path: Path, request: ActorRequest) -> ActorRe
     if request.scope is not None or not hidden or "action_net/weight" not in names:
         return request
     order = request.hints.layer_order or (*hidden, "action_net")
-    return replace(request, scope=".", hints=replace(request.hints, layer_order=order))
+    scores = request.hints.scores or PROBABILITIES
+    return replace(request, scope=".", hints=replace(request.hints, layer_order=order, scores=scores))
 
 
 def _refuse_value_stream(path: Path, layers: Sequence[str]) -> None:

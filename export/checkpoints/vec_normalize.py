@@ -20,7 +20,9 @@ from export.checkpoints.helper_process import Helper
 from export.checkpoints.pickled_values import Opaque, load
 
 STATISTICS = re.compile(r"vec_?normalize", re.I)
-"""Names of files that VecNormalize.save wrote."""
+"""The part of a statistics file's name beside its model's name."""
+HEAD_BYTES = 256
+"""A pickle begins with the class of its object."""
 LIBRARIES = ("stable_baselines3", "sb3_contrib", "gymnasium", "gym", "numpy")
 """Libraries whose objects in pickles only hold settings; they are not rebuilt."""
 
@@ -99,7 +101,7 @@ def steps(file: Path, inputs: int) -> tuple[list[Step], str]:
 
 def files_beside(path: Path) -> tuple[list[Path], list[Path]]:
     """The files of statistics beside a zip: those that belong to it by their names, and those of no other zip."""
-    files = [file for file in sorted(path.parent.glob("*.pkl")) if STATISTICS.search(file.name)]
+    files = [file for file in sorted(path.parent.iterdir()) if _has_statistics(file)]
     # CheckpointCallback writes rl_model_1000_steps.zip and rl_model_vecnormalize_1000_steps.pkl
     model_of = {file: _normalised_name(STATISTICS.sub("", file.stem)) for file in files}
     models = {_normalised_name(file.stem) for file in path.parent.glob("*.zip")}
@@ -111,6 +113,19 @@ def files_beside(path: Path) -> tuple[list[Path], list[Path]]:
         prefix = f"_{model_of[unassigned[0]]}_".replace("__", "_")
         matching = unassigned if f"_{stem}_".startswith(prefix) else []
     return matching, unassigned
+
+
+def _has_statistics(file: Path) -> bool:
+    """Tell whether VecNormalize.save wrote a file, by its name or its content."""
+    if file.suffix == ".pkl" and STATISTICS.search(file.name):
+        return True
+    if file.suffix == ".zip" or not file.is_file():
+        return False
+    try:
+        with file.open("rb") as stream:
+            return b"VecNormalize" in stream.read(HEAD_BYTES)
+    except OSError:
+        return False  # another user's file
 
 
 def _normalised_name(name: str) -> str:

@@ -247,7 +247,7 @@ def _single(k: int, members: Sequence[FleetActor], observation: Any, variables: 
     actor = member.actor
     assert isinstance(actor, GraphActor)
     names = tuple((f"group_{k:04d}/{w.name}", w.values.shape, str(w.values.dtype)) for w in actor.weights)
-    tensors = [actor.output, actor.scores] if actor.scores else [actor.output]
+    tensors = [actor.output, actor.scores_tensor] if actor.scores_tensor else [actor.output]
     outputs = import_graph(actor.graph, tensors, names, observation, variables)
     sizes = (member.columns, member.score_columns)
     return [tf.reshape(output, [-1, size]) for output, size in zip(outputs, sizes, strict=False)]

@@ -6,7 +6,6 @@ other than the observation are replaced by their value at inference, constants
 are folded, and each variable becomes an input that the exporter fills in.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +22,7 @@ from export import quiet
 from export.actors import Weight
 from export.actors.activations import softmax
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
+from serving.contract import PROBABILITIES, Q_VALUES
 
 Arrays = NDArray[Any]
 VALUES, LOGITS, PROBABILITIES_OUTPUT, ACTION_OUTPUT = "values", "logits", "probabilities", "action"
@@ -47,14 +47,19 @@ class GraphActor:
     output: str
     """Name of the output tensor."""
     output_kind: str
-    """values | logits | probabilities | action (the output of an exported model: index or values)."""
+    """values | logits | probabilities | q_values | action (the output of an exported model: index or values)."""
     weights: tuple[Weight, ...]
     inputs: int
     outputs: int
     unread: tuple[str, ...] = ()
     architecture: str = "graph"
-    scores: str = ""
+    scores_tensor: str = ""
     """Name of the tensor of probabilities or q-values, of an exported model that is categorical."""
+
+    @property
+    def scores(self) -> str:
+        """The second output of a categorical actor, as `Actor.scores`."""
+        return scores_of(self.output_kind)
 
     @property
     def description(self) -> str:
@@ -78,12 +83,17 @@ class TrainedGraph:
     """Other placeholder nodes -> their values at inference."""
     variables: Mapping[str, tuple[str, Arrays]]
     """Node of a variable (or placeholder of its resource) -> (name in the checkpoint, values)."""
-    scores: str = ""
+    scores_tensor: str = ""
     """Name of the tensor of an exported model's second output, if it is categorical."""
 
     @property
     def outputs(self) -> list[str]:
-        return [self.output, self.scores] if self.scores else [self.output]
+        return [self.output, self.scores_tensor] if self.scores_tensor else [self.output]
+
+
+def scores_of(output_kind: str) -> str:
+    """The scores that an output of a kind gives, if it is categorical."""
+    return Q_VALUES if output_kind == Q_VALUES else PROBABILITIES
 
 
 PARITY_OBSERVATIONS = 256
@@ -113,10 +123,15 @@ def parity_observations(size: int, of_traffic: NDArray[np.float32] | None) -> ND
     return np.concatenate([x, of_traffic])
 
 
-def _recorded(outputs: Arrays, observations: Arrays) -> Arrays:
+@dataclass(frozen=True)
+class RecordedOutputs:
     """The outputs of a model for `parity_observations`: plain values that outlive the process of the model."""
-    assert len(observations) == len(outputs), "outputs were recorded for other observations"
-    return outputs
+
+    outputs: Arrays
+
+    def __call__(self, observations: Arrays) -> Arrays:
+        assert len(observations) == len(self.outputs), "outputs were recorded for other observations"
+        return self.outputs
 
 
 @dataclass(frozen=True)
@@ -130,15 +145,20 @@ class ReferenceModel:
     outputs: int
     inputs: int
 
+    @property
+    def scores(self) -> str:
+        """The second output of a categorical actor, as `Actor.scores`."""
+        return scores_of(self.output_kind)
+
     def evaluate(self, observations: Arrays, categorical: bool) -> Arrays:
-        """[n, A] means, or [n, choices] probabilities."""
+        """[n, A] means, or [n, choices] probabilities or Q-values."""
         x = np.asarray(self.run(observations), np.float64)
         return softmax(x) if categorical and self.output_kind == LOGITS else x
 
     def recorded(self, of_traffic: NDArray[np.float32] | None) -> "ReferenceModel":
         """This model with only its outputs for `parity_observations`, as plain values."""
         outputs = np.asarray(self.run(parity_observations(self.inputs, of_traffic)))
-        return replace(self, run=functools.partial(_recorded, outputs))
+        return replace(self, run=RecordedOutputs(outputs))
 
 
 @dataclass(frozen=True)
@@ -196,7 +216,9 @@ def extract_from_graph(trained: TrainedGraph, inputs: int, outputs: int, output_
     graph.versions.CopyFrom(trained.graph.versions)
     named_weights = tuple(replace(weight, name=f"actor/{k:03d}") for k, weight in enumerate(weights.values()))
     graph_def = graph.SerializeToString(deterministic=True)
-    return GraphActor(graph_def, trained.output, output_kind, named_weights, inputs, outputs, scores=trained.scores)
+    return GraphActor(
+        graph_def, trained.output, output_kind, named_weights, inputs, outputs, scores_tensor=trained.scores_tensor
+    )
 
 
 def extract(

@@ -76,6 +76,8 @@ def from_model(model: Any, size: int | None, names: Mapping[int, str], request: 
         raise InputError(
             f"the model takes {len(inputs)} inputs, but an actor takes one observation; export its actor alone"
         )
+    if inputs:
+        _check_row(f"the model takes {tuple(inputs[0].shape[1:])}", inputs[0].shape)
     size = inputs[0].shape[-1] if inputs else size
     if size is None:
         raise InputError("the model does not define the size of an observation; pass --city, which does")
@@ -124,7 +126,7 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
     size = _size(observation, variables)
     if size is None:
         raise InputError("does not define the size of an observation; export a model whose input has a fixed size")
-    index = _output(concrete, request.output_tensor, call, size)
+    index, key = _output(concrete, request.output_tensor, call, size)
     graph = TrainedGraph(
         concrete.graph.as_graph_def(), observation_name, concrete.outputs[index].name, constants, variables
     )
@@ -133,7 +135,7 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
         with library_errors("cannot be run", RUN_ERRORS):
             return np.asarray(call(x)[index])
 
-    reference_model = training_graph.validated_reference_model(graph, run, size, request)
+    reference_model = training_graph.validated_reference_model(graph, run, size, request, key)
     return TrainedActor(graph, reference_model, checkpoint_of(dict(variables.values()), True, first_number=None))
 
 
@@ -148,7 +150,18 @@ def _observation(parameters: Sequence[Any]) -> Any:
             f"its function takes {arguments}, but an actor takes one observation; "
             "choose another signature with --output-tensor SIGNATURE:OUTPUT"
         )
+    if floats[0].shape.rank is not None:
+        _check_row(f"its function takes {floats[0].op.name} {tuple(floats[0].shape[1:])}", floats[0].shape)
     return floats[0]
+
+
+def _check_row(taken: str, shape: Sequence[int | None]) -> None:
+    """Raise InputError unless an input is [n, O]. `taken`: the begin of the message, with the input's shape."""
+    if len(shape) != 2:
+        raise InputError(
+            f"{taken}, not one row of numbers: an observation is one of the last step, and no sequence or image; "
+            "train an actor on such observations"
+        )
 
 
 def _switch(tensor: Any) -> bool:
@@ -213,8 +226,8 @@ def _size(observation: Any, variables: Mapping[str, Any]) -> int | None:
     return int(input_sizes.pop()) if len(input_sizes) == 1 else None
 
 
-def _output(concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
-    """Index of the output that is the mean (or the logits). Raises InputError if it is not clear."""
+def _output(concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> tuple[int, str]:
+    """(index, name) of the output that is the mean (or the logits). Raises InputError if it is not clear."""
     structure = concrete.structured_outputs
     # a nested structure has the names of its outer level only, which may hold several tensors each
     has_names = isinstance(structure, dict) and len(structure) == len(concrete.outputs)
@@ -222,9 +235,9 @@ def _output(concrete: Any, output: str | None, call: Callable[[Any], list[Any]],
     if output is not None:
         if output not in keys:
             raise InputError(f"has no output {output}; there are {', '.join(keys)}")
-        return keys.index(output)
+        return keys.index(output), output
     if len(keys) == 1 and not _NOT_THE_MEAN.search(keys[0]):
-        return 0
+        return 0, keys[0]
     probe = np.random.default_rng(1).random((4, size)).astype(np.float32)
     is_random = [not np.array_equal(*values) for values in zip(call(probe), call(probe), strict=True)]
     # one of several outputs is chosen by its name, never by elimination
@@ -236,4 +249,4 @@ def _output(concrete: Any, output: str | None, call: Callable[[Any], list[Any]],
     ]
     if len(candidates) != 1:
         raise InputError(f"has the outputs {', '.join(keys)}; choose the mean with --output-tensor")
-    return candidates[0]
+    return candidates[0], keys[candidates[0]]

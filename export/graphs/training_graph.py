@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,18 @@ from export.graphs.graph_actor import (
     node_of,
 )
 from export.graphs.output_tensor import GraphIndex
+from serving.contract import PROBABILITIES, Q_VALUES
 
 PROBES = 8
 """Observations on which an output is checked."""
+OF_LOGITS = (
+    "Softmax",
+    "LogSoftmax",
+    "Multinomial",
+    "SoftmaxCrossEntropyWithLogits",
+    "SparseSoftmaxCrossEntropyWithLogits",
+)
+"""Operations whose input is the logits of probabilities."""
 RUN_ERRORS = (tf.errors.OpError, ValueError, TypeError)
 """Errors of an invalid graph that is run."""
 
@@ -63,7 +73,9 @@ def read(
         InputError: the graph is damaged, does more than an actor, or its output is not clear.
     """
     try:
-        trained = _trained_graph(meta_graph_path(prefix), checkpoint, scope, layers, request)
+        trained, is_softmax = _trained_graph(meta_graph_path(prefix), checkpoint, scope, layers, request)
+        if is_softmax and request.hints.scores is None:
+            request = replace(request, hints=replace(request.hints, scores=PROBABILITIES))
         return TrainedActor(trained, _reference_model(trained, request), checkpoint)
     except output_tensor.NotInGraph:
         raise
@@ -73,7 +85,8 @@ def read(
 
 def _trained_graph(
     meta: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], request: ActorRequest
-) -> TrainedGraph:
+) -> tuple[TrainedGraph, bool]:
+    """(the actor's part of the graph, whether it has a softmax of the output)."""
     try:
         stat = meta.stat()
     except OSError as error:
@@ -102,7 +115,8 @@ def _trained_graph(
     constants = output_tensor.constants(ancestors, observation)
     part = extract(graph_def, [output], graph.nodes)
     graph_check.check_graph(part)
-    return TrainedGraph(part, observation, output, constants, variables)
+    is_softmax = any(graph.nodes[user].op in OF_LOGITS for user in graph.users(output))
+    return TrainedGraph(part, observation, output, constants, variables), is_softmax
 
 
 def _named(graph: GraphIndex, name: str, scope: str) -> str:
@@ -132,7 +146,7 @@ def _reference_model(trained: TrainedGraph, request: ActorRequest) -> ReferenceM
         with library_errors(f"tensor {trained.output} cannot be run", RUN_ERRORS):
             return np.asarray(session.run(trained.output, {**feed, f"{trained.observation}:0": observations}))
 
-    return validated_reference_model(trained, run, _inputs_of(trained), request)
+    return validated_reference_model(trained, run, _inputs_of(trained), request, trained.output)
 
 
 def _inputs_of(trained: TrainedGraph) -> int:
@@ -153,7 +167,9 @@ def _inputs_of(trained: TrainedGraph) -> int:
     )
 
 
-def validated_reference_model(trained: TrainedGraph, run: Any, inputs: int, request: ActorRequest) -> ReferenceModel:
+def validated_reference_model(
+    trained: TrainedGraph, run: Any, inputs: int, request: ActorRequest, output: str
+) -> ReferenceModel:
     """The reference model, checked on some observations.
 
     Args:
@@ -161,9 +177,10 @@ def validated_reference_model(trained: TrainedGraph, run: Any, inputs: int, requ
         run: [n, O] observations -> the output tensor.
         inputs: size of an observation.
         request: the requested actor.
+        output: name of the output, for its meaning.
 
     Raises:
-        InputError: the output is not one finite, deterministic row for each observation.
+        InputError: the output is not one finite, deterministic row for each observation, or its meaning is not clear.
     """
 
     def rows(observations: NDArray[Any]) -> NDArray[Any]:
@@ -191,7 +208,11 @@ def validated_reference_model(trained: TrainedGraph, run: Any, inputs: int, requ
     output_kind = VALUES
     if request.categorical:
         sums_to_one = (first >= 0).all() and np.allclose(first.sum(axis=1), 1, atol=1e-4)
-        output_kind = PROBABILITIES_OUTPUT if sums_to_one else LOGITS
+        if sums_to_one:
+            output_kind = PROBABILITIES_OUTPUT
+        else:
+            scores = request.scores([output, *(stored for stored, _ in trained.variables.values())])
+            output_kind = Q_VALUES if scores == Q_VALUES else LOGITS
     description = f"the trainer's own graph, tensor {trained.output}"
     return ReferenceModel(description, rows, output_kind, int(first.shape[1]), inputs)
 

@@ -10,7 +10,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from city.errors import InputError, errors_about
 from export.actors import Actor
-from export.checkpoints import tensorflow_files
+from export.checkpoints import tensorflow_files, tensorflow_process
 from export.checkpoints.checkpoint import Checkpoint
 from export.graphs.graph_actor import ACTION_OUTPUT, GraphActor, TrainedGraph, extract_from_graph, node_of
 from export.saved_model import actor_file
@@ -46,7 +46,7 @@ def read(folder: Path) -> tuple[pb.PolicyContract, Actor | GraphActor]:
     with errors_about(folder):
         meta = meta_graph(folder)
         contract = contract_of(meta)
-        variables = tensorflow_files.open_checkpoint(folder / "variables" / "variables")
+        variables = tensorflow_files.open_checkpoint(folder / "variables" / "variables", tensorflow_process.run_here)
         actor = actor_file.read(folder, variables)
         if actor is not None:
             observation = np.zeros((1, contract.observation.size), np.float32)

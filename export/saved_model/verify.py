@@ -8,8 +8,9 @@ is compared with its checkpoint's actor, a fleet with its single models.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -56,7 +57,8 @@ class ParityError(ProgramFailed):
     """The written model does not act like its reference, and must not be published."""
 
 
-class Verification(NamedTuple):
+@dataclass(frozen=True)
+class Verification:
     """The results of a model's verification."""
 
     difference: float
@@ -119,7 +121,7 @@ def compare_with_checkpoint(
     else:
         assert isinstance(actor, Actor)
         expected, reference = actor.evaluate(x, categorical), "NumPy float64 evaluation of the checkpoint's variables"
-    scores = actor.scores if isinstance(actor, Actor) else PROBABILITIES
+    scores = actor.scores
     actual = outputs[scores] if categorical else outputs[ACTION]
     difference, ranking = np.abs(actual - expected), expected
     if categorical and scores == PROBABILITIES:

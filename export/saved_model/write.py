@@ -37,7 +37,8 @@ def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:
 
         def build(observation: Any, variables: Variables) -> dict[str, Any]:
             (x,) = import_graph(actor.graph, [actor.output], weights, observation, variables)
-            return _outputs(tf.reshape(x, [-1, actor.outputs]), actor.output_kind == PROBABILITIES_OUTPUT, categorical)
+            are_probabilities = actor.output_kind == PROBABILITIES_OUTPUT
+            return _outputs(tf.reshape(x, [-1, actor.outputs]), are_probabilities, categorical, actor.scores)
 
     else:
         key = (tuple(step.outline for step in actor.steps), actor.inputs, categorical, actor.scores)
@@ -52,7 +53,7 @@ def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:
     return _templates[key]
 
 
-def _outputs(x: Any, are_probabilities: bool, categorical: bool, scores: str = PROBABILITIES) -> dict[str, Any]:
+def _outputs(x: Any, are_probabilities: bool, categorical: bool, scores: str) -> dict[str, Any]:
     if not categorical:
         return {ACTION: x}
     choice = tf.argmax(x, axis=1, output_type=tf.int64)

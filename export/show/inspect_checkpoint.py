@@ -21,7 +21,7 @@ from export.checkpoints.tensorflow_files import TensorFlowCheckpoint
 from export.checkpoints.trained_saved_model import MANIFEST
 from export.locate import MAX_STATE_BYTES, Candidate, candidate_of, number_in_name
 from export.rebuild import RebuiltActor, rebuild
-from serving.contract import CATEGORICAL
+from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES
 from signals import dialects
 
 MAX_NAME_CHARS = 200
@@ -57,6 +57,9 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--action", choices=dialects.action_kinds(), help="kind of the action (default: values in [-1, 1])"
     )
+    parser.add_argument(
+        "--scores", choices=(PROBABILITIES, Q_VALUES), help="meaning of a categorical policy's outputs, if unclear"
+    )
     parser.add_argument("--output-tensor", metavar="NAME", help="the actor's output in a training graph")
     return parser
 
@@ -72,10 +75,11 @@ def _inspect(argv: list[str], prog: str) -> int:
         args.scope,
         target_tls,
         args.output_tensor,
-        ArchitectureHints(args.actor, args.hidden_activation, hidden_sizes=candidate.hidden_sizes),
+        ArchitectureHints(args.actor, args.hidden_activation, hidden_sizes=candidate.hidden_sizes, scores=args.scores),
         args.action == CATEGORICAL,
         inputs=None,
         outputs=None,
+        file_name=candidate.path.name,
     )
     source = source_of(candidate.format)
     with errors_about(candidate.path):

@@ -116,7 +116,9 @@ def test_export_takes_the_program_that_the_training_recorded_and_else_sumo_rls(f
     observed = contract.build(config.load(city), config.load(city).tls["A0"], network.of_city(config.load(city)))
     sizes = {"dense": (observed.observation.size, 8), "dense_1": (8, observed.action.size)}
     arrays = {
-        f"{name}/{part}": np.ones(size[k:], np.float32) for name, size in sizes.items() for k, part in enumerate(PARTS)
+        f"actor/{name}/{part}": np.ones(size[k:], np.float32)
+        for name, size in sizes.items()
+        for k, part in enumerate(PARTS)
     }
     np.savez(tmp_path / "A0_trial_1.npz", **arrays)
     flags = ["--city", str(city), "--tl", "A0", "--models-dir", str(tmp_path / "models")]

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from city.errors import InputError
 from export.__main__ import main
-from export.checkpoints import helper_process
-from export.graphs import graph_process
+from export.checkpoints import helper_process, tensorflow_process
 from tests.export import writers
 from tests.export.exporting import refuses, run
 from tests.export.writers import X, keras2, keras3
@@ -198,7 +197,7 @@ def test_pickled_objects_are_never_loaded(checkpoints, capsys):
 
 def test_an_endless_read_is_ended_and_the_helper_restarted(monkeypatch):
     monkeypatch.setattr(helper_process, "READ_TIMEOUT_S", 1)
-    helper = helper_process.Helper(graph_process.contents, "weights")
+    helper = helper_process.Helper(tensorflow_process.contents, "weights")
     try:
         with pytest.raises(InputError, match=r"cannot be read as weights: .* did not finish within 1 s"):
             helper.call(time.sleep, (60,))

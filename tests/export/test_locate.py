@@ -243,3 +243,62 @@ def test_checkpoint_may_be_named_after_the_long_id_of_its_tls_signal(tmp_path):
     assert found == {**{tl: f"ppo_{signal}_trial_2.npz" for tl, signal in ids.items()}, "TL003": "TL003_trial_2.npz"}
     with pytest.raises(InputError, match=r"no checkpoint for TL004: .*; put TL004 or cluster_9 into the name"):
         locate.Search(tmp_path, candidates, [*ids, "TL004"], {**ids, "TL004": "cluster_9"}).choose("TL004", None)
+
+
+def checkpoint_in(checkpoints, *paths):
+    """Copies of one actor under these paths."""
+    writers.sequential(keras3).save_weights(checkpoints / "actor.weights.h5")
+    for path in paths:
+        (checkpoints / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(checkpoints / "actor.weights.h5", checkpoints / path)
+    (checkpoints / "actor.weights.h5").unlink()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "SA101_SA102_joint/SA101_trial_3.weights.h5",
+        "SA102/SA101_trial_3.weights.h5",
+        "SA102/SA101/trial_3.weights.h5",
+        "SA101_SA102/x/SA101/trial_3.weights.h5",
+    ],
+)
+def test_a_folders_name_never_beats_another_tl_in_the_files_name(path, checkpoints, capsys):
+    checkpoint_in(checkpoints, path)
+    refuses(capsys, checkpoints, "no checkpoint for SA102", "another TL's", tl="SA102")
+    assert export(checkpoints, tl="SA101,SA102") == 2
+    assert [model.name for model in (checkpoints.parent / "models").iterdir()] == ["SA101"]
+
+
+def labels(folder, tl, known):
+    search = locate.Search(folder, locate.find_candidates(folder), known)
+    return str(search.choose(tl, None).path.relative_to(folder))
+
+
+def test_tls_with_names_of_any_form_keep_their_checkpoints_in_a_joint_folder(checkpoints):
+    known = ["north", "north-east", "south"]
+    checkpoint_in(checkpoints, "north_south/north-1.h5", "south/north/north-east/model.h5")
+    assert labels(checkpoints, "north", known) == "north_south/north-1.h5"
+    assert labels(checkpoints, "north-east", known) == "south/north/north-east/model.h5"
+    with pytest.raises(InputError, match=r"no checkpoint for south: .* lies in a folder of south"):
+        labels(checkpoints, "south", known)
+
+
+def test_a_number_in_the_file_of_a_tls_own_folder_is_not_another_tl(checkpoints):
+    checkpoint_in(checkpoints, "1/model_5.h5", "2/model_1.h5", "1_2_joint/actor_3.h5")
+    known = ["1", "2", "3"]
+    assert [labels(checkpoints, tl, known) for tl in known] == ["1/model_5.h5", "2/model_1.h5", "1_2_joint/actor_3.h5"]
+
+
+@pytest.mark.parametrize("name", ["PPO_100", "DQN 1000", "EP100", "RUN_01"])
+def test_an_algorithms_name_before_a_number_is_no_tl(name, checkpoints):
+    checkpoint_in(checkpoints, f"SA101/{name}.h5")
+    assert export(checkpoints, tl="all") == 0
+    assert [model.name for model in (checkpoints.parent / "models").iterdir()] == ["SA101"]
+
+
+def test_the_only_actor_of_another_tl_is_refused(checkpoints, capsys):
+    layers = {"SA101/actor/dense/kernel": np.ones((9, 2)), "SA101/actor/dense/bias": np.ones(2)}
+    np.savez(checkpoints / "SA102_trial_1.npz", **layers)
+    refuses(capsys, checkpoints, "holds no actor of SA102", "--scope SA101/actor", tl="SA102")
+    assert export(checkpoints, "--scope", "SA101/actor", tl="SA102") == 0

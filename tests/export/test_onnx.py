@@ -85,7 +85,7 @@ def elu(alpha):
 )
 def test_logits_become_probabilities(checkpoints, nodes, more):
     model = save(checkpoints / "SA101_trial_4.onnx", nodes, more=more)
-    assert export(checkpoints, *CATEGORICAL) == 0
+    assert export(checkpoints, *CATEGORICAL, "--scores", "probabilities") == 0
     found, logits = outputs(checkpoints), reference(model)
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
@@ -118,7 +118,7 @@ CLIPPED = [
 )
 def test_end_of_the_graph_shows_the_kind_of_the_action(checkpoints, nodes, output, key):
     model = save(checkpoints / "SA101_trial_4.onnx", nodes, output)
-    assert export(checkpoints) == 0
+    assert export(checkpoints, *(("--scores", "q_values") if output == "i" else ())) == 0
     found = outputs(checkpoints)[key]
     np.testing.assert_allclose(found, reference(model).reshape(found.shape), atol=1e-5)
 

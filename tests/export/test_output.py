@@ -35,7 +35,7 @@ def test_inspect_lists_the_variables_of_every_source(checkpoints, capsys):
         "would be exported as graph"],
         ("b",): ["weight of the graph", "would be exported as graph"],
         ("c.npz",): ["dense 2 bias", "mlp relu tanh, 9 -> 8 -> 7 -> 2"],
-        ("c.npz", "--action", "categorical"): ["would be exported as mlp relu, 9 -> 8 -> 7 -> 2"],
+        ("c.npz", "--action", "categorical", "--scores", "q_values"): ["would be exported as mlp relu, 9 -> 8 -> 7 -> 2"],
         ("d.index", "--tl", "SA104", "--target-tls", "SA101,SA 104"): [
             "dense 0 kernel", "- (another agent)", "- (counter)", "compared with the trainer's own graph",
         ],

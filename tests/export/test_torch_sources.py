@@ -173,6 +173,53 @@ def test_value_network_that_observed_values_outside_its_space_is_refused(changed
     refuses(capsys, source, "was trained in a VecNormalize environment")
 
 
+UNSEEN = "whether it was trained in a VecNormalize environment cannot be seen in it"
+
+
+def observed_in(low, high, size=21):
+    """Changes a zip's observation space; what it observed is as before, between 0 and 1."""
+
+    def change(data):
+        space = data["observation_space"]
+        del space[":serialized:"]
+        space.update(low=str(np.full(size, low)), high=str(np.full(size, high)))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "is_seen"),
+    [
+        ("sb3_dqn_cologne1", lambda data: None, True),
+        ("sb3_dqn_cologne1", observed_in(0.0, np.inf), True),
+        ("sb3_dqn_cologne1", observed_in(-np.inf, np.inf), False),
+        ("sb3_dqn_cologne1", observed_in(-3e38, 3e38), False),
+        ("sb3_dqn_cologne1", observed_in(0.0, 1.0, size=20), False),
+        ("sb3_dqn_cologne1", lambda data: data.pop("_last_obs"), False),
+        ("sb3_ppo_cologne1", lambda data: None, True),
+        ("sb3_ppo_cologne1", lambda data: data.pop("_last_original_obs"), False),
+    ],
+)
+def test_normalisation_that_a_zip_cannot_show_is_said(changed_zip, capsys, name, change, is_seen):
+    assert export(changed_zip(name, change)) == 0
+    assert (UNSEEN in capsys.readouterr().out) != is_seen
+
+
+@pytest.mark.parametrize("name", ["dqn_stats.pkl", "env.pickle", "statistics"])
+def test_statistics_are_recognised_by_their_content(copied, changed_zip, capsys, name):
+    source = changed_zip("sb3_dqn_cologne1", observed_in(-np.inf, np.inf))
+    (source / "replay_buffer.pkl").write_bytes(pickle.dumps(list(range(1000))))
+    copied("sb3_ppo_vecnormalize/vecnormalize.pkl", name)
+    refuses(capsys, source, f"{name} beside it", UNSEEN, "name them model_vecnormalize.pkl")
+
+
+def test_rllib_module_without_its_env_runner_says_what_cannot_be_seen(copied, capsys):
+    source = copied("rllib_ppo_meanstd")
+    shutil.rmtree(source / "checkpoint" / "env_runner")
+    assert export(source) == 0
+    assert "whether a MeanStdFilter normalised its observations cannot be seen" in capsys.readouterr().out
+
+
 def test_statistics_that_cannot_be_used_are_refused(copied, capsys):
     copied("sb3_ppo_cologne1/model.zip")
     source = copied("sb3_ppo_vecnormalize/vecnormalize.pkl")
@@ -346,7 +393,8 @@ def test_npz_with_pytorch_names_is_read(checkpoints, prefix):
     arrays = linear_layers((f"{prefix}0", 8, 5), (f"{prefix}2", 3, 8))
     np.savez(checkpoints / "SA101_trial_1.npz", **arrays)
     hidden = np.maximum(linear(arrays, f"{prefix}0", FIVE), 0)
-    probabilities = outputs_of(checkpoints, "--action", "categorical", x=FIVE)["probabilities"]
+    flags = ("--action", "categorical", *(() if prefix else ("--scores", "probabilities")))
+    probabilities = outputs_of(checkpoints, *flags, x=FIVE)["probabilities"]
     np.testing.assert_allclose(probabilities, softmax(linear(arrays, f"{prefix}2", hidden)), atol=1e-5)
 
 
@@ -467,11 +515,14 @@ def test_state_dict_of_a_stable_baselines3_policy_keeps_its_last_layer(saved):
     np.testing.assert_allclose(probabilities, softmax(linear(tensors, "action_net", y)), atol=1e-5)
 
 
-def test_cleanrl_network_of_q_values_is_not_given_probabilities(saved):
+def test_cleanrl_network_of_q_values_is_not_given_probabilities(checkpoints, monkeypatch):
     """CleanRL's dqn.py calls the Q-network's sequence `network`; its policies are called actor."""
-    source = saved(linear_layers(("network.0", 8, 5), ("network.2", 3, 8)))
+    layers = linear_layers(("network.0", 8, 5), ("network.2", 3, 8))
+    arrays = {name.replace(".", "/"): values for name, values in layers.items()}
+    monkeypatch.setattr(torch_state._HELPER, "read", lambda path: torch_tensors.SavedTensors(arrays, ()))
+    (checkpoints / "SA101.cleanrl_model").touch()
     flags = ("--action", "categorical", "--hidden-activation", "relu")
-    assert sorted(outputs_of(source, *flags, x=np.zeros((1, 5), np.float32))) == ["action", "q_values"]
+    assert sorted(outputs_of(checkpoints, *flags, x=FIVE)) == ["action", "q_values"]
 
 
 @pytest.mark.parametrize("damage", [lambda d: d[:5], lambda d: d[:-4], lambda d: d + b"more", lambda d: d[8:]])

@@ -141,7 +141,7 @@ def test_agents_are_assigned_in_the_order_of_target_tls(checkpoints, capsys):
     )
     next(checkpoints.glob("*.data-00001-of-*")).unlink()
     assert export(checkpoints, "--overwrite", "--target-tls", order, tl="all") == 2
-    assert "cannot be read" in capsys.readouterr().err
+    assert "is missing; copy all files" in capsys.readouterr().err
 
 
 def test_city_toml_may_define_the_order_of_target_tls(checkpoints, tmp_path):

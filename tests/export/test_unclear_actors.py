@@ -100,9 +100,7 @@ def test_layers_of_an_unknown_kind_are_exported_as_a_graph(layer, checkpoints, c
     part = "/ln/" if layer is layer_norm else "/conv/"
     assert any(part in name for name in kept) and not any("log_std" in name for name in kept)
     (checkpoints / "SA101_trial_1.meta").unlink()
-    refuses(
-        capsys, checkpoints, "is missing" if layer is layer_norm else "is not a dense layer", flags=("--overwrite",)
-    )
+    refuses(capsys, checkpoints, "is missing" if layer is layer_norm else "is a convolution", flags=("--overwrite",))
 
 
 @pytest.mark.parametrize(

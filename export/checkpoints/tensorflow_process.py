@@ -1,6 +1,7 @@
-"""A helper process that runs graphs of training, which may loop endlessly or allocate any amount of memory.
+"""A helper process that opens TensorFlow checkpoints and runs graphs of training.
 
-The exporter's own process runs nothing of a checkpoint's graph. It sends a function with its arguments, such as the one
+They may crash TensorFlow, loop endlessly or allocate any amount of memory. The exporter's own process runs nothing of a
+checkpoint's graph. It sends a function with its arguments, such as the one
 that rebuilds an actor, and receives plain values. One helper serves all checkpoints of a run, because importing
 TensorFlow takes seconds. The helper is killed at the time limit, and the next checkpoint starts another one.
 """
@@ -18,7 +19,7 @@ TIMEOUT_S = 60
 
 
 def run(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a module's function in the helper; its arguments and its result are pickled.
+    """Call a module's function in the helper; its result is one of `plain_answers`.
 
     Raises:
         InputError: the function raised it, or the helper crashed or reached a limit.
@@ -29,6 +30,11 @@ def run(function: Callable[..., T], *arguments: Any) -> T:
     if error is not None:
         raise error
     return result
+
+
+def run_here(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in this process, for exported models, which their verification loads here too."""
+    return function(*arguments)
 
 
 def contents(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
