@@ -52,6 +52,8 @@ _OPTIONS: dict[str, int | str] = {
     # a client that vanishes in the middle of a request must not hold a thread for long
     "grpc.keepalive_time_ms": 30_000,
     "grpc.keepalive_timeout_ms": 10_000,
+    # calls that have arrived and are not counted in max_queued_calls yet: gRPC cancels more than 1,000 by default
+    "grpc.server.max_pending_requests": 1 << 15,
 }
 
 
