@@ -42,9 +42,9 @@ class Session:
     """One version of a model. Thread-safe; TensorFlow's session is freed with the last reference."""
 
     def __init__(self, path: Path, allow_any_operation: bool = False) -> None:
-        """Load a version's folder. Raises LoadError, also for an operation that is not allowed (`graph_check`)."""
+        """Load a version's folder. Raises LoadError, also for what `graph_check` refuses."""
         tf = self._tf = library()
-        has_loops = not allow_any_operation and graph_check.check(path)
+        has_loops = graph_check.check(path, allow_any_operation)
         options = tf.NewSessionOptions()
         status = tf.NewStatus()
         buffer = tf.NewBuffer()
