@@ -257,6 +257,7 @@ class Server:
         config = self._config
         wait_s = min(interval_s for interval_s in (config.poll_s, config.config_poll_s) if interval_s > 0)
         last_read_s = time.monotonic()
+        logged = ""
         while not self._stopping.wait(wait_s):
             try:
                 if 0 < config.config_poll_s <= time.monotonic() - last_read_s and config.model_config_file is not None:
@@ -264,6 +265,11 @@ class Server:
                     self.read_config(config.model_config_file)
                 if config.poll_s > 0:
                     self.poll_once()
+                logged = ""
+            except OSError as error:  # such as no free file: once, not at every poll
+                if str(error) != logged:
+                    logged = str(error)
+                    log.error("polling for new versions failed: %s; loaded versions stay available", error)
             except Exception:
                 log.exception("polling for new versions failed; loaded versions stay available")
 

@@ -237,7 +237,7 @@ def test_an_invalid_warm_up_file_fails_its_own_version_only(models):
         assert version_of(client) == 2
 
 
-def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch):
+def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch, caplog):
     with served(models) as (server, client):
 
         def fails(_):
@@ -250,6 +250,8 @@ def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch):
                     with contextlib.suppress(OSError):
                         server.poll_once()
             assert version_of(client) == 1
+    lines = [record for record in caplog.records if "cannot be listed" in record.getMessage()]
+    assert len(lines) == 1 and lines[0].exc_info is None, "the model's folder is told once, not at every poll"
 
 
 def test_an_overwritten_version_is_reloaded_without_a_gap(models, grid_models):
