@@ -2,12 +2,15 @@
 that loading gives a value to every variable that a Predict reads."""
 
 import graphlib
+import math
 import os
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from protos import predict_pb2 as wire
 from protos import tensorflow_pb2 as tf
 from serving.embedded.models.servable import LoadError
 from serving.graph_operations import LOOPS, RESTORE, VARIABLE_NODES, Closure, run_by_loading
@@ -23,8 +26,17 @@ MAX_NODES = 1_000_000
 _REMEDY = "Save the actor alone, as a function of the observation, or pass --allow_any_operation if you trust the model"
 
 
-def check(path: Path, allow_any_operation: bool = False) -> bool:
-    """Tell whether a run of a version's signatures reaches a loop, so that its time must be limited.
+class Work(NamedTuple):
+    """What runs of a version's signatures do."""
+
+    has_loops: bool = False
+    """A run reaches a loop, so that its time must be limited."""
+    size: int = 0
+    """Operations times numbers of an input's row: about the numbers that a run computes."""
+
+
+def check(path: Path, allow_any_operation: bool = False) -> Work:
+    """Check a version's folder before it is loaded, and return the work of its runs.
 
     Raises LoadError if a variable has no value after loading and, unless any operation is allowed, if the version is
     too large, or if loading it or a run reaches an operation that is not allowed.
@@ -39,19 +51,24 @@ def check(path: Path, allow_any_operation: bool = False) -> bool:
         raise LoadError(f"{file}: cannot be read as a SavedModel: {error}") from None
     # looked for before TensorFlow does: without this file it loads the version, and every run fails
     restores = (path / "variables" / "variables.index").is_file()
-    has_loops = False
+    work = Work()
     for meta_graph in model.meta_graphs:
         if set(meta_graph.meta_info_def.tags) == {"serve"}:
-            outputs = [
-                output for signature in meta_graph.signature_def.values() for output in signature.outputs.values()
-            ]
+            signatures = meta_graph.signature_def.values()
             closure = Closure(meta_graph.graph_def)
-            run = list(closure.of_nodes(output.name for output in outputs))
+            run = list(closure.of_nodes(output.name for each in signatures for output in each.outputs.values()))
             if not allow_any_operation:
                 _check_operations(meta_graph, closure, run)
-                has_loops |= any(operation in LOOPS for operation, _ in run)
             _check_variables(meta_graph, closure, {name for _, name in run}, restores, allow_any_operation)
-    return has_loops
+            has_loops = not allow_any_operation and any(operation in LOOPS for operation, _ in run)
+            work = Work(has_loops, len(run) * max(map(_row_size, signatures), default=0))
+    return work
+
+
+def _row_size(signature: wire.SignatureDef) -> int:
+    """The numbers in one row of all inputs; a size that the signature leaves open counts as 1."""
+    shapes = ([dim.size for dim in info.tensor_shape.dim if dim.size > 0] for info in signature.inputs.values())
+    return sum(map(math.prod, shapes))
 
 
 def _check_size(path: Path, file: Path) -> None:
