@@ -71,6 +71,8 @@ RESTORE = ALLOWED | {
 """The allowed operations, and those that restore a model's variables from its own files."""
 INFERENCE = RESTORE - set(_RANDOM.split())
 """The operations that an exported model may have."""
+VARIABLE_NODES = frozenset(("VarHandleOp", "VariableV2", "Variable"))
+"""The operations that hold a variable."""
 LOOPS = frozenset(("While", "StatelessWhile", "Enter", "NextIteration"))
 """The allowed operations that may run their bodies without end."""
 MAX_INLINED_SIZE = 1 << 64
@@ -80,10 +82,15 @@ INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op", "table_initializer"
 INIT_SIGNATURE = "__saved_model_init_op"
 
 
-def run_by_loading(meta_graph: Any) -> list[str]:
-    """The nodes and tensors that TensorFlow runs when it loads a SavedModel. `meta_graph`: a MetaGraphDef or our
-    subset."""
-    names = [meta_graph.saver_def.restore_op_name] if meta_graph.saver_def.restore_op_name else []
+def run_by_loading(meta_graph: Any, restores: bool = True) -> list[str]:
+    """The nodes and tensors that TensorFlow runs when it loads a SavedModel.
+
+    Args:
+        meta_graph: a MetaGraphDef or our subset.
+        restores: TensorFlow reads values of variables, which it does if the SavedModel has variables/variables.index.
+    """
+    restore = meta_graph.saver_def.restore_op_name
+    names = [restore] if restore and restores else []
     for collection in INIT_COLLECTIONS:
         names += (
             meta_graph.collection_def[collection].node_list.value if collection in meta_graph.collection_def else []

@@ -52,6 +52,8 @@ _OPTIONS: dict[str, int | str] = {
     # a client that vanishes in the middle of a request must not hold a thread for long
     "grpc.keepalive_time_ms": 30_000,
     "grpc.keepalive_timeout_ms": 10_000,
+    # calls that have arrived and are not counted in max_queued_calls yet: gRPC cancels more than 1,000 by default
+    "grpc.server.max_pending_requests": 1 << 15,
 }
 
 
@@ -255,6 +257,7 @@ class Server:
         config = self._config
         wait_s = min(interval_s for interval_s in (config.poll_s, config.config_poll_s) if interval_s > 0)
         last_read_s = time.monotonic()
+        logged = ""
         while not self._stopping.wait(wait_s):
             try:
                 if 0 < config.config_poll_s <= time.monotonic() - last_read_s and config.model_config_file is not None:
@@ -262,6 +265,11 @@ class Server:
                     self.read_config(config.model_config_file)
                 if config.poll_s > 0:
                     self.poll_once()
+                logged = ""
+            except OSError as error:  # such as no free file: once, not at every poll
+                if str(error) != logged:
+                    logged = str(error)
+                    log.error("polling for new versions failed: %s; loaded versions stay available", error)
             except Exception:
                 log.exception("polling for new versions failed; loaded versions stay available")
 

@@ -1,6 +1,7 @@
 """The embedded server loads no model that does more than an actor, unless --allow_any_operation is passed."""
 
 import contextlib
+import shutil
 
 import grpc
 import numpy as np
@@ -14,6 +15,7 @@ from serving.embedded.models.servable import LoadError
 from serving.embedded.status import StatusError
 from serving.embedded.tensorflow import graph_check, session
 from serving.embedded.tensorflow.session import Session
+from tests.serving import saved_models
 from tests.serving.conftest import running
 
 tf1 = tf.compat.v1
@@ -220,3 +222,35 @@ def test_endless_loop_over_constants_is_ended_too(tmp_path, short_loops):
     save(tmp_path / "m", lambda x, _: x + tf.while_loop(lambda i: i < 1.0, lambda i: i * 0.5, [tf.constant(0.0)])[0])
     code = error_of_a_run(Session(tmp_path / "m"), np.ones((1, 4), np.float32))
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("write_model", [lambda folder: save(folder, tf.matmul), saved_models.write_reference])
+@pytest.mark.parametrize("allow_any_operation", [False, True])
+def test_a_model_whose_values_of_variables_are_missing_is_refused(tmp_path, write_model, allow_any_operation):
+    write_model(tmp_path / "m")
+    assert Session(tmp_path / "m")
+    (tmp_path / "m" / "variables" / "variables.index").unlink()
+    with pytest.raises(LoadError, match="index is missing; copy the whole version"):
+        Session(tmp_path / "m", allow_any_operation)
+
+
+def test_a_model_that_is_saved_without_a_variable_is_refused(tmp_path):
+    write(tmp_path / "m", actor)
+    with edited(tmp_path / "m") as meta_graph:
+        (variable,) = (node for node in meta_graph.graph_def.node if node.name == "w")
+        copy = meta_graph.graph_def.node.add()
+        copy.CopyFrom(variable)
+        copy.name, copy.attr["shared_name"].s = "unsaved", b"unsaved"
+        for node in meta_graph.graph_def.node:
+            if node.op == "ReadVariableOp":
+                node.input[0] = "unsaved"
+    refused(tmp_path / "m", "1 of its 1 variables have no value, such as 'unsaved': the version is saved without them")
+    # a run of such a model may assign its variables itself
+    assert Session(tmp_path / "m", allow_any_operation=True)
+
+
+def test_a_model_whose_variables_are_assigned_by_its_main_op_needs_no_files(tmp_path):
+    write(tmp_path / "m", actor, lambda _: tf1.global_variables()[0].assign(tf.ones([4, 2])).op)
+    shutil.rmtree(tmp_path / "m" / "variables")
+    (y,) = Session(tmp_path / "m").run("serving_default", {"x": np.ones((1, 4), np.float32)}, ["y"])
+    assert np.allclose(y, np.tanh(4))

@@ -3,8 +3,10 @@
 import io
 import logging
 import shutil
+import signal
 import subprocess
 import sys
+from collections import Counter
 from concurrent import futures
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 from tensorflow_serving.apis import classification_pb2, inference_pb2, model_pb2, regression_pb2
 
 from protos import predict_pb2 as wire
-from serving.client import Client, channel
+from serving.client import Client, channel, messages
 from serving.embedded.config import ServerConfig
 from serving.embedded.flags import parse
 from serving.embedded.rpc.grpc_method import GrpcMethod
@@ -29,6 +31,7 @@ from serving.embedded.rpc.predict import run_request
 from serving.embedded.status import StatusError
 from serving.embedded.telemetry.logs import event, log
 from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, Overloaded
+from tests.end_to_end.programs import program
 from tests.serving.conftest import connected, requests, running
 from tests.serving.gates import Gate
 from tests.serving.saved_models import write_garbage
@@ -56,6 +59,35 @@ def test_calls_beyond_max_queued_calls_are_refused_at_once(grid_models, monkeypa
                     predict.go.set()  # one call runs and two are queued
             assert refused == 6
             assert sum(call.exception() is None for call in calls) == 3
+
+
+def test_a_burst_of_calls_beyond_the_queue_is_refused_and_not_cancelled(grid_models):
+    count = 5000
+    with program("serving", "--models_dir", str(grid_models), "--port=0", "--max_queued_calls=10") as process:
+        address = process.stdout.readline().removeprefix("ready at ").strip()
+        with grpc.insecure_channel(address) as opened:
+            predict = opened.unary_unary(PREDICT)
+            request = messages.predict_request("SA103", None, X).SerializeToString()
+            predict(request, timeout=20)
+            # all calls arrive before the server reads the first
+            process.send_signal(signal.SIGSTOP)
+            try:
+                calls = [predict.future(request, timeout=100) for _ in range(count)]
+            finally:
+                process.send_signal(signal.SIGCONT)
+            codes = Counter(call.code() for call in calls)
+    assert set(codes) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}, codes
+
+
+@pytest.mark.parametrize("label", [" ", "a "])
+def test_details_of_a_status_have_no_blank_at_their_ends(grid_models, label):
+    with (
+        connected(ServerConfig(grid_models, port=0, poll_s=0)) as (_, client),
+        pytest.raises(BadRequest) as refused,
+    ):
+        client.predict("SA103", X, version=label)
+    assert str(refused.value).startswith("Unrecognized servable version label:")
+    assert str(refused.value) == str(refused.value).strip()
 
 
 def test_a_queued_call_whose_deadline_passed_is_not_run(grid_models, monkeypatch):

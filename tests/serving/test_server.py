@@ -116,6 +116,29 @@ def test_a_half_copied_version_is_served_when_it_is_complete(models, name):
         assert version_of(client) == 5
 
 
+@pytest.mark.parametrize("flags", [{}, {"allow_any_operation": True}])
+def test_the_old_version_is_served_until_the_variables_of_the_new_one_have_arrived(models, flags):
+    whole, new = models / MODEL / "1", models / MODEL / "5"
+    new.mkdir()
+    shutil.copy(whole / "saved_model.pb", new)
+    with connected(ServerConfig(models, port=0, poll_s=3600, **flags)) as (server, client):
+        for folder in ("assets", "variables"):
+            (new / folder).mkdir()
+            server.poll_once()
+            assert version_of(client) == 1
+            status = client.status(MODEL)[0]
+            assert status.state == 50 and re.search(
+                "6 of its 6 variables have no value, such as", status.status.error_message
+            )
+        shutil.copytree(whole / "variables", new / "variables", dirs_exist_ok=True)
+        server.poll_once()
+        assert version_of(client) == 5
+        # files that are overwritten in place take nothing away either
+        shutil.rmtree(new / "variables")
+        server.poll_once()
+        assert version_of(client) == 5
+
+
 def test_folders_that_are_not_versions_are_ignored(models):
     shutil.copytree(models / MODEL / "1", models / MODEL / "20240101123045123456789")  # beyond int64
     (models / MODEL / "notes").mkdir()
@@ -214,7 +237,7 @@ def test_an_invalid_warm_up_file_fails_its_own_version_only(models):
         assert version_of(client) == 2
 
 
-def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch):
+def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch, caplog):
     with served(models) as (server, client):
 
         def fails(_):
@@ -227,6 +250,8 @@ def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch):
                     with contextlib.suppress(OSError):
                         server.poll_once()
             assert version_of(client) == 1
+    lines = [record for record in caplog.records if "cannot be listed" in record.getMessage()]
+    assert len(lines) == 1 and lines[0].exc_info is None, "the model's folder is told once, not at every poll"
 
 
 def test_an_overwritten_version_is_reloaded_without_a_gap(models, grid_models):

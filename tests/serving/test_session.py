@@ -1,18 +1,22 @@
 """TensorFlow sessions: the memory of inputs, outputs and threads, default inputs, and the bound on cached arguments."""
 
 import itertools
+import math
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from serving.client import Client
 from serving.embedded.config import ServerConfig
-from serving.embedded.tensorflow import session
+from serving.embedded.tensorflow import graph_check, session
 from serving.embedded.tensorflow.library import library
 from tests.serving import saved_models
 from tests.serving.conftest import running
+
+tf1 = tf.compat.v1
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +87,28 @@ def test_cached_run_arguments_are_bounded_for_any_order_of_outputs(non_policy_mo
             assert [array.item() for array in version.run("sum", inputs, outputs)] == [values[key] for key in outputs]
     assert list(version._all_outputs) == ["sum"]
     assert len(version._all_outputs["sum"][1]) == 2
+
+
+def test_large_graphs_run_in_tensorflows_threads_and_give_the_same_actions(grid_models, tmp_path, monkeypatch):
+    def wide(size):
+        x = tf1.placeholder(tf.float32, [None, size], "x")
+        return {
+            "serving_default": (
+                saved_models.PREDICT,
+                {"x": x},
+                {"action": tf.add_n([tf.tanh(x * n) for n in range(9)])},
+            )
+        }
+
+    for name, size in (("small", 10), ("large", 1_000_000)):
+        saved_models.write(tmp_path / name, lambda size=size: wide(size))
+    chosen = {}
+    for path in (grid_models / "SA103" / "1", tmp_path / "small", tmp_path / "large"):
+        config = session._config(graph_check.check(path))
+        chosen[path.name] = config.inter_op_parallelism_threads
+    assert chosen == {"1": -1, "small": -1, "large": 0}, "-1: in the calling thread"
+    x = np.random.default_rng(0).normal(size=(1, 1_000_000)).astype(np.float32)
+    (threaded,) = session.Session(tmp_path / "large").run("serving_default", {"x": x}, ["action"])
+    monkeypatch.setattr(session, "MIN_LARGE_SIZE", math.inf)
+    (alone,) = session.Session(tmp_path / "large").run("serving_default", {"x": x}, ["action"])
+    assert np.array_equal(threaded, alone)

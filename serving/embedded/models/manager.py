@@ -63,6 +63,8 @@ class Model:
     failed: dict[int, Failure] = field(default_factory=dict)
     was_empty: bool = False
     """The last poll found no version in the folder."""
+    unread: str = ""
+    """Why the last poll could not list the folder; empty if it could."""
 
 
 def _aspired(config: ModelConfig) -> set[int]:
@@ -200,7 +202,14 @@ class ModelManager:
         if self._stopping.is_set():
             return
         model = self._models[name]
-        on_disk = version_files.versions(model.config.base_path) if name in self._configured else {}
+        try:
+            on_disk = version_files.versions(model.config.base_path) if name in self._configured else {}
+        except OSError as error:
+            if str(error) != model.unread:  # once, not at every poll
+                log.error("the versions of model %s cannot be listed, and stay as they are: %s", name, error)
+            model.unread = str(error)
+            return
+        model.unread = ""
         # a version that is being replaced by renames is missing for a moment: unload at the second empty poll
         model.was_empty = not on_disk and bool(model.servables) and not (model.was_empty or at_once)
         if model.was_empty:

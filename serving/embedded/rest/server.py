@@ -24,6 +24,7 @@ from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.config import RestConfig, port_error
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.rest import json_document, json_request, json_response
+from serving.embedded.rest.listener import Listener
 from serving.embedded.rest.request_body import Body, Budget
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
 from serving.embedded.rpc.get_model_status import get_model_status
@@ -36,8 +37,8 @@ from serving.embedded.telemetry.metrics import ServerMetrics
 _VERSION = r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _INFERENCE = re.compile(rf"/v1/models/(?P<model>[^/:]+){_VERSION}:(?P<api>classify|regress|predict)", re.IGNORECASE)
 _STATUS = re.compile(rf"/v1/models(?:/(?P<model>[^/:]+))?{_VERSION}(?:/(?P<metadata>metadata))?", re.IGNORECASE)
-MAX_PENDING_CONNECTIONS = 4096
-"""Connections that may wait to be accepted; on Linux net.core.somaxconn limits it further."""
+IDLE_TIMEOUT_S = 75.0
+"""Wall time after a response at which an idle connection is closed; load balancers close theirs after 60 s."""
 STOP_TIMEOUT_S = 2.5
 """Wall time at the end for requests in progress to finish, and again for cancelled ones."""
 QUIET_LOG = logging.getLogger("serving.http")
@@ -83,6 +84,7 @@ class RestServer:
             access_log=None,
             logger=QUIET_LOG,
             shutdown_timeout=STOP_TIMEOUT_S,
+            keepalive_timeout=IDLE_TIMEOUT_S,
             auto_decompress=False,  # aiohttp would unpack a body before its size is checked
             handler_cancellation=True,  # the work of a request ends when its client has gone
         )
@@ -95,11 +97,14 @@ class RestServer:
 
     async def _listen(self) -> None:
         await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
         try:
-            await web.TCPSite(self._runner, self._host.strip("[]"), self.port, backlog=MAX_PENDING_CONNECTIONS).start()
+            self._listener = Listener(self._host.strip("[]"), self.port, server, lambda: len(server.connections))
         except OSError:
             raise InputError(port_error(self._host, self.port, "--rest_api_port")) from None
-        self.port = self._runner.addresses[0][1]
+        self._listener.start()
+        self.port = self._listener.port
 
     def stop(self) -> None:
         """Refuse new connections, finish requests in progress, and close."""
@@ -110,6 +115,7 @@ class RestServer:
         self._pool.shutdown(wait=False)
 
     async def _close(self) -> None:
+        self._listener.close()
         await self._runner.cleanup()
         # tasks of connections that were lost a moment ago
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -118,6 +124,7 @@ class RestServer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _respond(self, request: web.Request) -> web.Response:
+        self._listener.note_request(request.transport)
         # a proxy may send the whole URL
         path = re.sub(r"^https?://[^/]*", "", request.raw_path, flags=re.IGNORECASE)
         if path == self._config.metrics_path:

@@ -71,7 +71,9 @@ class GrpcMethod:
             if code is StatusCode.OK:
                 self._metrics.count_latency(label, self.name, "GRPC", time.perf_counter() - begin)
         if code is not StatusCode.OK:
-            # details are a header of limited size; truncated as in tensorflow/serving's grpc_status_util.cc
+            # HTTP/2 permits no blanks at a header's ends: Node.js would drop the whole header
+            details = details.strip()
+            # its size is limited; truncated as in tensorflow/serving's grpc_status_util.cc
             context.abort(
                 code, details if len(details) <= MAX_DETAILS_CHARS else details[:MAX_DETAILS_CHARS] + "...TRUNCATED"
             )

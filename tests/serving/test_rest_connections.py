@@ -1,0 +1,136 @@
+"""REST connections: silent and idle ones end, and none is accepted beyond the bound or the limit of open files."""
+
+import contextlib
+import http.client
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from serving.embedded.config import RestConfig, ServerConfig
+from serving.embedded.rest import listener
+from serving.embedded.rest import server as rest_server
+from tests.end_to_end.programs import free_port
+from tests.serving.conftest import running
+from tests.serving.http_calls import call, connected
+
+STATUS = "/v1/models/SA103"
+OPEN_FILES = 200
+
+
+@pytest.fixture
+def rest_port(grid_models, monkeypatch):
+    monkeypatch.setattr(listener, "FIRST_REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(listener, "UNREAD_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(rest_server, "IDLE_TIMEOUT_S", 1.5)
+    config = RestConfig(0, metrics_path="/metrics")
+    with running(ServerConfig(grid_models, port=0, poll_s=0, rest=config)) as server:
+        yield server.rest_port
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET ", f"GET {STATUS} HTTP/1.1\r\nHost: x\r\n".encode()])
+def test_a_connection_without_a_whole_request_is_closed(rest_port, sent):
+    with socket.create_connection(("127.0.0.1", rest_port), timeout=20) as connection:
+        connection.sendall(sent)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+
+
+def test_a_connection_whose_headers_arrive_byte_by_byte_is_closed(rest_port):
+    with socket.create_connection(("127.0.0.1", rest_port), timeout=20) as connection, pytest.raises(ConnectionError):
+        connection.sendall(b"GET / HTTP/1.1\r\nA: ")
+        for _ in range(200):
+            connection.sendall(b"a")
+            time.sleep(0.05)
+
+
+def test_a_used_connection_outlasts_the_first_deadline_and_is_closed_when_idle(rest_port):
+    with connected(rest_port) as connection:
+        for _ in range(4):
+            connection.request("GET", STATUS)
+            assert connection.getresponse().read()
+            time.sleep(0.3)
+        assert connection.sock.recv(1) == b""
+
+
+def test_a_connection_whose_client_reads_no_response_is_closed(rest_port):
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(20)
+        connection.connect(("127.0.0.1", rest_port))
+        request = f"GET {STATUS} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        with pytest.raises(ConnectionError):
+            while True:
+                connection.sendall(request * 1000)
+                time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def limited_server(models):
+    """(process, gRPC port, REST port, path of its log) of a server that may open few files."""
+    rest_port = free_port()
+    command = [sys.executable, "-m", "serving", "--models-dir", str(models), "--port=0", f"--rest_api_port={rest_port}"]
+    with (
+        (models.parent / "log").open("w") as log,
+        subprocess.Popen(
+            ["sh", "-c", f'ulimit -n {OPEN_FILES}; exec "$@"', "sh", *command],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
+        try:
+            address = process.stdout.readline().removeprefix("ready at ").partition(",")[0]
+            yield int(address.rpartition(":")[2]), rest_port, models.parent / "log"
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def models(grid_models, tmp_path):
+    (tmp_path / "models").symlink_to(grid_models)
+    return tmp_path / "models"
+
+
+def opened(stack, port):
+    """Open as many connections as the server may open files, and keep them."""
+    for _ in range(OPEN_FILES):
+        with contextlib.suppress(OSError):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+
+
+def test_connections_beyond_the_bound_are_closed_with_one_line_in_the_log(models):
+    with limited_server(models) as (_, rest_port, log):
+        with contextlib.ExitStack() as stack:
+            opened(stack, rest_port)
+            with pytest.raises((ConnectionError, http.client.HTTPException)):
+                call(rest_port, "GET", STATUS)
+        until_answered(rest_port)
+        lines = [line for line in log.read_text().splitlines() if "REST" in line and "connections" in line]
+        assert len(lines) == 1 and f"connections beyond {OPEN_FILES // 2} are closed" in lines[0]
+
+
+def test_connections_wait_while_no_file_can_be_opened_with_one_line_in_the_log(models):
+    with limited_server(models) as (grpc_port, rest_port, log):
+        with contextlib.ExitStack() as stack:
+            opened(stack, grpc_port)
+            with pytest.raises(TimeoutError), connected(rest_port, timeout_s=3) as connection:
+                connection.request("GET", STATUS)
+                connection.getresponse()
+        until_answered(rest_port)
+        text = log.read_text()
+        assert text.count("connections wait to be accepted: Too many open files") == 1
+        assert "Traceback" not in text and len(text) < 10_000
+
+
+def until_answered(port):
+    """Wait until a server answers again."""
+    end_s = time.monotonic() + 30
+    while time.monotonic() < end_s:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if call(port, "GET", STATUS)[0] == 200:
+                return
+        time.sleep(0.2)
+    raise AssertionError("the server answers no more")
