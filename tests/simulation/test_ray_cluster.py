@@ -115,7 +115,7 @@ def test_a_training_on_many_streets_is_the_same_on_a_cluster(cluster, tmp_path, 
         generate(streets, seed)
     for name in ("MAX_RATIO", "MAX_MEAN_RATIO"):
         monkeypatch.setattr(gate, name, 1e6)  # a network of two updates is no good
-    monkeypatch.setattr(gate, "moves_too_few", lambda by_name, name: False)
+    monkeypatch.setattr(gate, "moves_too_few", lambda candidate, reference: False)
     initialise = StreetsSettings.__init__
     monkeypatch.setattr(
         StreetsSettings,
