@@ -34,6 +34,19 @@ def paired(candidate: Sequence[float], baseline: Sequence[float]) -> Interval:
     return interval([a - b for a, b in zip(candidate, baseline, strict=True)])
 
 
+def population(count: int, varies: bool) -> str:
+    """The simulations that the intervals of an evaluation are over, as a sentence. `varies`: their demand varies."""
+    if varies:
+        return (
+            f"The intervals are over {count} varied demands: samples of the demand's vehicles, more or fewer of them, "
+            "at other times, with other drivers."
+        )
+    return (
+        f"The intervals are over {count} simulations of one demand with other drivers. They say nothing of other days, "
+        "and a policy that was trained on this demand has seen it: --vary-demand varies it."
+    )
+
+
 def geometric(ratios: Sequence[float]) -> Interval:
     """Geometric mean and 95 % interval of ratios of streets: a bootstrap of the logarithms (percentiles), because a few
     streets far from the others are no normal errors."""

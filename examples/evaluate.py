@@ -2,8 +2,8 @@
 
     python evaluate.py [--seeds 5] [--out DIR]
 
-The demand is demand.rou.xml (seed 1 of demand.py; training used seeds 1000 to 1023), with
-other drivers in every simulation. Exports the checkpoints, then runs `greenserve evaluate`.
+The demand is demand.rou.xml (seed 1 of demand.py; training used seeds 1000 to 1023), varied
+in every simulation. Exports the checkpoints, then runs `greenserve evaluate`.
 Exit code 3: the policies are not better than max-pressure, the best of the baselines.
 """
 
