@@ -115,15 +115,7 @@ def _curves(curves: Mapping[str, Curve], column: str) -> Canvas:
 
 def _gate(selected: Selected) -> Canvas:
     """The streets' delays by network, relative to the reference's."""
-    ratios = {
-        verdict.name: [
-            (k, gate.ratio(own, reference), own is not None and moves_too_few(own, reference))
-            for k, by_name in enumerate(selected.results.values())
-            if (reference := by_name[REFERENCE]) is not None and reference.total
-            for own in [by_name[verdict.name]]
-        ]
-        for verdict in selected.verdicts
-    }
+    ratios = {verdict.name: _ratios(selected.results, verdict.name) for verdict in selected.verdicts}
     highest = max((ratio for own in ratios.values() for _, ratio, _ in own), default=1.0)
     names = list(ratios)
     x = Axis(
@@ -160,6 +152,16 @@ def _gate(selected: Selected) -> Canvas:
             for row, text in enumerate((f"{verdict.mean_delay_s:.1f} s", selected.state(verdict))):
                 canvas.label((k - 0.45, canvas.y.end), text, dy_px=13 + 13 * row)
     return canvas
+
+
+def _ratios(results: gate.Results, name: str) -> list[tuple[int, float, bool]]:
+    """(index of a simulation, delay relative to the reference's, True for a gridlock) of a network."""
+    found = []
+    for k, by_name in enumerate(results.values()):
+        own, reference = by_name[name], by_name[REFERENCE]
+        if reference is not None and reference.total:
+            found.append((k, gate.ratio(own, reference), own is not None and moves_too_few(own, reference)))
+    return found
 
 
 def _sentences(curves: Mapping[str, Curve], selected: Selected | None) -> list[str]:
