@@ -43,8 +43,14 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm (default: 10)")
     parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="seed of the first one (default: 1)")
-    parser.add_argument(
-        "--vary-demand", action="store_true", help="vary the demand between the seeds, as training does"
+    demand = parser.add_mutually_exclusive_group()
+    demand.add_argument(
+        "--vary-demand",
+        action="store_true",
+        help="vary the demand between the seeds, as training does; --gate does it too",
+    )
+    demand.add_argument(
+        "--same-demand", action="store_true", help="vary the drivers alone between the seeds, also with --gate"
     )
     parser.add_argument("--seconds", type=float, metavar="S", help="simulated time (default: until the sumocfg's end)")
     parser.add_argument(
@@ -73,7 +79,10 @@ def parser(prog: str) -> Parser:
         help="write report.html with pages of signals, results.json and results.csv there",
     )
     parser.add_argument(
-        "--gate", metavar="ARM", help="exit 3 unless the candidate's delay is lower than this arm's by its interval"
+        "--gate",
+        metavar="ARM",
+        help="exit 3 unless the candidate's delay is lower than this arm's by its interval over varied demands (with "
+        "--same-demand: over drivers)",
     )
     return parser
 
@@ -101,6 +110,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         raise InputError(f"--seconds {args.seconds:g} must be at least 1")
     if args.emissions and args.out is None:
         raise InputError("--emissions needs --out: the printed table has no emissions")
+    args.vary_demand = args.vary_demand or (args.gate is not None and not args.same_demand)
     return args
 
 

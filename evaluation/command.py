@@ -24,7 +24,7 @@ from evaluation.detector_faults import NO_FAULTS
 from evaluation.paired_runs import PairedRuns
 from evaluation.progress import Progress
 from evaluation.simulation import EvaluationTask, Outcome, delays_s, outcome_values
-from evaluation.statistics import paired
+from evaluation.statistics import paired, population
 from signals import contract
 from simulation import model_files
 from simulation.demand import Demand, varied
@@ -51,6 +51,9 @@ def run(args: argparse.Namespace) -> int:
                 models[arm.name] = dict(policy_models.export(task.city, task.tls, arm.policy, Path(folder) / str(k)))
         results = _simulated(args, task, arms, models)
     print(_table(arms, results))
+    simulated = len(results[arms[0].name])
+    if len(arms) > 1 and simulated > 1:
+        print(population(simulated, args.vary_demand))
     is_better = args.gate is None or _passes_gate(results, arms[0].name, args.gate)
     if args.out is not None:
         conditions = _conditions(args, task, arms, models)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from city.errors import InputError
+from city.program import print_line
 from evaluation.arms import WITH_FAULTS, Arm
 from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels
 from serving.client import Client
@@ -38,7 +39,8 @@ class PairedRuns:
 def run(
     executor: Executor, runs: PairedRuns, report: Callable[[Sequence[Outcome]], None] = lambda outcomes: None
 ) -> dict[str, list[Outcome]]:
-    """The outcomes by arm, in the order of their demands. Raises InputError, SimulationFailed.
+    """The outcomes by arm, in the order of their demands. A demand without any vehicle is left out, with a line on
+    stderr: its delays of 0 would be differences of 0. Raises InputError, SimulationFailed.
 
     `report`: called with the new outcomes after each simulation in this process, else after all arms of a demand.
     """
@@ -62,9 +64,12 @@ def run(
     for outcomes in in_order(results):
         for outcome in outcomes:
             by_arm.setdefault(outcome.arm, []).append(outcome)
-    if not any(outcome.total for outcomes in by_arm.values() for outcome in outcomes):
+    total = [sum(outcome.total for outcome in outcomes) for outcomes in zip(*by_arm.values(), strict=True)]
+    if not any(total):
         raise InputError(f"{runs.task.city.network.sumocfg}: no vehicle departs; name route files in it")
-    return by_arm
+    if empty := [str(demand.seed) for demand, count in zip(runs.demands, total, strict=True) if not count]:
+        print_line(f"left out SUMO's seeds without a vehicle: {', '.join(empty)}")
+    return {arm: [o for o, count in zip(own, total, strict=True) if count] for arm, own in by_arm.items()}
 
 
 def simulate(runs: PairedRuns, report: Callable[[Sequence[Outcome]], None] = lambda outcomes: None) -> list[Outcome]:

@@ -21,7 +21,7 @@ from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVE
 from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
 from evaluation.signal_pictures import MAX_TLS as MAX_PICTURED_TLS
 from evaluation.simulation import WINDOW_S, delays_s
-from evaluation.statistics import paired
+from evaluation.statistics import paired, population
 
 MEANINGS = {
     SERVED: "trained policies, through the controller and its safety rules",
@@ -58,6 +58,7 @@ def write(
         names=names,
         date=(created or datetime.now()).strftime("%Y-%m-%d %H:%M"),
         verdict=verdict(names, results),
+        population=population(len(results[names[0]]), bool(conditions.get("varied_demand"))),
         city=conditions["city"],
         tls=_count(len(conditions["tls"]), "TL"),
         simulations=_count(len(results[names[0]]), "simulation"),

@@ -14,7 +14,7 @@ from city import whole_files
 from city.errors import InputError
 from evaluation.arms import Arm
 from evaluation.simulation import Outcome, outcome_values
-from evaluation.statistics import CONFIDENCE, interval
+from evaluation.statistics import CONFIDENCE, interval, population
 
 
 def check_writable(folder: Path) -> None:
@@ -46,6 +46,7 @@ def write(
         "conditions": conditions,
         "candidate": candidate,
         "confidence": CONFIDENCE,
+        "intervals": population(len(results[candidate]), bool(conditions.get("varied_demand"))),
         "arms": {name: _compare(values[candidate], arm_values) for name, arm_values in values.items()},
         "delay_by_tl": {name: _compare(delays[candidate], arm_delays) for name, arm_delays in delays.items()},
         # the report has the signals

@@ -34,8 +34,11 @@ from simulation.lost_time import LostTime
 from simulation.street_simulation import SERVED_DEADLINE_S, end_of, simulated
 from simulation.trips import TripMeans, read_trips
 
-MEASUREMENT_INTERVAL_S = 10.0
-"""Simulated seconds between two measurements of the delay by TL and approach."""
+MEASUREMENT_INTERVAL_S = 5.0
+"""Simulated seconds in which the delay by TL and approach is measured once, at a random moment: at fixed ones, every
+sample would meet a signal in the same second of its decisions."""
+MEASUREMENT_SEED = 1_000_041
+"""First part of the seeds of these moments."""
 WINDOW_S = 300
 """Simulated seconds of departures over which a mean delay is taken."""
 
@@ -211,10 +214,16 @@ class ArmSimulator:
             UncontrolledSignals(pictured, connection) if pictured is not None and controlled is None else None
         )
         measurement = _Measurement(connection, self._lanes, self._roads)
+        step_s = float(connection.api.simulation.getDeltaT())
+        steps = max(1, round(MEASUREMENT_INTERVAL_S / step_s))
+        rng = np.random.default_rng([MEASUREMENT_SEED, demand.seed])  # the same moments in all arms
         while now < end_s:
-            before_s, now = now, min(now + MEASUREMENT_INTERVAL_S, end_s)
-            (uncontrolled or simulation).advance(now)
+            before_s, now = now, min(now + steps * step_s, end_s)
+            moment_s = min(before_s + int(rng.integers(1, steps + 1)) * step_s, end_s)
+            (uncontrolled or simulation).advance(moment_s)
             measurement.add(now - before_s)
+            if now == end_s > moment_s:
+                (uncontrolled or simulation).advance(end_s)
         simulation.loop.finish()
         simulation.loop.close()
         return measurement, simulation, controlled or uncontrolled

@@ -1,4 +1,4 @@
-"""Means with 95 % intervals, and paired differences: the same demand in both arms."""
+"""Means with 95 % intervals, paired differences (the same demand in both arms), and the comparison of many streets."""
 
 import math
 from collections.abc import Sequence
@@ -8,11 +8,12 @@ import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
+RESAMPLES, BOOTSTRAP_SEED = 9999, 1
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its 95 % interval (Student's t)."""
+    """A mean and its 95 % interval."""
 
     mean: float
     low: float
@@ -20,7 +21,7 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and 95 % interval of values; a single value has an unbounded interval."""
+    """Mean and 95 % interval (Student's t) of values; a single value has an unbounded interval."""
     mean = float(np.mean(values))
     if len(values) < 2:
         return Interval(mean, -math.inf, math.inf)
@@ -31,3 +32,34 @@ def interval(values: Sequence[float]) -> Interval:
 def paired(candidate: Sequence[float], baseline: Sequence[float]) -> Interval:
     """Mean and 95 % interval of the paired differences candidate - baseline."""
     return interval([a - b for a, b in zip(candidate, baseline, strict=True)])
+
+
+def population(count: int, varies: bool) -> str:
+    """The simulations that the intervals of an evaluation are over, as a sentence. `varies`: their demand varies."""
+    if varies:
+        return (
+            f"The intervals are over {count} varied demands: samples of the demand's vehicles, more or fewer of them, "
+            "at other times, with other drivers."
+        )
+    return (
+        f"The intervals are over {count} simulations of one demand with other drivers. They say nothing of other days, "
+        "and a policy that was trained on this demand has seen it: --vary-demand varies it."
+    )
+
+
+def geometric(ratios: Sequence[float]) -> Interval:
+    """Geometric mean and 95 % interval of ratios of streets: a bootstrap of the logarithms (percentiles), because a few
+    streets far from the others are no normal errors."""
+    logs = np.log(ratios)
+    if len(ratios) < 2:
+        return Interval(float(ratios[0]), 0.0, math.inf)
+    rng = np.random.default_rng(BOOTSTRAP_SEED)
+    found = stats.bootstrap(
+        (logs,), np.mean, n_resamples=RESAMPLES, confidence_level=CONFIDENCE, method="percentile", random_state=rng
+    ).confidence_interval
+    return Interval(*(float(np.exp(value)) for value in (np.mean(logs), found.low, found.high)))
+
+
+def sign_test(better: int, worse: int) -> float:
+    """Two-sided p-value that better and worse are equally likely; ties are left out."""
+    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0

@@ -3,7 +3,8 @@
     python evaluate.py [--seeds 5] [--out DIR]
 
 The demand is demand.rou.xml (seed 1 of demand.py; training used seeds 1000 to 1023), with
-other drivers in every simulation. Exports the checkpoints, then runs `greenserve evaluate`.
+other drivers in every simulation: the intervals are over drivers on this one demand. Exports
+the checkpoints, then runs `greenserve evaluate`.
 Exit code 3: the policies are not better than max-pressure, the best of the baselines.
 """
 
@@ -29,6 +30,7 @@ def main() -> int:
         folder = Path(name)
         print(pipeline.export(folder / "models", Path(args.out) / "export.log"), flush=True)
         flags = ["--city", str(pipeline.CITY), "--models-dir", str(folder / "models"), "--gate", "max-pressure"]
+        flags.append("--same-demand")
         return evaluate([*flags, "--seeds", args.seeds, "--workers", str(os.cpu_count() or 1), "--out", args.out])
 
 

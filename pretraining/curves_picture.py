@@ -115,14 +115,7 @@ def _curves(curves: Mapping[str, Curve], column: str) -> Canvas:
 
 def _gate(selected: Selected) -> Canvas:
     """The streets' delays by network, relative to the reference's."""
-    ratios = {
-        verdict.name: [
-            (k, gate.ratio(by_name[verdict.name], by_name[REFERENCE]), moves_too_few(by_name, verdict.name))
-            for k, by_name in enumerate(selected.results.values())
-            if by_name[REFERENCE].total
-        ]
-        for verdict in selected.verdicts
-    }
+    ratios = {verdict.name: _ratios(selected.results, verdict.name) for verdict in selected.verdicts}
     highest = max((ratio for own in ratios.values() for _, ratio, _ in own), default=1.0)
     names = list(ratios)
     x = Axis(
@@ -145,7 +138,7 @@ def _gate(selected: Selected) -> Canvas:
     )
     canvas.line([(x.begin, 1.0), (x.end, 1.0)], GREY, 1.2)
     canvas.line([(x.begin, gate.MAX_RATIO), (x.end, gate.MAX_RATIO)], RED, 1.0, "5 3")
-    reference_s = gate.mean_delay_s(selected.results, REFERENCE)
+    reference_s = gate.reference_delay_s(selected.results)
     has_texts = canvas.plot_width / len(names) >= MIN_TEXT_PX
     for k, verdict in enumerate(selected.verdicts):
         places = [(k + (i / len(selected.results) - 0.5) * SPREAD, *own) for i, *own in ratios[verdict.name]]
@@ -161,6 +154,16 @@ def _gate(selected: Selected) -> Canvas:
     return canvas
 
 
+def _ratios(results: gate.Results, name: str) -> list[tuple[int, float, bool]]:
+    """(index of a simulation, delay relative to the reference's, True for a gridlock) of a network."""
+    found = []
+    for k, by_name in enumerate(results.values()):
+        own, reference = by_name[name], by_name[REFERENCE]
+        if reference is not None and reference.total:
+            found.append((k, gate.ratio(own, reference), own is not None and moves_too_few(own, reference)))
+    return found
+
+
 def _sentences(curves: Mapping[str, Curve], selected: Selected | None) -> list[str]:
     """The content of the picture as sentences, for screen readers."""
     lines = [
@@ -172,7 +175,7 @@ def _sentences(curves: Mapping[str, Curve], selected: Selected | None) -> list[s
     ]
     if selected is not None:
         lines.append(
-            f"At the gate, {REFERENCE}: {gate.mean_delay_s(selected.results, REFERENCE):.1f} s in the geometric mean."
+            f"At the gate, {REFERENCE}: {gate.reference_delay_s(selected.results):.1f} s in the geometric mean."
         )
         lines += [
             f"{verdict.name} ({selected.state(verdict)}): {verdict.mean_delay_s:.1f} s, {verdict.worst_ratio:.2f} "

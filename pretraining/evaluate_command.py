@@ -8,6 +8,7 @@ that a baseline does not have: a mean over streets hides all three.
 import argparse
 import csv
 import io
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from city.errors import InputError
 from evaluation import results_files
 from evaluation.arms import SERVED, Arm
 from evaluation.arms import parse as parse_arms
+from evaluation.statistics import Interval, geometric, sign_test
 from pretraining import packed_streets, select_command, street_results
 from pretraining.select_command import SECONDS
 from pretraining.street_results import MIN_DELAY_S, StreetJob, StreetResult, moves_too_few
@@ -36,6 +38,8 @@ MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H = 60.0, 240.0
 """Bounds of the demand of a street."""
 MAX_WORSE = 1.05
 """Ratio of delays beyond which a street counts as worse."""
+Results = Mapping[str, Mapping[str, StreetResult | None]]
+"""By street, by arm; None if SUMO has ended it early."""
 SETTINGS = ("delta_time_s", "min_green_s", "all_red_s", "max_red_s")
 """Columns of a street's settings, named as in city.toml; `all_red_s` is empty if it depends on the junction's size."""
 
@@ -92,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         streets = of_folder(Path(args.streets), program.print_line)
     # read before the simulations: an error afterwards would lose their results
     cities = {street.name: city_of(street) for street in streets} if args.out is not None else {}
-    results: dict[str, dict[str, StreetResult]] = {street.name: {} for street in streets}
+    results: dict[str, dict[str, StreetResult | None]] = {street.name: {} for street in streets}
     with executor(args.workers, args.ray) as runner:
         jobs = []
         for seed, street in enumerate(streets, args.first_seed):
@@ -100,11 +104,8 @@ def run(args: argparse.Namespace) -> int:
             rate = float(np.random.default_rng([seed, 8]).uniform(MIN_VEHICLES_PER_LANE_H, MAX_VEHICLES_PER_LANE_H))
             jobs += [StreetJob(street.name, files, seed, rate, args.seconds, arm) for arm in arms]
         for job, result in street_results.outcomes(runner, jobs, program.print_line):
-            if result is None:
-                results.pop(job.name, None)
-            elif job.name in results:
-                results[job.name][job.arm.name] = result
-    if not any(result.total for by_arm in results.values() for result in by_arm.values()):
+            results[job.name][job.arm.name] = result
+    if not any(result is not None and result.total for by_arm in results.values() for result in by_arm.values()):
         raise SimulationFailed("no vehicle departs on any street, or SUMO has ended each simulation early")
     if args.out is not None:
         _write(args.out / "streets.csv", arms, results, cities)
@@ -112,10 +113,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write(
-    path: Path, arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]], cities: Mapping[str, City]
-) -> None:
-    """Write a row for each street and arm. `cities`: by street; the TLs of a street have the same times."""
+def _write(path: Path, arms: Sequence[Arm], results: Results, cities: Mapping[str, City]) -> None:
+    """Write a row for each street and arm; empty cells if SUMO has ended it early.
+
+    `cities`: by street; the TLs of a street have the same times.
+    """
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["street", "arm", "delay_s", "duration_s", "finished", "total", *SETTINGS])
@@ -123,55 +125,97 @@ def _write(
         safety, tl = cities[street].safety, next(iter(cities[street].tls.values()))
         settings = [tl.delta_time_s, tl.min_green_s, safety.all_red_s, safety.max_red_s]
         for arm in arms:
-            result = by_arm[arm.name]
-            delay_s, duration_s = (round(mean_s, 3) for mean_s in (result.delay_s, result.duration_s))
-            writer.writerow([street, arm.name, delay_s, duration_s, result.finished, result.total, *settings])
+            cells: list[object] = [""] * 4
+            if (r := by_arm[arm.name]) is not None:
+                cells = [round(r.delay_s, 3), round(r.duration_s, 3), r.finished, r.total]
+            writer.writerow([street, arm.name, *cells, *settings])
     whole_files.write(path, table.getvalue())
 
 
-def _lines(arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]]) -> list[str]:
+def _lines(arms: Sequence[Arm], results: Results) -> list[str]:
     width = max(12, *(len(arm.name) + 2 for arm in arms))
-    lines = [f"{len(results)} streets", f"{'':<{width}}{'geometric mean delay, s':>26}{'gridlocks':>12}"]
+    common = [by_arm for by_arm in results.values() if all(r is not None and r.total for r in by_arm.values())]
+    lines = [
+        f"{len(results)} streets; means over the {len(common)} of them on which every arm has a result",
+        f"{'':<{width}}{'geometric mean delay, s':>26}{'arrived':>12}{'ended by SUMO':>16}",
+    ]
     for arm in arms:
-        mean_s = street_results.mean_delay_s(r[arm.name] for r in results.values())
-        gridlocks = sum(moves_too_few(by_arm, arm.name) for by_arm in results.values())
-        lines.append(f"{arm.name:<{width}}{mean_s:>26.1f}{gridlocks:>12}")
-    candidate = arms[0].name
+        mean_s = street_results.mean_delay_s(by_arm[arm.name] for by_arm in common)
+        own = [r for by_arm in common if (r := by_arm[arm.name]) is not None]
+        arrived = f"{sum(r.finished for r in own) / max(1, sum(r.total for r in own)):.1%}"
+        ended = sum(by_arm[arm.name] is None for by_arm in results.values())
+        lines.append(f"{arm.name:<{width}}{mean_s:>26.1f}{arrived:>12}{ended:>16}")
     for arm in arms[1:]:
-        c = compare(results, candidate, arm.name)
-        lines.append(
-            f"{candidate} against {arm.name}: less delay on {c.better:.0%} of the streets, {c.ratio:.2f} times its "
-            f"delay in the geometric mean, {c.worst_ratio:.2f} times at worst; more than 5 % worse on {len(c.worse)}"
+        lines += _compared(arms[0].name, arm.name, compare(results, arms[0].name, arm.name))
+    return lines
+
+
+def _compared(candidate: str, arm: str, c: "Comparison") -> list[str]:
+    if not c.streets:
+        return [f"{candidate} against {arm}: neither has a result with a vehicle on any street"]
+    lines = [
+        f"{candidate} against {arm}: less delay on {c.better:.0%} of the streets (sign test: p = {c.p_value:.2g}), "
+        f"more than 5 % worse on {len(c.worse)}"
+    ]
+    if c.ratio is not None:
+        interval = (
+            "one street has no interval"
+            if math.isinf(c.ratio.high)
+            else f"95 % interval over streets: {c.ratio.low:.2f} to {c.ratio.high:.2f}"
         )
-        if c.gridlocks:
-            lines.append(f"gridlocks that {arm.name} does not have: {', '.join(c.gridlocks)}")
+        lines[0] += (
+            f"; {c.ratio.mean:.2f} times its delay in the geometric mean ({interval}), {c.worst_ratio:.2f} times at "
+            "worst"
+        )
+    for name, streets, counted in ((candidate, c.ended, "worse"), (arm, c.arm_ended, "better")):
+        if streets:
+            lines.append(f"SUMO has ended {name} alone early, so {candidate} counts as {counted}: {', '.join(streets)}")
+    if c.gridlocks:
+        lines.append(f"gridlocks that {arm} does not have: {', '.join(c.gridlocks)}")
     return lines
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A candidate against one arm, over all streets."""
+    """A candidate against one arm, over all streets with a result of either."""
 
+    streets: int
     better: float
-    """Share of the streets on which the candidate has less delay."""
+    """Share of the streets on which the candidate has less delay, or SUMO has ended the arm alone early."""
+    p_value: float
+    """Two-sided sign test of the streets on which it is better and worse."""
     worse: tuple[str, ...]
-    """Streets on which its delay is more than MAX_WORSE times the arm's."""
-    ratio: float
-    """Geometric mean of candidate's delay / arm's delay."""
+    """Streets on which its delay is more than MAX_WORSE times the arm's, or SUMO has ended it alone early."""
+    ratio: Interval | None
+    """Geometric mean of candidate's delay / arm's delay, over the streets with both; None without one."""
     worst_ratio: float
+    """The largest of these ratios."""
     gridlocks: tuple[str, ...]
     """Streets on which the candidate has a gridlock and the arm has none."""
+    ended: tuple[str, ...]
+    """Streets on which SUMO has ended the candidate early, and the arm not."""
+    arm_ended: tuple[str, ...]
+    """Streets on which SUMO has ended the arm early, and the candidate not."""
 
 
-def compare(results: Mapping[str, Mapping[str, StreetResult]], candidate: str, arm: str) -> Comparison:
-    """Compare a candidate with an arm. `results`: by street, by arm."""
-    used = {street: by_arm for street, by_arm in results.items() if min(r.total for r in by_arm.values())}
-    delays_s = {street: [max(r[name].delay_s, MIN_DELAY_S) for name in (candidate, arm)] for street, r in used.items()}
-    ratios = {street: own_s / other_s for street, (own_s, other_s) in delays_s.items()}
+def compare(results: Results, candidate: str, arm: str) -> Comparison:
+    """Compare a candidate with an arm; other arms have no influence. `results`: by street, by arm."""
+    pairs = {street: (by_arm[candidate], by_arm[arm]) for street, by_arm in results.items()}
+    used = {street: pair for street, pair in pairs.items() if any(r is not None and r.total for r in pair)}
+    ended, arm_ended = (tuple(street for street, pair in used.items() if pair[k] is None) for k in (0, 1))
+    both = {street: (own, other) for street, (own, other) in used.items() if own is not None and other is not None}
+    ratios = {
+        street: max(own.delay_s, MIN_DELAY_S) / max(other.delay_s, MIN_DELAY_S) for street, (own, other) in both.items()
+    }
+    better = sum(ratio < 1 for ratio in ratios.values()) + len(arm_ended)
     return Comparison(
-        float(np.mean([ratio < 1 for ratio in ratios.values()])),
-        tuple(street for street, ratio in ratios.items() if ratio > MAX_WORSE),
-        float(np.exp(np.mean(np.log(list(ratios.values()))))),
-        max(ratios.values()),
-        tuple(street for street, r in used.items() if moves_too_few(r, candidate) and not moves_too_few(r, arm)),
+        len(used),
+        better / max(1, len(used)),
+        sign_test(better, sum(ratio > 1 for ratio in ratios.values()) + len(ended)),
+        (*(street for street, ratio in ratios.items() if ratio > MAX_WORSE), *ended),
+        geometric(list(ratios.values())) if ratios else None,
+        max(ratios.values(), default=math.nan),
+        tuple(street for street, pair in both.items() if moves_too_few(*pair)),
+        ended,
+        arm_ended,
     )

@@ -7,12 +7,15 @@ dropped for one bad simulation:
 
 - a gridlock where the reference has none,
 - more than MAX_RATIO times the reference's delay,
+- one that SUMO ends early where it does not end the reference's.
 
-and if its geometric mean delay over all simulations is more than MAX_MEAN_RATIO times the best network's.
+So a verdict does not depend on other networks. Of those that pass, the best are kept, and none whose geometric mean
+delay over all simulations is more than MAX_MEAN_RATIO times the least.
 """
 
 import csv
 import io
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,8 +52,8 @@ MAX_MEAN_RATIO = 1.15
 EXTRA_S = 5.0
 """Added to both delays of a ratio of one simulation: with little traffic, twice a delay of 3 s is no failure."""
 
-Results = Mapping[str, Mapping[str, StreetResult]]
-"""By simulation (`GateStreet.name`), by name of a network or REFERENCE."""
+Results = Mapping[str, Mapping[str, StreetResult | None]]
+"""By simulation (`GateStreet.name`), by name of a network or REFERENCE; None if SUMO has ended it early."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,15 @@ class Verdict:
     mean_delay_s: float
     """Geometric mean over the simulations."""
     mean_ratio: float
-    """Relative to the best network's."""
+    """Relative to the reference's, over the same simulations."""
     worst_ratio: float
-    """Delay relative to the reference's, EXTRA_S added to both, in the worst simulation."""
+    """Delay relative to the reference's, EXTRA_S added to both, in the worst simulation; infinite if SUMO has ended
+    it early."""
     worst_street: str
     gridlocks: tuple[str, ...]
     """Simulations in which it has a gridlock and the reference has none."""
+    ended: tuple[str, ...] = ()
+    """Simulations that SUMO has ended early, and the reference's not."""
 
     @property
     def failure(self) -> str:
@@ -91,14 +97,11 @@ class Verdict:
         reasons = []
         if self.gridlocks:
             reasons.append(f"gridlock where {REFERENCE} has none, on {', '.join(self.gridlocks)}")
-        if self.worst_ratio > MAX_RATIO:
+        if self.ended:
+            reasons.append(f"SUMO has ended its simulation early, and not {REFERENCE}'s, on {', '.join(self.ended)}")
+        elif self.worst_ratio > MAX_RATIO:
             reasons.append(
                 f"{self.worst_ratio:.2f} times as slow as {REFERENCE} on {self.worst_street}, more than {MAX_RATIO:g} "
-                "times"
-            )
-        if self.mean_ratio > MAX_MEAN_RATIO:
-            reasons.append(
-                f"geometric mean delay {self.mean_ratio:.2f} times the best network's, more than {MAX_MEAN_RATIO:g} "
                 "times"
             )
         return "; ".join(reasons)
@@ -135,54 +138,61 @@ def streets(folder: Path, count: int) -> list[GateStreet]:
 
 
 def judge(results: Results, names: Sequence[str]) -> list[Verdict]:
-    """The verdicts on networks. Raises SimulationFailed if there was no vehicle on any street."""
-    used = {street: by_name for street, by_name in results.items() if by_name[REFERENCE].total}
+    """The verdicts on networks, each against the reference alone. Raises SimulationFailed if the reference has no
+    result with a vehicle."""
+    references = {street: by_name[REFERENCE] for street, by_name in results.items()}
+    used = {street: reference for street, reference in references.items() if reference is not None and reference.total}
     if not used:
         raise SimulationFailed("the gate has no street with a vehicle; pass more --gate-streets or longer --seconds")
-    means_s = {name: mean_delay_s(used, name) for name in names}
-    verdicts = []
-    for name in names:
-        ratios = {street: ratio(by_name[name], by_name[REFERENCE]) for street, by_name in used.items()}
-        worst = max(ratios, key=lambda street: ratios[street])
-        gridlocks = [
-            s for s, by_name in used.items() if moves_too_few(by_name, name) and not moves_too_few(by_name, REFERENCE)
-        ]
-        mean_ratio = means_s[name] / min(means_s.values())
-        verdicts.append(Verdict(name, means_s[name], mean_ratio, ratios[worst], worst, tuple(gridlocks)))
-    return verdicts
+    return [_judge(name, {street: (results[street][name], used[street]) for street in used}) for name in names]
 
 
-def mean_delay_s(results: Results, name: str) -> float:
-    """Geometric mean over the simulations with vehicles."""
-    return street_results.mean_delay_s(by_name[name] for by_name in results.values() if by_name[name].total)
+def _judge(name: str, pairs: Mapping[str, tuple[StreetResult | None, StreetResult]]) -> Verdict:
+    """The verdict on a network. `pairs`: by simulation, its result and the reference's."""
+    ratios = {street: ratio(*pair) for street, pair in pairs.items()}
+    worst = max(ratios, key=lambda street: ratios[street])
+    compared = {street: (own, other) for street, (own, other) in pairs.items() if own is not None}
+    mean_s, reference_s = (street_results.mean_delay_s(pair[k] for pair in compared.values()) for k in (0, 1))
+    gridlocks = tuple(street for street, pair in compared.items() if moves_too_few(*pair))
+    ended = tuple(street for street in pairs if street not in compared)
+    mean_ratio = mean_s / reference_s if compared else math.inf
+    return Verdict(name, mean_s, mean_ratio, ratios[worst], worst, gridlocks, ended)
 
 
-def ratio(result: StreetResult, reference: StreetResult) -> float:
-    """A delay relative to the reference's, EXTRA_S added to both."""
-    return (result.delay_s + EXTRA_S) / (reference.delay_s + EXTRA_S)
+def reference_delay_s(results: Results) -> float:
+    """Geometric mean of the reference's delays."""
+    return street_results.mean_delay_s(by_name[REFERENCE] for by_name in results.values())
+
+
+def ratio(result: StreetResult | None, reference: StreetResult) -> float:
+    """A delay relative to the reference's, EXTRA_S added to both; infinite without a result."""
+    return math.inf if result is None else (result.delay_s + EXTRA_S) / (reference.delay_s + EXTRA_S)
 
 
 def best(verdicts: Sequence[Verdict], keep: int) -> list[Verdict]:
-    """The networks that pass with the least mean delay, at most `keep`, in the given order."""
+    """The networks that pass with the least mean delay, at most `keep` and MAX_MEAN_RATIO times the least, in the given
+    order."""
     passing = sorted((verdict for verdict in verdicts if not verdict.failure), key=lambda verdict: verdict.mean_delay_s)
-    return [verdict for verdict in verdicts if verdict in passing[:keep]]
+    kept = [verdict for verdict in passing[:keep] if verdict.mean_delay_s <= MAX_MEAN_RATIO * passing[0].mean_delay_s]
+    return [verdict for verdict in verdicts if verdict in kept]
 
 
 def table(gate_streets: Sequence[GateStreet], results: Results) -> str:
-    """The results as CSV: a row for each simulation and each network."""
+    """The results as CSV: a row for each simulation and each network; empty cells where SUMO has ended it early."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     head = ["street", "vehicles_per_lane_h", "oddities", "network", "delay_s", "duration_s", "finished", "total"]
     writer.writerow([*head, "gridlock", "ratio"])
     for gate_street in gate_streets:
         by_name = results.get(gate_street.name, {})
+        reference = by_name.get(REFERENCE)
         for name, result in by_name.items():
-            relative, gridlock = ratio(result, by_name[REFERENCE]), moves_too_few(by_name, name)
-            writer.writerow(
-                [
-                    gate_street.name, f"{gate_street.vehicles_per_lane_h:.1f}", "; ".join(gate_street.oddities), name,
-                    f"{result.delay_s:.3f}", f"{result.duration_s:.3f}", result.finished, result.total, int(gridlock),
-                    f"{relative:.3f}",
-                ]
-            )  # fmt: skip
+            cells: list[object] = []
+            if result is not None:
+                cells += [f"{result.delay_s:.3f}", f"{result.duration_s:.3f}", result.finished, result.total]
+                if reference is not None:
+                    cells += [int(moves_too_few(result, reference)), f"{ratio(result, reference):.3f}"]
+            cells += [""] * (6 - len(cells))
+            oddity = "; ".join(gate_street.oddities)
+            writer.writerow([gate_street.name, f"{gate_street.vehicles_per_lane_h:.1f}", oddity, name, *cells])
     return text.getvalue()

@@ -1,6 +1,7 @@
 """From trained networks to one policy: the gate, and the product of the best networks that pass it."""
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
@@ -42,14 +43,16 @@ class Selected:
 
     @property
     def passes(self) -> bool:
-        """True if there is a policy, and it passes the gate."""
-        last = self.verdicts[-1]
-        return bool(self.kept) and not (last.name == PRODUCT and last.failure)
+        """True if there is a policy, and it passes the gate, beside the networks that it consists of."""
+        own = [verdict for verdict in self.verdicts if verdict.name in (*self.kept, PRODUCT)]
+        return bool(own) and own[-1] in gate.best(own, len(own))
 
     def state(self, verdict: Verdict) -> str:
         """A verdict in a word."""
+        if verdict.name == PRODUCT and not self.passes:
+            return "fails"
         if verdict.failure:
-            return "fails" if verdict.name == PRODUCT else "dropped"
+            return "dropped"
         return "kept" if verdict.name in self.kept else "passes"
 
 
@@ -111,9 +114,9 @@ class Selection:
         if len(kept) < self.keep:
             whole_files.write(self._table_file, gate.table(streets, results))
             self.report(
-                f"{len(kept)} of {len(networks)} networks pass the gate, fewer than --keep {self.keep}, so no "
-                f"policy is written; the networks and {self._table_file} are kept: with --resume, pass a smaller "
-                "--keep or more networks"
+                f"{len(kept)} of {len(networks)} networks pass the gate, fewer than --keep {self.keep}, with at most "
+                f"{gate.MAX_MEAN_RATIO:g} times the least mean delay, so no policy is written; the networks and "
+                f"{self._table_file} are kept: with --resume, pass a smaller --keep or more networks"
             )
             return Selected(results, tuple(verdicts), ())
         chosen = {verdict.name: networks[verdict.name] for verdict in kept}
@@ -126,22 +129,25 @@ class Selection:
                 together = self._simulate(streets, {**networks, PRODUCT: draft})
             finally:
                 draft.unlink(missing_ok=True)
-            results = {street: by_name for street, by_name in together.items() if street in results}
-            *_, own = gate.judge(results, [*chosen, PRODUCT])
+            results = together
+            (own,) = gate.judge(results, [PRODUCT])
             self._print([own])
             judged = [*verdicts, own]
         self._write(chosen, streets, results, verdicts, own)
         whole_files.write(self._table_file, gate.table(streets, results))
-        return Selected(results, tuple(judged), tuple(chosen))
+        selected = Selected(results, tuple(judged), tuple(chosen))
+        if not selected.passes and not own.failure:
+            self.report(
+                f"warning: the product fails the gate: its mean delay is more than {gate.MAX_MEAN_RATIO:g} times its "
+                "best network's"
+            )
+        return selected
 
-    def _simulate(
-        self, streets: Sequence[GateStreet], networks: Mapping[str, Path]
-    ) -> dict[str, dict[str, StreetResult]]:
-        """The results by simulation and network; simulations that SUMO has ended early are left out. Saves each."""
+    def _simulate(self, streets: Sequence[GateStreet], networks: Mapping[str, Path]) -> gate.Results:
+        """The results by simulation and network. Saves each, apart from those that SUMO has ended early."""
         keys = {name: _digest(path) for name, path in networks.items()} | {REFERENCE: REFERENCE}
         arms = [Arm(name, POLICY, policy=path) for name, path in networks.items()]
         arms.append(Arm(REFERENCE, MAX_PRESSURE))
-        failed = set()
         with executor(self.workers, self.ray) as runner:
             contents = {arm.name: arm.policy.read_bytes() for arm in arms if arm.policy and runner.moves_files}
             jobs = [
@@ -161,17 +167,18 @@ class Selection:
             if jobs:
                 self.report(f"gate: {len(jobs)} simulations of {len({street.folder for street in streets})} streets")
             for job, result in street_results.outcomes(runner, jobs, self.report):
-                if result is None:
-                    failed.add(job.name)
-                else:
+                if result is not None:
                     self._saved.setdefault(job.name, {})[keys[job.arm.name]] = astuple(result)
                     self._state.save({"results": self._saved}, {})
-        used = [street.name for street in streets if street.name not in failed]
-        if not used:
+        saved = {street.name: self._saved.get(street.name, {}) for street in streets}
+        if not any(REFERENCE in by_key for by_key in saved.values()):
             raise SimulationFailed(
-                "SUMO has ended the simulations of every street of the gate early; look at the reasons above"
+                f"SUMO has ended {REFERENCE}'s simulations of every street of the gate early; look at the reasons above"
             )
-        return {name: {own: StreetResult(*self._saved[name][key]) for own, key in keys.items()} for name in used}
+        return {
+            street: {name: StreetResult(*by_key[key]) if key in by_key else None for name, key in keys.items()}
+            for street, by_key in saved.items()
+        }
 
     def _set_state(self, values: Values, _: Arrays) -> None:
         self._saved = values["results"]
@@ -181,8 +188,8 @@ class Selection:
             state = "fails" if verdict.failure else "passes"
             print(
                 f"{verdict.name} {state} the gate: {verdict.mean_delay_s:.1f} s in the geometric mean, "
-                f"{verdict.mean_ratio:.2f} times the best network's; {verdict.worst_ratio:.2f} times as slow as "
-                f"{REFERENCE} at worst ({verdict.worst_street}); {len(verdict.gridlocks)} gridlocks",
+                f"{verdict.mean_ratio:.2f} times {REFERENCE}'s; {verdict.worst_ratio:.2f} times as slow "
+                f"at worst ({verdict.worst_street}); {len(verdict.gridlocks)} gridlocks",
                 flush=True,
             )
             if verdict.failure:
@@ -207,7 +214,7 @@ class Selection:
                 "max_ratio": gate.MAX_RATIO,
                 "max_mean_ratio": gate.MAX_MEAN_RATIO,
                 "sumo": version("eclipse-sumo"),
-                "reference": {"name": REFERENCE, "mean_delay_s": round(gate.mean_delay_s(results, REFERENCE), 3)},
+                "reference": {"name": REFERENCE, "mean_delay_s": round(gate.reference_delay_s(results), 3)},
                 "product": _facts(product),
                 "networks": [_facts(verdict) | {"is_kept": verdict.name in chosen} for verdict in verdicts],
             }
@@ -231,8 +238,11 @@ def _save_product(path: Path, networks: Iterable[Path], description: dict[str, A
 
 
 def _facts(verdict: Verdict) -> dict[str, Any]:
-    """A verdict for the description of a product."""
-    values = {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(verdict).items()}
+    """A verdict for the description of a product; JSON has no infinite number."""
+    values = {
+        name: (round(value, 3) if math.isfinite(value) else None) if isinstance(value, float) else value
+        for name, value in asdict(verdict).items()
+    }
     return values | {"failure": verdict.failure}
 
 

@@ -3,7 +3,7 @@
 import functools
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from simulation.street_simulation import SimulationFailed, simulated
 from simulation.trips import read_trips
 
 TOO_FEW_SHARE = 0.7
-"""An arm with fewer arrivals than this share of the best arm's moves too few vehicles."""
+"""A candidate with fewer arrivals than this share of its reference's moves too few vehicles."""
 MIN_DELAY_S = 0.1
 """Lower bound of a delay in a geometric mean."""
 MAX_KEPT_STREETS = 2
@@ -70,7 +70,7 @@ def outcomes(
         for k, outcome in runner.run(run_job, jobs):
             bar.update()
             if isinstance(outcome, str):
-                report(f"left out {jobs[k].name}: {outcome}")
+                report(f"{jobs[k].arm.name} has no result on {jobs[k].name}: {outcome}")
             yield jobs[k], None if isinstance(outcome, str) else outcome
 
 
@@ -125,11 +125,12 @@ def control_of(
     return Control(contracts, NoPolicies(), kind), []
 
 
-def moves_too_few(by_arm: Mapping[str, StreetResult], arm: str) -> bool:
-    """True if an arm has far fewer arrivals than the best one; shown as a gridlock."""
-    return by_arm[arm].finished < TOO_FEW_SHARE * max(result.finished for result in by_arm.values())
+def moves_too_few(candidate: StreetResult, reference: StreetResult) -> bool:
+    """True if a candidate has far fewer arrivals than its reference; shown as a gridlock."""
+    return candidate.finished < TOO_FEW_SHARE * reference.finished
 
 
-def mean_delay_s(results: Iterable[StreetResult]) -> float:
-    """Geometric mean of the delays."""
-    return math.exp(float(np.mean([math.log(max(result.delay_s, MIN_DELAY_S)) for result in results])))
+def mean_delay_s(results: Iterable[StreetResult | None]) -> float:
+    """Geometric mean of the delays, of results with vehicles; infinite without one."""
+    logs = [math.log(max(result.delay_s, MIN_DELAY_S)) for result in results if result is not None and result.total]
+    return math.exp(float(np.mean(logs))) if logs else math.inf

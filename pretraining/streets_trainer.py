@@ -17,6 +17,7 @@ from pretraining.street_pool import StreetEpisode, StreetSimulator
 from simulation.executors import executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
 from simulation.street_simulation import SimulationFailed
+from simulation.trips import mean_delay_s
 from training.phase_competition import policy_file
 from training.phase_competition.batch import make_batch
 from training.phase_competition.networks import initial_arrays
@@ -194,7 +195,7 @@ class StreetsTrainer:
         # the last layer, so that the actor explores beyond what it was cloned from
         for variable in self._learner.actor[-2:]:
             variable.assign(variable * SOFTENING)
-        delay_s = np.mean([episode.trips.delay_s for episode in episodes])
+        delay_s = mean_delay_s(episode.trips for episode in episodes)
         count = len(decisions["target"])
         return f"cloned {count} decisions of the heuristic: mean delay {delay_s:.1f} s, cross-entropy {loss:.3f}"
 
@@ -207,7 +208,7 @@ class StreetsTrainer:
         decisions, junctions = self._batch(episodes)
         statistics = self._learner.learn([decisions], rng, progress, junctions)
         self._update += 1
-        delay_s, load = (float(np.mean(x)) for x in ([episode.trips.delay_s for episode in episodes], loads))
+        delay_s, load = mean_delay_s(episode.trips for episode in episodes), float(np.mean(loads))
         values = {
             "update": self._update,
             "delay_s": delay_s,
@@ -255,6 +256,8 @@ class StreetsTrainer:
                 self._rates[k] *= _rate_factor(episode.trips.delay_s, factor)
         if not episodes:
             raise SimulationFailed("SUMO has ended every episode of an update early; look at the reasons above")
+        if not any(episode.trips.total for episode in episodes):
+            raise SimulationFailed("no vehicle departs in any episode of an update; pass longer --seconds")
         return episodes, [rate for *_, rate in drawn]
 
     def _simulated(self, jobs: Sequence[tuple[Any, ...]]) -> list[StreetEpisode | str]:

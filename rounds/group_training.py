@@ -34,7 +34,7 @@ class TrainedGroup:
     """The result of a group's training."""
 
     validation_delay_s: float
-    """Mean delay of the best evaluation on validation demand; inf if the training ended before its first evaluation."""
+    """Least mean delay on validation demand; inf if the training ended before its first evaluation."""
     files: bytes
     """Learning curve and checkpoints, packed; there are no checkpoints before the first evaluation."""
     reason: str = ""
@@ -57,7 +57,7 @@ def train_group(group: GroupTraining) -> TrainedGroup:
         )
         reason = ""
         try:
-            trainer.run()
+            trainer.run(fresh_demands=0)  # the round evaluates all models together
         except NotFinite as error:
             reason = str(error)
         files = {path.name: path for path in (folder / "checkpoints").iterdir() if not path.name.startswith(".")}

@@ -11,6 +11,7 @@ new models), `models` (kept models, one version or more of each TL) and `rounds.
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -142,8 +143,9 @@ class Rounds:
                     "pass --resume"
                 ) from None
             early_end = f" (ended early: {trained.reason})" if trained.reason else ""
-            delay = f"mean delay {trained.validation_delay_s:.1f} s on validation demand"
-            self._report(f"{trainings[group].name}: {delay}{early_end}")
+            delay_s = trained.validation_delay_s
+            delay = f"mean delay {delay_s:.1f} s on the validation demand that chose its state"
+            self._report(f"{trainings[group].name}: {delay if math.isfinite(delay_s) else 'no validation'}{early_end}")
 
     def _export(self, number: int) -> dict[str, Path]:
         """Export every TL that has no model of this round yet; return the round's models."""
@@ -166,10 +168,10 @@ class Rounds:
         kept = self._kept()
         new = {**kept, **new}
         results = self._evaluate(number, {BEFORE: kept, NEW: new})
-        better = selection.better_tls(results[BEFORE], results[NEW], self._config.rounds)
+        better = selection.better_tls(results[BEFORE], results[NEW], number)
         mixed = {**kept, **{tl: new[tl] for tl in better}}
         fresh = self._evaluate(number, {BEFORE: kept, MIXED: mixed}, fresh=True) if mixed not in (kept, new) else {}
-        chosen = selection.choose(results, fresh, self._config.rounds)
+        chosen = selection.choose(results, fresh, number)
         versions = {BEFORE: kept, NEW: new, MIXED: mixed}[chosen]
         for tl, path in versions.items():
             if path != kept.get(tl):

@@ -81,8 +81,8 @@ class Rewards:
         }
         self._function = rewarded.function
         self._measure: Measure = rewarded.measure_of(connection) if rewarded.measure_of else self._evaluate
-        self.is_sampled, self._is_difference = rewarded.is_sampled, rewarded.is_difference
-        """`is_sampled`: `sample` must be called between decisions."""
+        self.is_sampled, self.is_difference = rewarded.is_sampled, rewarded.is_difference
+        """`is_sampled`: `sample` must be called between decisions. `is_difference`: time does not multiply a reward."""
         self._last = dict.fromkeys(self._readings, 0.0)
         """Value of a difference at the TL's last decision."""
         self._sum = dict.fromkeys(self._readings, 0.0)
@@ -99,7 +99,7 @@ class Rewards:
 
     def begin(self, tls: Sequence[str], now: float) -> None:
         """Count from second `now`, at which TLs take their first decision. Not needed if it is that of the begin."""
-        if self._is_difference:
+        if self.is_difference:
             self._last.update(self._measure(tls))
         for tl in tls:
             self._sum[tl] = self._weight[tl] = 0.0
@@ -119,7 +119,7 @@ class Rewards:
         else:
             values = self._measure(tls)
             rewards = [values[tl] - self._last[tl] for tl in tls]
-            if self._is_difference:
+            if self.is_difference:
                 self._last.update(values)
         for tl in tls:
             self._sum[tl] = self._weight[tl] = 0.0

@@ -1,7 +1,8 @@
 """Trips and delays of a simulation, from SUMO's tripinfo file."""
 
+import math
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,12 @@ class Trips(TripMeans):
 
     delay_by_departure: tuple[tuple[float, float], ...]
     """(scheduled departure, delay) of the vehicles, in s, for plots."""
+
+
+def mean_delay_s(simulations: Iterable[TripMeans]) -> float:
+    """Mean delay in s over the simulations with vehicles; NaN without one: no vehicle is not a delay of 0."""
+    delays_s = [trips.delay_s for trips in simulations if trips.total]
+    return sum(delays_s) / len(delays_s) if delays_s else math.nan
 
 
 def read_trips(tripinfo: Path, end_s: float | None = None) -> Trips:

@@ -136,7 +136,8 @@ def _train_locked(
             raise ProgramFailed(f"{error}; the last checkpoints that were written, if any, are in {args.out}") from None
     for tl, path in result.paths.items():
         print(f"{tl}: {path}")
-    print(f"{result.episodes} episodes; best mean delay on validation demand: {result.best_delay_s:.1f} s")
+    assert result.fresh is not None, "it was asked for"
+    print(f"{result.episodes} episodes; {result.fresh.text()}")
     return 0
 
 

@@ -101,6 +101,7 @@ class Explorer:
         self._networks, self._rng, self._explore = networks, rng, explore
         self._index = {tl: (k, i) for k, actors in enumerate(networks) for i, tl in enumerate(actors.layout.tls)}
         """TL -> (index of its layout, index in the layout)."""
+        self._is_difference = False
         self._decisions: list[list[tuple[NDArray[Any], ...]]] = [[] for _ in networks]
         """By layout, of TLs that decided at the same moment: index in the layout, x, action, log_p, reward since the
         TL's last decision, and now; arrays with one row per TL."""
@@ -118,6 +119,7 @@ class Explorer:
             if self._explore:
                 chosen, log_p = networks.sample(rows, x, self._rng)
                 reward = np.array(simulation.rewards.since_last(tls, simulation.now))
+                self._is_difference = simulation.rewards.is_difference
                 indices, now = np.array([self._index[tl][1] for tl in tls]), np.full(len(tls), simulation.now)
                 self._decisions[k].append((indices, x, chosen, log_p, reward, now))
             else:
@@ -146,7 +148,6 @@ class Explorer:
                 value = networks.critic(networks.rows_of([tl] * len(x)), x)
                 reward = np.append(reward[1:], 0.0).astype(np.float32)
                 duration_s = np.append(np.diff(now), 0.0).astype(np.float32)[: len(now)]
-                result[tl] = Transitions(
-                    x, action, log_p.astype(np.float32), value.astype(np.float32), reward, duration_s
-                )
+                log_p, value = log_p.astype(np.float32), value.astype(np.float32)
+                result[tl] = Transitions(x, action, log_p, value, reward, duration_s, self._is_difference)
         return result

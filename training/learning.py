@@ -106,12 +106,12 @@ class MlpLearning(Learning):
         return batches, {}
 
     def state(self) -> list[NDArray[Any]]:
-        return [np.array([scale.variance for scale in self._scales]), *super().state()]
+        return [np.array([scale.sums for scale in self._scales]), *super().state()]
 
     def restore(self, state: Sequence[NDArray[Any]]) -> None:
-        variances, *rest = state
-        for scale, variance in zip(self._scales, variances.tolist(), strict=True):
-            scale.variance = variance
+        sums, *rest = state
+        for scale, (total, weight) in zip(self._scales, sums.tolist(), strict=True):
+            scale.sums = total, weight
         super().restore(rest)
 
     def write(

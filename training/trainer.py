@@ -1,7 +1,9 @@
-"""The training loop: episodes, updates, evaluation on validation demand, best and newest state."""
+"""The training loop: episodes, updates, evaluation on validation demand, best and newest state, and a fresh evaluation
+of what is written."""
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from city import sumo_files
+from city import sumo_files, whole_files
 from city.errors import InputError
 from export import training_record
 from export.locate import find_candidates
@@ -19,7 +21,9 @@ from protos import policy_pb2 as pb
 from simulation.demand import Demand, varied
 from simulation.executors import Executor, executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
+from simulation.trips import Trips, mean_delay_s
 from training.episode import Arrays, Episode, EpisodeSimulator, TrainingTask
+from training.fresh_evaluation import FreshEvaluation, delay_text
 from training.learning import learning_of
 from training.saved_state import Arrays as SavedArrays
 from training.saved_state import SavedState, Values, state_file
@@ -30,6 +34,9 @@ from training.transitions import Float32s
 
 VALIDATION_SEED = 1_000_003
 """First part of the seeds of validation demand, which no training episode uses."""
+FRESH_SEED = 1_000_039
+"""First part of the seeds of the last evaluation's demand, on which nothing was chosen."""
+FRESH_DEMANDS = 5
 
 
 @dataclass(frozen=True)
@@ -38,9 +45,11 @@ class Result:
 
     episodes: int
     best_delay_s: float
-    """Mean delay of the best state on validation demand."""
+    """Least mean delay on validation demand, by which the best state was chosen: lower than that of other demand."""
     paths: dict[str, Path]
     """TL -> checkpoint."""
+    fresh: FreshEvaluation | None
+    """None if it was not asked for."""
 
 
 class Trainer:
@@ -86,8 +95,10 @@ class Trainer:
             self._refuse_existing()
         settings.out.mkdir(parents=True, exist_ok=True)
 
-    def run(self) -> Result:
-        """Train to the end.
+    def run(self, fresh_demands: int = FRESH_DEMANDS) -> Result:
+        """Train to the end, then evaluate what was written.
+
+        `fresh_demands`: simulations of this evaluation; 0 for none.
 
         Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the checkpoints are then the last ones
         that were written.
@@ -98,7 +109,7 @@ class Trainer:
                 self._prepared = thread.submit(self._prepare)
             if settings.start is not None and self._update == 0:
                 # kept unless the training finds better
-                self._report(f"before the first update: validation {self._evaluate():.1f} s")
+                self._report(f"before the first update: validation {delay_text(self._evaluate())}")
                 self._write()
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
                 episodes, statistics = self.update()
@@ -110,7 +121,9 @@ class Trainer:
                 self._log_update(log, episodes, statistics, validation_s)
                 self._save()
                 log.show()
-        return Result(self._update * settings.episodes_per_update, self.best_delay_s, self._write())
+            paths = self._write()
+            fresh = self._evaluate_written(fresh_demands) if fresh_demands else None
+        return Result(self._update * settings.episodes_per_update, self.best_delay_s, paths, fresh)
 
     def update(self) -> tuple[list[Episode], dict[str, UpdateStatistics]]:
         """Simulate the next episodes and learn from them; return them and statistics by kind of actor. Raises as
@@ -165,18 +178,35 @@ class Trainer:
         return statistics
 
     def _evaluate(self) -> float:
-        """Mean delay in s of the newest state on validation demand, without exploration. Keeps the best state."""
-        settings = self._settings
-        rngs = [np.random.default_rng([VALIDATION_SEED, settings.seed, k]) for k in range(settings.held_out)]
-        jobs = [(self._arrays(), varied(rng, settings.varies), (0,), False) for rng in rngs]
-        episodes = self._simulated(jobs)
-        delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
-        if delay_s < self.best_delay_s:
-            self._best, self.best_delay_s, self._stale = self._arrays(), delay_s, 0
+        """Mean delay in s of the newest state on validation demand. Keeps the best state, or the newest without any
+        vehicle (NaN)."""
+        delay_s = mean_delay_s(self._greedy(self._arrays(), self._demands(VALIDATION_SEED, self._settings.held_out)))
+        if math.isnan(delay_s) or delay_s < self.best_delay_s:
+            self._best, self._stale = self._arrays(), 0
+            self.best_delay_s = min(self.best_delay_s, delay_s)
             self._best_sharpness = self._sharpness()
         else:
             self._stale += 1
         return delay_s
+
+    def _evaluate_written(self, count: int) -> FreshEvaluation:
+        """Evaluate the written state, and the policy that the training started from; write both. Raises InputError."""
+        settings = self._settings
+        demands = self._demands(FRESH_SEED, count)
+        written = self._greedy(self._arrays() if settings.writes_newest else self._best, demands)
+        start = [] if settings.start is None else self._greedy([list(settings.start)], demands)
+        fresh = FreshEvaluation(demands, written, start, settings.varies)
+        whole_files.write(settings.out / f"trial_{settings.number}_evaluation.csv", fresh.table())
+        return fresh
+
+    def _demands(self, seed: int, count: int) -> list[Demand]:
+        settings = self._settings
+        rngs = [np.random.default_rng([seed, settings.seed, k]) for k in range(count)]
+        return [varied(rng, settings.varies) for rng in rngs]
+
+    def _greedy(self, arrays: Arrays, demands: Sequence[Demand]) -> list[Trips]:
+        """The trips with networks that do not explore."""
+        return [episode.trips for episode in self._simulated([(arrays, demand, (0,), False) for demand in demands])]
 
     def _log_update(
         self,
@@ -185,18 +215,18 @@ class Trainer:
         statistics: Mapping[str, UpdateStatistics],
         validation_s: float | None,
     ) -> None:
-        delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
+        delay_s = mean_delay_s(episode.trips for episode in episodes)
         values = {
             "episode": self._update * self._settings.episodes_per_update,
             "delay_s": delay_s,
             "finished": sum(episode.trips.finished for episode in episodes),
             "total": sum(episode.trips.total for episode in episodes),
             "overrides": sum(episode.overrides for episode in episodes),
-            "held_out_delay_s": validation_s,
+            "validation_delay_s": validation_s,
         }
-        validation = "" if validation_s is None else f", validation {validation_s:.1f} s"
+        validation = "" if validation_s is None else f", validation {delay_text(validation_s)}"
         transitions = [tl for episode in episodes for tl in episode.transitions.values()]
-        log.add(values, statistics, transitions, f"mean delay {delay_s:.1f} s{validation}")
+        log.add(values, statistics, transitions, f"mean delay {delay_text(delay_s)}{validation}")
 
     def _refuse_existing(self) -> None:
         number = self._settings.number

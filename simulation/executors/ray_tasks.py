@@ -1,9 +1,17 @@
-"""Run functions as tasks of a Ray cluster; if the worker or node of a task dies, it runs again."""
+"""Run functions as tasks of a Ray cluster; if the worker or node of a task dies, it runs again.
+
+A worker runs one task after another, as a process of `Processes` does, and keeps what it has read. What many jobs have
+in common (models, weights, a street's files) is put into Ray's object store once, and each node fetches it once.
+"""
 
 import importlib
+import io
+import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
+
+import numpy as np
 
 from city.arguments import host_and_port
 from city.errors import InputError
@@ -13,6 +21,8 @@ from simulation.street_simulation import SimulationFailed
 CONNECT_TIMEOUT_S = 5.0
 MAX_RETRIES = 3
 """Reruns of a task after its worker or node died."""
+MIN_PART_BYTES = 4096
+"""Bytes and arrays of a job that are smaller stay in it."""
 
 T = TypeVar("T")
 
@@ -39,9 +49,9 @@ class RayTasks(Executor):
                 f"--workers {cpus}: no node of the Ray cluster {self._address} has that many CPUs; the largest has "
                 f"{largest:g}"
             )
-        # a process of its own for each task: libsumo and TensorFlow do not release their memory
-        remote = self._ray.remote(num_cpus=cpus, max_retries=MAX_RETRIES, max_calls=1)(_call)
-        index_of = {remote.remote(function, job): index for index, job in enumerate(jobs)}
+        remote = self._ray.remote(num_cpus=cpus, max_retries=MAX_RETRIES)(_call)
+        stored, parts = self._ray.put(function), _Parts(self._ray.put)
+        index_of = {remote.remote(stored, *parts.taken_out(job)): index for index, job in enumerate(jobs)}
         waiting = list(index_of)
         try:
             while waiting:
@@ -70,9 +80,50 @@ def _lines(error: Exception) -> list[str]:
     return str(error).strip().splitlines()
 
 
-def _call(function: Callable[[Any], T], job: Any) -> T:
+class _Parts:
+    """The large bytes and arrays of jobs, each stored once, however many jobs have it."""
+
+    def __init__(self, put: Callable[[Any], Any]) -> None:
+        """`put`: stores a value and returns its reference."""
+        self._put = put
+        self._stored: dict[int, tuple[Any, Any]] = {}
+        """By identity, a value, which must not be freed meanwhile, and its reference."""
+
+    def taken_out(self, job: Any) -> tuple[Any, ...]:
+        """(the pickled job without its parts, references of the parts)."""
+        file, references = io.BytesIO(), []
+        part_of = self._reference
+
+        class Pickler(pickle.Pickler):
+            def persistent_id(self, value: Any) -> int | None:
+                size = value.nbytes if isinstance(value, np.ndarray) else len(value) if isinstance(value, bytes) else 0
+                if size < MIN_PART_BYTES:
+                    return None
+                references.append(part_of(value))
+                return len(references) - 1
+
+        Pickler(file, pickle.HIGHEST_PROTOCOL).dump(job)
+        return file.getvalue(), *references
+
+    def _reference(self, value: Any) -> Any:
+        if id(value) not in self._stored:
+            self._stored[id(value)] = value, self._put(value)
+        return self._stored[id(value)][1]
+
+
+def _with_parts(job: bytes, parts: Sequence[Any]) -> Any:
+    """The job that `_Parts.taken_out` has pickled."""
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, index: int) -> Any:
+            return parts[index]
+
+    return Unpickler(io.BytesIO(job)).load()
+
+
+def _call(function: Callable[[Any], T], job: bytes, *parts: Any) -> T:
     with reported_exit():
-        return function(job)
+        return function(_with_parts(job, parts))
 
 
 def _connect(address: str) -> Any:

@@ -298,8 +298,68 @@ def test_gate_decides_by_the_interval(delays, code, text, grid_models, monkeypat
 
     monkeypatch.setattr(ArmSimulator, "run", outcome)
     flags = (*CITY, "--models-dir", str(grid_models), "--seeds", "3", "--arms", "served,fixed", "--gate", "fixed")
-    assert program.main([*flags]) == code
-    assert text in capsys.readouterr().out
+    assert program.main([*flags, "--same-demand"]) == code
+    out = capsys.readouterr().out
+    assert text in out and "The intervals are over 3 simulations of one demand with other drivers." in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "varies"),
+    [
+        (("--gate", "fixed"), True),
+        (("--gate", "fixed", "--same-demand"), False),
+        (("--vary-demand",), True),
+        ((), False),
+    ],
+)
+def test_gate_varies_the_demand_unless_told_otherwise(flags, varies, monkeypatch, tmp_path, capsys):
+    demands = []
+
+    def outcome(self, arm, demand, models, records_signals):
+        demands.append(demand)
+        quantiles_s = tuple(map(float, range(101)))
+        delay_s = 20.0 + len(demands)
+        return replace(ZERO, arm=arm.name, seed=demand.seed, delay_s=delay_s, delay_quantiles_s=quantiles_s)
+
+    monkeypatch.setattr(ArmSimulator, "run", outcome)
+    command = (*CITY, "--seeds", "2", "--arms", "max-pressure,fixed", "--out", str(tmp_path))
+    assert program.main([*command, *flags]) in (0, 3)
+    assert {demand.resampled for demand in demands} == {varies}
+    text = "The intervals are over 2 varied demands" if varies else "The intervals are over 2 simulations of one demand"
+    assert text in capsys.readouterr().out and text in (tmp_path / "report.html").read_text()
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["intervals"].startswith(text) and results["conditions"]["varied_demand"] is varies
+
+
+@pytest.mark.parametrize("arm", ["fixed", "max-pressure"])
+@pytest.mark.parametrize("period_s", [5, 7, 10])
+def test_delay_by_tl_does_not_depend_on_the_moment_of_the_decisions(period_s, arm, monkeypatch):
+    """A vehicle that loses time in one second of each period only."""
+
+    class Periodic:
+        def __init__(self, connection, lanes):
+            self._time = connection.api.simulation.getTime
+
+        def by_road(self):
+            return {"SA101": {"road": 1.0 if self._time() % period_s == 0 else 0.0}}
+
+    monkeypatch.setattr(arm_simulation, "LostTime", Periodic)
+    task = EvaluationTask(config.load(GRID / "city.toml"), ("SA101",), 1500.0)
+    outcome = ArmSimulator(task).run(arms.parse(arm)[0], Demand(1))
+    assert outcome.delay_by_tl["SA101"] * outcome.total / 1500 == pytest.approx(1 / period_s, abs=0.06)
+
+
+def test_seed_without_a_vehicle_is_left_out_and_no_difference_of_zero(monkeypatch, capsys):
+    def outcome(self, arm, demand, models, records_signals):
+        total = 0 if demand.seed == 2 else 10
+        delay_s = (20.0 if arm.name == "fixed" else 10.0) if total else 0.0
+        return replace(ZERO, arm=arm.name, seed=demand.seed, total=total, delay_s=delay_s)
+
+    monkeypatch.setattr(ArmSimulator, "run", outcome)
+    assert program.main([*CITY, "--seeds", "3", "--arms", "max-pressure,fixed"]) == 0
+    printed = capsys.readouterr()
+    assert "left out SUMO's seeds without a vehicle: 2" in printed.err
+    assert "-10.00 (-10.00 to -10.00)" in printed.out and "over 2 simulations" in printed.out
 
 
 @pytest.mark.slow

@@ -44,5 +44,5 @@ def test_progress_of_simulations_is_on_stderr_alone(monkeypatch, capsys):
     for workers in ("1", "2"):
         assert program.main([*flags, "--arms", "max-pressure,fixed", "--workers", workers]) == 0
         shown = capsys.readouterr()
-        assert "simulation" not in shown.out and len(shown.out.splitlines()) == 3
+        assert "elapsed" not in shown.out and len(shown.out.splitlines()) == 4
         assert "simulation 2 of 4" in shown.err and "left; mean delay so far: max-pressure" in shown.err

@@ -1,8 +1,10 @@
 """Arms on many streets."""
 
 import csv
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from city import config
@@ -65,10 +67,64 @@ def test_a_comparison_names_worse_streets_and_gridlocks_of_the_candidate_alone()
     comparison = compare(results, "x", "y")
     assert comparison.better == pytest.approx(1 / 3)
     assert comparison.worse == ("b",)
-    assert comparison.ratio == pytest.approx(1.0)
+    assert comparison.ratio.mean == pytest.approx(1.0)
     assert comparison.worst_ratio == 2.0
     assert comparison.gridlocks == ("b", "c")
-    assert moves_too_few(results["b"], "x") and not moves_too_few(results["b"], "y")
+    assert moves_too_few(results["b"]["x"], results["b"]["y"]) and not moves_too_few(
+        results["b"]["y"], results["b"]["x"]
+    )
+
+
+def test_adding_an_arm_changes_no_other_arms_comparison():
+    rng = np.random.default_rng(5)
+
+    def drawn():
+        total = int(rng.choice([0, 100], p=[0.1, 0.9]))
+        result = StreetResult(float(rng.uniform(0, 100)), int(rng.integers(0, total + 1)), total, 10)
+        return None if rng.random() < 0.1 else result
+
+    results = {str(k): {name: drawn() for name in "xyz"} for k in range(200)}
+    pair = {street: {name: by_arm[name] for name in "xy"} for street, by_arm in results.items()}
+    assert compare(results, "x", "y") == compare(pair, "x", "y") and compare(pair, "x", "y").gridlocks
+
+
+def test_a_street_that_sumo_ends_early_counts_against_that_arm():
+    result = StreetResult(10, 100, 100, 10)
+    comparison = compare({"a": {"x": None, "y": result}, "b": {"x": None, "y": None}}, "x", "y")
+    assert (comparison.streets, comparison.better, comparison.worse, comparison.ratio) == (1, 0.0, ("a",), None)
+    comparison = compare({"a": {"x": result, "y": None}, "b": {"x": result, "y": result}}, "x", "y")
+    assert (comparison.better, comparison.arm_ended, comparison.worse) == (0.5, ("a",), ())
+
+
+def test_many_streets_have_an_interval_and_a_sign_test():
+    results = {
+        str(k): {"x": StreetResult(8 + k % 4, 100, 100, 10), "y": StreetResult(12, 100, 100, 10)} for k in range(20)
+    }
+    comparison = compare(results, "x", "y")
+    assert comparison.p_value == pytest.approx(2 / 2**20)
+    ratio = comparison.ratio
+    assert 8 / 12 < ratio.low < ratio.mean < ratio.high < 11 / 12
+    assert ratio.mean == pytest.approx((8 * 9 * 10 * 11) ** 0.25 / 12)
+    (single,) = ({street: by_arm} for street, by_arm in list(results.items())[:1])
+    assert math.isinf(compare(single, "x", "y").ratio.high) and compare(single, "x", "y").p_value == 1.0
+
+
+def test_the_command_counts_a_street_that_sumo_ends_early(streets, tmp_path, monkeypatch, capsys):
+    run_job = street_results.run_job
+    broken = streets[0].name
+    monkeypatch.setattr(
+        street_results,
+        "run_job",
+        lambda job: "it crashed" if (job.name, job.arm.name) == (broken, "fixed") else run_job(job),
+    )
+    arguments = ["--streets", str(streets[0].parent), "--arms", "fixed,max-pressure", "--seconds", "120"]
+    assert main(["pretrain", "evaluate", *arguments, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert f"fixed has no result on {broken}: it crashed" in printed.err
+    assert "2 streets; means over the 1 of them on which every arm has a result" in printed.out
+    assert f"SUMO has ended fixed alone early, so fixed counts as worse: {broken}" in printed.out
+    rows = {(row["street"], row["arm"]): row for row in csv.DictReader((tmp_path / "streets.csv").open())}
+    assert rows[broken, "fixed"]["delay_s"] == "" and float(rows[broken, "max-pressure"]["delay_s"]) > 0
 
 
 def test_the_command_compares_arms_and_writes_a_table(streets, tmp_path, capsys):

@@ -10,7 +10,7 @@ from export import pretrained
 from export.checkpoints import phase_networks
 from export.locate import find_candidates
 from greenserve.__main__ import main
-from pretraining import selection, street_results, train_command
+from pretraining import gate, selection, street_results, train_command
 from pretraining import streets_trainer as trainer
 from pretraining.streets_trainer import StreetsTrainer
 from pretraining.synthetic.streets import generate
@@ -95,7 +95,7 @@ def any_network_passes(monkeypatch):
     """A network of two updates is no good."""
     monkeypatch.setattr(selection.gate, "MAX_RATIO", 1e6)
     monkeypatch.setattr(selection.gate, "MAX_MEAN_RATIO", 1e6)
-    monkeypatch.setattr(selection.gate, "moves_too_few", lambda by_name, name: False)
+    monkeypatch.setattr(selection.gate, "moves_too_few", lambda candidate, reference: False)
 
 
 def write_parts(folder):
@@ -297,6 +297,13 @@ def test_a_product_that_fails_is_written_with_a_warning(trained, tmp_path, monke
     assert "warning: the product fails the gate: too slow" in capsys.readouterr().err
     written = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")
     assert written["gate"]["product"]["failure"] == "too slow"
+
+
+def test_a_product_far_slower_than_its_best_network_fails():
+    parts = [gate.Verdict(name, delay_s, 1.0, 1.0, "a", ()) for name, delay_s in (("a", 10.0), ("b", 11.0))]
+    for delay_s, passes in ((11.4, True), (11.6, False)):
+        selected = selection.Selected({}, (*parts, gate.Verdict("product", delay_s, 1.0, 1.0, "a", ())), ("a", "b"))
+        assert selected.passes is passes and selected.state(selected.verdicts[-1]) == ("passes" if passes else "fails")
 
 
 def test_a_network_that_diverges_does_not_end_the_others(streets, tmp_path, monkeypatch, capsys):

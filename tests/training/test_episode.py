@@ -79,6 +79,13 @@ def test_reward_of_a_decision_is_that_of_the_time_until_the_next(task, monkeypat
     np.testing.assert_array_equal(reward[:-1], np.arange(2, len(reward) + 1))
 
 
+@pytest.mark.parametrize("reward", rewards.names())
+def test_transitions_tell_differences_from_other_rewards(task, reward):
+    simulation = EpisodeSimulator(replace(task, target_tls=("SA101",), reward=reward, seconds=60.0))
+    transitions = simulation.run(initial_arrays(simulation), Demand(7), (1,), explore=True).transitions["SA101"]
+    assert transitions.is_difference is (reward in ("waiting-time", "diff-waiting-time"))
+
+
 def test_only_tls_that_decide_are_asked(task, monkeypatch):
     """In dialect street, a TL that is changing its green is due every 5 s, and does not decide."""
     city = replace(

@@ -217,7 +217,7 @@ def test_statistics_have_stable_baselines3s_names_everywhere(tmp_path, capsys):
             np.testing.assert_allclose(logged, written, rtol=1e-4, err_msg=name)
         assert all(fps > 0 for fps in tags["time/fps"]) and all(loss < 0 for loss in tags["train/entropy_loss"])
     assert tuple(rows[0])[:4] == ("update", "delay_s", "vehicles_per_lane_h", "decisions")
-    own = ("episode", "delay_s", "finished", "total", "overrides", "held_out_delay_s")
+    own = ("episode", "delay_s", "finished", "total", "overrides", "validation_delay_s")
     assert tuple(csv.DictReader((tmp_path / "city" / "trial_1_curve.csv").open()).fieldnames) == (*own, *IN_CURVES)
     kinds = scalars(tmp_path / "city" / "tensorboard" / "trial_1")
     assert {f"train/approx_kl/{kind}" for kind in ("categorical", "continuous")} <= kinds.keys()

@@ -1,5 +1,6 @@
 """The networks of a street: what is trained, what is written and what is exported decide alike."""
 
+import csv
 import re
 
 import numpy as np
@@ -164,4 +165,15 @@ def test_a_training_from_a_policy_is_not_worse_than_its_start(start, tmp_path, m
     assert main(["train", "--start-from", start, *flags.split()]) == 0
     output = capsys.readouterr()
     start_s = float(re.search(r"before the first update: validation ([\d.]+) s", output.err)[1])
-    assert float(re.search(r"validation demand: ([\d.]+) s", output.out)[1]) <= start_s
+    curve = list(csv.DictReader((tmp_path / "checkpoints" / "trial_1_curve.csv").open()))
+    found = re.search(
+        r"mean delay ([\d.]+) s on 5 fresh demands; ([\d.]+) s with the policy of --start-from; the trained one is better "
+        r"on (\d) of 5",
+        output.out,
+    )
+    rows = list(csv.DictReader((tmp_path / "checkpoints" / "trial_1_evaluation.csv").open()))
+    pairs = [(float(row["delay_s"]), float(row["start_delay_s"])) for row in rows]
+    assert int(found[3]) == sum(own < other for own, other in pairs)
+    assert [float(text) for text in found.groups()[:2]] == pytest.approx(np.mean(pairs, 0), abs=0.06)
+    if float(curve[-1]["validation_delay_s"]) >= start_s:
+        assert all(own == other for own, other in pairs), "the start is what was written"

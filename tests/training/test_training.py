@@ -356,7 +356,7 @@ def test_file_in_the_place_of_tensorboards_folder_is_one_line(tmp_path, capsys):
 
 
 def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch):
-    delays, learned = iter((30.0, 20.0, 25.0)), []
+    delays, learned = iter((30.0, 20.0, 25.0, *[26.0] * 5)), []
     task = TrainingTask(config.load(GRID / "city.toml"), ("SA101",), seconds=100.0)
 
     class WithDelay(ThisProcess):
@@ -371,8 +371,53 @@ def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch)
     trainer = Trainer(task, Settings(tmp_path, 1, 9, 1, evaluate_every=1, held_out=1, patience=1), WithDelay())
     result = trainer.run()
     assert (result.best_delay_s, result.episodes) == (20.0, 3), "it ends after one evaluation without an improvement"
+    assert result.fresh.text() == "mean delay 26.0 s on 5 fresh demands"
+    assert all(np.array_equal(learned[1][0], arrays[0]) for arrays in learned[3:]), "of what was written"
     stored = tf.train.load_checkpoint(str(result.paths["SA101"]))
     np.testing.assert_array_equal(stored.get_tensor(FIRST_KERNEL), learned[1][0][0])
+
+
+def test_fresh_evaluation_is_on_demand_that_nothing_was_chosen_on(tmp_path):
+    task, seen = TrainingTask(config.load(GRID / "city.toml"), ("SA101",), seconds=60.0), []
+
+    class WithSeeds(ThisProcess):
+        def run(self, function, jobs, cpus=1):
+            seen.extend(job[1].seed for job in jobs)
+            yield from super().run(function, jobs, cpus)
+
+    result = Trainer(task, Settings(tmp_path, 1, 2, 1, evaluate_every=1, held_out=2), WithSeeds()).run()
+    fresh = [demand.seed for demand in result.fresh.demands]
+    assert len(fresh) == 5 == len(set(fresh)) and seen[-5:] == fresh and not set(seen[:-5]) & set(fresh)
+    rows = list(csv.DictReader((tmp_path / "trial_1_evaluation.csv").open()))
+    assert [(int(row["sumo_seed"]), float(row["delay_s"])) for row in rows] == [
+        (seed, pytest.approx(trips.delay_s, rel=1e-5)) for seed, trips in zip(fresh, result.fresh.trips, strict=True)
+    ]
+    assert {row["start_delay_s"] for row in rows} == {""}
+
+
+def test_validation_without_a_vehicle_is_no_delay_of_zero(tmp_path):
+    """The newest state is kept, and the first with a vehicle is better than none."""
+    task = TrainingTask(config.load(GRID / "city.toml"), ("SA101",), seconds=60.0)
+    validated = []
+
+    class WithoutVehicles(ThisProcess):
+        def run(self, function, jobs, cpus=1):
+            for index, episode in super().run(function, jobs, cpus):
+                if not jobs[index][3]:
+                    validated.append([array.copy() for array in jobs[index][0][0]])
+                    episode = replace(episode, trips=replace(episode.trips, total=0, delay_s=0.0))
+                yield index, episode
+
+    lines = []
+    settings = Settings(tmp_path, 1, 2, 1, evaluate_every=1, held_out=1, patience=1)
+    trainer = Trainer(task, settings, WithoutVehicles(), lines.append, shows_bar=False)
+    result = trainer.run()
+    assert (result.best_delay_s, result.episodes) == (float("inf"), 2)
+    assert result.fresh.text() == "mean delay unknown (no vehicle) on 5 fresh demands"
+    assert "validation unknown (no vehicle)" in lines[0]
+    np.testing.assert_array_equal(trainer._best[0][0], validated[1][0])
+    rows = list(csv.DictReader((tmp_path / "trial_1_curve.csv").open()))
+    assert [row["validation_delay_s"] for row in rows] == ["", ""]
 
 
 def test_disk_that_is_full_costs_no_saved_state(copy, monkeypatch, capsys):

@@ -97,7 +97,8 @@ def _advantages(tl: Transitions, ppo: PpoConfig) -> tuple[NDArray[np.float64], N
     ticks = tl.duration_s[:-1].astype(np.float64) / TICK_S
     # `delay` is a mean over the decision's time; here it is its discounted sum
     discounted_ticks = (1 - ppo.gamma**ticks) / (1 - ppo.gamma)
-    reward = tl.reward[:-1].astype(np.float64) * DELAY_SCALE / REWARD_VEHICLES * discounted_ticks
+    per_tick = tl.reward[:-1].astype(np.float64) * DELAY_SCALE / REWARD_VEHICLES
+    reward = per_tick * discounted_ticks / (ticks if tl.is_difference else 1.0)
     advantages = gae(reward, value, ticks, ppo.gamma, ppo.gae_lambda)
     return advantages, squashed(advantages + value[:-1])
 

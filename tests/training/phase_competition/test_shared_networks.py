@@ -146,6 +146,20 @@ def test_advantages_are_sums_discounted_by_time(count, seed):
     np.testing.assert_allclose(target, batch.squashed(advantage + value[:-1]))
 
 
+@pytest.mark.parametrize("is_difference", [True, False])
+def test_a_difference_counts_as_much_in_one_decision_as_in_three(is_difference):
+    """A mean counts as much too if it is the same in each of them."""
+
+    def first_advantage(durations_s, rewards):
+        zeros = np.zeros((len(rewards) + 1, 1), np.float32)
+        reward, duration_s = (np.array([*own, 0.0], np.float32) for own in (rewards, durations_s))
+        tl = Transitions(zeros, zeros, zeros[:, 0], zeros[:, 0], reward, duration_s, is_difference)
+        return batch._advantages(tl, StreetPpo(gamma=0.97, gae_lambda=1.0))[0][0]
+
+    whole = first_advantage([15.0], [3.0 if is_difference else 1.0])
+    assert whole == pytest.approx(first_advantage([5.0] * 3, [1.0] * 3)) == pytest.approx(4 * (1 + 0.97 + 0.97**2))
+
+
 def restricted_decisions(layout, learner):
     """200 decisions at which a late lane forbids the first of three greens (of the second junction), and their
     batch."""
