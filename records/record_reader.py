@@ -68,22 +68,22 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
     def _read_city(self) -> record.City:
         """Read up to the city. Raises InputError."""
         # the index does not list the copies of the head, which are read if the head is damaged
-        for has_index in (True, False):
-            self._begin(has_index)
+        for with_copies in (False, True):
+            self._begin(with_copies)
             for _, message, _ in self._messages:
                 if isinstance(message, LoopState):
                     self.state = message
                 elif isinstance(message, record.City):
                     if self._damage:
                         # steps before it may have been left out because names of channels were not known
-                        self._begin(has_index)
+                        self._begin(with_copies)
                     return message
         raise InputError(f"{self.path}: cannot be read as a record: {self.missing or 'it has no city'}; {REMEDY}")
 
-    def _begin(self, has_index: bool) -> None:
+    def _begin(self, with_copies: bool) -> None:
         """Read from the beginning of the file on."""
         self._damage, self._losses = Losses(), Losses()
-        self._mcap = McapFile(self._stream, self._damage, has_index)
+        self._mcap = McapFile(self._stream, self._damage, with_copies)
         self._messages = self._read()
 
     @property
@@ -177,10 +177,12 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
             elif isinstance(item, Metadata):
                 if item.name == REPAIRED:
                     self._losses.add(f"repaired: {item.metadata.get(LOST, '')[:MAX_LOST_CHARACTERS]}")
-            elif isinstance(item, Header):
+            elif isinstance(item, Header) and item.profile == PROFILE:
                 self.library = item.library
-                if item.profile != PROFILE:
-                    self._losses.add(f"it is an MCAP file of profile {item.profile[:40]!r}, not {PROFILE!r}")
+            elif isinstance(item, Header):
+                # of another program, unless the header is damaged
+                self._damage.add(f"it is an MCAP file of profile {item.profile[:40]!r}, not {PROFILE!r}")
+                if self._mcap.names and CITY not in [getattr(name, "topic", "") for name in self._mcap.names]:
                     return
 
     def _topic(self, name: str, schema: str) -> str | None:
