@@ -22,6 +22,7 @@ from controller.recording.messages import Encoder
 from controller.sumo.connection import SumoConnection
 from controller.sumo.network import running_signals
 from controller.sumo.tracked_detectors import step_ends
+from evaluation.actuated import PROGRAM
 from protos import record_pb2 as record
 from records.atspm import corridor, detectors, phase_numbers
 from records.atspm.analysis_period import ProgramChange
@@ -96,6 +97,12 @@ class _PicturedSignals:
         """The pictures, after the simulation has ended."""
         recorded = self._steps.recorded(ZERO)
         if self._programs:
+            # the program of arm actuated is in none of the network's files, which say what is coordinated
+            programs = {
+                name: tuple(replace(each, is_coordinated=each.is_coordinated and each.id != PROGRAM) for each in own)
+                for name, own in recorded.programs.items()
+            }
+            recorded = replace(recorded, programs=programs)
             own = [
                 replace(each, modes=(), programs=tuple(self._programs[each.signal])) for each in recorded.period.signals
             ]

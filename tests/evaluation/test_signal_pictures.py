@@ -34,6 +34,10 @@ def test_pictures_of_an_arm_change_nothing_in_its_simulation(grid_city, name):
         assert "Arrivals on Green: " in text
     for title in ("Phase Termination", "Split Monitor", "Approach Volume", "Approach Delay", "Queue Length"):
         assert title in pictured.pictures.page
+    assert ("Gap Outs" in pictured.pictures.page) == (name == "actuated")
+    assert ">fallback<" not in pictured.pictures.page and (f">{name}<" in pictured.pictures.page) == (
+        name != "actuated"
+    )
     assert "class='none'" not in pictured.pictures.page.replace("no two signals", "")
 
 
