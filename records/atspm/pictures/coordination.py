@@ -6,6 +6,7 @@ complete cycle, which have no dot. https://doi.org/10.5703/1288284315333 explain
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from controller.recording.detectors import ADVANCE
 from records.atspm.pictures.canvas import (
@@ -27,8 +28,14 @@ from records.atspm.pictures.signal_view import SignalView
 TITLE = "Purdue Coordination Diagram"
 
 
-def draw(view: SignalView, phase: int) -> str:
-    """The diagram of a phase as SVG, or a sentence if it had no complete cycle."""
+def draw(view: SignalView, phase: int, compared: Sequence[SignalView] = ()) -> str:
+    """The diagram of a phase as SVG, or a sentence if it had no complete cycle.
+
+    Args:
+        view: the signal.
+        phase: number of the phase.
+        compared: the same signal in other simulations, whose diagrams have the same axes.
+    """
     cycles = view.cycles(phase)
     if not cycles:
         return sentence(TITLE, f"{view.description(phase)} had no complete cycle from red to red.")
@@ -45,6 +52,9 @@ def draw(view: SignalView, phase: int) -> str:
         on_green = sum(view.is_green(phase, time_s) for time_s in arrivals)
         info = f"Arrivals on Green: {100 * on_green / len(arrivals):.0f}%" if arrivals else "no arrivals"
     volumes = view.volumes(phase)
+    alike = (view, *compared)
+    longest_s = max(cycle.end_s - cycle.begin_s for each in alike for cycle in each.cycles(phase))
+    largest = max((volume for each in alike for _, volume in each.volumes(phase)), default=0.0)
     legend = [
         Entry("Red Series", RED, width=2.4),
         Entry("Yellow Series", YELLOW, dash="5 2"),
@@ -58,8 +68,8 @@ def draw(view: SignalView, phase: int) -> str:
         TITLE,
         f"{view.name} - {view.description(phase)}; {info}",
         time_axis(view.period),
-        number_axis("Cycle Time (s)", max(cycle.end_s - cycle.begin_s for cycle in cycles)),
-        number_axis("Volume per Hour", max(volume for _, volume in volumes)) if volumes else None,
+        number_axis("Cycle Time (s)", longest_s),
+        number_axis("Volume per Hour", largest) if volumes else None,
         legend,
         view.modes(),
     )

@@ -148,10 +148,20 @@ def test_dot_lies_at_its_time_and_its_time_since_red():
 
 
 def test_arrivals_on_green_are_of_all_arrivals_as_atspm_counts_them():
-    times_s = (5.0, 19.999, 20.0, 30.0, 54.0, 90.0)  # the first three are before the only complete cycle
+    times_s = (1.0, 5.0, 19.999, 20.0, 30.0, 54.0, 90.0)  # the first four are before the only complete cycle
     detections = [Detection("advance:a_0", time_s, is_on) for time_s in times_s for is_on in (True, False)]
     drawing = Drawing(coordination.draw(view(detections=detections), 2), y_end=80.0)
-    assert "Arrivals on Green: 50%" in drawing.text and len(drawing.points(BLUE)) == 2
+    assert "Arrivals on Green: 57%" in drawing.text and len(drawing.points(BLUE)) == 2
+
+
+def test_diagrams_that_are_compared_have_one_axis():
+    longer = [*STATES, (150, "GGrr"), (170, "yyrr"), (174, "rrrr"), (190, "GGrr")]
+    views = [view(end_s=200.0), view(longer, end_s=200.0)]
+    short, long = (Drawing(coordination.draw(each, 2, views), x_end=200.0, y_end=100.0) for each in views)
+    assert short.points(RED) == [] and near([(84.0, 60.0), (174.0, 90.0)]) == long.points(RED)
+    assert [each.get("y") for each in short.root.iter(f"{SVG}text")][-3:] == [
+        each.get("y") for each in long.root.iter(f"{SVG}text")
+    ][-3:]
 
 
 def test_lines_of_the_coordination_diagram_lie_at_the_changes_of_colour():
