@@ -20,6 +20,7 @@ from evaluation import level_of_service, report_figures
 from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, POLICY, SERVED, Arm
 from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
 from evaluation.signal_pictures import MAX_TLS as MAX_PICTURED_TLS
+from evaluation.signal_pictures import compared
 from evaluation.simulation import WINDOW_S, delays_s
 from evaluation.statistics import paired, population
 
@@ -33,6 +34,10 @@ MEANINGS = {
     GREEDY: "the green with the most vehicles within 50 m before the signal, through the controller and its safety "
     "rules",
 }  # fmt: skip
+PATHS = ("city", "sumocfg")
+"""Conditions that are files."""
+PATH_PARTS = 3
+"""Parts of a file's path that the page has; results.json has all."""
 TEMPLATE = Template((Path(__file__).parent / "report.html").read_text(), autoescape=True, trim_blocks=True)
 """The page; only the pictures of signals, which are SVG of our own, are inserted as they are."""
 
@@ -52,6 +57,7 @@ def write(
     """
     names = [arm.name for arm in arms]
     tls = _largest_tls(names, results)
+    sections, pictured = _sections(names, results, tls), _signal_pictures(names, results, tls)
     delays = [_service_delays(name, results) for name in names]
     html = TEMPLATE.render(
         title=f"Signal control: {names[0]}" + (f" against {_listed(names[1:])}" if names[1:] else ""),
@@ -59,7 +65,7 @@ def write(
         date=(created or datetime.now()).strftime("%Y-%m-%d %H:%M"),
         verdict=verdict(names, results),
         population=population(len(results[names[0]]), bool(conditions.get("varied_demand"))),
-        city=conditions["city"],
+        city=_place(conditions["city"]),
         tls=_count(len(conditions["tls"]), "TL"),
         simulations=_count(len(results[names[0]]), "simulation"),
         comparison=[_compared(arm, arms[0], results) for arm in arms],
@@ -68,8 +74,9 @@ def write(
         tl_count=len(results[names[0]][0].delay_by_tl),
         bounds=level_of_service.BOUNDS_S,
         letter_of=level_of_service.letter,
-        sections=_sections(names, results, tls),
-        **_signal_pictures(names, results, tls),
+        sections=sections,
+        contents=_contents(sections, bool(pictured["pictures"])),
+        **pictured,
         conditions=_lines(conditions),
     )
     for name, file in picture_files(names).items():
@@ -183,8 +190,9 @@ def _sections(names: Sequence[str], results: Results, tls: Sequence[str]) -> lis
     signals = [band.signal for band in results[names[0]][0].signals]
     for k, (name, figure) in enumerate(report_figures.greens(names, results)):
         text = (
-            f"Greens of up to {MAX_SIGNALS} signals under {name}, in up to {BANDS_S / 60:g} minutes of the first seed; "
-            "signals in the order in which they lie. Each colour is one green of the signal, the same in all figures."
+            f"Greens of up to {MAX_SIGNALS} signals under {name}, in up to {BANDS_S / 60:g} minutes of the first seed, "
+            f"around the departures with the largest delay under {names[0]}; signals by their distance along the line "
+            "through them. Each colour is one green of the signal, the same in all figures."
         )
         sections.append(_section(f"Signals in time and space: {name}", text, [figure], [] if k else signals))
     return sections
@@ -201,14 +209,26 @@ def _signal_pictures(names: Sequence[str], results: Results, tls: Sequence[str])
     files = picture_files(names)
     common = [outcome.pictures.by_tl for outcome in outcomes.values() if outcome.pictures is not None]
     tl = next((tl for tl in tls if common and all(tl in by_tl for by_tl in common)), None)
+    views = [by_tl[tl] for by_tl in common] if tl is not None else []
+    shown = iter(compared(views))
     arms = []
     for name, outcome in outcomes.items():
         if outcome.pictures is not None:
-            shown = outcome.pictures.by_tl[tl] if tl is not None else ""
-            arms.append({"name": name, "file": files[name], "shown": shown})
+            arms.append({"name": name, "file": files[name], "shown": next(shown, "")})
         elif outcome.no_pictures:
             arms.append({"name": name, "reason": outcome.no_pictures})
     return {"pictures": arms, "pictured_tl": tl, "max_pictured_tls": MAX_PICTURED_TLS}
+
+
+def _contents(sections: Sequence[Mapping[str, Any]], has_pictures: bool) -> list[tuple[str, str]]:
+    """(id, name) of the page's headings."""
+    return [
+        ("comparison", "Comparison"),
+        ("service", "Level of service by TL"),
+        *((f"figure-{k}", section["title"]) for k, section in enumerate(sections, 1)),
+        *([("atspm", "Signal performance measures (ATSPM)")] if has_pictures else []),
+        ("conditions", "What was simulated"),
+    ]
 
 
 def _section(title: str, text: str, figures: Sequence[Figure], names: Sequence[str] = ()) -> dict[str, Any]:
@@ -223,14 +243,21 @@ def _lines(conditions: Mapping[str, Any]) -> str:
     lines = []
     for name, value in conditions.items():
         if name == "models":
-            lines += [f"{arm} {tl}: {path}" for arm, versions in value.items() for tl, path in versions.items()]
+            lines += [f"{arm} {tl}: {_place(path)}" for arm, versions in value.items() for tl, path in versions.items()]
         elif name == "policies":
-            lines += [f"{arm}: {path}, SHA-256 {digest}" for arm, (path, digest) in value.items()]
+            lines += [f"{arm}: {_place(path)}, SHA-256 {digest}" for arm, (path, digest) in value.items()]
+        elif name in PATHS and value is not None:
+            lines.append(f"{name}: {_place(value)}")
         elif isinstance(value, Mapping):
             lines.append(f"{name}: {', '.join(f'{key} {share:g}' for key, share in value.items())}")
         elif value is not None:
             lines.append(f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, list) else value}")
     return "\n".join(lines)
+
+
+def _place(path: str) -> str:
+    """The last folders and the name of a file: a report that is passed on does not tell who made it, and where."""
+    return "/".join(Path(path).parts[-PATH_PARTS:]) if Path(path).is_absolute() else str(path)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -130,22 +130,39 @@ def greens(names: Sequence[str], results: Results) -> list[tuple[str, Figure]]:
         )
         for signal in {band.signal for band in all_bands}
     }
-    return [(name, _bands(results[name][0].signals, states)) for name in recorded]
+    peak_s = _peak_s(results[names[0]][0])
+    return [(name, _bands(results[name][0].signals, states, peak_s)) for name in recorded]
 
 
-def _bands(signals: Sequence[SignalBand], greens_of: Mapping[str, Sequence[str]]) -> Figure:
-    bands = _ordered(signals)[:MAX_SIGNALS]
-    figure, axes = _axes(9, 1.6 + 0.2 * len(bands))
+def _peak_s(outcome: Outcome) -> float:
+    """The middle of the departures with the largest mean delay."""
+    delays = outcome.delay_by_departure
+    return max(delays, key=lambda begin_s: delays[begin_s]) + WINDOW_S / 2 if delays else 0.0
+
+
+def _bands(signals: Sequence[SignalBand], greens_of: Mapping[str, Sequence[str]], peak_s: float) -> Figure:
+    """The greens of signals around a second, at their distances along the line through them."""
+    ordered = _ordered(signals)[:MAX_SIGNALS]
+    bands = [band for _, band in ordered]
+    # signals that lie close together are drawn beside one another, the others to scale
+    row_m = (ordered[-1][0] - ordered[0][0]) / max(len(bands) - 1, 1) or 1.0
+    places_m: list[float] = []
+    for along_m, _ in ordered:
+        places_m.append(max(along_m, places_m[-1] + 0.7 * row_m) if places_m else along_m)
+    rows = (places_m[-1] - places_m[0]) / row_m + 1
+    figure, axes = _axes(9, min(1.6 + 0.26 * rows, MAX_BARS_HEIGHT_IN))
     first_s, last_s = min(band.states[0][0] for band in bands), bands[0].end_s
-    # from the middle on, when the network has filled
-    begin_s = max(first_s, min((first_s + last_s) / 2, last_s - BANDS_S))
+    begin_s = max(first_s, min(peak_s - BANDS_S / 2, last_s - BANDS_S))
     end_s = min(begin_s + BANDS_S, last_s)
-    for row, band in enumerate(bands):
-        _draw_band(axes, row, band, greens_of[band.signal], begin_s, end_s)
+    for place_m, band in zip(places_m, bands, strict=True):
+        _draw_band(axes, place_m, 0.6 * row_m, band, greens_of[band.signal], begin_s, end_s)
     labels = short_names([band.signal for band in bands])
-    axes.set(yticks=range(len(bands)), yticklabels=labels.values(), xlim=(begin_s, end_s))
+    ylim = (places_m[-1] + 0.6 * row_m, places_m[0] - 0.6 * row_m)
+    axes.set(yticks=places_m, yticklabels=labels.values(), xlim=(begin_s, end_s), ylim=ylim)
     axes.set_xlabel("simulated time of day (h:min)")
-    axes.invert_yaxis()
+    distances = axes.twinx()
+    distances.set(ylim=ylim, ylabel="distance along their line (m)")
+    distances.set_yticks(places_m, [f"{along_m - ordered[0][0]:.0f}" for along_m, _ in ordered])
     _label_times_of_day(axes)
     count = max(len(greens_of[band.signal]) for band in bands)
     handles = [Patch(color=colour, label=f"green {k + 1}") for k, colour in enumerate(GREEN_COLOURS[:count])]
@@ -156,21 +173,24 @@ def _bands(signals: Sequence[SignalBand], greens_of: Mapping[str, Sequence[str]]
     return figure
 
 
-def _draw_band(axes: Axes, row: int, band: SignalBand, greens_of: Sequence[str], begin_s: float, end_s: float) -> None:
+def _draw_band(
+    axes: Axes, y_m: float, height_m: float, band: SignalBand, greens_of: Sequence[str], begin_s: float, end_s: float
+) -> None:
     """Draw a bar in the colour of each green phase; yellow and red stay white."""
     changes = [time_s for time_s, _ in band.states[1:]] + [end_s]
     for (time_s, state), change_s in zip(band.states, changes, strict=True):
         low_s, high_s = max(time_s, begin_s), min(change_s, end_s)
         if state in greens_of and high_s > low_s:
-            axes.barh(row, high_s - low_s, 0.8, low_s, color=GREEN_COLOURS[greens_of.index(state) % len(GREEN_COLOURS)])
+            colour = GREEN_COLOURS[greens_of.index(state) % len(GREEN_COLOURS)]
+            axes.barh(y_m, high_s - low_s, height_m, low_s, color=colour)
 
 
-def _ordered(bands: Sequence[SignalBand]) -> list[SignalBand]:
-    """Sort signals along their principal axis, so that a green wave is a slanted line of bars."""
+def _ordered(bands: Sequence[SignalBand]) -> list[tuple[float, SignalBand]]:
+    """(distance in m, signal) along the signals' principal axis, so that a green wave is a slanted line of bars."""
     places = np.array([(band.x_m, band.y_m) for band in bands])
     places = places - places.mean(0)
     along = places @ np.linalg.svd(places, full_matrices=False)[2][0]
-    return [bands[i] for i in np.argsort(along)]
+    return [(float(along[i]), bands[i]) for i in np.argsort(along)]
 
 
 def _bars(

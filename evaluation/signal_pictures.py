@@ -22,12 +22,14 @@ from controller.recording.messages import Encoder
 from controller.sumo.connection import SumoConnection
 from controller.sumo.network import running_signals
 from controller.sumo.tracked_detectors import step_ends
+from evaluation.actuated import PROGRAM
 from protos import record_pb2 as record
 from records.atspm import corridor, detectors, phase_numbers
 from records.atspm.analysis_period import ProgramChange
 from records.atspm.from_record import Selection, StepCollector
 from records.atspm.pictures import coordination, page, split_failure, time_space
 from records.atspm.pictures.signal_view import SignalView, views
+from records.atspm.readings import SignalReadings
 from records.record_reader import RecordedStep
 from simulation.controlled_simulation import Control
 
@@ -47,8 +49,8 @@ class SignalPictures:
 
     page: str
     """HTML page with all of them."""
-    by_tl: Mapping[str, str]
-    """By TL, as HTML, those that compare arms: arrivals and split failures on its main street."""
+    by_tl: Mapping[str, SignalView]
+    """By TL, its first signal, which `compared` draws."""
 
 
 class PicturedTls:
@@ -96,6 +98,12 @@ class _PicturedSignals:
         """The pictures, after the simulation has ended."""
         recorded = self._steps.recorded(ZERO)
         if self._programs:
+            # the program of arm actuated is in none of the network's files, which say what is coordinated
+            programs = {
+                name: tuple(replace(each, is_coordinated=each.is_coordinated and each.id != PROGRAM) for each in own)
+                for name, own in recorded.programs.items()
+            }
+            recorded = replace(recorded, programs=programs)
             own = [
                 replace(each, modes=(), programs=tuple(self._programs[each.signal])) for each in recorded.period.signals
             ]
@@ -103,10 +111,12 @@ class _PicturedSignals:
         drawn = views(recorded)
         corridors = corridor.find(recorded.street, recorded.phases, set(recorded.programs))
         about = ["Bands above the pictures are control modes, or programs if there was no controller."]
-        by_tl: dict[str, str] = {}
+        by_tl: dict[str, SignalView] = {}
         for view in drawn:
-            # the first signal of each TL
-            by_tl.setdefault(self._tl_of[view.own.signal], _compared(view))
+            # without what its own diagrams do not need: simulators may send it from other machines
+            period = replace(view.period, signals=(), detections=())
+            lanes = SignalReadings(view.readings.lanes)
+            by_tl.setdefault(self._tl_of[view.own.signal], replace(view, period=period, readings=lanes))
         return SignalPictures(page.page(title, about, drawn, corridors, recorded.notes), by_tl)
 
 
@@ -171,9 +181,11 @@ class UncontrolledSignals(_PicturedSignals):
             self._number, self._now = self._number + 1, end_s
 
 
-def _compared(view: SignalView) -> str:
-    phases = [phase.number for phase in view.vehicle_phases]
+def compared(views: Sequence[SignalView]) -> list[str]:
+    """The pictures that compare a signal's control in several simulations, as HTML: arrivals, on the same axes, and
+    split failures on its main street."""
+    phases = [phase.number for phase in views[0].vehicle_phases] if views else []
     if not phases:
-        return ""
+        return [""] * len(views)
     phase = MAIN_PHASE if MAIN_PHASE in phases else phases[0]
-    return coordination.draw(view, phase) + split_failure.draw(view, phase)
+    return [coordination.draw(view, phase, views) + split_failure.draw(view, phase) for view in views]

@@ -192,7 +192,7 @@ def _export_sumo(reader: RunReader, path: Path) -> None:
         print(f"note: {note}", file=sys.stderr)
     print(f"wrote the programs of the recorded lights to {path}")
     if run.ended:
-        print(f"missing: {run.ended}")
+        print(f"missing: {run.ended}; the programs end there")
 
 
 def _export_observations(reader: RunReader, args: argparse.Namespace) -> None:

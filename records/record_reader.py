@@ -23,6 +23,8 @@ from records.mcap_file import MAX_RECORD_BYTES, Losses, McapFile
 
 REPAIRED, LOST = "greenserve.repaired", "lost"
 """The metadata of a repaired file, and its key: what the damaged file had lost."""
+LACKS_NO_STEPS = "lacks no steps"
+"""The key of a repaired file whose damage lost no step."""
 MAX_LOST_CHARACTERS = 2000
 MAX_NAMES = 5
 """TLs that a text names."""
@@ -37,6 +39,8 @@ class RecordedStep:
     publish_ns: int
     """Wall clock."""
     tls: dict[str, record.TlStep] = field(default_factory=dict)
+    state: LoopState | None = None
+    """State of the decision loop before the step, if it is recorded."""
 
 
 class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
@@ -68,22 +72,22 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
     def _read_city(self) -> record.City:
         """Read up to the city. Raises InputError."""
         # the index does not list the copies of the head, which are read if the head is damaged
-        for has_index in (True, False):
-            self._begin(has_index)
+        for with_copies in (False, True):
+            self._begin(with_copies)
             for _, message, _ in self._messages:
                 if isinstance(message, LoopState):
                     self.state = message
                 elif isinstance(message, record.City):
                     if self._damage:
                         # steps before it may have been left out because names of channels were not known
-                        self._begin(has_index)
+                        self._begin(with_copies)
                     return message
         raise InputError(f"{self.path}: cannot be read as a record: {self.missing or 'it has no city'}; {REMEDY}")
 
-    def _begin(self, has_index: bool) -> None:
+    def _begin(self, with_copies: bool) -> None:
         """Read from the beginning of the file on."""
         self._damage, self._losses = Losses(), Losses()
-        self._mcap = McapFile(self._stream, self._damage, has_index)
+        self._mcap = McapFile(self._stream, self._damage, with_copies)
         self._messages = self._read()
 
     @property
@@ -95,6 +99,11 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
     def damage(self) -> str:
         """Where the file is cut off or damaged, known once it has been read; without damage it may still lack steps."""
         return str(self._damage)
+
+    @property
+    def may_lack_steps(self) -> bool:
+        """True if steps may be missing, or parts of the last one; known once the file has been read."""
+        return self._damage.may_lack_steps or self._losses.may_lack_steps
 
     def steps(self, tls: Container[str] | None = None, from_s: float = -math.inf) -> Iterator[RecordedStep]:
         """The steps, once, in their order. Steps around a damaged part may lack TLs: `missing` names them.
@@ -110,6 +119,7 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
         if from_s > -math.inf and self._mcap.skip_before(ns_of(from_s)):
             expected = None
         current: RecordedStep | None = None
+        state = self.state
         for topic, message, publish_ns in self._messages:
             if isinstance(message, record.Step):
                 if current is not None:
@@ -121,6 +131,10 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
                     self._losses.add(missing_steps(expected, message.number))
                 expected = message.number + 1
                 current = RecordedStep(message, publish_ns)
+                if state is not None and state.next_number == message.number:
+                    current.state = state
+            elif isinstance(message, LoopState):
+                state = message
             elif isinstance(message, record.TlStep) and current is not None and message.number == current.step.number:
                 current.tls[topic.removeprefix(TL)] = message
         if current is not None:
@@ -176,11 +190,14 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
                     )
             elif isinstance(item, Metadata):
                 if item.name == REPAIRED:
-                    self._losses.add(f"repaired: {item.metadata.get(LOST, '')[:MAX_LOST_CHARACTERS]}")
-            elif isinstance(item, Header):
+                    lost = f"repaired: {item.metadata.get(LOST, '')[:MAX_LOST_CHARACTERS]}"
+                    self._losses.add(lost, LACKS_NO_STEPS not in item.metadata)
+            elif isinstance(item, Header) and item.profile == PROFILE:
                 self.library = item.library
-                if item.profile != PROFILE:
-                    self._losses.add(f"it is an MCAP file of profile {item.profile[:40]!r}, not {PROFILE!r}")
+            elif isinstance(item, Header):
+                # of another program, unless the header is damaged
+                self._damage.add(f"it is an MCAP file of profile {item.profile[:40]!r}, not {PROFILE!r}")
+                if self._mcap.names and CITY not in [getattr(name, "topic", "") for name in self._mcap.names]:
                     return
 
     def _topic(self, name: str, schema: str) -> str | None:

@@ -1,8 +1,10 @@
 """A recorded run, read from its files: one file, or all files of a run in their order."""
 
 import contextlib
+import copy
 import gzip
 import io
+import math
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,57 +40,73 @@ class RecordedRun:
         Raises InputError if they are not one run from its beginning or from a file with a state on, or this version
         cannot read it.
         """
-        files, self.unreadable = files_of_run(paths, run)
-        """Why other files of the folders cannot be read."""
+        files, self.missing = files_of_run(paths, run)
+        """What cannot be read, and costs no step: other files of the folders, and damage, known once it was read."""
         self._files = [(file.city.file_number, file.path) for file in files]
         first, self.path = self._files[0]
         """The first of the files."""
         with RecordReader(self.path) as reader:
             self.city = reader.city
             self.start = start_of(self.path, reader.city, reader.attachments)
-            self.state: LoopState | None = reader.state if first > 0 else None
-            """State of the decision loop before the first step; None at the run's beginning."""
-        if first > 0 and self.state is None:
+            state = reader.state if first > 0 else None
+        if first > 0 and state is None:
             raise InputError(
                 f"{self.path}: is file {first} of its run, the run's first file (0) is missing, and this one does not "
                 "have the state of the decisions before it, as files of earlier versions: name the first file too, or "
                 "the run's folder"
             )
-        self.first_number = self.state.next_number if self.state is not None else 0
+        self._begin_at(state)
+
+    def _begin_at(self, state: LoopState | None) -> None:
+        self.state = state
+        """State of the decision loop before the first step; None at the run's beginning."""
+        self.first_number = state.next_number if state is not None else 0
         """Number of its first step in the run."""
-        self.begin_s = self.state.now_s if self.state is not None else self.city.begin_s
+        self.begin_s = state.now_s if state is not None else self.city.begin_s
         """Simulated second at which its steps begin."""
         self.ended = ""
         """Why the steps ended before the run did, after `steps` has ended; "" if they did not."""
+        self.rest: RecordedRun | None = None
+        """The run from the next state after these steps on, after `steps` has ended; None if there is none."""
 
     def steps(self) -> Iterator[RecordedStep]:
         """The steps from the first one, up to the run's end or the first hole. Can be read several times."""
-        self.ended = ""
+        self.ended, self.rest = "", None
         following, at_s = self.first_number, self.begin_s
-        for expected, (number, path) in enumerate(self._files, self._files[0][0]):
-            if number != expected:
-                self.ended = (
-                    f"file {expected} of the run is missing, so it ends at second {at_s:g}; replay the files after it "
-                    "alone"
-                )
-                return
+        for k, (number, path) in enumerate(self._files):
+            if number != self._files[0][0] + k and not self.ended:
+                self.ended = f"file {self._files[0][0] + k} of the run is missing after second {at_s:g}"
             with RecordReader(path) as reader:
                 # one step is kept back, because the last one of a file that is cut off may lack TLs
                 kept: RecordedStep | None = None
-                for step in reader.steps():
+                for step in reader.steps(from_s=self.begin_s if k == 0 else -math.inf):
                     if kept is not None:
                         yield kept
-                    if step.step.number != following:
-                        self.ended = f"{path}: step {following} is missing after second {at_s:g}, so it ends there"
+                        kept = None
+                    if step.step.number < self.first_number:
+                        continue
+                    if step.step.number != following and not self.ended:
+                        self.ended = f"{path}: step {following} is missing after second {at_s:g}"
+                    if not self.ended:
+                        kept = step
+                        following += 1
+                        at_s = step.step.at_s
+                    elif step.state is not None:
+                        self.rest = self._from(k, step.state)
                         return
-                    kept = step
-                    following += 1
-                    at_s = step.step.at_s
-                if reader.missing:
-                    self.ended = f"{path}: {reader.missing}, so it ends before second {at_s:g}"
-                    return
-                if kept is not None:
+                if reader.may_lack_steps and not self.ended:
+                    self.ended = f"{path}: {reader.missing}, before second {at_s:g}"
+                elif kept is not None:
                     yield kept
+                if reader.missing and not reader.may_lack_steps and f"{path}: {reader.missing}" not in self.missing:
+                    self.missing.append(f"{path}: {reader.missing}")
+
+    def _from(self, file: int, state: LoopState) -> "RecordedRun":
+        """The run from a state in one of its files on."""
+        rest = copy.copy(self)
+        rest._files = self._files[file:]
+        rest._begin_at(state)
+        return rest
 
 
 def start_of(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> RunStart:

@@ -8,7 +8,7 @@ from city import program, whole_files
 from city.arguments import Parser
 from city.errors import InputError
 from controller.recording.record_writer import SUFFIX, RecordWriter
-from records.record_reader import LOST, REPAIRED, RecordReader
+from records.record_reader import LACKS_NO_STEPS, LOST, REPAIRED, RecordReader
 from records.run_files import REPAIRED_SUFFIX
 
 
@@ -66,8 +66,11 @@ def write(path: Path, out: Path) -> None:
             )
             writer = RecordWriter(target, source.city, source.attachments, begin_ns, begin_s, source.state)
             for recorded in itertools.chain([first] if first is not None else [], steps):
+                if recorded.state is not None and recorded is not first:
+                    writer.add_state(recorded.state, recorded.publish_ns)
                 writer.add(recorded.step, recorded.tls, recorded.publish_ns)
-            writer.add_metadata(REPAIRED, {LOST: source.damage})
+            lacks = {} if source.may_lack_steps else {LACKS_NO_STEPS: "true"}
+            writer.add_metadata(REPAIRED, {LOST: source.damage, **lacks})
             writer.finish()
             target.flush()
             os.fsync(target.fileno())

@@ -9,7 +9,7 @@ the place of SUMO, and the answers in the place of the policies:
 
 The shown states are always the recorded ones. So after a difference the loop starts again from
 the recorded states, as it does in the street if another client sets a signal, and later
-differences are the code's own.
+differences are the code's own. After a hole of the record, a new loop begins with the next recorded state.
 """
 
 import math
@@ -172,11 +172,15 @@ class RecordedConnection(TrackedLanes):
 class RecordedPolicies:
     """`Policies` that return the recorded answers."""
 
-    def __init__(self, contracts: Sequence[pb.PolicyContract], steps: RecordedSteps) -> None:
-        self._steps = steps
+    def __init__(
+        self,
+        contracts: Sequence[pb.PolicyContract],
+        steps: RecordedSteps,
+        on_answers: Callable[[RecordedStep, dict[str, Answer | Exception]], None],
+    ) -> None:
+        """`on_answers`: gets each decided step with its answers, before the loop does."""
+        self._steps, self._on_answers = steps, on_answers
         self._categorical = {contract.tl for contract in contracts if contract.action.kind == CATEGORICAL}
-        self.on_answers: Callable[[RecordedStep, dict[str, Answer | Exception]], None] = lambda step, answers: None
-        """Gets each decided step with its answers, before the loop does."""
 
     def ask(
         self, observations: Mapping[str, Observation], observed_s: float | None = None
@@ -190,7 +194,7 @@ class RecordedPolicies:
             if tl not in current.tls or not current.tls[tl].HasField("decision"):
                 raise NotRecorded(tl, current.step.at_s)
             answers[tl] = self._answer(tl, current.tls[tl].decision)
-        self.on_answers(current, answers)
+        self._on_answers(current, answers)
         return answers
 
     def _answer(self, tl: str, decision: record.Decision) -> Answer | Exception:
@@ -228,34 +232,55 @@ class Replay:
 
         Raises InputError if this version cannot build the run.
         """
-        self._run, start = run, run.start
-        self._steps = RecordedSteps(run.steps())
-        if self._steps.current is None:
-            raise InputError(
-                f"{run.path}: has no step of a run{f' ({run.ended})' if run.ended else ''}; name another record"
-            )
+        contracts = run.start.contracts
         self.differences = Differences()
         self.replayed_steps = 0
         self.replayed_to_s = run.begin_s
+        self.holes: list[str] = []
+        """What is missing in the record, and what the replay did there."""
         self.not_recorded: NotRecorded | None = None
         """Where the loop decided at another moment, so that the replay had to end."""
-        self.policies = RecordedPolicies(start.contracts, self._steps)
-        self._comparer = StepComparer(start.contracts, [c.tl for c in start.contracts] if tls is None else tls)
+        self._comparer = StepComparer(contracts, [c.tl for c in contracts] if tls is None else tls)
         self._on_step = on_step
-        self._compared: RecordedStep | None = None
-        """The step that was compared last."""
         self._error: Exception | None = None
         """An error of the comparison, which the loop would only log."""
+        self.on_answers: Callable[[RecordedStep, dict[str, Answer | Exception]], None] = lambda step, answers: None
+        """Gets each decided step with its answers, before the loop does."""
+        if not self._begin(run):
+            hole = f" ({'; '.join(self.holes)})" if self.holes else ""
+            raise InputError(f"{run.path}: has no step of a run{hole}; name another record")
+
+    def _begin(self, run: RecordedRun) -> bool:
+        """Build the loop at the run's begin, or at the next state with a step after it; False if there is none."""
+        steps = RecordedSteps(run.steps())
+        while (first := steps.current) is None:
+            if not self._note_hole(run) or run.rest is None:
+                return False
+            run = run.rest
+            steps = RecordedSteps(run.steps())
+        self._run, self._steps, start = run, steps, run.start
+        self._steps_before = self.replayed_steps
+        self._compared: RecordedStep | None = None
+        """The step that was compared last."""
+        self.policies = RecordedPolicies(start.contracts, steps, lambda step, answers: self.on_answers(step, answers))
         try:
             self._encoder = Encoder(start, run.state)
             connection = RecordedConnection(start, self._steps)
             self.loop: DecisionLoop = loop_from(start.start, connection, start, self.policies, [self])
             if run.state is not None:
                 state = loop_state.restore(self.loop.saved_state(), run.state)
-                self.loop.resume(state, self._steps.current.step.at_s)
+                self.loop.resume(state, first.step.at_s)
         except MALFORMED as error:
             raise self._malformed(error) from error
         self._is_released = run.state is not None and run.state.is_releasing
+        return True
+
+    def _note_hole(self, run: RecordedRun) -> bool:
+        """Note why the steps of a part have ended, if they did before the run."""
+        if run.ended:
+            goes_on = "it ends there" if run.rest is None else f"it goes on from second {run.rest.begin_s:g}"
+            self.holes.append(f"{run.ended}, so {goes_on}")
+        return bool(run.ended)
 
     def add(self, event: DecisionEvent) -> None:
         """Compare an event of the loop."""
@@ -282,7 +307,13 @@ class Replay:
         self._on_step(step, tls, current.publish_ns)
 
     def run(self) -> None:
-        """Replay every step. Raises InputError for a malformed record."""
+        """Replay every step; after a hole, from the next recorded state on. Raises InputError for a malformed
+        record."""
+        self._replay_part()
+        while self._note_hole(self._run) and self._run.rest is not None and self._begin(self._run.rest):
+            self._replay_part()
+
+    def _replay_part(self) -> None:
         flushed_s = -math.inf
         while (current := self._steps.current) is not None:
             is_flush = self._is_flush(current)
@@ -323,7 +354,7 @@ class Replay:
         if compared is None or compared.step.number < current.step.number:
             self.differences.add(Difference("", current.step.at_s, "step", "", "present", "absent"))
         else:
-            self.replayed_steps = compared.step.number + 1 - self._run.first_number
+            self.replayed_steps = self._steps_before + compared.step.number + 1 - self._run.first_number
             self.replayed_to_s = compared.step.at_s
 
     def _is_flush(self, current: RecordedStep) -> bool:

@@ -117,7 +117,7 @@ def _replay(args: argparse.Namespace) -> int:
         with Client(args.server, tls=None if files is None else files.read(), retries=0) as client:
             selected = [contract for contract in run.start.contracts if contract.tl in tls]
             shadow = _shadow(replay, client, selected, args, run.start.control.deadline_ms / 1000)
-            replay.policies.on_answers = shadow.ask
+            replay.on_answers = shadow.ask
             replay.run()
     _print_comparison(run, replay, tls)
     if shadow is not None:
@@ -134,7 +134,7 @@ def _play(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise InputError(f"--page needs {error.name}; install greenserve[page,record], or leave --page out") from None
     RecordPage(args.files, args.run, args.page).serve(
-        lambda url: print(f"the record's page: {url}; Ctrl-C ends it", flush=True)
+        lambda url: print(f"the record's page, until Ctrl-C: {url}", flush=True)
     )
     return 0
 
@@ -155,14 +155,14 @@ def _shadow(
                 "build it (greenserve fleet), or leave out --fleet"
             )
     served = ServedPolicies(client, contracts, version, deadline_s, fleet=fleet, with_scores=True)
-    return ShadowEvaluation(served, contracts, replay.loop.intersections)
+    return ShadowEvaluation(served, contracts, lambda: replay.loop.intersections)
 
 
 def _print_comparison(run: RecordedRun, replay: Replay, tls: Sequence[str]) -> None:
-    for text in run.unreadable:
+    for text in run.missing:
         print(f"missing: {text}", file=sys.stderr)
-    if run.ended:
-        print(f"the record is not whole: {run.ended}", file=sys.stderr)
+    for text in replay.holes:
+        print(f"the record is not whole: {text}", file=sys.stderr)
     span = f"{replay.replayed_steps} steps of {len(tls)} TLs, from second {run.begin_s:g} to {replay.replayed_to_s:g}"
     differences = replay.differences
     if differences.first is None:
@@ -229,7 +229,7 @@ def _as_dict(run: RecordedRun, replay: Replay, shadow: ShadowEvaluation | None) 
         "begin_s": run.begin_s,
         "replayed_to_s": replay.replayed_to_s,
         "steps": replay.replayed_steps,
-        "ended": run.ended,
+        "ended": "; ".join(replay.holes),
         "same": first is None,
         "first_difference": None if first is None else first._asdict(),
         "differences": [

@@ -105,10 +105,10 @@ class ShadowEvaluation:
         self,
         served: Policies,
         contracts: Mapping[str, pb.PolicyContract],
-        intersections: Mapping[str, Intersection],
+        intersections: Callable[[], Mapping[str, Intersection]],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`contracts`: of the TLs whose models are queried. `intersections`: of the replay's loop."""
+        """`contracts`: of the TLs whose models are queried. `intersections`: of the replay's newest loop."""
         self._served = served
         self._clock = clock
         self._spaces = {tl: ActionSpace(contract) for tl, contract in contracts.items()}
@@ -123,7 +123,7 @@ class ShadowEvaluation:
         asked = {
             tl: np.array(step.tls[tl].decision.observation, np.float32)
             for tl in answers
-            if tl in self.by_tl and self._intersections[tl].has_policy
+            if tl in self.by_tl and self._intersections()[tl].has_policy
         }
         if not asked:
             return
@@ -136,7 +136,7 @@ class ShadowEvaluation:
             self._add(tl, step.step.at_s, answers[tl], served.get(tl))
 
     def _add(self, tl: str, now: float, answer: Answer | Exception, served: Answer | Exception | None) -> None:
-        shadow, intersection = self.by_tl[tl], self._intersections[tl]
+        shadow, intersection = self.by_tl[tl], self._intersections()[tl]
         shadow.asked += 1
         action = self._action(tl, served)
         if isinstance(action, str):

@@ -152,7 +152,8 @@ def _add_shared_flags(command: argparse.ArgumentParser, is_command: bool) -> Non
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.operator.ctl") -> int:
-    """Run a subcommand. Exit code: 0; 2 if the input is wrong; 1 if the controller does not answer."""
+    """Run a subcommand. Exit code: 0; 2 if the input is wrong, or no controller is at the address; 1 if the controller
+    does not answer."""
 
     def run() -> int:
         args = parser(prog).parse_args(_command_first(sys.argv[1:] if argv is None else argv))

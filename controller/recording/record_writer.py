@@ -6,7 +6,8 @@ attachments, gzipped.
     header | network's files | head | copy of head | steps | ... | copy of head | steps | ... | index
 
 The head has what the steps cannot be read without: schemas, names of channels, the city, and the state of the decision
-loop if it is not the run's first file. Its copies are chunks that the index does not list: a viewer sees one head, and
+loop if it is not the run's first file. That state is also among the steps, from time to time: after a damaged part, a
+replay goes on from the next one. Its copies are chunks that the index does not list: a viewer sees one head, and
 `records.record_reader` reads the next copy if the head is damaged.
 """
 
@@ -93,6 +94,12 @@ class RecordWriter:
         content = message.SerializeToString()
         self._writer.add_message(channel, ns_of(message.at_s), content, publish_ns, message.number & 0xFFFFFFFF)
 
+    def add_state(self, state: LoopState, publish_ns: int) -> None:
+        """Add the state of the decision loop after the newest step. Raises OSError."""
+        channel = self._channels[STATE]
+        self._chunk_channels.add(channel)
+        self._writer.add_message(channel, ns_of(state.now_s), state.SerializeToString(), publish_ns)
+
     def add_metadata(self, name: str, values: Mapping[str, str]) -> None:
         """Add a note. Raises OSError."""
         self._writer.add_metadata(name, values)
@@ -121,7 +128,7 @@ def _write_head(
     schemas: dict[str, int] = {}
     channels: dict[str, int] = {}
     # a TL that needs no commands has no messages, but its name is in every copy of the head
-    for topic in (*messages, STEP, *(TL + contract.tl for contract in city.contracts)):
+    for topic in (*MESSAGE_TYPES, *(TL + contract.tl for contract in city.contracts)):
         descriptor = message_type_of(topic).DESCRIPTOR
         name = descriptor.full_name
         if name not in schemas:

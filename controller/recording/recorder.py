@@ -12,7 +12,7 @@ What is where, and when:
   half a minute.
 - A new file begins with the state of the decision loop, so that it can be replayed alone. Only the decision loop can
   give it, after a step: `add` asks for it once the hour is over or the thread has found the file complete, and the file
-  ends with that step.
+  ends with that step. `add` also asks each STATE_INTERVAL_S, and the state goes among the steps.
 - `log_time` is simulated time. `publish_time` is the wall clock when the recorder is made plus time.monotonic since
   then, so that it never goes back.
 """
@@ -51,6 +51,8 @@ MAX_FILE_SHARE = 0.25
 """A file's share of the folder's limit, so that deleting the oldest file deletes a part of the record only."""
 FILE_INTERVAL_S = 3600
 """A new file begins at each full hour of the wall clock."""
+STATE_INTERVAL_S = 300.0
+"""Simulated time between two states of the decision loop: what a replay leaves out after a damaged part, at most."""
 ROOM_INTERVAL_S = 60.0
 """Wall time between two looks at the folder's size."""
 MAX_QUEUED_STEPS = 4096
@@ -99,8 +101,11 @@ class Recorder:
         """None: the run has ended."""
         self._hour = 0
         """Hour of the file to which the newest step belongs; 0 before the first one."""
-        self._states = 0
-        """States of the decision loop that were asked for: each ends a file."""
+        self._ended_files = 0
+        self._state_due_s = -math.inf
+        """Simulated second from which on the decision loop's state is asked for."""
+        self._has_states = True
+        """False if the decision loop's state cannot be saved."""
         # each count has one writer: the decision loop counts what it adds, the thread what it takes
         self._added_steps = self._added_bytes = self._taken_steps = self._taken_bytes = 0
         self._dropped_steps = 0
@@ -117,14 +122,11 @@ class Recorder:
         if is_full and queued_steps:
             self._drop(event, queued_steps)
             return
-        try:
-            state = self._state_for_new_file(event)
-        except Exception as error:  # noqa: BLE001 - as in the thread, which still writes what is queued
-            self._stop(error)
-            return
+        ends_file = self._ends_file(event)
+        state = self._state_after(event, ends_file)
         self._added_steps += 1
         self._added_bytes += memory
-        self._queue.put(_Queued(snapshot(event), memory, state))
+        self._queue.put(_Queued(snapshot(event), memory, state, ends_file))
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="record", daemon=True)
             try:
@@ -133,17 +135,37 @@ class Recorder:
                 self._thread = None
                 self._stop(error)
 
-    def _state_for_new_file(self, event: DecisionEvent) -> LoopState | None:
-        """The decision loop's state if a new file is due after this step."""
+    def _ends_file(self, event: DecisionEvent) -> bool:
+        """Whether a new file is due after this step, and the state is known there."""
         hour = self._files.publish_ns(event) // (FILE_INTERVAL_S * NS)
         self._hour = self._hour or hour
         # a complete file stays complete until the thread has begun the next one
-        is_complete = self._files.is_complete and self._states < self._files.number
+        is_complete = self._files.is_complete and self._ended_files < self._files.number
         if event.state is None or (hour == self._hour and not is_complete):
-            return None
+            return False
         self._hour = hour
-        self._states += 1
-        return LoopState(**loop_state.values(event.state()))
+        self._ended_files += 1
+        return True
+
+    def _state_after(self, event: DecisionEvent, ends_file: bool) -> LoopState | None:
+        """The decision loop's state after this step, if one is due."""
+        if math.isinf(self._state_due_s):
+            self._state_due_s = event.at_s + STATE_INTERVAL_S
+        is_due = ends_file or event.at_s >= self._state_due_s
+        if event.state is None or not is_due or not self._has_states:
+            return None
+        self._state_due_s = event.at_s + STATE_INTERVAL_S
+        try:
+            return LoopState(**loop_state.values(event.state()))
+        except Exception as error:  # noqa: BLE001 - such as one of a dialect of the user's own; the steps are recorded
+            self._has_states = False
+            log.warning(
+                "a replay can begin at the run's beginning alone, because the state of the decisions cannot be saved: "
+                "%s: %s",
+                type(error).__name__,
+                error,
+            )
+            return None
 
     def close(self) -> None:
         """Write what is queued and finish the file, within CLOSE_TIMEOUT_S."""
@@ -187,7 +209,7 @@ class Recorder:
                     break
                 self._taken_steps += 1
                 self._taken_bytes += queued.memory
-                files.add(queued.event, queued.state)
+                files.add(queued.event, queued.state, queued.ends_file)
             files.finish()
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the record and not the run
             self._stop(error)
@@ -217,7 +239,9 @@ class _Queued(NamedTuple):
     memory: int
     """In bytes, as `_memory` estimates it."""
     state: LoopState | None
-    """State of the decision loop after the step, if a new file begins there."""
+    """State of the decision loop after the step, if it is recorded."""
+    ends_file: bool
+    """True if a new file begins after the step."""
 
 
 class _Files:
@@ -258,8 +282,8 @@ class _Files:
         """The wall clock of a step, in ns since 1970."""
         return self._wall_clock_offset_ns + round(event.monotonic_s * NS)
 
-    def add(self, event: DecisionEvent, state: LoopState | None = None) -> None:
-        """Write a step. With the state of the decision loop after it, the next one is in a new file. Raises OSError."""
+    def add(self, event: DecisionEvent, state: LoopState | None = None, ends_file: bool = False) -> None:
+        """Write a step, and the state of the decision loop after it. Raises OSError."""
         publish_ns = self.publish_ns(event)
         if self._open is None:
             self._open = self._begin_file(event, publish_ns)
@@ -273,10 +297,12 @@ class _Files:
                 pause_at_s = time.perf_counter() + SLICE_S
         self._unflushed_steps += 1
         self._flush_due_s = min(self._flush_due_s, time.monotonic() + FLUSH_INTERVAL_S)
-        if state is not None:
+        if ends_file:
             self._finish_file()
             self._state = state
         else:
+            if state is not None:
+                writer.add_state(state, publish_ns)
             self.is_complete = stream.tell() >= self._max_file_bytes or writer.index_entries >= MAX_INDEX_ENTRIES
 
     def flush_if_due(self) -> float | None:

@@ -30,7 +30,7 @@ class ModeChange:
 
     begin_s: float
     mode: str
-    """One of MODES."""
+    """One of MODES, or the driver in the place of the policies, such as max-pressure."""
 
 
 @dataclass(frozen=True, slots=True)

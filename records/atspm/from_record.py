@@ -33,7 +33,6 @@ from controller.recording.sentences import mode_name
 from protos import record_pb2 as record
 from records.atspm import phase_numbers
 from records.atspm.analysis_period import (
-    FALLBACK,
     LOST,
     MAX_OUT,
     MODES,
@@ -272,7 +271,7 @@ class StepCollector:
         detectors = tuple(detector for detector in run.detectors if detector.signal in self.signals)
         notes = [*([] if detectors else [NO_DETECTORS]), *missing, *self.holes]
         if run.driver is not None:
-            notes.append(f"{run.driver} drove in the place of the policies: its time is control mode {FALLBACK}")
+            notes.append(f"{run.driver} drove in the place of the policies, and names its time as a control mode")
         if any(signal.uses_flow for signal in self.signals.values()):
             notes.append("volumes of TLs whose single vehicles are read are their flow (Edie), not counts")
         return ObservedSignals(
@@ -290,7 +289,7 @@ class StepCollector:
         name = mode_name(mode)
         if name not in MODES:
             return LOST  # of another version
-        return FALLBACK if self._run.driver is not None and name == POLICY else name
+        return self._run.driver if self._run.driver is not None and name == POLICY else name
 
     def _add_shown(self, shown: record.Shown) -> None:
         if self._shown_s is None:

@@ -47,7 +47,7 @@ def playing(*arguments):
     command = [sys.executable, "-m", "greenserve", "replay", *map(str, arguments), "--page", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
-            found = re.search(r"the record's page: (http\S+);", process.stdout.readline())
+            found = re.search(r"the record's page, until Ctrl-C: (http\S+)$", process.stdout.readline())
             assert found, "greenserve replay has ended without a page"
             threading.Thread(target=process.stdout.read, daemon=True).start()
             yield found[1], process

@@ -176,4 +176,22 @@ def test_report_tells_what_each_arm_is(tmp_path, name):
     conditions = {"city": "city.toml", "tls": [], "models": {}, "policies": policies}
     page = report.write(tmp_path, compared, results, conditions).read_text()
     assert all(f"<li><b>{arm.name}</b>: " in page for arm in compared)
-    assert all(f"{arm}: {path}, SHA-256 {'0' * 64}" in page for arm, (path, _) in policies.items())
+    shown = {arm: "/".join(Path(path).parts[-3:]) for arm, (path, _) in policies.items()}
+    assert all(f"{arm}: {path}, SHA-256 {'0' * 64}" in page for arm, path in shown.items())
+    assert "counter(pages)" in page and 'name="viewport"' in page and '<a href="#service">' in page
+
+
+def test_greens_are_drawn_around_the_peak_and_by_distance():
+    bands = [
+        SignalBand(name, x_m, 0.0, ((0.0, "Gr"), (900.0, "rG")), 3600.0)
+        for name, x_m in (("far", 900.0), ("near", 0.0), ("beside", 10.0))
+    ]
+    outcome = replace(ZERO, signals=tuple(bands), delay_by_departure={0.0: 10.0, 1800.0: 60.0, 3300.0: 20.0})
+    ((_, figure),) = report_figures.greens(["fixed"], {"fixed": [outcome]})
+    axes, distances = figure.axes
+    assert axes.get_xlim() == (1650.0, 2250.0)
+    labels = dict(zip([each.get_text() for each in axes.get_yticklabels()], axes.get_yticks(), strict=True))
+    along = [each.get_text() for each in distances.get_yticklabels()]
+    assert along in (["0", "10", "900"], ["0", "890", "900"])
+    gaps = abs(labels["near"] - labels["beside"]), abs(labels["beside"] - labels["far"])
+    assert 100 < gaps[0] < gaps[1] / 1.5, "close signals are beside one another, the others to scale"

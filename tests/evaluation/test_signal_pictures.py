@@ -8,7 +8,7 @@ import pytest
 from city.errors import InputError
 from controller.sumo.libsumo_connection import start_libsumo
 from evaluation import arms, report, results_files
-from evaluation.signal_pictures import MAX_TLS, ZERO, PicturedTls, SignalPictures, UncontrolledSignals
+from evaluation.signal_pictures import MAX_TLS, ZERO, PicturedTls, SignalPictures, UncontrolledSignals, compared
 from evaluation.simulation import ArmSimulator, EvaluationTask, outcome_values
 from records.atspm import detectors, phase_numbers
 from records.atspm.analysis_period import ProgramChange
@@ -29,11 +29,16 @@ def test_pictures_of_an_arm_change_nothing_in_its_simulation(grid_city, name):
     plain, pictured = (simulator.run(arm, Demand(3), records_signals=records) for records in (False, True))
     assert outcome_values(plain) == outcome_values(pictured) and plain.pictures is None
     assert pictured.pictures.by_tl.keys() == set(TLS) and pictured.no_pictures == ""
-    for text in (pictured.pictures.page, *pictured.pictures.by_tl.values()):
+    drawn = [text for view in pictured.pictures.by_tl.values() for text in compared([view])]
+    for text in (pictured.pictures.page, *drawn):
         assert "Purdue Coordination Diagram" in text and "Purdue Split Failure" in text
         assert "Arrivals on Green: " in text
     for title in ("Phase Termination", "Split Monitor", "Approach Volume", "Approach Delay", "Queue Length"):
         assert title in pictured.pictures.page
+    assert ("Gap Outs" in pictured.pictures.page) == (name == "actuated")
+    assert ">fallback<" not in pictured.pictures.page and (f">{name}<" in pictured.pictures.page) == (
+        name != "actuated"
+    )
     assert "class='none'" not in pictured.pictures.page.replace("no two signals", "")
 
 
@@ -100,15 +105,16 @@ def test_evaluation_goes_on_without_pictures_if_phases_have_no_numbers(grid_city
     assert outcome.pictures is None and outcome.no_pictures == "signal A0 has more approaches than phases"
 
 
-def test_report_shows_the_tl_with_most_delay_and_links_all_pictures(tmp_path):
-    compared = arms.parse("served:3,fixed")
-    pictures = [SignalPictures(f"page of {k}", {"B": f"<svg>B{k}</svg>", "A": f"<svg>A{k}</svg>"}) for k in range(2)]
-    results = {arm.name: [replace(OUTCOME, arm=arm.name, pictures=pictures[k])] for k, arm in enumerate(compared)}
-    page = report.write(tmp_path, compared, results, CONDITIONS).read_text()
+def test_report_shows_the_tl_with_most_delay_and_links_all_pictures(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "compared", lambda views: [f"<svg>{view}</svg>" for view in views])
+    both = arms.parse("served:3,fixed")
+    pictures = [SignalPictures(f"page of {k}", {"B": f"B{k}", "A": f"A{k}"}) for k in range(2)]
+    results = {arm.name: [replace(OUTCOME, arm=arm.name, pictures=pictures[k])] for k, arm in enumerate(both)}
+    page = report.write(tmp_path, both, results, CONDITIONS).read_text()
     assert "<svg>A0</svg>" in page and "<svg>A1</svg>" in page and "<svg>B" not in page
     for k, name in enumerate(("signals-1-served-3.html", "signals-2-fixed.html")):
         assert f'href="{name}"' in page and (tmp_path / name).read_text() == f"page of {k}"
-    results_files.write(tmp_path, compared, results, CONDITIONS)
+    results_files.write(tmp_path, both, results, CONDITIONS)
     assert "pictures" not in (tmp_path / "results.json").read_text()
     assert len(json.loads((tmp_path / "results.json").read_text())["simulations"]) == 2
 
@@ -116,6 +122,6 @@ def test_report_shows_the_tl_with_most_delay_and_links_all_pictures(tmp_path):
 def test_report_says_why_an_arm_has_no_pictures(tmp_path):
     results = {"fixed": [replace(OUTCOME, arm="fixed", no_pictures="5 approaches <here>")]}
     page = report.write(tmp_path, arms.parse("fixed"), results, CONDITIONS).read_text()
-    assert "No pictures: 5 approaches &lt;here&gt;" in page and "href=" not in page
+    assert "No pictures: 5 approaches &lt;here&gt;" in page and 'href="signals-' not in page
     results = {"fixed": [replace(OUTCOME, arm="fixed")]}
     assert "ATSPM" not in report.write(tmp_path, arms.parse("fixed"), results, CONDITIONS).read_text()

@@ -255,7 +255,7 @@ def test_repaired_file_is_whole_for_mcaps_own_reader(killed, run):
             "network/0-grid.net.xml",
             "network/1-fixed_time.add.xml",
         ]
-    assert steps == list(range(15)) and statistics.channel_count == 10 and statistics.schema_count == 3
+    assert steps == list(range(15)) and statistics.channel_count == 11 and statistics.schema_count == 4
 
 
 def test_repair_keeps_the_bytes_of_every_message(recorded_city, tmp_path, run):

@@ -2,6 +2,7 @@
 others."""
 
 import io
+import json
 import os
 import struct
 import tracemalloc
@@ -124,6 +125,44 @@ def test_head_that_is_damaged_is_read_from_its_next_copy(recorded_city, tmp_path
         assert reader.damage and reader.missing.count("are damaged (") == 1 + damaged_copies
 
 
+@pytest.mark.parametrize("is_finished", [True, False], ids=["index", "no index"])
+@pytest.mark.parametrize("at", [0, 1, 2, 8], ids=["opcode", "length", "length by 256", "length beyond the file"])
+@pytest.mark.parametrize("bit", [1, 128])
+@pytest.mark.parametrize("number", [0, 3, STEPS])
+def test_a_flipped_bit_before_a_chunk_loses_that_chunk_alone(recorded_city, tmp_path, is_finished, at, bit, number):
+    path = recorded_city.write(tmp_path / "bit.mcap", 0, STEPS, flush_every=1, is_finished=is_finished)
+    data = path.read_bytes()
+    chunk = mcap_bytes.chunks(data)[number]
+    steps, missing = read(written(path, mcap_bytes.flipped(data, chunk.begin + at, bit)))
+    assert [s.step.number for s in steps] == [k for k in range(STEPS) if k != number - 1]
+    assert f"bytes {chunk.begin:,} to " in missing or missing.startswith(f"cut off after byte {chunk.begin:,}")
+
+
+@pytest.mark.parametrize("opcode", [Opcode.CHUNK, Opcode.MESSAGE_INDEX])
+def test_damaged_indexes_of_messages_and_chunk_times_are_named_and_lose_no_step(whole, tmp_path, opcode, run):
+    data = whole.read_bytes()
+    places = [each for each in mcap_bytes.records(data) if each.opcode == opcode]
+    at = places[3].content if opcode == Opcode.CHUNK else places[-1].end - 2
+    path = written(tmp_path / "damaged.mcap", mcap_bytes.flipped(data, at))
+    steps, missing = read(path)
+    assert len(steps) == STEPS and missing.endswith("no step is lost by that")
+    run("repair", path)
+    again, missing = read(tmp_path / "damaged.repaired.mcap")
+    assert again == steps and missing.startswith("repaired: ")
+    info = json.loads(run("info", path, "--json"))
+    assert not info["whole"] and "no step is lost" in info["missing"][0]
+
+
+@pytest.mark.parametrize("name", ["whole", "killed"])
+def test_damaged_header_or_attachment_loses_no_step(name, request, tmp_path):
+    data = request.getfixturevalue(name).read_bytes()
+    for place in mcap_bytes.records(data)[:3]:
+        for at in (place.begin, place.begin + 1, place.content + 4):
+            for bit in (1, 8, 128):
+                steps, missing = read(written(tmp_path / "damaged.mcap", mcap_bytes.flipped(data, at, bit)))
+                assert len(steps) == STEPS and ("damaged" in missing or "profile" in missing)
+
+
 def test_viewers_see_one_head(recorded_city, tmp_path):
     path = recorded_city.write(tmp_path / "head.mcap", 0, STEPS, flush_every=1)
     with path.open("rb") as file:
@@ -209,7 +248,8 @@ def test_chunk_that_the_index_names_and_the_file_does_not_have_is_a_loss(whole, 
 
 def test_names_of_channels_that_are_lost_are_named(whole, tmp_path):
     message = mcap_bytes.record(Opcode.MESSAGE, struct.pack("<HIQQ", 77, 0, 0, 0))
-    steps, missing = read(mcap_bytes.with_record_after_city(whole, tmp_path / "unnamed.mcap", message))
+    chunk = mcap_bytes.chunk(zstandard.compress(message), len(message))
+    steps, missing = read(mcap_bytes.with_record_after_city(whole, tmp_path / "unnamed.mcap", chunk))
     assert len(steps) == STEPS and "the name of channel 77 is lost, and its messages with it" in missing
 
 

@@ -2,11 +2,13 @@
 
 import gzip
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
 
 import pytest
+from mcap.opcode import Opcode
 
 from city import config
 from city.errors import InputError
@@ -26,6 +28,7 @@ from signals import green_phases, observation
 from signals.fallback.control_mode import OperatorMode
 from signals.safety import signal_safety
 from tests.conftest import GRID
+from tests.records import mcap_bytes
 from tests.records.replayed_city import BEGIN_UNIX_NS, record_run
 from tests.records.update import RECORDS, decide_again, path, street_city
 
@@ -282,7 +285,74 @@ def test_hole_ends_the_replay_in_words(sample, tmp_path, capsys):
     assert main([str(holed)]) == 0
     output = capsys.readouterr()
     assert "replayed 20 steps" in output.out
-    assert "step 20 is missing after second" in output.err
+    assert "step 20 is missing after second" in output.err and "so it ends there" in output.err
+
+
+@pytest.fixture(scope="module")
+def with_states(tmp_path_factory):
+    """The bytes of a run with a state every 20 steps and chunks of 5, and its number of steps."""
+    folder = tmp_path_factory.mktemp("states")
+    record_run(folder / "run.mcap", config.load(GRID / "city.toml"), 150, steps_a_file=20)
+    first, *others = sorted(folder.iterdir(), key=lambda path: int(path.stem.removeprefix("run-").replace("run", "0")))
+    with RecordReader(first) as reader, (folder / "one.mcap").open("wb") as stream:
+        steps = list(reader.steps())
+        writer = RecordWriter(stream, reader.city, dict(reader.attachments), BEGIN_UNIX_NS)
+        writer.flush()
+        for other in others:
+            with RecordReader(other) as following:
+                steps += following.steps()
+        for k, step in enumerate(steps):
+            if step.state is not None:
+                writer.add_state(step.state, step.publish_ns)
+            writer.add(step.step, step.tls, step.publish_ns)
+            if k % 5 == 4:
+                writer.flush()
+        writer.finish()
+    return (folder / "one.mcap").read_bytes(), len(steps)
+
+
+@pytest.mark.parametrize("chunk", [0, 1, 4, 6])
+def test_replay_goes_on_after_a_damaged_chunk_from_the_next_state(with_states, tmp_path, capsys, chunk):
+    data, steps = with_states
+    damaged = mcap_bytes.chunks(data)[1 + chunk]
+    (tmp_path / "run.mcap").write_bytes(mcap_bytes.flipped(data, damaged.begin + 60))
+    assert main([str(tmp_path / "run.mcap"), "--json", str(tmp_path / "out.json")]) == 0
+    output, written = capsys.readouterr(), json.loads((tmp_path / "out.json").read_text())
+    lost_from, goes_on_at = 5 * chunk, (5 * chunk + 5 + 19) // 20 * 20
+    assert written["steps"] == lost_from + steps - goes_on_at and written["same"]
+    assert f"step {lost_from} is missing after second" in output.err and "so it goes on from second" in output.err
+    assert greenserve(["record", "repair", str(tmp_path / "run.mcap")]) == 0
+    assert main([str(tmp_path / "run.repaired.mcap"), "--json", str(tmp_path / "again.json")]) == 0
+    again = json.loads((tmp_path / "again.json").read_text())
+    # the damage may have cost a part of its last step
+    assert (again["steps"], again["same"]) == (written["steps"] - 1, True)
+
+
+@pytest.mark.parametrize("damage", ["index cut off", "an index of messages"])
+def test_damage_that_costs_no_step_costs_the_replay_none(with_states, tmp_path, capsys, damage):
+    data, steps = with_states
+    is_cut = damage == "index cut off"
+    index = [each for each in mcap_bytes.records(data) if each.opcode == Opcode.MESSAGE_INDEX][-1]
+    (tmp_path / "run.mcap").write_bytes(data[:-100] if is_cut else mcap_bytes.flipped(data, index.end - 2))
+    assert main([str(tmp_path / "run.mcap")]) == 0
+    output = capsys.readouterr()
+    assert f"replayed {steps} steps" in output.out
+    assert output.err.startswith("missing: ") and "no step is lost by that" in output.err
+    assert greenserve(["record", "repair", str(tmp_path / "run.mcap")]) == 0
+    assert main([str(tmp_path / "run.repaired.mcap")]) == 0
+    assert f"replayed {steps} steps" in capsys.readouterr().out
+
+
+def test_run_goes_on_in_the_file_after_a_missing_or_cut_one(tmp_path, capsys):
+    record_run(tmp_path / "run.mcap", config.load(GRID / "city.toml"), 150, steps_a_file=12)
+    assert main([str(tmp_path)]) == 0
+    whole = capsys.readouterr().out
+    os.truncate(tmp_path / "run-1.mcap", (tmp_path / "run-1.mcap").stat().st_size // 2)
+    (tmp_path / "run-3.mcap").unlink()
+    assert main([str(tmp_path)]) == 0
+    output = capsys.readouterr()
+    assert output.out.split(", from second ")[1] == whole.split(", from second ")[1]
+    assert output.err.count("so it goes on from second") == 2
 
 
 @pytest.fixture

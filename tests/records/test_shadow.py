@@ -34,8 +34,8 @@ def shadowed(file, answers, tls=None, clock=time.perf_counter):
     run = RecordedRun([file])
     contracts = {contract.tl: contract for contract in run.start.contracts if tls is None or contract.tl in tls}
     replay = Replay(run)
-    shadow = ShadowEvaluation(Scripted(answers), contracts, replay.loop.intersections, clock)
-    replay.policies.on_answers = shadow.ask
+    shadow = ShadowEvaluation(Scripted(answers), contracts, lambda: replay.loop.intersections, clock)
+    replay.on_answers = shadow.ask
     replay.run()
     assert str(replay.differences.first) == "None", "the loop follows the recorded answers"
     return shadow

@@ -46,13 +46,14 @@ def draw(view: SignalView, phase: int) -> str:
     passed = view.passed(phase)
     hourly = [(a, delay_s / (b - a)) for (a, delay_s), (_, b) in zip(found, view.bins, strict=True)]
     each = [(a, delay_s / max(vehicles, 1.0)) for (a, delay_s), vehicles in zip(found, passed, strict=False)]
-    total_h = sum(delay_s for _, delay_s in found) / 3600
-    mean = f"Average Delay Per Vehicle: {3600 * total_h / sum(passed):.0f} s, " if sum(passed) else ""
+    total_s = sum(delay_s for _, delay_s in found)
+    total = f"{total_s / 3600:.1f} h" if total_s >= 3600 else f"{total_s / 60:.2g} min"
+    mean = f"Average Delay Per Vehicle: {total_s / sum(passed):.0f} s, " if sum(passed) else ""
     per_hour = number_axis("Delay per Hour (h)", max(delay for _, delay in hourly))
     legend = [Entry("Delay Per Vehicle", BLUE, width=1.2)] if each else []
     canvas = Canvas(
         title,
-        f"{mean}Total Delay: {total_h:.1f} h",
+        f"{mean}Total Delay: {total}",
         time_axis(view.period, HALF_WIDTH),
         number_axis("Delay per Vehicle (s)", max(delay for _, delay in each)) if each else per_hour,
         per_hour if each else None,

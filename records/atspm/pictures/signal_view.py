@@ -1,5 +1,6 @@
 """One signal as its pictures need it: cycles, splits, arrivals, occupancies and volumes of its phases."""
 
+import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -129,6 +130,15 @@ class SignalView:
         return sorted(
             time_s for number in self.numbers(phase, ADVANCE) for time_s in self.times_s(Code.DETECTOR_ON, number)
         )
+
+    def is_green(self, phase: int, time_s: float) -> bool:
+        """Whether a phase is green at a moment of the period; its begin counts, its end does not."""
+        newest = []
+        for code in (Code.PHASE_BEGIN_GREEN, Code.PHASE_GREEN_TERMINATION):
+            times = self.times_s(code, phase)
+            at = bisect_right(times, time_s)
+            newest.append(times[at - 1] if at else -math.inf)
+        return newest[0] > newest[1]
 
     def numbers(self, phase: int, function: str) -> list[int]:
         """The numbers of a phase's detectors of a function."""

@@ -100,11 +100,11 @@ def draw(view: SignalView, phase: int) -> str:
 
 
 def _share(occupied: Sequence[Interval], begin_s: float, end_s: float) -> float:
-    """The share of a time in which a detector is occupied; `occupied` is in order."""
+    """The share of a time in which a detector is occupied; `occupied` is in order, and all times are whole ms."""
     total_s = 0.0
     first = bisect_right(occupied, begin_s, key=lambda interval: interval[1])
     for a, b in islice(occupied, first, None):
         if a >= end_s:
             break
         total_s += min(b, end_s) - max(a, begin_s)
-    return total_s / (end_s - begin_s)
+    return round(1000 * total_s) / round(1000 * (end_s - begin_s))

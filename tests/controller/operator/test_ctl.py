@@ -10,6 +10,7 @@ from controller.operator.control_client import ControlClient
 from controller.operator.ctl import main
 from controller.policies.served_contracts import ComparedContracts
 from signals.safety.monitor import Alarm, MonitorRule
+from tests.conftest import ROOT
 from tests.controller.decision_events import decision, event
 from tests.controller.operator.operated_runs import TLS, OperatedRun, Pins
 
@@ -178,6 +179,8 @@ def test_wrong_input_is_one_line(address, capsys, arguments, code, message):
 
 
 def test_without_a_controller_it_is_one_line_and_exit_code_2(capsys):
+    page = (ROOT / "docs" / "operator.md").read_text()
+    assert "Exit codes: 2 if the input is wrong, such as an unknown TL or an address at which no controller" in page
     assert ctl("127.0.0.1:9", "tls", "--timeout-s", "2") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert (

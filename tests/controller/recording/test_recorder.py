@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -170,16 +171,28 @@ def test_each_file_of_a_run_is_replayed_alone(controlled, metrics, tmp_path):
         assert replay.replayed_steps == len(read(path)[1]) and not run.ended
 
 
-def test_state_that_cannot_be_saved_ends_the_record(controlled, metrics, tmp_path, caplog):
+def test_state_is_recorded_from_time_to_time(controlled, metrics, tmp_path, monkeypatch):
+    monkeypatch.setattr(recording, "STATE_INTERVAL_S", 30.0)
+    (path,) = record(tmp_path, controlled.run, controlled.events, metrics)
+    steps = read(path)[1]
+    known = [each.step.at_s for each in steps if each.state is not None]
+    assert len(known) > 2 and all(30 <= after - before < 45 for before, after in pairwise(known))
+    for each in steps:
+        assert each.state is None or each.state.next_number == each.step.number
+    replay = Replay(RecordedRun([path]))
+    replay.run()
+    assert replay.differences.first is None and replay.replayed_steps == len(steps) and not replay.holes
+
+
+def test_state_that_cannot_be_saved_is_one_warning_and_ends_no_record(controlled, metrics, tmp_path, caplog):
     def fails():
         raise TypeError("a dialect of the user's own")
 
     events = [replace(event, state=fails) for event in controlled.paced(300.0)]
-    (path,) = record(tmp_path, controlled.run, events, metrics)
-    # the first step of the second hour asks for the state
-    assert len(read(path)[1]) == 12 and value(metrics.stopped) == 1
-    error = the_warning(caplog)
-    assert "the record ends" in error and "TypeError: a dialect of the user's own" in error
+    paths = record(tmp_path, controlled.run, events, metrics)
+    assert sum(len(read(path)[1]) for path in paths) == len(events) and len(paths) > 3
+    assert value(metrics.stopped) == 0
+    assert "cannot be saved: TypeError: a dialect of the user's own" in the_warning(caplog)
 
 
 def test_new_file_waits_for_a_step_after_which_the_state_is_known(controlled, metrics, tmp_path):

@@ -187,7 +187,7 @@ def test_driver_is_not_control_mode_policy(recorded_city, tmp_path):
     driven = RecordedCity(replace(recorded_city.start, driver="max-pressure"), recorded_city.steps)
     found = from_record.read(open_files([driven.write(tmp_path / "driven.mcap", 0, 20)]))
     modes = {change.mode for own in found.period.signals for change in own.modes}
-    assert FALLBACK in modes and POLICY not in modes
+    assert "max-pressure" in modes and POLICY not in modes
     assert any(note.startswith("max-pressure drove") for note in found.notes)
 
 

@@ -147,6 +147,23 @@ def test_dot_lies_at_its_time_and_its_time_since_red():
     assert "Arrivals on Green: 50%" in drawing.text
 
 
+def test_arrivals_on_green_are_of_all_arrivals_as_atspm_counts_them():
+    times_s = (1.0, 5.0, 19.999, 20.0, 30.0, 54.0, 90.0)  # the first four are before the only complete cycle
+    detections = [Detection("advance:a_0", time_s, is_on) for time_s in times_s for is_on in (True, False)]
+    drawing = Drawing(coordination.draw(view(detections=detections), 2), y_end=80.0)
+    assert "Arrivals on Green: 57%" in drawing.text and len(drawing.points(BLUE)) == 2
+
+
+def test_diagrams_that_are_compared_have_one_axis():
+    longer = [*STATES, (150, "GGrr"), (170, "yyrr"), (174, "rrrr"), (190, "GGrr")]
+    views = [view(end_s=200.0), view(longer, end_s=200.0)]
+    short, long = (Drawing(coordination.draw(each, 2, views), x_end=200.0, y_end=100.0) for each in views)
+    assert short.points(RED) == [] and near([(84.0, 60.0), (174.0, 90.0)]) == long.points(RED)
+    assert [each.get("y") for each in short.root.iter(f"{SVG}text")][-3:] == [
+        each.get("y") for each in long.root.iter(f"{SVG}text")
+    ][-3:]
+
+
 def test_lines_of_the_coordination_diagram_lie_at_the_changes_of_colour():
     states = [*STATES, (110, "yyrr"), (114, "rrrr"), (116, "GGrr"), (120, "yyrr"), (124, "rrrr")]
     drawing = Drawing(coordination.draw(view(states, end_s=200.0), 2), x_end=200.0, y_end=80.0)
@@ -192,6 +209,19 @@ def test_split_fails_if_both_occupancies_reach_the_limit():
     assert "1 of 1" in drawing.text
 
 
+def test_split_fails_at_the_very_share_whatever_the_second():
+    for begin_s in (0.0, 1000.1, 86_400.7):
+        states = [(round(begin_s + second, 3), state) for second, state in STATES]
+        # 79 % of the green of 26 s and of 5 s of red, to the millisecond
+        times_s = [(55.0, 75.54), (84.0, 87.95)]
+        on = [
+            Detection("presence:a_0", round(begin_s + time_s, 3), k == 0)
+            for pair in times_s for k, time_s in enumerate(pair)
+        ]  # fmt: skip
+        made = view(states, end_s=begin_s + 100, begin_s=begin_s, detections=on)
+        assert [each.is_failure for each in split_failure.occupancy_ratios(made, 2)] == [True]
+
+
 def test_split_does_not_fail_if_the_queue_clears():
     on = [Detection("presence:a_0", 55.0, True), Detection("presence:a_0", 86.0, False)]
     made = view(detections=on)
@@ -215,7 +245,8 @@ def test_delay_is_halting_vehicles_times_time():
     made = view(readings=readings)
     # bins of one minute: 3 vehicles for 20 s and 1 for 20 s
     assert approach_delay.delays(made, 2) == [(0.0, 80.0), (60.0, 0.0)]
-    assert "Average Delay Per Vehicle: 20 s" in Drawing(approach_delay.draw(made, 2)).text
+    text = Drawing(approach_delay.draw(made, 2)).text
+    assert "Average Delay Per Vehicle: 20 s" in text and "Total Delay: 1.3 min" in text
 
 
 def test_volume_is_counted_per_hour_and_bin():
