@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import grpc
 
 from city.errors import InputError, ProgramFailed
+from city.interrupts import interruptible
 from controller.operator.control_messages import ANSWERED, METHODS, SERVICE, WATCH
 from protos import control_pb2 as pb
 from serving.client import Tls
@@ -40,7 +42,7 @@ class ControlClient(AbstractContextManager["ControlClient"]):
         request_type, answer_type = METHODS[method]
         stub = self._channel.unary_unary(f"/{SERVICE}/{method}", request_type.SerializeToString, answer_type.FromString)
         try:
-            answer = stub(request, timeout=self._timeout_s)
+            answer = interruptible(partial(stub, request, timeout=self._timeout_s))
             self._has_answered = True
             return answer
         except grpc.RpcError as error:
@@ -53,7 +55,7 @@ class ControlClient(AbstractContextManager["ControlClient"]):
         )
         stream = stub(pb.WatchDecisionsRequest(min_interval_s=min_interval_s))
         try:
-            for decisions in stream:
+            while (decisions := interruptible(partial(next, stream, None))) is not None:
                 self._has_answered = True
                 yield decisions
         except grpc.RpcError as error:
