@@ -283,8 +283,8 @@ def load(path: Path) -> City:
     tls = _with_times(path, folder, _tls(path, folder, raw.get("tl", {})), times)
     training, serving = section(Training, "training"), section(Serving, "serving")
     if training.target_tls is not None:
-        by_key = names.by_key(tls)
-        targets = tuple(by_key.get(names.key(tl)) or names.canonical(tl) for tl in training.target_tls)
+        index = names.Index(tls)
+        targets = tuple(index.find(tl) or names.canonical(tl) for tl in training.target_tls)
         training = replace(training, target_tls=targets)
     serving = replace(
         serving,
@@ -421,10 +421,10 @@ def _with_times(path: Path, folder: Path, tls: dict[str, TL], times: Any) -> dic
         raise InputError(
             f"{path}: [training.times] must contain lines such as SA101 = {{ yellow_s = 3, all_red_s = 2 }}"
         )
-    result, listed = dict(tls), set[str]()
+    result, listed, index = dict(tls), set[str](), names.Index(tls)
     for written, body in times.items():
         where = f"{path}: [training.times] {written}"
-        name = names.find(written, list(tls))
+        name = index.find(written)
         if name is None:
             raise InputError(f"{where}: there is no [tl.{written}]; correct the name")
         if name in listed:

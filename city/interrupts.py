@@ -4,10 +4,15 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import FrameType, TracebackType
+from typing import TypeVar
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 RETRY_INTERVAL_S = 0.05
+
+_Result = TypeVar("_Result")
 
 
 class InterruptContext:
@@ -66,3 +71,20 @@ def _is_in_grpc(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def interruptible(call: Callable[[], _Result]) -> _Result:
+    """Make a gRPC call in a thread, so that a signal interrupts its wait at once; the caller then closes the channel.
+
+    For calls that may wait for long: a program that mostly waits in gRPC would hardly ever be interrupted.
+    """
+    result: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="interruptible call", daemon=True).start()
+    return result.result()

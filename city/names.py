@@ -37,18 +37,20 @@ def key(name: str) -> str:
     return re.sub(r"[\s_]+", "", name)
 
 
-def by_key(tls: Iterable[str]) -> dict[str, str]:
-    """TLs by their key."""
-    return {key(tl): tl for tl in tls}
+class Index:
+    """TLs by their names, for any spelling of them."""
 
+    def __init__(self, tls: Iterable[str]) -> None:
+        self.tls = list(tls)
+        self._by_key = {key(tl): tl for tl in self.tls}
 
-def find(name: str, tls: Iterable[str]) -> str | None:
-    """The TL that a name denotes, or None if it is not in `tls`."""
-    return by_key(tls).get(key(name))
+    def find(self, name: str) -> str | None:
+        """The TL that a name denotes, or None."""
+        return self._by_key.get(key(name))
 
 
 def select(
-    values: Iterable[str], tls: Sequence[str], flag: str, tl_of_signal: Mapping[str, str] | None = None
+    values: Iterable[str], tls: Sequence[str] | Index, flag: str, tl_of_signal: Mapping[str, str] | None = None
 ) -> list[str]:
     """The TLs that a flag selects, in order, without duplicates. Raises InputError for an unknown TL.
 
@@ -58,23 +60,23 @@ def select(
         flag: the flag's name, for error messages.
         tl_of_signal: signal -> its TL, which an error names if a value is the signal's id.
     """
-    canonical_names = by_key(tls)
+    index = tls if isinstance(tls, Index) else Index(tls)
     selected: dict[str, None] = {}
     for value in values:
         for word in filter(None, (part.strip() for part in value.split(","))):
             if word == "all":
-                selected.update(dict.fromkeys(tls))
+                selected.update(dict.fromkeys(index.tls))
                 continue
-            name = canonical_names.get(key(word))
+            name = index.find(word)
             if name is None and tl_of_signal and word in tl_of_signal:
                 raise InputError(
                     f"{flag}: {word} is a signal, which belongs to TL {tl_of_signal[word]}; pass {tl_of_signal[word]}"
                 )
             if name is None:
-                raise InputError(f"{flag}: {canonical(word)} is not one of the TLs {', '.join(tls) or 'none'}")
+                raise InputError(f"{flag}: {canonical(word)} is not one of the TLs {', '.join(index.tls) or 'none'}")
             selected[name] = None
     if not selected:
-        raise InputError(f"{flag} selects no TL; the TLs are {', '.join(tls) or 'none'}")
+        raise InputError(f"{flag} selects no TL; the TLs are {', '.join(index.tls) or 'none'}")
     return list(selected)
 
 

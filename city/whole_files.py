@@ -1,4 +1,4 @@
-"""Atomic writes: to a temporary file in the same folder, which is then renamed."""
+"""Atomic writes: to a temporary file in the same folder, which is then renamed; a power failure leaves one of both."""
 
 import contextlib
 import errno
@@ -22,7 +22,10 @@ def replacing(path: Path, remedy: str = PASS_ANOTHER) -> Iterator[Path]:
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         yield draft
+        # without this, the name may reach the disk before the content: an empty file
+        _sync(draft, os.O_RDONLY)
         draft.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         room = "make room there, or " if error.errno in FULL else ""
         raise InputError(f"{path}: cannot be written: {error.strerror or error}; {room}{remedy}") from None
@@ -49,12 +52,17 @@ def sync_folder(folder: Path) -> None:
 
     Some network file systems cannot do that for a folder; they are left to their server. Raises OSError.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

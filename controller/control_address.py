@@ -20,15 +20,15 @@ class ControlAddress:
     address: tuple[str, int]
     """(host, port); port 0: the system chooses."""
     tls: TlsFiles | None
-    """The server's certificate and key, and the CA bundle that verifies clients; None: plain text, on loopback
-    alone."""
+    """The server's certificate and key, and the CA bundle that verifies clients; None: plain text and
+    the user's token, on loopback alone."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--control-address",
         metavar="HOST:PORT",
-        help="serve the control API for greenserve ctl there, on loopback or with the certificates below "
+        help="serve the control API for greenserve ctl there, on loopback for this user or with the certificates below "
         "(default: [controller] control_address)",
     )
     for flag, text in (

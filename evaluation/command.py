@@ -140,9 +140,10 @@ def _models(args: argparse.Namespace, arms: Sequence[Arm], task: EvaluationTask)
 def _requested_models(flags: Sequence[str], tls: Sequence[str], models_dir: Path) -> dict[str, tuple[Path, int | None]]:
     """By TL, the folder and number of --model; None: the newest. Raises InputError."""
     requested: dict[str, tuple[Path, int | None]] = {}
+    index = names.Index(tls)
     for item in flags:
         name, equals, text = item.partition("=")
-        tl = names.find(name, tls)
+        tl = index.find(name)
         if not equals or not text or tl is None:
             raise InputError(
                 f"--model {item!r} must be TL=NUMBER, TL=DIR or TL=DIR:NUMBER with a TL of --tl, such as {tls[0]}=3"

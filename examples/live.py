@@ -12,6 +12,7 @@ from pathlib import Path
 import pipeline
 
 from city.arguments import Parser
+from controller.operator import operator_token
 
 SEED = 42
 
@@ -42,7 +43,8 @@ def main() -> int:
 def _print_address(line: str) -> None:
     _, found, address = line.partition("the live page: ")
     if found:
-        print(f"\n  open {address.strip()}\n", flush=True)
+        # the log has only the name of the token's file
+        print(f"\n  open {address.partition('#')[0]}#token={operator_token.kept().value}\n", flush=True)
 
 
 if __name__ == "__main__":

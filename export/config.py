@@ -233,8 +233,8 @@ def _tls(
 ) -> tuple[list[str], tuple[str, ...]]:
     """(TLs to export, the target TLs of their training). Raises InputError."""
     city_tls = list(city.tls) if city else []
-    by_key = names.by_key(city_tls)
-    given_tls = [by_key.get(names.key(name)) or names.canonical(name) for name in _split_commas(args.target_tls or ())]
+    index = names.Index(city_tls)
+    given_tls = [index.find(name) or names.canonical(name) for name in _split_commas(args.target_tls or ())]
     target_tls = tuple(given_tls) or (city.training.target_tls if city else None) or ()
     if not city_tls:
         # `all` means the TLs of file names, of training and of --tl

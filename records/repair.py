@@ -1,7 +1,6 @@
 """`greenserve record repair`: write a whole file from what can be read of a damaged one."""
 
 import itertools
-import os
 from pathlib import Path
 
 from city import program, whole_files
@@ -72,10 +71,7 @@ def write(path: Path, out: Path) -> None:
             lacks = {} if source.may_lack_steps else {LACKS_NO_STEPS: "true"}
             writer.add_metadata(REPAIRED, {LOST: source.damage, **lacks})
             writer.finish()
-            target.flush()
-            os.fsync(target.fileno())
         if out.exists():
             raise InputError(
                 f"{out}: another program has written it meanwhile, and it is not overwritten; pass another --out"
             )
-    whole_files.sync_folder(out.parent)

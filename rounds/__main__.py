@@ -89,16 +89,17 @@ def parser(prog: str) -> Parser:
 
 def _groups(text: str, city_tls: list[str]) -> tuple[tuple[str, ...], ...]:
     """Parse --groups. Raises InputError unless every TL is once in one group."""
-    groups = []
+    groups, index = [], names.Index(city_tls)
     for part in filter(None, map(str.strip, text.split(";"))):
-        groups.append(tuple(names.select([part], city_tls, "--groups")))
-        named = [tl for name in part.split(",") if (tl := names.find(name, city_tls))]
+        groups.append(tuple(names.select([part], index, "--groups")))
+        named = [tl for name in part.split(",") if (tl := index.find(name))]
         if repeated := _repeated(named):
             raise InputError(f"--groups: {', '.join(repeated)} is twice in {part!r}; name it once")
     grouped = [tl for group in groups for tl in group]
+    known = set(grouped)
     if repeated := _repeated(grouped):
         raise InputError(f"--groups: {', '.join(repeated)} is in two groups; name it in one")
-    if missing := [tl for tl in city_tls if tl not in grouped]:
+    if missing := [tl for tl in city_tls if tl not in known]:
         raise InputError(
             f"--groups: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} in no group; name each TL of "
             "city.toml"

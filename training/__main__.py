@@ -142,10 +142,10 @@ def _train_locked(
 
 
 def _formats(items: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
-    formats = {}
+    formats, index = {}, names.Index(targets)
     for item in items:
         name, _, kind = item.partition("=")
-        tl = names.find(name, targets)
+        tl = index.find(name)
         if kind not in ("tf1", "tf2", "h5") or tl is None:
             raise InputError(
                 f"--format {item!r} must be TL=FORMAT with a target TL and tf1, tf2 or h5, such as {targets[0]}=tf1"

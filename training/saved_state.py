@@ -1,7 +1,6 @@
 """The state from which an interrupted training resumes: one file, written atomically."""
 
 import json
-import os
 import sys
 import zipfile
 from argparse import Namespace
@@ -52,8 +51,6 @@ class SavedState:
         text = json.dumps({"identity": self._identity, **values})
         with whole_files.replacing(self.path) as draft, draft.open("wb") as file:
             np.savez(file, **{"values": np.array(text), **arrays})  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
 
     def restore(self, set_state: Callable[[Values, Arrays], None]) -> None:
         """Call a function with the saved values and arrays.

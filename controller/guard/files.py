@@ -18,8 +18,10 @@ MAX_AGE_S = 7 * 86400.0
 """Wall time for which the files of a guard that has ended are kept, so that its log can be read."""
 
 
-def folder() -> Path:
+def folder(or_else: str = "") -> Path:
     """The folder of the files. Raises InputError if it is a link or belongs to another user.
+
+    `or_else`: a further remedy.
 
     Any user may write to /tmp: through a link of another user this process would write its files elsewhere.
     """
@@ -28,9 +30,9 @@ def folder() -> Path:
         path.mkdir(mode=0o700)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise InputError(f"{path}: is a link or a file, not a folder; remove it, set TMPDIR, or pass --no-guard")
+        raise InputError(f"{path}: is a link or a file, not a folder; remove it, or set TMPDIR{or_else}")
     if found.st_uid != os.getuid():
-        raise InputError(f"{path}: belongs to another user; set TMPDIR, or pass --no-guard")
+        raise InputError(f"{path}: belongs to another user; set TMPDIR{or_else}")
     return path
 
 

@@ -49,7 +49,7 @@ def open_guarded(
         sumo = replace(sumo, port=sumo.port or start.free_port())
     try:
         # a later controller finds the PID file by the port, so it needs a fixed one
-        folder = files.folder()
+        folder = files.folder(", or pass --no-guard")
         files.remove_old(folder)
         pid_file = folder / f"{host}-{port}-{sumo.order}.json" if port else None
         log_file = None

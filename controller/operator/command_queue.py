@@ -4,6 +4,7 @@ Invariants:
 - A decision never waits for a command: applying one makes no request, and writes no file.
 - Of two commands for the same TL, the one that was queued last counts.
 - A command is applied once or refused, and its author learns which; a repeated one changes nothing.
+- What an author learns is saved. What is applied without an author who waits is saved right after it.
 """
 
 import logging
@@ -11,7 +12,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from city.errors import InputError, ProgramFailed
 from city.printable import printable
@@ -58,6 +59,8 @@ class CommandQueue:
         """
         self.modes: Mapping[str, SetMode] = {}
         """By TL, what operators have set. Replaced, never changed; so are the pins."""
+        self.next_s = math.inf
+        """The simulated second at which a mode is taken back next; inf: none is."""
         self.pinned: Mapping[str, Pin] = {}
         self._state = state
         self._pace = pace
@@ -73,6 +76,8 @@ class CommandQueue:
         self._closed_reason = ""
         self._save_lock = threading.Lock()
         self._is_saved = True
+        self._saver = ThreadPoolExecutor(1, "save-modes")
+        """Saves what no author waits for: one that no longer does, or the end of a mode's time."""
 
     def submit(self, command: Command, timeout_s: float) -> None:
         """Queue a command and wait until it is applied. Called by any thread but the decision loop's.
@@ -104,11 +109,6 @@ class CommandQueue:
             if not self._submitted:
                 self._arrived.wait(timeout_s)
 
-    @property
-    def next_s(self) -> float:
-        """The simulated second at which a mode is taken back next; inf: none is."""
-        return min((mode.until_s for mode in self.modes.values()), default=math.inf)
-
     def restore(self, loop: DecisionLoop) -> None:
         """Apply what was saved, before the first step. Requests the contracts of pinned versions."""
         saved, now = self._saved.read(), loop.now
@@ -117,6 +117,7 @@ class CommandQueue:
             {tl: mode for tl, mode in saved.modes.items() if tl not in known},
             {tl: pin for tl, pin in saved.pins.items() if tl not in known or self._pins is None},
         )
+        modes = {}
         for tl, mode in saved.modes.items():
             if tl not in known:
                 continue
@@ -126,9 +127,11 @@ class CommandQueue:
                 log.info("%s: the time of the mode %s that %s set is over", tl, mode.mode, mode.author)
                 continue
             self._state.follow(loop.set_mode(tl, mode.mode, mode.author), now)
-            self.modes = {**self.modes, tl: mode}
+            modes[tl] = mode
             until = "" if mode.until_s == math.inf else f", until second {mode.until_s:g}"
             log.warning("%s begins in mode %s, which %s set before this start%s", tl, mode.mode, mode.author, until)
+        self._replace_modes(modes)
+        pinned = {}
         for tl, pin in saved.pins.items():
             if tl not in known or self._pins is None:
                 continue
@@ -138,22 +141,20 @@ class CommandQueue:
                 log.warning("%s: the version that %s pinned before this start is not used: %s", tl, pin.author, error)
                 continue
             self._pins.pin(tl, pin.version)
-            self.pinned = {**self.pinned, tl: pin}
+            pinned[tl] = pin
             log.warning("%s begins with version %d, which %s pinned before this start", tl, pin.version, pin.author)
+        self.pinned = pinned
         self._is_saved = self._to_save() == saved
         self._save()
 
     def apply(self, loop: DecisionLoop) -> None:
         """Apply the queued commands, and take modes back whose time is over. Called by the decision loop between two
         steps."""
-        for tl, mode in self.modes.items():
-            if loop.now >= mode.until_s:
-                self._set_mode(loop, tl, OperatorMode.POLICY, f"{mode.author} (time is over)", math.inf)
-        while True:
-            with self._arrived:
-                if not self._submitted:
-                    return
-                command, applied = self._submitted.popleft()
+        if loop.now >= self.next_s:
+            ended = {tl: f"{mode.author} (time is over)" for tl, mode in self.modes.items() if loop.now >= mode.until_s}
+            self._set_modes(loop, ended, OperatorMode.POLICY, math.inf)
+        while submitted := self._next():
+            command, applied = submitted
             try:
                 command(loop)
                 applied.set_result(None)
@@ -163,6 +164,8 @@ class CommandQueue:
                 # a command must not end the run
                 log.exception("a command could not be applied: %r", command)
                 applied.set_exception(error)
+        if not self._is_saved:
+            self._saver.submit(self._save)
 
     def close(self, reason: str) -> None:
         """Refuse the commands in the queue and all further ones."""
@@ -178,8 +181,7 @@ class CommandQueue:
     def set_modes(self, tls: Sequence[str], mode: OperatorMode, for_s: float, author: str, loop: DecisionLoop) -> None:
         """Set TLs to a mode. `for_s`: simulated time after which it is policy again; 0: until it is taken back."""
         until_s = loop.now + for_s if for_s and mode is not OperatorMode.POLICY else math.inf
-        for tl in tls:
-            self._set_mode(loop, tl, mode, author, until_s)
+        self._set_modes(loop, dict.fromkeys(tls, author), mode, until_s)
 
     def pin_model(self, tl: str, version: int | None, author: str, loop: DecisionLoop) -> None:
         """Ask a TL's own model by number, which has been checked; None: the run's version or fleet again."""
@@ -224,27 +226,43 @@ class CommandQueue:
         if self._pace.state[:3] != before:
             self.note(action, "", value, author, loop)
 
-    def _set_mode(self, loop: DecisionLoop, tl: str, mode: OperatorMode, author: str, until_s: float) -> None:
-        current = self.modes.get(tl)
-        wanted = None if mode is OperatorMode.POLICY else SetMode(mode, author, loop.now, until_s)
-        if current == wanted or (current and wanted and current._replace(at_s=0.0) == wanted._replace(at_s=0.0)):
-            return
-        command = loop.set_mode(tl, mode, author)
-        others = {other: kept for other, kept in self.modes.items() if other != tl}
-        self.modes = others if wanted is None else {**others, tl: wanted}
-        self._is_saved = False
-        self._state.follow(command, loop.now)
+    def _set_modes(self, loop: DecisionLoop, authors: Mapping[str, str], mode: OperatorMode, until_s: float) -> None:
+        """Set TLs to a mode. `authors`: by TL, who sets it."""
+        modes = dict(self.modes)
         value = mode.value if until_s == math.inf else f"{mode.value} until second {until_s:g}"
-        self._state.note(loop.now, "set-mode", tl, value, author)
+        try:
+            for tl, author in authors.items():
+                wanted = None if mode is OperatorMode.POLICY else SetMode(mode, author, loop.now, until_s)
+                current = modes.get(tl)
+                if current == wanted or (current and wanted and current._replace(at_s=wanted.at_s) == wanted):
+                    continue
+                command = loop.set_mode(tl, mode, author)
+                modes.pop(tl, None)
+                if wanted is not None:
+                    modes[tl] = wanted
+                self._state.follow(command, loop.now)
+                self._state.note(loop.now, "set-mode", tl, value, author)
+        finally:  # an unknown TL ends the command, not what it has set before
+            if modes != self.modes:
+                self._replace_modes(modes)
+                self._is_saved = False
+
+    def _replace_modes(self, modes: Mapping[str, SetMode]) -> None:
+        self.modes = modes
+        self.next_s = min((mode.until_s for mode in modes.values()), default=math.inf)
+
+    def _next(self) -> tuple[Command, Future[None]] | None:
+        """The command that was queued first, or None."""
+        with self._arrived:
+            return self._submitted.popleft() if self._submitted else None
 
     def _save(self) -> None:
-        """Write the file, if it is older than the modes. The newest modes are read inside the lock, so they are written
-        last."""
-        if self._is_saved:
-            return
+        """Write the file, if it is older than the modes; return when it is as new as the call. The newest modes are
+        read inside the lock, so they are written last."""
         with self._save_lock:
-            self._is_saved = True
-            self._saved.write(self._to_save())
+            if not self._is_saved:
+                self._is_saved = True
+                self._saved.write(self._to_save())
 
     def _to_save(self) -> Saved:
         return Saved({**self._uncontrolled.modes, **self.modes}, {**self._uncontrolled.pins, **self.pinned})

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import grpc
 
 from city.errors import InputError, ProgramFailed
+from city.interrupts import interruptible
+from controller.control_address import is_loopback
+from controller.operator import operator_token
 from controller.operator.control_messages import ANSWERED, METHODS, SERVICE, WATCH
 from protos import control_pb2 as pb
 from serving.client import Tls
@@ -14,6 +18,7 @@ from serving.client.channel import open_channel
 
 _INPUT_ERRORS = (
     grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNAUTHENTICATED,
 )  # fmt: skip
 MAX_DETAILS_CHARS = 300
 """Limit of gRPC's own error texts."""
@@ -27,8 +32,15 @@ class ControlClient(AbstractContextManager["ControlClient"]):
     """
 
     def __init__(self, address: str, tls: Tls | None = None, timeout_s: float = 15.0) -> None:
-        """`address`: HOST:PORT. Raises InputError."""
+        """Open a channel; on loopback without TLS its calls carry this user's token. Raises InputError, OSError.
+
+        `address`: HOST:PORT.
+        """
         self.address, self._timeout_s = address, timeout_s
+        self._metadata: tuple[tuple[str, str], ...] = ()
+        # to another machine, the token would travel in plain text
+        if tls is None and is_loopback(address.rpartition(":")[0]):
+            self._metadata = ((operator_token.HEADER, operator_token.credentials(operator_token.kept().value)),)
         self._has_answered = False
         try:
             self._channel = open_channel(address, tls)
@@ -40,7 +52,7 @@ class ControlClient(AbstractContextManager["ControlClient"]):
         request_type, answer_type = METHODS[method]
         stub = self._channel.unary_unary(f"/{SERVICE}/{method}", request_type.SerializeToString, answer_type.FromString)
         try:
-            answer = stub(request, timeout=self._timeout_s)
+            answer = interruptible(partial(stub, request, timeout=self._timeout_s, metadata=self._metadata))
             self._has_answered = True
             return answer
         except grpc.RpcError as error:
@@ -51,9 +63,9 @@ class ControlClient(AbstractContextManager["ControlClient"]):
         stub = self._channel.unary_stream(
             f"/{SERVICE}/{WATCH}", pb.WatchDecisionsRequest.SerializeToString, pb.Decisions.FromString
         )
-        stream = stub(pb.WatchDecisionsRequest(min_interval_s=min_interval_s))
+        stream = stub(pb.WatchDecisionsRequest(min_interval_s=min_interval_s), metadata=self._metadata)
         try:
-            for decisions in stream:
+            while (decisions := interruptible(partial(next, stream, None))) is not None:
                 self._has_answered = True
                 yield decisions
         except grpc.RpcError as error:

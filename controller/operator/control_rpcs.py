@@ -1,5 +1,6 @@
 """The operator API over gRPC: the methods of one run, and the streams of its watchers."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,6 +10,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from controller.operator import control_messages as messages
+from controller.operator import operator_token
 from controller.operator.errors import OperatorError, Status
 from controller.operator.service import APPLY_TIMEOUT_S, OperatorService
 from protos import control_pb2 as pb
@@ -19,21 +21,25 @@ MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 60.0
 """Wall time between two messages to a watcher."""
 WAKE_INTERVAL_S = 1.0
 """Wall time after which a watcher without news looks whether its client is still there."""
+NO_TOKEN = (
+    f"calls need the token of the controller's user (uid {os.getuid()}): run greenserve ctl on its machine as that "
+    "user, with its TMPDIR, or give the control API TLS: --control-tls-ca, --control-tls-certificate, --control-tls-key"
+)
 ANSWER_MARGIN_S = 0.2
 """Part of a call's deadline that remains for its answer."""
 
 
-def handler(service: OperatorService) -> grpc.GenericRpcHandler:
-    """The gRPC handler of all methods."""
+def handler(service: OperatorService, token: str | None) -> grpc.GenericRpcHandler:
+    """The gRPC handler of all methods. `token`: that each call needs; None: TLS has verified the client."""
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
-            _parsed(request_type, partial(_call, service, name)),
+            _parsed(request_type, partial(_call, service, name), token),
             response_serializer=lambda message: message.SerializeToString(),
         )
         for name, (request_type, _) in messages.METHODS.items()
     }
     # without a serializer the bytes are sent as they are: all watchers get the same ones
-    watch = _parsed(pb.WatchDecisionsRequest, DecisionStreams(service).watch)
+    watch = _parsed(pb.WatchDecisionsRequest, DecisionStreams(service).watch, token)
     handlers[messages.WATCH] = grpc.unary_stream_rpc_method_handler(watch)
     return grpc.method_handlers_generic_handler(messages.SERVICE, handlers)
 
@@ -47,10 +53,14 @@ def _call(service: OperatorService, name: str, request: Any, context: grpc.Servi
     return service.call(name, request, author(request, context), timeout_s)
 
 
-def _parsed(request_type: type[Any], method: Method) -> Callable[[bytes, grpc.ServicerContext], Any]:
+def _parsed(request_type: type[Any], method: Method, token: str | None) -> Callable[[bytes, grpc.ServicerContext], Any]:
     """A method as gRPC calls it, with the request's bytes; an error becomes its status."""
 
     def call(request: bytes, context: grpc.ServicerContext) -> Any:
+        if token is not None:
+            sent = dict(context.invocation_metadata()).get(operator_token.HEADER, "")
+            if not operator_token.is_permitted(str(sent), token):
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
         try:
             return method(request_type.FromString(request), context)
         except DecodeError:

@@ -1,4 +1,4 @@
-"""The gRPC server of the control API: loopback, or TLS with client certificates."""
+"""The gRPC server of the control API: loopback and a token, or TLS with client certificates."""
 
 import socket
 from concurrent import futures
@@ -30,11 +30,15 @@ _OPTIONS: list[tuple[str, int]] = [
 class ControlServer:
     """A gRPC server of the control API and of gRPC's health service."""
 
-    def __init__(self, address: tuple[str, int], tls: ChangingTls | None) -> None:
+    def __init__(self, address: tuple[str, int], tls: ChangingTls | None, token: str) -> None:
         """Bind the port; calls are answered after `start`. Raises InputError.
 
-        `tls`: the server's certificate, and the CA bundle that verifies clients.
+        Args:
+            address: (host, port); port 0: the system chooses.
+            tls: the server's certificate, and the CA bundle that verifies clients; None: plain text.
+            token: that every call needs without TLS.
         """
+        self._token = token if tls is None else None
         self._health = health.HealthServicer()
         self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         self._pool = futures.ThreadPoolExecutor(MAX_WATCHERS + COMMAND_THREADS, thread_name_prefix="control")
@@ -66,7 +70,7 @@ class ControlServer:
             raise InputError(f"{where}: {remedy}") from None
 
     def start(self, service: OperatorService) -> None:
-        self._server.add_generic_rpc_handlers((handler(service),))
+        self._server.add_generic_rpc_handlers((handler(service, self._token),))
         self._server.start()
         self._set_health(health_pb2.HealthCheckResponse.SERVING)
 

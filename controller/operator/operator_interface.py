@@ -13,8 +13,10 @@ from controller.alarms import Alarms
 from controller.config import ControllerConfig
 from controller.control_address import ControlAddress
 from controller.decision_step import DecisionLoop
+from controller.operator import operator_token
 from controller.operator.command_queue import CommandQueue
 from controller.operator.control_server import ControlServer
+from controller.operator.operator_token import OperatorToken
 from controller.operator.run_state import RunState
 from controller.operator.saved_modes import SavedModes, path_of
 from controller.operator.service import OperatorService
@@ -74,17 +76,19 @@ class OperatorInterface:
         metrics.report_pace(lambda: self.pace.state)
         self._server: ControlServer | None = None
         self._page: LivePage | None = None
+        is_reached = config.control is not None or config.page is not None
+        token = _token() if is_reached else OperatorToken(operator_token.new_token(), None)
         with contextlib.ExitStack() as closing:
             if config.control is not None:
-                self._server = _bound(config.control, metrics, alarms, closing)
-            saved = SavedModes(_path(config) if config.control is not None or config.page is not None else None)
+                self._server = _bound(config.control, token.value, metrics, alarms, closing)
+            saved = SavedModes(_path(config) if is_reached else None)
             closing.callback(saved.close)
             self.queue = CommandQueue(self.state, self.pace, alarms, saved, policies)
             self._service = OperatorService(
                 self.state, self.queue, self.pace, alarms, policies, config.policy, config.sumo.attach
             )
             if config.page is not None:
-                self._page = _page(config, config.page, self._service)
+                self._page = _page(config, config.page, self._service, token)
                 closing.callback(self._page.close)
             self._closing = closing.pop_all()
 
@@ -139,11 +143,11 @@ class OperatorInterface:
 
 
 def _bound(
-    control: ControlAddress, metrics: ControllerMetrics, alarms: Alarms, closing: contextlib.ExitStack
+    control: ControlAddress, token: str, metrics: ControllerMetrics, alarms: Alarms, closing: contextlib.ExitStack
 ) -> ControlServer:
     """The control API's server, which listens, and its certificates are watched, until `closing` ends."""
     tls = ChangingTls(control.tls) if control.tls is not None else None
-    server = ControlServer(control.address, tls)
+    server = ControlServer(control.address, tls, token)
     closing.callback(server.stop)
     if tls is not None:
         metrics.report_certificates(lambda: _expiries_s(tls))
@@ -158,13 +162,27 @@ def _bound(
     return server
 
 
-def _page(config: ControllerConfig, address: tuple[str, int], service: OperatorService) -> "LivePage":
+def _page(
+    config: ControllerConfig, address: tuple[str, int], service: OperatorService, token: OperatorToken
+) -> "LivePage":
     """The live page, which listens. Raises InputError."""
     try:
         from controller.operator.page.live import LivePage
     except ImportError as error:
         raise InputError(f"--page needs {error.name}; install greenserve[page], or leave --page out") from None
-    return LivePage(config, address, service)
+    return LivePage(config, address, service, token)
+
+
+def _token() -> OperatorToken:
+    """The token of commands; one of this run, with a warning, if it cannot be kept. Raises InputError as `_path`."""
+    try:
+        return operator_token.kept()
+    except OSError as error:
+        log.warning(
+            "%s; greenserve ctl cannot read the token of commands, and pages that are open need the new address after "
+            "a restart; set TMPDIR to a writable folder", error,
+        )  # fmt: skip
+        return OperatorToken(operator_token.new_token(), None)
 
 
 def _path(config: ControllerConfig) -> Path | None:

@@ -66,6 +66,7 @@ class OperatorService:
         self.alarms = alarms
         self.policies = policies
         self._queue, self._pace = queue, pace
+        self._index = names.Index(state.tls)
         self._policy = policy
         self._sumo = f"{sumo[0]}:{sumo[1]}" if sumo else ""
         self._methods: Mapping[str, Callable[[Any, Applied], Any]] = {
@@ -197,7 +198,7 @@ class OperatorService:
         for word in requested:
             if word == "all" and takes_all:
                 selected.update(dict.fromkeys(tls))
-            elif (tl := names.find(word, tls)) is not None:
+            elif (tl := self._index.find(word)) is not None:
                 selected[tl] = None
             else:
                 raise OperatorError(Status.NOT_FOUND, _unknown(word, tls, self.state.layout.tl_of_signal.get(word)))

@@ -130,16 +130,16 @@ def prepare(args: argparse.Namespace) -> list[FleetJob]:
 def _job(args: argparse.Namespace, city: city_config.City | None, name: str, tl_values: Sequence[str]) -> FleetJob:
     """The job of a fleet; `tl_values`: its TLs as --tl has them. Raises InputError."""
     name = names.canonical(name)
-    if city is not None and names.find(name, city.tls):
+    if city is not None and names.Index(city.tls).find(name):
         raise InputError(f"fleet {name}: {city.path} has a TL of that name; choose another name for the fleet")
     models_dir = args.models_dir or (city.serving.models_dir if city else Path("models"))
     exported = _exported_tls(models_dir)
     if name in exported:
         raise InputError(f"fleet {name}: {models_dir / name} is a TL's model; choose another name for the fleet")
     available = [tl for tl in exported if city is None or not city.tls or tl in city.tls]
-    by_key = names.by_key(available)
+    index = names.Index(available)
     for requested in (tl.strip() for value in tl_values for tl in value.split(",")):
-        if requested not in ("", "all") and names.key(requested) not in by_key:
+        if requested not in ("", "all") and index.find(requested) is None:
             tl = names.canonical(requested)
             raise InputError(f"{tl} has no model under {models_dir}; export it first (greenserve export --tl {tl})")
     tls = tuple(names.select(tl_values, available, "--tl"))

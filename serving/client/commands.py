@@ -5,6 +5,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -16,6 +17,7 @@ from city import config as city_config
 from city import model_folders, program, text_table
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed, first_line
+from city.interrupts import interruptible
 from protos import predict_pb2 as pb
 from serving import contract
 from serving.client import Client, tls_files
@@ -79,7 +81,7 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
         rows: list[tuple[str, str, str, str]] = []
         for address, models in _models_by_address(args, args.models or _models(args)).items():
             with _client(args, address) as client:
-                rows += _status_rows(client, models, args.timeout_s)
+                rows += interruptible(partial(_status_rows, client, models, args.timeout_s))
         print(text_table.render(("MODEL", "VERSION", "STATE", ""), rows))
         missing = [model for model, _, state, _ in rows if state == NOT_SERVED]
         if args.models and missing:
@@ -163,14 +165,16 @@ def _predict(client: Client, args: argparse.Namespace) -> dict[str, Any]:
     model, version = args.model, args.version_label or args.model_version
     # an invalid --observation is reported even if no server answers
     observation = None if args.observation == "zeros" else _observation(args.observation)
-    size = _observation_size(model, client.signatures(model, version, args.timeout_s).signature_def)
+    signatures = interruptible(lambda: client.signatures(model, version, args.timeout_s))
+    size = _observation_size(model, signatures.signature_def)
     if observation is None:
         observation = np.zeros(size, np.float32)
     if not np.isfinite(observation).all():
         raise InputError(f"--observation {args.observation!r} has values that are not finite; replace them")
     if observation.size != size:
         raise InputError(f"--observation has {observation.size} values; {model} takes {size}")
-    outputs = client.run(model, {contract.INPUT: observation[None]}, version=version, timeout_s=args.timeout_s)
+    inputs = {contract.INPUT: observation[None]}
+    outputs = interruptible(lambda: client.run(model, inputs, version=version, timeout_s=args.timeout_s))
     return {key: value[0].tolist() for key, value in sorted(outputs.items())}
 
 

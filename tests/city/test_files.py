@@ -1,6 +1,8 @@
 """Whole files, folders of models, tables, PEM files."""
 
 import errno
+import os
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,15 @@ def test_failed_write_keeps_the_older_file_and_no_draft(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
     whole_files.write(path, "new")
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_content_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink()) or fsync(fd))
+    whole_files.write(tmp_path / "a.json", "x")
+    draft, folder = synced
+    assert draft.parent == folder == tmp_path and draft.suffix == ".draft"
 
 
 def test_versions_are_folders_with_numbers_that_tensorflow_serving_reads(tmp_path):

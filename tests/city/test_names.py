@@ -1,5 +1,7 @@
 """Names of TLs, and flags that select them."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,12 +18,17 @@ def test_tl_names_ignore_spaces_and_underscores(written):
 @pytest.mark.parametrize("written", ["GS_cluster_1_2", "GS cluster 1 2", " GS_cluster 1_2"])
 def test_other_names_are_shown_with_their_underscores(written):
     assert names.canonical(written) == "GS_cluster_1_2"
-    assert (
-        names.find(written, ["GSX", "GS_cluster_1_2"])
-        == names.find("GScluster12", ["GS_cluster_1_2"])
-        == "GS_cluster_1_2"
-    )
+    assert names.Index(["GSX", "GS_cluster_1_2"]).find(written) == "GS_cluster_1_2"
+    assert names.Index(["GS_cluster_1_2"]).find("GScluster12") == "GS_cluster_1_2"
     assert names.select(["GScluster12"], ["GS_cluster_1_2"], "--tl") == ["GS_cluster_1_2"]
+
+
+def test_thousands_of_names_are_found_in_linear_time():
+    tls = [f"T{k}" for k in range(20_000)]
+    begin_s = time.monotonic()
+    index = names.Index(tls)
+    assert all(index.find(f"T {k}") == tl and names.select([tl], index, "--tl") for k, tl in enumerate(tls))
+    assert time.monotonic() - begin_s < 3
 
 
 @given(st.text())

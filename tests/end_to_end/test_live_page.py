@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from controller.operator import operator_token
 from tests.end_to_end import browser as real_browser
 from tests.end_to_end.browser import COLOURS, VIEWS, chromium, needs_chromium, select_tl
 from tests.end_to_end.programs import connect, controller, free_port, sumo
@@ -42,7 +43,9 @@ def running(*arguments, address="127.0.0.1:0"):
         else:
             raise AssertionError("the controller has ended without a page")
         threading.Thread(target=process.stderr.read, daemon=True).start()  # so that its pipe never fills
-        yield found[1], process
+        address, _, fragment = found[1].partition("#")
+        assert fragment == "token=$(cat"  # a log may be readable by other users
+        yield f"{address}#token={operator_token.kept().value}", process
 
 
 @pytest.fixture(scope="module")

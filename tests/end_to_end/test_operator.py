@@ -4,6 +4,7 @@ watched."""
 import contextlib
 import signal
 import socket
+import tempfile
 import time
 import urllib.request
 
@@ -21,8 +22,9 @@ PRESSURE = ("--policy", "max-pressure")
 
 @pytest.fixture(autouse=True)
 def own_files(tmp_path, monkeypatch):
-    """The files of modes and guards of this test alone."""
+    """The files of modes, guards and the token of this test alone."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @contextlib.contextmanager

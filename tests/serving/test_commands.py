@@ -2,11 +2,16 @@
 
 import io
 import json
+import os
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from serving.__main__ import main
+from tests.serving.fake_server import Fake
 
 
 def run(capsys, *argv):
@@ -41,6 +46,19 @@ def test_status_lists_named_models_or_those_of_models_dir(grid_server, grid_mode
     code, out, error = run(capsys, "status", "SA103", "unknown", "--server", grid_server)
     assert code == 2 and "unknown  -        NOT SERVED" in out and "SA103    1        AVAILABLE" in out
     assert error == "error: unknown: not served; export it, or pass another --server\n"
+
+
+def test_an_interrupt_ends_the_wait_for_an_answer_at_once(capsys, tmp_path):
+    fake = Fake(str(tmp_path / "socket"))
+    ended = threading.Event()
+    fake.answer = lambda request, context: b"x" * ended.wait(10)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begin_s = time.monotonic()
+    arguments = ("predict", "SA103", "--observation=zeros", "--server", fake.address, "--timeout-s=60")
+    assert run(capsys, *arguments) == (1, "", "error: interrupted\n")
+    assert time.monotonic() - begin_s < 3
+    ended.set()
+    fake.stop()
 
 
 @pytest.mark.parametrize(

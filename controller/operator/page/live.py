@@ -1,13 +1,13 @@
 """The live page of a running controller: its vehicles, models and server put together."""
 
 import logging
+import shlex
+import sys
 
 from city import street_shapes
-from city.errors import InputError
 from city.network import StreetNetwork
 from controller.config import ControllerConfig
-from controller.operator import saved_modes
-from controller.operator.page import security
+from controller.operator.operator_token import OperatorToken
 from controller.operator.page.collector import Collector
 from controller.operator.page.exports import Exports
 from controller.operator.page.server import PageServer
@@ -23,9 +23,11 @@ log = logging.getLogger("controller")
 class LivePage:
     """The page of one run."""
 
-    def __init__(self, config: ControllerConfig, address: tuple[str, int], service: OperatorService) -> None:
-        """Listen on the address. Raises InputError if it cannot be used."""
-        self._config, self._service = config, service
+    def __init__(
+        self, config: ControllerConfig, address: tuple[str, int], service: OperatorService, token: OperatorToken
+    ) -> None:
+        """Listen on the address. Raises InputError if it cannot be used. `token`: of commands."""
+        self._config, self._service, self._token = config, service, token
         self._socket = listen(*address)
         self._collector: Collector | None = None
         self._server: PageServer | None = None
@@ -38,13 +40,16 @@ class LivePage:
         data = StreetData(layout, street, shapes, city.path.resolve().parent.name, self._config.driver or "")
         self._collector = Collector(data, set(connection.api.trafficlight.getIDList()))
         self._server = PageServer(
-            Site(self._socket, data, _token(self._config)),
+            Site(self._socket, data, self._token.value),
             service,
             Exports(service.policies, city.serving.models_dir),
             self._collector,
         )
         self._server.start()
-        log.info("the live page: %s", self._server.url)
+        value, file = self._token
+        # a log may be readable by other users, a terminal is the operator's
+        shown = value if sys.stderr.isatty() else f"$(cat {shlex.quote(str(file))})" if file else ""
+        log.info("the live page: %s%s", self._server.site.url, shown and f"#token={shown}")
 
     def collect(self, connection: ViewConnection, now: float) -> bool:
         """Read what only the page needs between two steps, if a watcher waits; return whether that was read."""
@@ -55,25 +60,3 @@ class LivePage:
             self._server.stop()
         else:
             self._socket.close()
-
-
-def _token(config: ControllerConfig) -> str:
-    """The token of commands: that of the controller before this one, so that a page that is open stays in command."""
-    try:
-        path = saved_modes.path_of(config.city.path, config.sumo.attach, config.sumo.order).with_suffix(".token")
-        token = path.read_text(encoding="ascii").strip() if path.exists() else ""
-    except (OSError, ValueError, InputError) as error:
-        log.warning("the live page: its token cannot be kept over a restart: %s", error)
-        return security.new_token()
-    if security.is_token(token):
-        return token
-    token = security.new_token()
-    try:
-        path.unlink(missing_ok=True)
-        path.touch(mode=0o600, exist_ok=False)  # readable by this user alone
-        path.write_text(token, encoding="ascii")
-    except OSError as error:
-        log.warning(
-            "%s: cannot be written (%s); pages that are open need the new address after a restart", path, error.strerror
-        )
-    return token

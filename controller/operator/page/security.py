@@ -7,10 +7,9 @@
 - The answers forbid to be framed (clickjacking) and to run any script that is not a file of the page.
 """
 
-import hmac
-import re
-import secrets
 from collections.abc import Mapping
+
+from controller.operator import operator_token
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -25,16 +24,6 @@ HEADERS = {
 }
 """Headers of every answer."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-TOKEN_BYTES = 18
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(TOKEN_BYTES)
-
-
-def is_token(text: str) -> bool:
-    """Tell if a text has the form of `new_token`."""
-    return re.fullmatch(r"[\w-]{24}", text, re.ASCII) is not None
 
 
 class Gate:
@@ -66,5 +55,4 @@ class Gate:
 
     def has_token(self, headers: Mapping[str, str]) -> bool:
         """Tell if a command's request carries the token."""
-        scheme, _, token = headers.get("Authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.encode(), self.token.encode())
+        return operator_token.is_permitted(headers.get("Authorization", ""), self.token)

@@ -108,11 +108,6 @@ class PageServer(FrameServer[LiveWatcher]):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="page", daemon=True)
 
-    @property
-    def url(self) -> str:
-        """The address with the token, for the operator."""
-        return f"{self.site.url}#token={self.site.gate.token}"
-
     def start(self) -> None:
         """Answer requests from now on."""
         self._loop.run_until_complete(self.begin(web.post("/command", self._command)))

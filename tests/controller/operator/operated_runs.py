@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from controller.alarms import Alarms
 from controller.events import OperatorCommand
+from controller.operator import operator_token
 from controller.operator.command_queue import CommandQueue
 from controller.operator.control_client import ControlClient
 from controller.operator.control_server import ControlServer
@@ -112,7 +113,9 @@ class OperatedRun:
     @contextlib.contextmanager
     def served(self, tls=None):
         """Serve the control API at a free port; yields HOST:PORT."""
-        server = ControlServer(("127.0.0.1", 0), ChangingTls(tls) if tls is not None else None)
+        server = ControlServer(
+            ("127.0.0.1", 0), ChangingTls(tls) if tls is not None else None, operator_token.kept().value
+        )
         server.start(self.service)
         try:
             yield f"127.0.0.1:{server.port}"

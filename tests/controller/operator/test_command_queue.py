@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+import time
 from concurrent.futures import Future
 
 import pytest
@@ -14,7 +15,8 @@ from controller.operator import command_queue, saved_modes
 from controller.operator.command_queue import author_of
 from controller.operator.errors import OperatorError, Status
 from signals.fallback.control_mode import OperatorMode
-from tests.controller.operator.operated_runs import TLS, Loop, OperatedRun, Pins, command_of, set_modes
+from tests.controller.operator.operated_runs import TLS, Loop, OperatedRun, Pins, command_of, contracts, set_modes
+from tests.waiting import wait_until
 
 POLICY, HOLD, FIXED = OperatorMode.POLICY, OperatorMode.HOLD, OperatorMode.FIXED
 
@@ -235,6 +237,48 @@ def test_a_mode_is_restored_for_its_time(path, begin_s, now, mode, until_s):
     run_before(path, set_modes(("SA101",), FIXED, "ann", 60.0), now=begin_s)
     again = restarted(path, now)
     assert again.loop.modes()["SA101"] == mode and again.queue.next_s == until_s
+
+
+def test_a_command_that_is_applied_after_its_deadline_is_saved(path):
+    operated = OperatedRun(path)
+    with pytest.raises(OperatorError, match="is applied after the step in progress"):
+        operated.queue.submit(command_of(operated.queue, set_modes(("SA101",), FIXED, "ann", 30.0)), 0.0)
+    assert not path.exists()
+    operated.queue.apply(operated.loop)
+    wait_until(path.exists)
+    assert [*json.loads(path.read_text())["modes"]] == ["SA101"]
+    operated.loop.now = 30.0
+    operated.queue.apply(operated.loop)
+    wait_until(lambda: json.loads(path.read_text())["modes"] == {})
+
+
+def test_an_author_is_answered_after_the_file_is_written(path):
+    operated, writing, may_write = OperatedRun(path), threading.Event(), threading.Event()
+    write = operated.saved.write
+    operated.saved.write = lambda saved: writing.set() or (may_write.wait(5) and write(saved))
+    command = threading.Thread(
+        target=operated.queue.submit, args=(command_of(operated.queue, set_modes(("SA101",), FIXED, "ann")), 5)
+    )
+    command.start()
+    operated.queue.wait(5)
+    operated.queue.apply(operated.loop)
+    assert writing.wait(5)
+    command.join(0.1)
+    assert command.is_alive() and not path.exists()
+    may_write.set()
+    command.join(5)
+    assert not command.is_alive() and path.exists()
+
+
+def test_commands_for_all_of_ten_thousand_tls_take_linear_time():
+    tls = [f"T{k}" for k in range(10_000)]
+    operated = OperatedRun(loop=Loop(tls), run_contracts=contracts(tls))
+    begin_s = time.monotonic()
+    submit(operated, set_modes(tls, FIXED, "ann", 30.0), set_modes(tls, HOLD, "ann", 30.0))
+    operated.loop.now = 30.0
+    operated.queue.apply(operated.loop)
+    assert time.monotonic() - begin_s < 4
+    assert set(operated.loop.modes().values()) == {"policy"} and operated.queue.modes == {}
 
 
 def test_a_run_without_commands_writes_no_file(path):

@@ -2,6 +2,8 @@
 
 import gc
 import socket
+import stat
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +12,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from city.errors import InputError, ProgramFailed
-from controller.operator import control_rpcs, service
+from controller.guard import files
+from controller.operator import control_rpcs, operator_token, service
 from controller.operator.control_client import ControlClient
 from controller.operator.control_messages import METHODS, SERVICE
 from controller.operator.control_server import ControlServer
@@ -22,6 +25,11 @@ from signals.safety.monitor import Alarm, MonitorRule
 from tests.controller.decision_events import decision, event
 from tests.controller.operator.operated_runs import TLS, OperatedRun, Pins
 from tests.serving.certificates import pair
+
+
+def token_metadata():
+    """The metadata of a call."""
+    return ((operator_token.HEADER, operator_token.credentials(operator_token.kept().value)),)
 
 
 def test_list_tls_shows_mode_author_model_and_reason(operated):
@@ -72,13 +80,45 @@ def test_malformed_bytes_are_an_invalid_argument(method, operated):
     with operated.applying(), operated.served() as address, grpc.insecure_channel(address) as channel:
         stub = (channel.unary_stream if method == "WatchDecisions" else channel.unary_unary)(f"/{SERVICE}/{method}")
         with pytest.raises(grpc.RpcError) as raised:
-            answer = stub(b"\x0a\xff\xff", timeout=5)
+            answer = stub(b"\x0a\xff\xff", timeout=5, metadata=token_metadata())
             list(answer)
         assert (
             raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
             and "greenserve.control.v1" in raised.value.details()
         )
     assert operated.state.commands() == []
+
+
+@pytest.mark.parametrize("sent", [(), (("authorization", "Bearer "),), (("authorization", f"Bearer {'x' * 24}"),)])
+@pytest.mark.parametrize("method", [*METHODS, "WatchDecisions"])
+def test_a_local_user_without_the_token_neither_commands_nor_watches(method, sent, operated):
+    with operated.applying(), operated.served() as address, grpc.insecure_channel(address) as channel:
+        stub = (channel.unary_stream if method == "WatchDecisions" else channel.unary_unary)(f"/{SERVICE}/{method}")
+        with pytest.raises(grpc.RpcError) as raised:
+            list(stub(b"", timeout=5, metadata=sent))
+    assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert "run greenserve ctl on its machine as that user" in raised.value.details()
+    assert operated.state.commands() == []
+
+
+def test_a_client_of_another_user_learns_what_to_do(operated, monkeypatch, tmp_path):
+    with operated.served() as address:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with ControlClient(address) as client, pytest.raises(InputError, match="token of the controller's user"):
+            client.call("Pause", pb.PauseRequest(author="x"))
+
+
+def test_the_token_is_kept_in_a_file_that_only_this_user_can_read(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    token, file = operator_token.kept()
+    assert operator_token.kept() == (token, file) and len(token) == 24
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    file.write_text("damaged")
+    file.chmod(0o644)
+    assert operator_token.kept().value not in ("damaged", token)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    files.remove_old(file.parent)
+    assert file.exists()
 
 
 def test_a_pinned_version_is_checked_before_it_is_queued():
@@ -161,7 +201,7 @@ def test_a_watcher_that_stops_reading_holds_neither_the_loop_nor_memory(operated
     options = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)]
     with operated.applying(), operated.served() as address, grpc.insecure_channel(address, options) as channel:
         stalled = channel.unary_stream(f"/{SERVICE}/WatchDecisions")
-        call = stalled(pb.WatchDecisionsRequest().SerializeToString())
+        call = stalled(pb.WatchDecisionsRequest().SerializeToString(), metadata=token_metadata())
         slowest_s, end_s, second = 0.0, time.monotonic() + 3.0, 0
         while time.monotonic() < end_s:
             second += 1
@@ -256,7 +296,7 @@ def test_a_port_in_use_is_one_line(capfd):
         with pytest.raises(
             InputError, match=rf"127.0.0.1:{port} \(Address already in use\); choose another --control-address"
         ):
-            ControlServer(("127.0.0.1", port), None)
+            ControlServer(("127.0.0.1", port), None, "")
     assert capfd.readouterr().err == ""
 
 

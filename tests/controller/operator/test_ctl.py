@@ -1,7 +1,12 @@
 """`greenserve ctl`: its output, exit codes and errors, against a real server."""
 
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +18,8 @@ from signals.safety.monitor import Alarm, MonitorRule
 from tests.conftest import ROOT
 from tests.controller.decision_events import decision, event
 from tests.controller.operator.operated_runs import TLS, OperatedRun, Pins
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -142,6 +149,27 @@ def test_watch_fails_if_the_tables_cannot_be_read_while_the_run_goes_on(operated
     threading.Timer(0.5, operated.state.add, [event(11, [decision("SA101")])]).start()
     assert ctl(address, "watch", "--interval-s", "0.1") == 1
     assert "no answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("arguments", [["watch"], ["watch", "--json"], ["pause"]], ids=" ".join)
+def test_a_signal_ends_a_wait_for_the_controller_at_once(operated, number, arguments):
+    """No command is applied: `pause` waits for it."""
+    command = [sys.executable, "-m", "controller.operator.ctl", *arguments, "--address"]
+    pipes = dict(cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with operated.served() as address, subprocess.Popen([*command, address], **pipes) as ctl:
+        if arguments == ["pause"]:
+            operated.queue.wait(20)
+        else:
+            ctl.stdout.readline()
+        time.sleep(0.3)
+        ctl.send_signal(number)
+        begin_s = time.monotonic()
+        try:
+            assert ctl.wait(10) == 1 and time.monotonic() - begin_s < 3
+        finally:
+            ctl.kill()
+        assert ctl.stderr.read() == "error: interrupted\n"
 
 
 def no_answer(*_):

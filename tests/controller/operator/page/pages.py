@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.page_frame import decode
 from city import street_shapes
-from controller.operator.page import security
+from controller.operator import operator_token
 from controller.operator.page.collector import Collected, Collector
 from controller.operator.page.exports import Exports
 from controller.operator.page.frames import Vehicles
@@ -39,7 +39,7 @@ class Page(OperatedRun):
         self.layout = TlLayout(self.contracts, tuple(lanes))
         self.street = StreetData(self.layout, street, street_shapes.read(street.net_file), "grid")
         self.collector = Collector(self.street)
-        site = Site(listen("127.0.0.1", 0), self.street, security.new_token())
+        site = Site(listen("127.0.0.1", 0), self.street, operator_token.new_token())
         self.server = PageServer(site, self.service, Exports(None, Path("models")), self.collector)
         self.server.start()
         self.url = site.url.rstrip("/")

@@ -353,11 +353,6 @@ def test_requests_of_other_sites_are_refused_even_with_the_token(page, headers):
     assert refused.value.status == 403
 
 
-def test_the_address_has_the_token_in_its_fragment(page):
-    address, _, fragment = page.server.url.partition("#")
-    assert address == f"{page.url}/" and f"Bearer {fragment.removeprefix('token=')}" == page.token["Authorization"]
-
-
 def test_a_port_in_use_is_an_input_error(page):
     with pytest.raises(InputError, match=r"--page 127.0.0.1:\d+: cannot listen there \(Address already in use\)"):
         listen("127.0.0.1", page.port)
@@ -387,7 +382,7 @@ def test_a_page_without_its_extra_is_an_input_error(monkeypatch):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(InputError, match=r"--page needs aiohttp; install greenserve\[page\]"):
-        operator_interface._page(None, ("127.0.0.1", 0), None)
+        operator_interface._page(None, ("127.0.0.1", 0), None, None)
 
 
 def test_the_end_of_the_run_waits_for_no_watcher(page, browser):
