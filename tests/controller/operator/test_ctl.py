@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,6 @@ from signals.safety.monitor import Alarm, MonitorRule
 from tests.conftest import ROOT
 from tests.controller.decision_events import decision, event
 from tests.controller.operator.operated_runs import TLS, OperatedRun, Pins
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
