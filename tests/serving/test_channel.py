@@ -124,7 +124,7 @@ def fleet_server(grid_models, tmp_path_factory):
 def test_the_documented_client_runs(fleet_server):
     page = (ROOT / "docs" / "reference" / "client.md").read_text()
     code = re.search(r"^```python\n(.*?)^```", page, re.M | re.S)[1]
-    exec(compile(code.replace("127.0.0.1:8500", fleet_server), "client.md", "exec"), names := {})  # noqa: S102
+    exec(compile(code.replace("127.0.0.1:8500", fleet_server), "client.md", "exec"), names := {})
     assert set(names["city"].observations) >= {"SA101", "SA102"} and names["result"].outputs["action"].shape == (1,)
 
 
