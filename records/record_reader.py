@@ -192,13 +192,18 @@ class RecordReader(contextlib.AbstractContextManager["RecordReader"]):
                 if item.name == REPAIRED:
                     lost = f"repaired: {item.metadata.get(LOST, '')[:MAX_LOST_CHARACTERS]}"
                     self._losses.add(lost, LACKS_NO_STEPS not in item.metadata)
-            elif isinstance(item, Header) and item.profile == PROFILE:
-                self.library = item.library
-            elif isinstance(item, Header):
-                # of another program, unless the header is damaged
-                self._damage.add(f"it is an MCAP file of profile {item.profile[:40]!r}, not {PROFILE!r}")
-                if self._mcap.names and CITY not in [getattr(name, "topic", "") for name in self._mcap.names]:
-                    return
+            elif isinstance(item, Header) and not self._take_header(item):
+                return
+
+    def _take_header(self, header: Header) -> bool:
+        """Note which program wrote the file; False if it is another one, and the file has no city."""
+        if header.profile == PROFILE:
+            self.library = header.library
+            return True
+        # the header may be damaged
+        self._damage.add(f"it is an MCAP file of profile {header.profile[:40]!r}, not {PROFILE!r}")
+        named = {name.topic for name in self._mcap.names if isinstance(name, Channel)}
+        return not named or CITY in named
 
     def _topic(self, name: str, schema: str) -> str | None:
         """The topic of a channel; None for one of another program. Raises InputError for a city of another version."""

@@ -1,6 +1,7 @@
 """The client's channel: addresses, several servers, TLS, retries; and fleets and other signatures over it."""
 
 import contextlib
+import re
 import shutil
 
 import grpc
@@ -13,6 +14,7 @@ from serving.client.channel import grpc_target
 from serving.contract import ContractError
 from serving.embedded.config import ServerConfig
 from serving.errors import BadRequest, InvalidResponse, Overloaded, Unavailable
+from tests.conftest import ROOT
 from tests.serving.conftest import requests, running
 from tests.serving.fake_server import answer
 
@@ -117,6 +119,13 @@ def fleet_server(grid_models, tmp_path_factory):
     assert export(["fleet", "city", "--tl", "all", "--models-dir", str(folder)]) == 0
     with running(ServerConfig(folder, port=0, poll_s=0)) as server:
         yield f"127.0.0.1:{server.port}"
+
+
+def test_the_documented_client_runs(fleet_server):
+    page = (ROOT / "docs" / "reference" / "client.md").read_text()
+    code = re.search(r"^```python\n(.*?)^```", page, re.M | re.S)[1]
+    exec(compile(code.replace("127.0.0.1:8500", fleet_server), "client.md", "exec"), names := {})
+    assert set(names["city"].observations) >= {"SA101", "SA102"} and names["result"].outputs["action"].shape == (1,)
 
 
 def test_a_fleet_answers_as_its_single_models(fleet_server):

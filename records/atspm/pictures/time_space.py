@@ -5,6 +5,7 @@ another are joined in their order, in the way that fits positions and speeds bes
 on with its speed until the next reading.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -31,6 +32,8 @@ TITLE = "Time-Space Diagram"
 Segment = tuple[Point, Point]
 MAX_S = 900.0
 """Longest time that is drawn: a longer one has too many lines for a page."""
+PEAK_STEP_S = 60.0
+"""Distance of the times that are compared to find the one with the most arrivals."""
 MARGIN_M = 30.0
 """Road drawn behind the last stop line."""
 PLOT_PX_BY_STOP_LINE = 90
@@ -72,10 +75,12 @@ def draw(
     period = views[corridor.stop_lines[0].signal].period
     if period.end_s <= period.begin_s:
         return sentence(TITLE, "no time is recorded.")
-    begin_s, end_s = period.begin_s, min(period.end_s, period.begin_s + MAX_S)
+    strokes = trajectories(corridor, (view.readings for view in views.values()))
+    # single vehicles are read at the period's begin
+    begin_s = period.begin_s if strokes else _peak_s(views, corridor, period)
+    end_s = min(period.end_s, begin_s + MAX_S)
     shown = AnalysisPeriod(begin_s, end_s, period.zero, ())
     length_m = corridor.stop_lines[-1].at_m + MARGIN_M
-    strokes = trajectories(corridor, (view.readings for view in views.values()))
     y = number_axis("Distance (m)", length_m)
     legend = [
         Entry("Red", RED, width=STYLES[RED]),
@@ -116,6 +121,14 @@ def draw(
             canvas.segments(pairs, colour, width)
         canvas.label((begin_s, stop_line.at_m), f"{views[stop_line.signal].name}, phase {stop_line.phase}", dy_px=-6)
     return canvas.svg()
+
+
+def _peak_s(views: Mapping[str, SignalView], corridor: Corridor, period: AnalysisPeriod) -> float:
+    """The begin of the MAX_S with the most arrivals at the corridor's stop lines; the period's without any."""
+    times = sorted(time_s for line in corridor.stop_lines for time_s in views[line.signal].arrivals(line.phase))
+    last = int(max(period.end_s - period.begin_s - MAX_S, 0.0) // PEAK_STEP_S)
+    begins = [period.begin_s + k * PEAK_STEP_S for k in range(last + 1)]
+    return max(begins, key=lambda begin_s: bisect_left(times, begin_s + MAX_S) - bisect_left(times, begin_s))
 
 
 def trajectories(corridor: Corridor, readings: Iterable[SignalReadings]) -> list[Segment]:

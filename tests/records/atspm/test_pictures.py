@@ -278,6 +278,15 @@ def test_green_band_arrives_at_the_speed_limit():
     )
 
 
+def test_time_space_diagram_shows_the_time_with_the_most_arrivals():
+    peak = [Detection("advance:a_0", 2000.0 + k, is_on) for k in range(50) for is_on in (True, False)]
+    busy = view(end_s=3600.0, detections=[Detection("advance:a_0", 10.0, True), Detection("advance:a_0", 11.0, False)])
+    later = view(end_s=3600.0, detections=peak)
+    texts = [Drawing(time_space.draw({"A": each, "B": each}, CORRIDOR)).text for each in (busy, later)]
+    assert "07:02" in texts[0] and "07:32" not in texts[0]
+    assert "07:32" in texts[1] and "07:02" not in texts[1]
+
+
 def test_signal_lines_have_the_colours_of_their_phases():
     found = time_space.colours(view(), 2, 0.0, 100.0)
     assert found == [
