@@ -28,7 +28,7 @@ from tensorflow_serving.apis import (
 MODEL, INPUTS = "SA103", 17
 WRONG_KEY = (
     "Signature input alias: observation(feed name: observation:0) not found in request and no default value provided. "
-    "Inputs expected to be in the request {observations}, or default input alias set: "
+    "Inputs expected to be in the request {observations}, or default input alias set:"
 )
 
 

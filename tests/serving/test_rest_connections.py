@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from serving.embedded.rest import listener
 from serving.embedded.rest import server as rest_server
 from tests.end_to_end.programs import free_port
 from tests.serving.conftest import running
+from tests.serving.gates import until
 from tests.serving.http_calls import call, connected
 
 STATUS = "/v1/models/SA103"
@@ -69,7 +71,7 @@ def test_a_connection_whose_client_reads_no_response_is_closed(rest_port):
 
 @contextlib.contextmanager
 def limited_server(models):
-    """(process, gRPC port, REST port, path of its log) of a server that may open few files."""
+    """(process id, gRPC port, REST port, path of its log) of a server that may open few files."""
     rest_port = free_port()
     command = [sys.executable, "-m", "serving", "--models-dir", str(models), "--port=0", f"--rest_api_port={rest_port}"]
     with (
@@ -83,7 +85,7 @@ def limited_server(models):
     ):
         try:
             address = process.stdout.readline().removeprefix("ready at ").partition(",")[0]
-            yield int(address.rpartition(":")[2]), rest_port, models.parent / "log"
+            yield process.pid, int(address.rpartition(":")[2]), rest_port, models.parent / "log"
         finally:
             process.kill()
 
@@ -102,7 +104,7 @@ def opened(stack, port):
 
 
 def test_connections_beyond_the_bound_are_closed_with_one_line_in_the_log(models):
-    with limited_server(models) as (_, rest_port, log):
+    with limited_server(models) as (_, _, rest_port, log):
         with contextlib.ExitStack() as stack:
             opened(stack, rest_port)
             with pytest.raises((ConnectionError, http.client.HTTPException)):
@@ -113,9 +115,10 @@ def test_connections_beyond_the_bound_are_closed_with_one_line_in_the_log(models
 
 
 def test_connections_wait_while_no_file_can_be_opened_with_one_line_in_the_log(models):
-    with limited_server(models) as (grpc_port, rest_port, log):
+    with limited_server(models) as (pid, grpc_port, rest_port, log):
         with contextlib.ExitStack() as stack:
             opened(stack, grpc_port)
+            until(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) == OPEN_FILES)
             with pytest.raises(TimeoutError), connected(rest_port, timeout_s=3) as connection:
                 connection.request("GET", STATUS)
                 connection.getresponse()
