@@ -13,7 +13,7 @@ from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
 from export import locate, pretrained, traffic_observations
-from export.actors.activations import ACTIVATIONS
+from export.actors import activations
 from export.locate import Candidate, Search
 from serving.contract import PROBABILITIES, Q_VALUES
 from signals import dialects
@@ -64,8 +64,8 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--model-path",
         type=Path,
-        metavar="DIR",
-        help="folder of checkpoints, searched with its subfolders (default: [training] model_path)",
+        metavar="PATH",
+        help="folder of checkpoints, searched with its subfolders, or one checkpoint (default: [training] model_path)",
     )
     parser.add_argument(
         "--pretrained",
@@ -101,9 +101,9 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--hidden-activation",
-        choices=ACTIVATIONS,
+        type=activations.argument,
         metavar="NAME",
-        help="activation of hidden layers, if the file does not hold it: %(choices)s",
+        help="activation of hidden layers, if the file does not hold it: " + activations.NAMES,
     )
     parser.add_argument(
         "--layers", metavar="A,B,...", help="names of an actor's layers in call order (default: by their numbers)"
@@ -182,7 +182,7 @@ def _search(city: City | None, tls: Sequence[str], folder: Path, candidates: Seq
         for name, tl in city_tls.items()
         if len(tl.signals) == 1 and len(tl.signals[0]) > names.MAX_SIGNAL_NAME
     }
-    return Search(folder, candidates, [*tls, *city_tls], signal_of)
+    return Search(folder if folder.is_dir() else folder.parent, candidates, [*tls, *city_tls], signal_of)
 
 
 def prepare(args: argparse.Namespace) -> Job:

@@ -12,7 +12,7 @@ from city.errors import InputError
 from city.names import canonical, key, spans, tls_in
 from city.printable import printable
 from export import checkpoints
-from export.checkpoints import regular_files
+from export.checkpoints import regular_files, scopes
 
 MAX_LABELS = 8
 """Checkpoints that an error names."""
@@ -135,11 +135,9 @@ def _without_separators(name: str) -> str:
 
 
 def find_candidates(model_path: Path) -> list[Candidate]:
-    """Every checkpoint under model_path. Raises InputError if there is no such folder."""
+    """Every checkpoint under model_path, or the one that it names. Raises InputError if there is none."""
     if not model_path.is_dir():
-        raise InputError(
-            f"{model_path}: no such folder; pass the folder of checkpoints with --model-path or [training] model_path"
-        )
+        return [_named_candidate(model_path)]
     candidates: list[Candidate] = []
     for root, folders, names in os.walk(model_path):
         folder = Path(root)
@@ -154,6 +152,19 @@ def find_candidates(model_path: Path) -> list[Candidate]:
                 parents = candidate.path.parent.relative_to(model_path).parts
                 candidates.append(replace(candidate, newest=latest == candidate.path.name, folders=parents))
     return candidates
+
+
+def _named_candidate(path: Path) -> Candidate:
+    """The checkpoint of a file or of a TensorFlow prefix. Raises InputError if it is none."""
+    file = path if path.is_file() else path.with_name(f"{path.name}.index")
+    if not file.is_file():
+        raise InputError(
+            f"{path}: no such file or folder; pass a checkpoint, or the folder of checkpoints, with --model-path or "
+            "[training] model_path"
+        )
+    if (candidate := candidate_of(file)) is None:
+        raise InputError(f"{path}: is not a checkpoint by its name; docs/reference/checkpoints.md lists the formats")
+    return replace(candidate, folders=(file.absolute().parent.name,))
 
 
 def candidate_of(file: Path) -> Candidate | None:
@@ -189,7 +200,7 @@ class Search:
 
         Raises InputError if there is no such checkpoint, or more than one.
         """
-        pool = self._of(tl)
+        pool = _without_companions(self._of(tl))
         searched = f"searched {len(self.candidates)} checkpoints under {self.folder}"
         if not pool:
             labels = dict.fromkeys(candidate.label for candidate in self.candidates[:MAX_LABELS])
@@ -222,10 +233,12 @@ class Search:
         if len(chosen) > 1:
             paths = ", ".join(str(candidate.path.relative_to(self.folder)) for candidate in chosen)
             if chosen[0].number is None:
-                raise InputError(f"{tl} has several checkpoints without a number: {paths}; narrow --model-path")
+                raise InputError(
+                    f"{tl} has several checkpoints without a number: {paths}; pass one of them with --model-path"
+                )
             raise InputError(
-                f"{tl} has several checkpoints with the same number: {paths}; narrow --model-path or pass "
-                "--model-number"
+                f"{tl} has several checkpoints with the same number: {paths}; pass one of them with --model-path, or "
+                "another --model-number"
             )
         return chosen[0]
 
@@ -240,7 +253,7 @@ class Search:
     def _names(self, tl: str) -> list[str]:
         return [tl, self.signal_of[tl]] if tl in self.signal_of else [tl]
 
-    def _of(self, tl: str) -> list[Candidate]:
+    def _of(self, tl: str) -> Sequence[Candidate]:
         """A TL's checkpoints by file name, else by folder, each by the TL's name or its signal's; else those without
         any name. No clue counts against a stronger one, such as a folder's name against the file's."""
         known_names = self._known_names
@@ -258,6 +271,13 @@ def _files_below(folder: Path) -> list[str]:
     """The first files in a folder and its subfolders."""
     files = (printable(path.name) for path in folder.rglob("*") if path.is_file())
     return list(dict.fromkeys(itertools.islice(files, MAX_LABELS)))
+
+
+def _without_companions(pool: Sequence[Candidate]) -> list[Candidate]:
+    """Leave out target networks and optimizers that lie beside a model of the same number, by their names."""
+    companions = [c for c in pool if scopes.is_companion(c.path.name.split(".")[0])]
+    models = {(c.path.parent, c.number) for c in pool if c not in companions}
+    return [c for c in pool if c not in companions or (c.path.parent, c.number) not in models]
 
 
 def _newest(pool: Sequence[Candidate]) -> Sequence[Candidate]:

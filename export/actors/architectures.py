@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import Actor
-from export.actors.activations import ACTIVATIONS
+from export.actors import Actor, activations
+from export.actors.activations import ACTIVATIONS, LEAKY_RELU
 from export.actors.rounding import permitted_difference, rounding
 from export.actors.steps import (
     Activation,
@@ -115,12 +115,9 @@ def _assemble(layers: Layers, hints: ArchitectureHints, categorical: bool) -> Ac
         raise InputError(
             f"actor {name!r} (--actor, or [tl.NAME] actor) is not one of {', '.join(BUILDERS)} or MODULE:FUNCTION"
         )
-    for key, kind, kinds in (
-        ("hidden_activation", hints.hidden, ACTIVATIONS),
-        ("output_activation", hints.output, (*ACTIVATIONS, CLIP)),
-    ):
-        if kind not in kinds:
-            raise InputError(f"{key} {kind!r} is not one of {', '.join(kinds)}; correct it in [tl.NAME] of city.toml")
+    for key, kind, others in (("hidden_activation", hints.hidden, ()), ("output_activation", hints.output, (CLIP,))):
+        if reason := activations.refusal(kind, others):
+            raise InputError(f"{key} {reason}; set it in [tl.NAME] of city.toml")
     steps = BUILDERS[name](layers, hints)
     try:
         check_sizes(steps)
@@ -163,6 +160,7 @@ def find_equivalent_actor(
     references = [reference_model(probe, categorical) for probe in probes]
     architectures = [hints.architecture] if hints.architecture else list(BUILDERS)
     hidden_activations = dict.fromkeys([hints.hidden, *ACTIVATIONS])
+    hidden_activations.pop(LEAKY_RELU, None)  # its slope is found by trying
     output_activations = [hints.output] if categorical else dict.fromkeys([hints.output, *OUTPUT_ACTIVATIONS])
     for architecture, hidden, output in itertools.product(architectures, hidden_activations, output_activations):
         if architecture.startswith("bn-") and hidden != hints.hidden:

@@ -232,7 +232,7 @@ class BatchNorm:
 
 @dataclass(frozen=True)
 class Activation(Step):
-    """An activation function, one of `activations.ACTIVATIONS`."""
+    """An activation function, such as relu or leaky_relu:0.01."""
 
     key = "activation"
     parameters = ("kind",)
@@ -248,7 +248,7 @@ class Activation(Step):
         return self.key, self.kind
 
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
-        return activations.NUMPY[self.kind](x)
+        return activations.numpy(self.kind)(x)
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         return activations.tensorflow(self.kind)(x)

@@ -51,8 +51,6 @@ class Checkpoint:
     """True if `stored` is in the model's order. If not, the numbers in the names determine the order."""
     keys: Mapping[str, str] | None = None
     """Name -> key in the file, for formats in which a variable may have several names. `None` if each has one."""
-    first_number: int | None = 0
-    """Number of the model's first layer. `None` if counters continue from another model's (`layers.check_numbers`)."""
 
     def value(self, name: str) -> NDArray[Any]:
         """A variable's values. Raises InputError if they cannot be read."""
@@ -65,10 +63,15 @@ class Checkpoint:
 def float32_weights(name: str, values: NDArray[Any]) -> NDArray[np.float32]:
     """A variable's values as float32; values beyond its range become infinite. Raises InputError if they are not
     floats."""
-    if values.dtype.kind != "f":
+    if not is_float(values.dtype):
         raise InputError(f"{name} holds {values.dtype}, not weights")
     with np.errstate(over="ignore"):
         return np.asarray(values, np.float32)
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a dtype is one of floats. TensorFlow's and ONNX's bfloat16 is none of NumPy's own."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def elements(shape: tuple[int, ...]) -> int:

@@ -82,7 +82,7 @@ def _keras3(file: Contents) -> tuple[LayerParts, list[str]]:
     order = sorted(parts_of, key=natural)
     if all(map(_NUMBERED.match, order)):
         # a subclassed model keeps its attributes outside the numbered layers, which may then begin at any number
-        check_numbers([layer for layer in order if "kernel" in parts_of[layer]])
+        check_numbers([layer for layer in order if "kernel" in parts_of[layer]], first=0)
     return parts_of, order
 
 

@@ -40,7 +40,7 @@ def read_layers(checkpoint: Checkpoint, scope: str, strict: bool = False) -> Lay
             "greenserve inspect lists its variables; pass --scope or --actor MODULE:FUNCTION"
         )
     order = list(parts_of) if checkpoint.ordered else sorted(parts_of, key=natural)
-    check_numbers([name for name in order if "kernel" in parts_of[name]], checkpoint.first_number)
+    check_numbers([name for name in order if "kernel" in parts_of[name]])
     unread = unread_variables(checkpoint, [stored for parts in parts_of.values() for stored, _ in parts.values()])
     if strict:
         _refuse_unread([checkpoint.stored[name] for name in unread], scope, parts_of, order)
@@ -241,10 +241,10 @@ def _layer_sizes(kernel: StoredVariable) -> tuple[int, int]:
     return (second, first) if split_name(kernel.name)[1] == TRANSPOSED else (first, second)
 
 
-def check_numbers(order: list[str], first: int | None = 0) -> None:
+def check_numbers(order: list[str], first: int | None = None) -> None:
     """Raise InputError if there is a gap in the numbers of layers: TF1 and Keras call them dense, dense_1, ...
 
-    `first`: number of the first layer. `None` if counters continue from another model's.
+    `first`: number of the first layer, dense being 0. `None` if a trainer may begin at any number.
     """
     numbers: dict[str, list[int]] = {}
     for name in order:

@@ -12,12 +12,13 @@ from export.checkpoints.checkpoint import Checkpoint, StoredVariable, float32_we
 from export.checkpoints.layers import build_dense
 
 LIBRARY_ACTIVATIONS = {
+    "LeakyReLU": "leaky_relu:0.01",
     "ReLU": "relu", "Tanh": "tanh", "ELU": "elu", "SELU": "selu", "SiLU": "silu", "GELU": "gelu", "Sigmoid": "sigmoid",
     "Softplus": "softplus", "Identity": "linear",
     "relu": "relu", "tanh": "tanh", "elu": "elu", "selu": "selu", "silu": "silu", "swish": "silu", "gelu": "gelu",
     "sigmoid": "sigmoid", "softplus": "softplus", "linear": "linear", "None": "linear",
 }  # fmt: skip
-"""PyTorch's class or RLlib's name -> our name. LeakyReLU is left out: PyTorch's slope is 0.01, ours 0.2."""
+"""PyTorch's class or RLlib's name -> our name."""
 
 
 def activation(name: Any) -> str:
@@ -27,10 +28,10 @@ def activation(name: Any) -> str:
     return LIBRARY_ACTIVATIONS[str(name)]
 
 
-def checkpoint_of(arrays: Mapping[str, NDArray[Any]], ordered: bool, first_number: int | None = 0) -> Checkpoint:
+def checkpoint_of(arrays: Mapping[str, NDArray[Any]], ordered: bool) -> Checkpoint:
     """Wrap arrays as the variables of a checkpoint. `ordered`: whether they are in the model's order."""
     stored = {name: StoredVariable(name, values.shape, values.dtype.name) for name, values in arrays.items()}
-    return Checkpoint(stored, lambda name: arrays[name], ordered, first_number=first_number)
+    return Checkpoint(stored, lambda name: arrays[name], ordered)
 
 
 class StateDict:

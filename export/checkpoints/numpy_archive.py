@@ -53,7 +53,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
     # layers of one name are ordered by their numbers, others by their position in the archive
     stems = {re.sub(r"_?\d+$", "", name.rpartition("/")[0]) for name in stored}
-    return Checkpoint(stored, load, ordered=len(stems) > 1, first_number=None)
+    return Checkpoint(stored, load, ordered=len(stems) > 1)
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

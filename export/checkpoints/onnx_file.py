@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import Actor
+from export.actors import Actor, activations
 from export.actors.activations import Floats
 from export.actors.steps import Activation, Affine, Clip, Dense, Step
 from export.checkpoints.checkpoint import Checkpoint, float32_weights
@@ -21,7 +21,9 @@ from export.checkpoints.linear_layers import check_chain, checkpoint_of
 from export.checkpoints.onnx_graph import (
     ACTIVATIONS,
     CHOICES,
+    LEAKY_RELU,
     OPERATIONS,
+    PARTS,
     SOFTMAXES,
     UNCHANGED,
     Node,
@@ -33,9 +35,11 @@ from export.checkpoints.source import ActorRequest, Source, StoredActor
 from serving.contract import PROBABILITIES
 
 PROBE_SCALES = (1.0, 10.0, 100.0)
-PROBES_OF_A_SCALE = 4
+PROBES_OF_A_SCALE = 8
 TOLERANCE = 1e-4
 """Permitted difference, relative to the largest value of the tensor (at least 1): ONNX evaluates in float32."""
+MAX_FACTORS = 2
+"""Operations after the last one that uses an activation's input twice."""
 
 _HELPER = Helper(contents, "an ONNX model", libraries=["onnx.reference"])
 
@@ -97,25 +101,20 @@ class _Chain:
         self._observation = graph.inputs[0]
         self._dependent = {self._observation}
         """Tensors that depend on the observation."""
-        self._nodes: list[Node] = []
-        last = self._observation
+        nodes: list[Node] = []
         for node in graph.upstream(output):
-            if node.operation not in OPERATIONS:
+            if node.operation not in OPERATIONS | PARTS:
                 raise self._refused(
                     node, f"is not supported; supported are {', '.join(sorted(OPERATIONS - {'Constant'}))}"
                 )
-            inputs = [name for name in node.inputs if name in self._dependent]
-            if not inputs:
-                continue
-            if inputs != [last]:
-                raise self._refused(node, "does not continue a single chain of operations; only an MLP can be exported")
-            self._dependent |= set(node.outputs)
-            self._nodes.append(node)
-            last = node.outputs[0]
-        if last != output or output == self._observation:
+            if self._dependent & set(node.inputs):
+                self._dependent |= set(node.outputs)
+                nodes.append(node)
+        if output not in self._dependent or output == self._observation:
             raise InputError(
                 f"tensor {output} does not depend on the observation {self._observation}; name another --output-tensor"
             )
+        self._blocks = self._chained(nodes, output)
         size = graph.input_size or self._first_size(graph.arrays)
         scales = np.repeat(PROBE_SCALES, PROBES_OF_A_SCALE)[:, None]
         self._probes = (scales * np.random.default_rng(3).standard_normal((len(scales), size))).astype(np.float32)
@@ -128,8 +127,15 @@ class _Chain:
         """(steps, whether the output is a choice by its last operation). Raises InputError."""
         steps: list[Step] = []
         chooses = False
-        for node in self._nodes:
-            if node.operation in CHOICES:
+        last, skipped = self._observation, 0
+        for k, block in enumerate(self._blocks):
+            node = block[-1]
+            if skipped:
+                skipped -= 1
+            elif not self._continues(block, last) and not chooses:
+                activation, skipped = self._activation(k, last)
+                steps.append(activation)
+            elif node.operation in CHOICES:
                 chooses = True
             elif chooses and node.operation not in UNCHANGED:
                 raise self._refused(node, "follows a softmax or argmax, where an actor ends")
@@ -138,7 +144,48 @@ class _Chain:
             elif not chooses:
                 self._append(steps, node)
                 self._compare(steps, node)
+            last = node.outputs[0]
         return steps, chooses
+
+    def _chained(self, nodes: Sequence[Node], output: str) -> list[list[Node]]:
+        """Cut the operations where the ones after depend on the last one's output alone."""
+        last_use = {name: k for k, node in enumerate(nodes) for name in node.inputs} | {output: len(nodes)}
+        blocks: list[list[Node]] = [[]]
+        live = {self._observation}
+        for k, node in enumerate(nodes):
+            blocks[-1].append(node)
+            live = {name for name in live | set(node.outputs) if last_use.get(name, 0) > k}
+            if live == {node.outputs[0]}:
+                blocks.append([])
+        return blocks[:-1]
+
+    def _continues(self, block: Sequence[Node], last: str) -> bool:
+        """Tell whether a block is one operation on the tensor before it."""
+        return len(block) == 1 and [name for name in block[0].inputs if name in self._dependent] == [last]
+
+    def _activation(self, k: int, last: str) -> tuple[Activation, int]:
+        """The activation that several operations compute, and how many further blocks belong to it.
+
+        PyTorch writes silu as x * sigmoid(x), and the factor of its gelu may follow. Raises InputError.
+        """
+        x = self._rows(last)
+        for more, block in enumerate(self._blocks[k : k + 1 + MAX_FACTORS]):
+            y = self._rows(block[-1].outputs[0])
+            if x is None or y is None or x.shape != y.shape:
+                break
+            for kind in activations.ACTIVATIONS:
+                if (np.abs(activations.numpy(kind)(x) - y) <= TOLERANCE * np.maximum(1.0, np.abs(y))).all():
+                    return Activation(kind), more
+        raise self._refused(
+            self._blocks[k][-1], "does not continue a single chain of operations; only an MLP can be exported"
+        )
+
+    def _rows(self, tensor: str) -> Floats | None:
+        """A tensor's values, one row for each probe. `None` if they cannot be evaluated."""
+        values = self._probes if tensor == self._observation else self._values.get(tensor)
+        if values is None or len(values) != len(self._probes) or len({value.size for value in values}) != 1:
+            return None
+        return np.stack([value.reshape(-1) for value in values]).astype(np.float64)
 
     def _append(self, steps: list[Step], node: Node) -> None:
         """Add one operation to the steps. An Add after a MatMul becomes the bias of its layer."""
@@ -147,6 +194,8 @@ class _Chain:
             return
         if operation in ACTIVATIONS:
             steps.append(Activation(ACTIVATIONS[operation]))
+        elif operation == LEAKY_RELU:
+            steps.append(Activation(f"leaky_relu:{np.float32(node.attributes.get('alpha', 0.01))}"))
         elif operation in ("Gemm", "MatMul"):
             kernel, bias = self._kernel(inputs[1]), inputs[2] if len(inputs) > 2 else ""
             steps.append(self._dense(node, inputs[1], kernel.T if node.attributes.get("transB") else kernel, bias))
@@ -156,6 +205,8 @@ class _Chain:
             steps[-1] = self._dense(node, last.stored_as["kernel"], last.kernel, self._constant_of(node))
         elif operation == "Transpose":
             raise self._refused(node, "changes the order of values")
+        elif operation in PARTS:
+            raise self._refused(node, "is not supported alone, only as a part of a known activation")
         else:
             steps.append(self._scale(node))
 
@@ -233,7 +284,7 @@ class _Chain:
 
     def _first_size(self, arrays: Mapping[str, NDArray[Any]]) -> int:
         """Number of inputs of the first layer, for files without the size of the observation. Raises InputError."""
-        for node in self._nodes:
+        for node in (node for block in self._blocks for node in block):
             kernel = next((arrays[name] for name in node.inputs if name in arrays and arrays[name].ndim == 2), None)
             if kernel is not None and node.operation in ("Gemm", "MatMul"):
                 return int(kernel.shape[1 if node.attributes.get("transB") else 0])

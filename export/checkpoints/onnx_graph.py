@@ -19,20 +19,26 @@ DOMAINS = ("", "ai.onnx")
 """Domains of ONNX's own operators."""
 ACTIVATIONS = {
     "Relu": "relu", "Tanh": "tanh", "Elu": "elu", "Selu": "selu", "Sigmoid": "sigmoid", "Softplus": "softplus",
-    "Gelu": "gelu",
-    "LeakyRelu": "leaky_relu",
+    "Gelu": "gelu", "Swish": "silu",
 }  # fmt: skip
+LEAKY_RELU = "LeakyRelu"
 SOFTMAXES = ("Softmax", "LogSoftmax")
 CHOICES = (*SOFTMAXES, "ArgMax")
 """Operations on logits that keep the best choice. They are left out: the exported model has its own softmax."""
 UNCHANGED = ("Identity", "Cast", "Flatten", "Reshape", "Dropout", "Squeeze", "Unsqueeze")
 """Operations that are left out. An actor may have them if they do not change its values."""
 OPERATIONS = {
+    LEAKY_RELU,
     *("Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Clip", "Constant", "Transpose"),
     *ACTIVATIONS,
     *CHOICES,
     *UNCHANGED,
 }
+PARTS = {
+    *("Erf", "Exp", "Log", "Pow", "Sqrt", "Neg", "Abs", "Max", "Min", "Reciprocal", "Where"),
+    *("Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+}
+"""Elementwise operations that exporters write an activation with, such as PyTorch's gelu."""
 
 
 @dataclass(frozen=True)
@@ -153,11 +159,11 @@ def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.
 
 
 def _evaluators(model: Any, graph: OnnxGraph, output: str) -> list[tuple[Any, Any]]:
-    """(node, evaluator) of each operation that an output depends on. Raises ValueError if one is not in OPERATIONS."""
+    """(node, evaluator) of each operation that an output depends on. Raises ValueError if one is unknown."""
     from onnx.reference import ReferenceEvaluator
 
     upstream = graph.upstream(output)
-    if unknown := [node.operation for node in upstream if node.operation not in OPERATIONS]:
+    if unknown := [node.operation for node in upstream if node.operation not in OPERATIONS | PARTS]:
         raise ValueError(f"its operation {unknown[0]} is not supported")
     produced = {name for node in upstream for name in node.outputs}
     opsets = {entry.domain: entry.version for entry in model.opset_import}

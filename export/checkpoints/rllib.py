@@ -88,7 +88,7 @@ def _module(path: Path) -> Module:
         raise ValueError("it is not a table of weights by name")
     arrays = {}
     for name, values in stored.items():
-        array = values.values() if isinstance(values, pickled_arrays.Array) else values
+        array = values.values if isinstance(values, pickled_arrays.Array) else values
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
             raise ValueError(f"its entry {name!r} is not an array")
         arrays[name.replace(".", "/")] = array

@@ -16,6 +16,7 @@ _TRAINING = {
 }  # fmt: skip
 _CRITIC = {"critic", "value", "vf", "vpred", "baseline"}
 _OPTIMIZER = {"optimizer", "optimizers", "optim", "opt", "adam", "slots"}
+_COMPANIONS = {"target", "old", "optim", "optimizer", "optimizers"}
 _SHARED = {"shared", "trunk", "common"}
 _ACTOR = {"actor", "actors", "pi", "policy"}
 _POLICY_WORDS = re.compile(
@@ -37,6 +38,11 @@ def name_parts(component: str) -> frozenset[str]:
 def is_training(component: str) -> bool:
     """Tell whether a scope only serves training: a critic's, an optimizer's, a target network's."""
     return bool(name_parts(component) & _TRAINING)
+
+
+def is_companion(component: str) -> bool:
+    """Tell whether a scope or file only accompanies a network: an optimizer, a target network, an old copy."""
+    return bool(name_parts(component) & _COMPANIONS)
 
 
 def is_actor(component: str) -> bool:

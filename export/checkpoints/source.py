@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from city.errors import InputError
 from export.actors import Actor
+from export.actors.activations import LEAKY_RELU
 from export.actors.architectures import ArchitectureHints, Layers, build
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
@@ -105,6 +106,8 @@ class Source(ABC):
     """Suffixes of files that are one checkpoint each."""
     has_scopes = True
     """True if one checkpoint may hold several agents, in scopes."""
+    leaky_relu: str | None = None
+    """The leaky_relu of the trainers' library, with its slope. `None` if there are several."""
     serves_any_tl = False
     """True if the actor of one checkpoint is for any TL."""
 
@@ -151,7 +154,10 @@ class Source(ABC):
         else:
             self.refuse_scope(request)
         layers = self.layers(path, checkpoint, scope, strict=request.hints.architecture is None)
-        actor = request.scored(build(layers, request.hints, request.categorical))
+        hints = request.hints
+        if hints.hidden_activation == LEAKY_RELU:
+            hints = replace(hints, hidden_activation=self.leaky_relu or LEAKY_RELU)
+        actor = request.scored(build(layers, hints, request.categorical))
         hidden = actor.dense[:-1]
         note = "its hidden layers have no bias" if hidden and all(layer.bias is None for layer in hidden) else ""
         return StoredActor(actor, scope, note)

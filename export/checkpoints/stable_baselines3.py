@@ -92,12 +92,11 @@ def contents(path: Path) -> SavedPolicy:
             version = text.decode("ascii", "replace").strip()
         tensors = torch_tensors.read(torch_tensors.member_bytes(archive, members["policy.pth"]))
     kept = {key: _without_pickles(settings[key]) for key in KEPT_SETTINGS if key in settings}
-    last_observation = _unpickled(settings.get("_last_obs"))
     return SavedPolicy(
         kept,
         tensors.arrays,
         version,
-        last_observation.values() if isinstance(last_observation, pickled_arrays.Array) else None,
+        pickled_arrays.numbers(_unpickled(settings.get("_last_obs"))),
         _bounds(_unpickled(settings.get("observation_space"))),
         _bounds(_unpickled(settings.get("action_space"))),
     )
@@ -128,10 +127,10 @@ def _bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     state = space.state if isinstance(space, Opaque) else None
     if not isinstance(state, dict):
         return None
-    low, high = state.get("low"), state.get("high")
-    if not isinstance(low, pickled_arrays.Array) or not isinstance(high, pickled_arrays.Array):
+    low, high = pickled_arrays.numbers(state.get("low")), pickled_arrays.numbers(state.get("high"))
+    if low is None or high is None:
         return None
-    return tuple(np.ravel(low.values()).astype(float).tolist()), tuple(np.ravel(high.values()).astype(float).tolist())
+    return tuple(np.ravel(low).astype(float).tolist()), tuple(np.ravel(high).astype(float).tolist())
 
 
 def _unpickled(setting: Any) -> Any:

@@ -6,13 +6,17 @@ activations or the order in which modules are called.
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from city.errors import InputError
 from export.actors.architectures import Layers
+from export.actors.steps import Affine
 from export.checkpoints import safetensors_file, scopes, torch_tensors
-from export.checkpoints.checkpoint import Checkpoint, natural
+from export.checkpoints.checkpoint import Checkpoint, float32_weights, natural
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import checkpoint_of
 from export.checkpoints.source import ActorRequest, Source, StoredActor
@@ -35,8 +39,35 @@ def contents(path: Path) -> SavedTensors:
 _HELPER = Helper(contents, "PyTorch weights", libraries=["export.checkpoints.torch_tensors"])
 
 
+@dataclass(frozen=True)
+class ActionScale:
+    """Buffers of CleanRL's SAC, TD3 and DDPG: an action is tanh(y) * action_scale + action_bias."""
+
+    names: tuple[str, str]
+    values: tuple[NDArray[np.float32], NDArray[np.float32]]
+
+    def of_size(self, actions: int) -> Affine:
+        """The step for this number of actions. Raises InputError if the buffers have another size."""
+        for name, values in zip(self.names, self.values, strict=True):
+            if values.size not in (1, actions):
+                raise InputError(f"{name} has {values.size} values for {actions} actions; name other --layers")
+        scale, shift = (np.broadcast_to(values.reshape(-1), (actions,)) for values in self.values)
+        names = {part: (name,) for part, name in zip(Affine.parts, self.names, strict=True)}
+        return Affine("action_scale", scale, shift, names)
+
+
+def _action_scale(checkpoint: Checkpoint, scope: str) -> ActionScale | None:
+    """The buffers in an actor's scope, or `None` if it has not both."""
+    names = tuple(f"{scope}/{name}".lstrip("/") for name in ("action_scale", "action_bias"))
+    if not set(names) <= set(checkpoint.stored):
+        return None
+    scale, bias = (float32_weights(name, checkpoint.value(name)) for name in names)
+    return ActionScale((names[0], names[1]), (scale, bias))
+
+
 class TorchState(Source):
     format = "pytorch"
+    leaky_relu = "leaky_relu:0.01"
     suffixes = (".pt", ".pth", CLEANRL, SAFETENSORS)
 
     def open(self, path: Path) -> Checkpoint:
@@ -44,6 +75,9 @@ class TorchState(Source):
         return checkpoint_of(_HELPER.read(path).arrays, ordered=path.suffix != SAFETENSORS)
 
     def layers(self, path: Path, checkpoint: Checkpoint, scope: str, strict: bool = False) -> Layers:
+        if (scale := _action_scale(checkpoint, scope)) is not None:
+            stored = {name: variable for name, variable in checkpoint.stored.items() if name not in scale.names}
+            checkpoint = replace(checkpoint, stored=stored)
         layers = super().layers(path, checkpoint, scope, strict)
         if strict:
             _check_modules(layers, _HELPER.read(path).modules)
@@ -51,7 +85,14 @@ class TorchState(Source):
 
     def actor(self, path: Path, request: ActorRequest) -> StoredActor:
         request = _with_library_settings(path, request)
+        checkpoint = self.open(path)
+        scale = _action_scale(checkpoint, request.scope_in(checkpoint))
+        if scale is not None and request.hints.output_activation is None:
+            request = replace(request, hints=replace(request.hints, output_activation="tanh"))
         stored = super().actor(path, request)
+        if scale is not None:
+            steps = (*stored.actor.steps, scale.of_size(stored.actor.outputs))
+            stored = replace(stored, actor=replace(stored.actor, steps=steps), action_kind="continuous")
         names = [layer.name for layer in stored.actor.dense]
         if request.scope is None and request.hints.layer_order is None and request.hints.architecture is None:
             _check_names(names)

@@ -21,7 +21,7 @@ from city.errors import first_line
 from export.checkpoints import pickled_arrays
 from export.checkpoints.checkpoint import MAX_ELEMENTS
 from export.checkpoints.pickled_arrays import MAX_DIMENSIONS
-from export.checkpoints.pickled_values import Function, PickleRefused, check_opcodes, load
+from export.checkpoints.pickled_values import Function, Opaque, PickleRefused, check_opcodes, load
 from export.checkpoints.regular_files import MAX_BYTES
 
 MAX_DEPTH, MAX_VALUES = 8, 100_000
@@ -39,6 +39,15 @@ STORAGES = {
     "ByteStorage": "u1",
     "BoolStorage": "b1",
 }
+
+DTYPES = ("float16", "float32", "float64", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
+BUILTINS = (
+    *("bool", "int", "long", "float", "complex", "str", "unicode", "bytearray", "slice", "range", "xrange"),
+    *("list", "tuple", "dict", "set", "frozenset"),
+)
+"""Types; long, unicode and xrange are Python 2's names, which pickle protocol 2 writes."""
+SETTINGS = ("argparse", "datetime", "decimal", "fractions", "pathlib", "uuid", "zoneinfo", "numpy", "gymnasium", "gym")
+"""Modules whose objects beside the weights only hold settings; they are not rebuilt."""
 
 
 @dataclass(frozen=True)
@@ -188,13 +197,22 @@ def _load(data: bytes, legacy: bool) -> Any:
         return Tensor(storage, offset, size, stride)
 
     names = {("torch", name): code for name, code in STORAGES.items()}
+    inert = Function(Opaque)
     functions = {
+        ("torch", "device"): inert,
+        **{("torch", name): inert for name in DTYPES},
+        ("types", "SimpleNamespace"): inert,
+        ("collections", "deque"): Function(lambda *_: []),
+        **{("collections", name): Function(lambda *_: {}) for name in ("defaultdict", "Counter")},
+        # protocol 2, torch's, writes Python 2's name of the module
+        **{(module, name): inert for module in ("builtins", "__builtin__") for name in BUILTINS},
         ("torch._utils", "_rebuild_tensor_v2"): Function(tensor),
         ("torch._utils", "_rebuild_tensor"): Function(tensor),
         ("torch._utils", "_rebuild_parameter"): Function(lambda data, *_: data),
         ("torch", "Size"): Function(lambda sizes=(): tuple(sizes)),
     }
-    return load(data, {**pickled_arrays.REBUILDERS, **names, **functions}, persistent=persistent, advice=ADVICE)
+    rebuilders = {**pickled_arrays.REBUILDERS, **names, **functions}
+    return load(data, rebuilders, SETTINGS, persistent=persistent, advice=ADVICE)
 
 
 def _saved_tensors(content: Any, stored: Callable[[str], bytes | None], byte_order: str) -> SavedTensors:
@@ -283,7 +301,7 @@ def _objects(content: Any) -> Iterator[tuple[str, Any]]:
         if count > MAX_VALUES or depth > MAX_DEPTH:
             raise ValueError(f"it holds more than a network's weights; {ADVICE}")
         if isinstance(value, pickled_arrays.Array):
-            value = value.values()
+            value = value.values
         elif isinstance(value, list | tuple) and value and all(type(item) is float for item in value):
             value = np.array(value)
         yield name, value

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,10 +70,10 @@ def contents(path: Path) -> Normalisation | None:
     statistics = running.state if isinstance(running, Opaque) else None
     if not isinstance(statistics, dict):
         raise ValueError("it normalises the parts of a dictionary observation, which is not supported")
-    stored: list[Any] = [statistics.get(key) for key in ("mean", "var")]
-    if not all(isinstance(array, pickled_arrays.Array) for array in stored):
+    mean, variance = (pickled_arrays.numbers(statistics.get(key)) for key in ("mean", "var"))
+    if mean is None or variance is None:
         raise ValueError("its statistics hold no arrays")
-    mean, variance = (np.asarray(array.values(), np.float64) for array in stored)
+    mean, variance = mean.astype(np.float64), variance.astype(np.float64)
     epsilon, clip = float(state.get("epsilon", 1e-8)), float(state.get("clip_obs", 10.0))
     if mean.ndim != 1 or mean.shape != variance.shape or not (np.isfinite(mean).all() and np.isfinite(variance).all()):
         raise ValueError("its statistics are not one mean and one variance for each feature of the observation")

@@ -6,7 +6,7 @@ other than the observation are replaced by their value at inference, constants
 are folded, and each variable becomes an input that the exporter fills in.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,8 +33,11 @@ RANDOM_MEAN = {
     "StatelessRandomUniformV2": 0.5, "StatelessRandomNormal": 0.0, "StatelessRandomNormalV2": 0.0,
 }  # fmt: skip
 """Random operations that a deterministic output may depend on (an inactive dropout) -> their mean."""
-VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
-_PASSES = ("Identity", "StopGradient", "Enter", "Switch")
+REFERENCES = ("VariableV2", "Variable")
+"""Variables of TF1 whose node has the values themselves, not a handle."""
+VARIABLES = (*REFERENCES, "VarHandleOp")
+_PASSES = ("Identity", "StopGradient", "Enter", "Exit", "Switch", "Merge", "NextIteration")
+"""Operations that pass a variable on, in functions, branches and loops."""
 
 
 @dataclass(frozen=True)
@@ -202,12 +205,12 @@ def extract_from_graph(trained: TrainedGraph, inputs: int, outputs: int, output_
     _without_randomness(graph)
     if not any(node.op == "Merge" for node in graph.node):
         # control inputs only order side effects (assertions, updates), which inference does not have
-        for node in graph.node:
-            data_inputs = [name for name in node.input if not name.startswith("^")]
-            del node.input[:]
-            node.input.extend(data_inputs)
+        _without_control_inputs(graph, {node.name for node in graph.node})
     weights = _weights_as_inputs(trained, graph)
     graph = _optimised(graph, trained.outputs)
+    # the exporter's inputs replace these placeholders, and a control input cannot name them
+    _without_control_inputs(graph, {trained.observation, *weights})
+    graph = extract(graph, trained.outputs)
     remaining = {node.name for node in graph.node}
     weights = {node: weight for node, weight in weights.items() if node in remaining}
     if not weights:
@@ -293,30 +296,60 @@ def _without_randomness(graph: graph_pb2.GraphDef) -> None:
         node.attr["index_type"].type = index_type
 
 
+def _without_control_inputs(graph: graph_pb2.GraphDef, names: Collection[str]) -> None:
+    """Drop the control inputs from the nodes of these names."""
+    for node in graph.node:
+        sources = [source for source in node.input if not (source.startswith("^") and node_of(source) in names)]
+        del node.input[:]
+        node.input.extend(sources)
+
+
 def _weights_as_inputs(trained: TrainedGraph, graph: graph_pb2.GraphDef) -> dict[str, Weight]:
-    """Turn each read of a variable into a placeholder. Return node -> weight in graph order. Raises InputError."""
-    nodes = {node.name: node for node in graph.node}
+    """Turn each variable into a placeholder of its values. Return node -> weight in graph order. Raises InputError."""
+    consumers: dict[str, list[Any]] = {}
+    for node in graph.node:
+        for source in node.input:
+            if not source.startswith("^"):
+                consumers.setdefault(node_of(source), []).append(node)
     weights: dict[str, Weight] = {}
     for node in graph.node:
-        if node.op == "ReadVariableOp":
-            resource = nodes[node_of(node.input[0])]
-            while resource.name not in trained.variables and resource.op in _PASSES and resource.input:
-                resource = nodes[node_of(resource.input[0])]
-            variable = resource.name
-        elif node.name in trained.variables and node.op in ("VariableV2", "Variable"):
-            variable = node.name
-        else:
+        if node.name not in trained.variables:
+            if node.op in VARIABLES:
+                raise InputError(f"variable {node.name} is missing")
             continue
-        if variable not in trained.variables:
-            raise InputError(f"variable {variable} is missing")
-        stored_as, values = trained.variables[variable]
-        dtype = node.attr["dtype"].type
-        _replace(node, "Placeholder", dtype)
+        stored_as, values = trained.variables[node.name]
+        dtype = tf.as_dtype(node.attr["dtype"].type)
+        if dtype == tf.resource:
+            dtype = tf.as_dtype(values.dtype)
+        if node.op not in REFERENCES:
+            _pass_values(node.name, stored_as, dtype, consumers)
+        _replace(node, "Placeholder", dtype.as_datatype_enum)
         for size in values.shape:
             node.attr["shape"].shape.dim.add(size=size)
         node.attr["shape"].shape.unknown_rank = False
-        weights[node.name] = Weight("", stored_as, values.astype(tf.as_dtype(dtype).as_numpy_dtype))
+        weights[node.name] = Weight("", stored_as, values.astype(dtype.as_numpy_dtype))
     return weights
+
+
+def _pass_values(handle: str, stored_as: str, dtype: tf.DType, consumers: Mapping[str, list[Any]]) -> None:
+    """Let the operations that pass a variable's handle on pass its values on, so that a loop's body reads its own
+    frame's tensor. Raises InputError for other operations than reads."""
+    pending = [handle]
+    while pending:
+        for node in consumers.get(pending.pop(), ()):
+            if node.op == "ReadVariableOp":
+                node.op = "Identity"
+                node.attr.clear()
+            elif node.op not in _PASSES:
+                raise InputError(
+                    f"operation {node.op} ({node.name}) uses variable {stored_as} other than by reading it whole; it "
+                    "cannot be exported"
+                )
+            elif node.attr["T"].type != tf.resource.as_datatype_enum:
+                continue  # a loop leads back to it
+            else:
+                pending.append(node.name)
+            node.attr["T"].type = dtype.as_datatype_enum
 
 
 def _rename(graph: graph_pb2.GraphDef, observation: str, weights: list[str]) -> None:
@@ -329,11 +362,10 @@ def _rename(graph: graph_pb2.GraphDef, observation: str, weights: list[str]) -> 
         node.ClearField("experimental_debug_info")
         for key in [key for key in node.attr if key.startswith("_")]:
             del node.attr[key]
-        # the exporter's inputs replace these placeholders, and a control input cannot name them
-        sources = [source for source in node.input if not (source.startswith("^") and node_of(source) in names)]
+        sources = [
+            source.replace(node_of(source), names.get(node_of(source), node_of(source)), 1) for source in node.input
+        ]
         del node.input[:]
-        node.input.extend(
-            source.replace(node_of(source), names.get(node_of(source), node_of(source)), 1) for source in sources
-        )
+        node.input.extend(sources)
     if not any(value.HasField("func") or value.list.func for node in graph.node for value in node.attr.values()):
         graph.ClearField("library")

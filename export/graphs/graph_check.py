@@ -10,6 +10,8 @@ from serving.graph_operations import RESTORE, Closure, run_by_loading
 
 LOCAL_COLLECTIONS = ("local_variables", "local_resources")
 """Collections of variables that TensorFlow initializes when it loads a SavedModel without an init operation."""
+CONSTANT = "tf.TrackableConstant"
+"""TensorFlow's class of a number that a function captures, such as the mean of a Normalization layer."""
 LOADER_METHODS = (
     *("_create_resource", "_initialize", "_destroy_resource", "_restore_from_tensors", "_serialize_to_tensors"),
     "_gather_saveables_for_checkpoint",
@@ -36,7 +38,8 @@ def check_loading(meta_graph: Any) -> None:
     refused |= closure.refused(closure.of_functions(_called_by_loader(meta_graph.object_graph_def), set()), RESTORE)
     for node in meta_graph.object_graph_def.nodes:
         # tables and their files, which loading creates and fills, and classes that TensorFlow finds by their names
-        if node.HasField("asset") or node.HasField("resource") or node.registered_name:
+        is_constant = node.HasField("constant") and node.registered_name == CONSTANT
+        if node.HasField("asset") or node.HasField("resource") or (node.registered_name and not is_constant):
             refused.setdefault(f"a table, a file or a class ({node.registered_name or 'unnamed'})", "its object graph")
     _refuse(refused)
 

@@ -6,11 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from city.errors import first_line
 from export.checkpoints.hdf5_reader import KerasModel
 from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function, user_builder
 from export.graphs.graph_actor import TrainedActor
+
+GPU_KERNEL = "_could_use_gpu_kernel"
+"""Attribute of Keras 2's recurrent layers. If it is true, their graph holds a second implementation, for GPUs."""
 
 
 def load_actor(path: Path, request: ActorRequest, stored: KerasModel) -> tuple[TrainedActor | None, str]:
@@ -21,6 +26,9 @@ def load_actor(path: Path, request: ActorRequest, stored: KerasModel) -> tuple[T
     model, reason = _load(path, stored)
     if model is None:
         return None, f"Keras cannot load it{reason}"
+    for layer in model.submodules if isinstance(model, tf.Module) else ():
+        if hasattr(layer, GPU_KERNEL):
+            setattr(layer, GPU_KERNEL, False)
     names = {user_builder.id_of(weight): user_builder.path_of(weight) for weight in model.weights}
     return trained_function.from_model(model, request.inputs, names, request), ""
 

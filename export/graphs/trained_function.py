@@ -136,7 +136,7 @@ def from_function(concrete: Any, names: Mapping[Any, str], request: ActorRequest
             return np.asarray(call(x)[index])
 
     reference_model = training_graph.validated_reference_model(graph, run, size, request, key)
-    return TrainedActor(graph, reference_model, checkpoint_of(dict(variables.values()), True, first_number=None))
+    return TrainedActor(graph, reference_model, checkpoint_of(dict(variables.values()), True))
 
 
 def _observation(parameters: Sequence[Any]) -> Any:

@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from city.errors import InputError, library_errors
 from export.checkpoints import scopes
-from export.checkpoints.checkpoint import Checkpoint
+from export.checkpoints.checkpoint import Checkpoint, is_float
 from export.checkpoints.source import ActorRequest
 from export.checkpoints.tensorflow_files import meta_graph_path
 from export.graphs import graph_check, output_tensor
@@ -189,7 +189,7 @@ def validated_reference_model(
 
     probe = np.random.default_rng(1).random((PROBES, inputs)).astype(np.float32)
     first, second = rows(probe), rows(probe)
-    if first.ndim != 2 or len(first) != PROBES or first.dtype.kind != "f":
+    if first.ndim != 2 or len(first) != PROBES or not is_float(first.dtype):
         raise InputError(
             f"tensor {trained.output} returns {first.dtype} {list(first.shape)} for {PROBES} observations, "
             f"but an actor returns [{PROBES}, A]; name the actor's mean with --output-tensor"

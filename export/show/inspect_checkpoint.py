@@ -11,8 +11,7 @@ from city.arguments import Parser
 from city.errors import InputError, errors_about
 from city.printable import printable
 from export import quiet
-from export.actors import Actor
-from export.actors.activations import ACTIVATIONS
+from export.actors import Actor, activations
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import regular_files, scopes, source_of
 from export.checkpoints.checkpoint import Checkpoint, natural
@@ -50,9 +49,9 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--actor", metavar="NAME", help="architecture, or module:function")
     parser.add_argument(
         "--hidden-activation",
-        choices=ACTIVATIONS,
+        type=activations.argument,
         metavar="NAME",
-        help="activation of hidden layers, if the file does not hold it: %(choices)s",
+        help="activation of hidden layers, if the file does not hold it: " + activations.NAMES,
     )
     parser.add_argument(
         "--action", choices=dialects.action_kinds(), help="kind of the action (default: values in [-1, 1])"

@@ -92,8 +92,42 @@ def test_an_unknown_architecture_lists_the_known_ones(checkpoints, tmp_path, cap
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_activations_are_keras_and_tensorflows(kind):
     x = np.linspace(-6, 6, 401)
-    theirs = tf.nn.leaky_relu(x) if kind == "leaky_relu" else getattr(tf.keras.activations, kind)(x.astype(np.float64))
-    np.testing.assert_allclose(activations.NUMPY[kind](x), np.asarray(theirs), atol=1e-6)
+    slope = activations.slope_of(kind)
+    theirs = getattr(tf.keras.activations, kind) if slope is None else lambda x: tf.nn.leaky_relu(x, slope)
+    np.testing.assert_allclose(activations.numpy(kind)(x), np.asarray(theirs(x.astype(np.float64))), atol=1e-6)
+
+
+def test_models_exported_with_leaky_relu_alone_keep_their_slope():
+    np.testing.assert_allclose(activations.numpy("leaky_relu")(np.array([-1.0, 1.0])), [-0.2, 1.0])
+
+
+def leaky(as_layer, sizes=(8, 7)):
+    """A Keras actor with leaky_relu as a function, or as a layer with Keras' default."""
+    layers = [tf.keras.Input((9,))]
+    for size in sizes:
+        dense = tf.keras.layers.Dense(size, None if as_layer else "leaky_relu")
+        layers += [dense, tf.keras.layers.LeakyReLU()] if as_layer else [dense]
+    return randomise(tf.keras.Sequential([*layers, tf.keras.layers.Dense(2, "tanh")]))
+
+
+@pytest.mark.parametrize(("as_layer", "slope"), [(False, "0.2"), (True, "0.3")])
+def test_the_slope_of_keras_weights_is_asked_for(checkpoints, capsys, as_layer, slope):
+    model = leaky(as_layer)
+    model.save_weights(checkpoints / "SA101_trial_1.weights.h5")
+    flag = "--hidden-activation"
+    refuses(capsys, checkpoints, "leaky_relu has no slope", "0.3 as a Keras layer", flags=(flag, "leaky_relu"))
+    refuses(capsys, checkpoints, "'leaky_relu:2' is not one of relu", flags=(flag, "leaky_relu:2"))
+    action = exported(checkpoints, flag, f"leaky_relu:{slope}")
+    assert np.abs(action - model(X).numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize(("as_layer", "slope"), [(False, "0.2"), (True, "0.3")])
+def test_the_slope_of_a_whole_model_is_found(checkpoints, capsys, as_layer, slope):
+    model = leaky(as_layer)
+    model.save(checkpoints / "SA101_trial_1.keras")
+    action = exported(checkpoints, "--hidden-activation", "leaky_relu")
+    assert np.abs(action - model(X).numpy()).max() < 1e-5
+    assert f"(mlp leaky_relu:{slope} tanh" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["elu", "gelu"])

@@ -95,7 +95,7 @@ NEW_TL = '\n[tl.SA200]\nsignals = ["B1x"]\ndialect = "sumo-rl"\n[tl.SA101]'
             ("--tl", "SA200"),
             ["no checkpoint for SA200", "checkpoints", "SA101"],
         ),
-        (nothing, ("--tl", "SA101", "--model-path", "nowhere"), ["nowhere: no such folder"]),
+        (nothing, ("--tl", "SA101", "--model-path", "nowhere"), ["nowhere: no such file or folder"]),
         (
             nothing,
             ("--tl", "SA101", "--model-number", "77"),

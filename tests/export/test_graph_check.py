@@ -7,7 +7,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from export.show import inspect_checkpoint
 from tests.export import writers
-from tests.export.exporting import refuses
+from tests.export.exporting import exported, refuses, same
 
 SPEC = tf.TensorSpec([None, 5], tf.float32, name="observation")
 
@@ -114,6 +114,29 @@ def test_saved_model_that_writes_when_it_is_loaded_is_refused(checkpoints, tmp_p
     save_session(checkpoints / "SA101_trial_1", tmp_path / "target")
     refuses(capsys, checkpoints, "its graph would run WriteFile")
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("kind", ["user_object", "constant"])
+def test_only_a_constant_may_be_of_tensorflows_class_of_constants(checkpoints, capsys, kind):
+    """Keras saves the mean of a Normalization layer as one."""
+    mean = tf.constant([1.0, 2.0, 3.0, 4.0, 5.0])
+    agent = Agent(lambda act: act())
+    agent.act = tf.function(
+        lambda observation: tf.tanh(tf.matmul(observation - mean, agent.kernel)),
+        input_signature=[SPEC],
+        autograph=False,
+    )
+    folder = save(checkpoints, agent)
+    model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    nodes = [node for node in model.meta_graphs[0].object_graph_def.nodes if node.HasField("constant")]
+    assert [node.registered_name for node in nodes] == ["tf.TrackableConstant"]
+    if kind == "constant":
+        x = tf.random.stateless_normal([4, 5], [3, 4])
+        same(exported(checkpoints, x=x.numpy()), agent.act(x).numpy())
+    else:
+        nodes[0].user_object.identifier = "x"
+        (folder / "saved_model.pb").write_bytes(model.SerializeToString())
+        refuses(capsys, checkpoints, "a class (tf.TrackableConstant)")
 
 
 def test_saved_model_with_a_table_is_refused(checkpoints, tmp_path, capsys):

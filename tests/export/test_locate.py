@@ -11,7 +11,7 @@ from export import locate
 from export.__main__ import main
 from tests.conftest import GRID
 from tests.export import writers
-from tests.export.exporting import export, exported, refused, refuses, same
+from tests.export.exporting import export, exported, refused, refuses, run, same, version
 from tests.export.writers import X, actions, dense, keras3
 
 v1 = tf.compat.v1
@@ -93,6 +93,48 @@ def test_files_of_critics_and_old_copies_are_ignored(name, checkpoints):
     other = writers.randomise(writers.sequential(keras3), 9)
     other.save_weights(checkpoints / f"SA101_trial_4_{name}.weights.h5")
     same(exported(checkpoints), actions(model))
+
+
+@pytest.mark.parametrize("other", ["target_model", "model_target", "optimizer", "model_optim", "old_model"])
+def test_target_networks_and_optimizers_beside_a_model_are_ignored(other, checkpoints):
+    (checkpoints / "SA101").mkdir()
+    model = writers.sequential(keras3)
+    model.save_weights(checkpoints / "SA101" / "model.weights.h5")
+    writers.randomise(writers.sequential(keras3), 9).save_weights(checkpoints / "SA101" / f"{other}.weights.h5")
+    same(exported(checkpoints), actions(model))
+
+
+def test_a_target_network_alone_is_exported(checkpoints):
+    model = writers.sequential(keras3)
+    model.save_weights(checkpoints / "SA101_target.weights.h5")
+    same(exported(checkpoints), actions(model))
+
+
+def test_model_path_may_name_one_checkpoint(checkpoints, capsys):
+    folder = checkpoints / "SA101"
+    folder.mkdir()
+    models = {name: writers.randomise(writers.sequential(keras3), k) for k, name in enumerate(("first", "second"))}
+    for name, model in models.items():
+        model.save_weights(folder / f"{name}.weights.h5")
+    refuses(capsys, checkpoints, "several checkpoints without a number", "pass one of them with --model-path")
+    command = ["--tl", "SA101", "--models-dir", str(checkpoints.parent / "models"), "--model-path"]
+    assert main([*command, str(folder / "second.weights.h5")]) == 0
+    same(run(version(checkpoints), "serving_default", observation=X)["action"], actions(models["second"]))
+    for path, message in (("third.h5", "no such file or folder"), ("notes.txt", "is not a checkpoint by its name")):
+        (folder / "notes.txt").touch()
+        assert main([*command, str(folder / path)]) == 2
+        assert message in capsys.readouterr().err
+    assert main([*command[:1], "SA102", *command[2:], str(folder / "first.weights.h5")]) == 2
+    assert "no checkpoint for SA102" in capsys.readouterr().err
+
+
+def test_model_path_may_name_the_prefix_of_a_tensorflow_checkpoint(checkpoints):
+    expected = writers.tf1_agents(checkpoints, "SA101_trial_3", ["actor"])["actor"]
+    writers.tf1_agents(checkpoints, "SA101_trial_4", ["actor"])
+    models = checkpoints.parent / "models"
+    path = str(checkpoints / "SA101_trial_3")
+    assert main(["--model-path", path, "--tl", "SA101", "--models-dir", str(models)]) == 0
+    same(run(models / "SA101" / "3", "serving_default", observation=X)["action"], expected)
 
 
 def test_a_state_file_counts_only_for_its_own_folder(checkpoints):

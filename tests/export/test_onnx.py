@@ -71,17 +71,54 @@ def elu(alpha):
     return [GEMM, helper.make_node("Elu", ["h"], ["a"], alpha=alpha), *LOGITS]
 
 
+SILU = [helper.make_node("Sigmoid", ["h"], ["s"]), helper.make_node("Mul", ["h", "s"], ["a"])]
+ROOT, ONE, HALF, THRESHOLD = (
+    numpy_helper.from_array(np.array(value, np.float32), name)
+    for name, value in {"root": 2**0.5, "one": 1, "half": 0.5, "threshold": 20}.items()
+)
+GELU = [
+    helper.make_node("Div", ["h", "root"], ["d"]),
+    helper.make_node("Erf", ["d"], ["e"]),
+    helper.make_node("Add", ["e", "one"], ["f"]),
+    helper.make_node("Mul", ["h", "f"], ["g"]),
+    helper.make_node("Mul", ["g", "half"], ["a"]),
+]
+SOFTPLUS = [
+    helper.make_node("Softplus", ["h"], ["s"]),
+    helper.make_node("Greater", ["h", "threshold"], ["c"]),
+    helper.make_node("Where", ["c", "h", "s"], ["a"]),
+]
+LEAKY = helper.make_node("LeakyRelu", ["h"], ["a"], alpha=0.15)
+
+
 @pytest.mark.parametrize(
     ("nodes", "more"),
     [
         ([GEMM, TANH, *LOGITS], []),
+        ([GEMM, *SILU, *LOGITS], []),
+        ([GEMM, *GELU, *LOGITS], [ROOT, ONE, HALF]),
+        ([GEMM, *SOFTPLUS, *LOGITS], [THRESHOLD]),
+        ([GEMM, helper.make_node("LeakyRelu", ["h"], ["a"]), *LOGITS], []),
+        ([GEMM, LEAKY, *LOGITS], []),
         (elu(1.0), []),
         of_shape([-1, 5]),
         of_shape([0, -1]),
         (DIVIDED, [FOUR, ROW]),
         (CONSTANT_OPERATIONS, []),
     ],
-    ids=["mlp", "elu", "reshaped rows", "flattened", "divided, bias of one row", "constant operations, another head"],
+    ids=[
+        "mlp",
+        "silu of two operations",
+        "gelu of five",
+        "softplus of three",
+        "leaky_relu",
+        "leaky_relu of 0.15",
+        "elu",
+        "reshaped rows",
+        "flattened",
+        "divided, bias of one row",
+        "constant operations, another head",
+    ],
 )
 def test_logits_become_probabilities(checkpoints, nodes, more):
     model = save(checkpoints / "SA101_trial_4.onnx", nodes, more=more)
@@ -138,6 +175,9 @@ HUGE = numpy_helper.from_array(np.full((8, 5), 1e300), "huge")
         ([helper.make_node("Gemm", ["x", "w0", "b0"], ["h"], transB=1, alpha=2.0), TANH, *LOGITS],
         f"operation Gemm (Gemm) {OTHER_VALUES} alpha 2", {}),
         ([GEMM, TANH, helper.make_node("Mul", ["a", "h"], ["y"])], "operation Mul", {}),
+        ([GEMM, TANH, helper.make_node("Add", ["a", "h"], ["r"]),
+        helper.make_node("MatMul", ["r", "w1"], ["y"])], "operation Add (Add) does not continue a single chain", {}),
+        ([GEMM, helper.make_node("Erf", ["h"], ["a"]), *LOGITS], "operation Erf (Erf) is not supported alone", {}),
         ([helper.make_node("Transpose", ["x"], ["a"]), *LOGITS], "operation Transpose", {}),
         ([GEMM, helper.make_node("Selu", ["h"], ["a"], alpha=1.0, gamma=1.0), *LOGITS],
         f"operation Selu (Selu) {OTHER_VALUES} alpha 1, gamma 1", {}),

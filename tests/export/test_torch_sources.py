@@ -1,10 +1,15 @@
 """Checkpoints of PyTorch libraries, read without torch: files that the libraries wrote, with the libraries' own
 outputs."""
 
+import argparse
 import base64
+import collections
+import datetime
 import json
+import os
 import pickle
 import shutil
+import types
 import zipfile
 from pathlib import Path
 
@@ -15,6 +20,8 @@ from safetensors.numpy import save
 from export.__main__ import main
 from export.checkpoints import torch_state, torch_tensors
 from tests.export.exporting import export, exported, manifest, outputs_of, refuses, version
+from tests.export.torch_files import Tensor
+from tests.export.torch_files import save as save_as_torch
 
 TANH = ("--action", "categorical", "--hidden-activation", "tanh")
 
@@ -523,6 +530,93 @@ def test_cleanrl_network_of_q_values_is_not_given_probabilities(checkpoints, mon
     (checkpoints / "SA101.cleanrl_model").touch()
     flags = ("--action", "categorical", "--hidden-activation", "relu")
     assert sorted(outputs_of(checkpoints, *flags, x=FIVE)) == ["action", "q_values"]
+
+
+RELU = ("--action", "categorical", "--hidden-activation", "relu")
+SETTINGS = {
+    "reward": np.float64(1.5),
+    "rewards": [np.float32(1), np.int64(2)],
+    "names": np.array(["a", "b"]),
+    "objects": np.array([None, "b"], dtype=object),
+    "text": np.str_("a"),
+    "rng": np.random.RandomState(1).get_state(),
+    "generator": np.random.default_rng(1),
+    "args": argparse.Namespace(path=Path("runs"), lr=1e-3),
+    "more": types.SimpleNamespace(a=1),
+    "began": datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+    "took": datetime.timedelta(seconds=3),
+    "seen": {1, 2},
+    "window": collections.deque([1.0, 2.0], maxlen=5),
+    "counts": collections.Counter("ab"),
+    "by_name": collections.defaultdict(int, a=1),
+    "z": 1 + 2j,
+}
+
+
+@pytest.mark.parametrize("key", SETTINGS)
+def test_settings_beside_the_weights_are_inert(checkpoints, key):
+    tensors = linear_layers(*ACTOR)
+    weights = {name: Tensor(values) for name, values in tensors.items()}
+    save_as_torch(checkpoints / "SA101_trial_1.pt", {"model_state_dict": weights, key: SETTINGS[key]})
+    y = np.maximum(linear(tensors, "actor.0", FIVE), 0)
+    probabilities = outputs_of(checkpoints, *RELU, x=FIVE)["probabilities"]
+    np.testing.assert_allclose(probabilities, softmax(linear(tensors, "actor.2", y)), atol=1e-5)
+
+
+def test_code_beside_the_weights_is_still_refused(checkpoints, capsys):
+    weights = {name: Tensor(values) for name, values in linear_layers(*ACTOR).items()}
+    save_as_torch(checkpoints / "SA101_trial_1.pt", {**weights, "f": os.path.join})
+    refuses(capsys, checkpoints, "its pickle names posixpath.join", "no code of it was run", flags=RELU)
+
+
+@pytest.mark.parametrize("scope", ["", "actor."])
+def test_cleanrl_actions_are_scaled_after_a_tanh(saved, scope):
+    tensors = linear_layers((f"{scope}fc1", 8, 5), (f"{scope}fc_mean", 2, 8), (f"{scope}fc_logstd", 2, 8))
+    scale, bias = np.array([[0.5, 2]], np.float32), np.array([[0.5, -1]], np.float32)
+    tensors |= {f"{scope}action_scale": scale, f"{scope}action_bias": bias}
+    flags = ("--action", "offset", "--hidden-activation", "relu", "--layers", "fc1,fc_mean")
+    y = linear(tensors, f"{scope}fc_mean", np.maximum(linear(tensors, f"{scope}fc1", FIVE), 0))
+    np.testing.assert_allclose(exported(saved(tensors), *flags, x=FIVE), np.tanh(y) * scale + bias, atol=1e-5)
+
+
+def test_action_scale_contradicts_a_categorical_action(saved, capsys):
+    tensors = linear_layers(*ACTOR)
+    tensors |= {"actor.action_scale": np.ones(3, np.float32), "actor.action_bias": np.zeros(3, np.float32)}
+    refuses(capsys, saved(tensors), "is continuous, but --action", flags=RELU)
+
+
+@pytest.mark.parametrize(("numbers", "layers"), [((1, 2, 3), True), ((1, 2, 3), False), ((4, 5, 6), True)])
+def test_layers_may_be_numbered_from_any_number(saved, numbers, layers):
+    names = [f"actor.dense_{number}" for number in numbers]
+    tensors = linear_layers((names[0], 8, 5), (names[1], 8, 8), (names[2], 3, 8))
+    y = FIVE
+    for name in names[:-1]:
+        y = np.tanh(linear(tensors, name, y))
+    flags = ("--layers", ",".join(name.replace(".", "/") for name in names)) if layers else ()
+    probabilities = outputs_of(saved(tensors), *TANH, *flags, x=FIVE)["probabilities"]
+    np.testing.assert_allclose(probabilities, softmax(linear(tensors, names[-1], y)), atol=1e-5)
+
+
+def test_gap_in_the_numbers_of_layers_is_refused(saved, capsys):
+    tensors = linear_layers(("actor.dense_1", 8, 5), ("actor.dense_3", 3, 8))
+    refuses(capsys, saved(tensors), "variable actor/dense_2/kernel is missing", flags=TANH)
+
+
+@pytest.mark.parametrize(("name", "slope"), [("leaky_relu", 0.01), ("leaky_relu:0.2", 0.2), ("leaky_relu:0.3", 0.3)])
+def test_leaky_relu_has_the_slope_of_pytorch_or_the_given_one(saved, name, slope):
+    tensors = linear_layers(*ACTOR)
+    y = linear(tensors, "actor.0", FIVE)
+    expected = softmax(linear(tensors, "actor.2", np.where(y > 0, y, slope * y)))
+    flags = ("--action", "categorical", "--hidden-activation", name)
+    np.testing.assert_allclose(outputs_of(saved(tensors), *flags, x=FIVE)["probabilities"], expected, atol=1e-5)
+
+
+def test_stable_baselines3_leaky_relu_is_pytorchs(changed_zip, capsys):
+    def change(settings):
+        settings["policy_kwargs"]["activation_fn"] = "<class 'torch.nn.modules.activation.LeakyReLU'>"
+
+    assert export(changed_zip("sb3_ppo_small", change)) == 0
+    assert "(mlp leaky_relu:0.01" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", [lambda d: d[:5], lambda d: d[:-4], lambda d: d + b"more", lambda d: d[8:]])

@@ -1,7 +1,10 @@
 """TF1 sessions: agents found by name, by order and by their training graph; the actor extracted from it."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
+from tensorflow.core.protobuf import saved_model_pb2
 
 from export.__main__ import main
 from tests.export import writers
@@ -243,3 +246,66 @@ def test_of_two_heads_the_user_names_the_mean(checkpoints, tmp_path, capsys):
         city.write_text(f'[training]\noutput_tensor = "{name}"\n{tl}')
         same(exported(checkpoints, "--city", str(city), "--overwrite"), expected)
     assert not any("sigma" in entry["from"] for entry in manifest(checkpoints)["variables"])
+
+
+def recurrent(keras, layer):
+    """A recurrent layer over the rows of one observation."""
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((9,)), layers.Reshape((3, 3)), layer(layers), layers.Dense(2, "tanh")])
+    return writers.randomise(model)
+
+
+@pytest.mark.parametrize(
+    ("keras", "layer"),
+    [
+        (keras3, lambda layers: layers.SimpleRNN(4)),
+        (keras3, lambda layers: layers.Bidirectional(layers.LSTM(4))),
+        (tf_keras, lambda layers: layers.GRU(4)),
+    ],
+    ids=["SimpleRNN of Keras 3", "two LSTMs of Keras 3", "GRU of Keras 2, with an implementation for GPUs"],
+)
+def test_recurrent_layers_over_the_rows_of_an_observation_are_exported(checkpoints, keras, layer):
+    model = recurrent(keras, layer)
+    model.save(checkpoints / ("SA101_trial_1.keras" if keras is keras3 else "SA101_trial_1.h5"))
+    same(exported(checkpoints), model(X).numpy())
+    graph = meta_graph(checkpoints).graph_def
+    used = {source.removeprefix("^").split(":")[0] for node in graph.node for source in node.input}
+    orphans = [node.name for node in graph.node if node.op == "Placeholder" and node.name not in used]
+    assert not orphans, orphans
+
+
+def meta_graph(checkpoints):
+    return saved_model_pb2.SavedModel.FromString((version(checkpoints) / "saved_model.pb").read_bytes()).meta_graphs[0]
+
+
+def test_a_loop_of_a_session_reads_its_variables_in_its_own_frame(checkpoints):
+    v1.disable_control_flow_v2()
+    try:
+        with writers.session() as observation, v1.variable_scope("actor"):
+            kernel = v1.get_variable("rnn/kernel", [9, 9], use_resource=True)
+            body = lambda k, x: (k + 1, tf.tanh(tf.matmul(x, kernel)))  # noqa: E731
+            _, x = tf.while_loop(lambda k, x: k < 3, body, (0, observation))
+            expected = writers.saved(checkpoints, writers.dense(x, 2, "mean", tf.tanh), {observation: X})
+    finally:
+        v1.enable_control_flow_v2()
+    same(exported(checkpoints), expected)
+
+
+@pytest.mark.parametrize("how", ["checkpoint", "weights.h5", "keras"])
+def test_bfloat16_weights_are_exported(checkpoints, how):
+    layers = [keras3.layers.Dense(n, a, dtype="bfloat16") for n, a in ((8, "relu"), (2, "tanh"))]
+    model = writers.randomise(keras3.Sequential([keras3.Input((9,)), *layers]))
+    if how == "checkpoint":
+        tf.train.Checkpoint(actor=model).write(str(checkpoints / "SA101-3"))
+    elif how == "keras":
+        model.save(checkpoints / "SA101_trial_1.keras")
+    else:
+        model.save_weights(checkpoints / "SA101_trial_1.weights.h5")
+    weights = [np.asarray(weight).astype(np.float32) for weight in model.get_weights()]
+    expected = np.tanh(np.maximum(X @ weights[0] + weights[1], 0) @ weights[2] + weights[3])
+    # a graph of bfloat16 has 8 bits of precision
+    same(
+        exported(checkpoints),
+        model(X).numpy().astype(np.float32) if how == "keras" else expected,
+        1e3 if how == "keras" else 1,
+    )
