@@ -201,27 +201,8 @@ class Search:
         Raises InputError if there is no such checkpoint, or more than one.
         """
         pool = _without_companions(self._of(tl))
-        searched = f"searched {len(self.candidates)} checkpoints under {self.folder}"
         if not pool:
-            labels = dict.fromkeys(candidate.label for candidate in self.candidates[:MAX_LABELS])
-            more = ", ..." if len(self.candidates) > MAX_LABELS else ""
-            foreign = [c.label for c in self.candidates if any(map(c.is_in_folder_of, self._names(tl)))]
-            if foreign:
-                raise InputError(
-                    f"no checkpoint for {tl}: {foreign[0]} lies in a folder of {tl}, but a name nearer to it is "
-                    f"another TL's; put {tl} into its name if it is {tl}'s"
-                )
-            if not self.candidates and (files := _files_below(self.folder)):
-                remedies = [remedy for suffix, remedy in UNREAD.items() if any(file.endswith(suffix) for file in files)]
-                raise InputError(
-                    f"no checkpoint for {tl}: {self.folder} has files of kinds that are not read ({', '.join(files)}); "
-                    f"{remedies[0] if remedies else 'docs/reference/checkpoints.md lists those that are'}"
-                )
-            raise InputError(
-                f"no checkpoint for {tl}: {searched} ({', '.join(labels) or 'none'}{more}); "
-                f"put {' or '.join(self._names(tl))} into the name of the file or of its folder, "
-                "or pass another --model-path"
-            )
+            raise self._nothing_found(tl)
         if number is None:
             chosen = _newest(pool)
         else:
@@ -229,7 +210,9 @@ class Search:
         if not chosen:
             numbers = sorted({candidate.number for candidate in pool if candidate.number is not None})
             available = ", ".join(map(str, numbers)) or "none with a number"
-            raise InputError(f"no checkpoint of {tl} with model number {number}: {searched}; available: {available}")
+            raise InputError(
+                f"no checkpoint of {tl} with model number {number}: {self._searched}; available: {available}"
+            )
         if len(chosen) > 1:
             paths = ", ".join(str(candidate.path.relative_to(self.folder)) for candidate in chosen)
             if chosen[0].number is None:
@@ -241,6 +224,32 @@ class Search:
                 "another --model-number"
             )
         return chosen[0]
+
+    @property
+    def _searched(self) -> str:
+        return f"searched {len(self.candidates)} checkpoints under {self.folder}"
+
+    def _nothing_found(self, tl: str) -> InputError:
+        """The reason why a TL has no checkpoint, and the remedy."""
+        labels = dict.fromkeys(candidate.label for candidate in self.candidates[:MAX_LABELS])
+        more = ", ..." if len(self.candidates) > MAX_LABELS else ""
+        foreign = [c.label for c in self.candidates if any(map(c.is_in_folder_of, self._names(tl)))]
+        if foreign:
+            return InputError(
+                f"no checkpoint for {tl}: {foreign[0]} lies in a folder of {tl}, but a name nearer to it is "
+                f"another TL's; put {tl} into its name if it is {tl}'s"
+            )
+        if not self.candidates and (files := _files_below(self.folder)):
+            remedies = [remedy for suffix, remedy in UNREAD.items() if any(file.endswith(suffix) for file in files)]
+            return InputError(
+                f"no checkpoint for {tl}: {self.folder} has files of kinds that are not read ({', '.join(files)}); "
+                f"{remedies[0] if remedies else 'docs/reference/checkpoints.md lists those that are'}"
+            )
+        return InputError(
+            f"no checkpoint for {tl}: {self._searched} ({', '.join(labels) or 'none'}{more}); "
+            f"put {' or '.join(self._names(tl))} into the name of the file or of its folder, "
+            "or pass another --model-path"
+        )
 
     def is_assigned(self, candidate: Candidate) -> bool:
         """Tell whether a checkpoint was chosen by its name or its folder's, and not because it has no TL's name."""
