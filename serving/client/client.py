@@ -21,6 +21,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from protos import model_server_config_pb2 as config_pb
 from protos import policy_pb2
 from protos import predict_pb2 as pb
 from serving.client import messages
@@ -34,6 +35,7 @@ from serving.tensors import TensorError, to_proto
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 _STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
+_RELOAD = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 CONNECT_TIMEOUT_S = 5.0
 """Wall time within which a new connection must be made."""
 
@@ -77,6 +79,7 @@ class Client:
         self._predict = self._method(_PREDICT, pb.PredictRequest, pb.PredictResponse)
         self._metadata = self._method(_METADATA, pb.GetModelMetadataRequest, pb.GetModelMetadataResponse)
         self._status = self._method(_STATUS, pb.GetModelStatusRequest, pb.GetModelStatusResponse)
+        self._reload = self._method(_RELOAD, config_pb.ReloadConfigRequest, config_pb.ReloadConfigResponse)
 
     def _method(self, name: str, request: Any, response: Any) -> Any:
         return self._channel.unary_unary(name, request.SerializeToString, messages.deserializer(response))
@@ -291,6 +294,14 @@ class Client:
         """States of a model's versions, newest first. Raises ServingError."""
         request = pb.GetModelStatusRequest(model_spec=messages.model_spec(model, None, ""))
         return list(_response(lambda: self._status(request, timeout=timeout_s)).model_version_status)
+
+    def reload_config(self, config: config_pb.ModelServerConfig, timeout_s: float) -> None:
+        """Replace all models of the server by those of a configuration; return once new models are loaded.
+
+        Raises ServingError; the server then keeps what it had.
+        """
+        request = config_pb.ReloadConfigRequest(config=config)
+        _response(lambda: self._reload(request, timeout=timeout_s))
 
     def close(self) -> None:
         with self._connect_lock:

@@ -145,7 +145,7 @@ def write(files: ServerFiles, out: Path) -> None:
     if files.ssl is not None:
         texts["ssl.config"] = text_format.MessageToString(files.ssl)
     texts["flags"] = "".join(f"{flag}\n" for flag in _flags(files))
-    texts[MODELS_CONFIG] = text_format.MessageToString(_models_config(files))
+    texts[MODELS_CONFIG] = text_format.MessageToString(models_config(files))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -186,7 +186,8 @@ def _flags(files: ServerFiles) -> list[str]:
     return [*files.flags, *(f"--{flag}={files.config_at}/{name}" for flag, name in file_flags.items())]
 
 
-def _models_config(files: ServerFiles) -> pb.ModelServerConfig:
+def models_config(files: ServerFiles) -> pb.ModelServerConfig:
+    """The content of models.config."""
     config = pb.ModelServerConfig()
     for name, versions in files.models.items():
         model = config.model_config_list.config.add(
