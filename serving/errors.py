@@ -42,12 +42,6 @@ class BadRequest(ServingError):
     code = "INVALID_ARGUMENT"
 
 
-class Unimplemented(ServingError):
-    """The server does not have this method, or has switched it off."""
-
-    code = "UNIMPLEMENTED"
-
-
 class InvalidResponse(ServingError):
     """The response is invalid: it cannot be parsed, or its tensors do not fit the request."""
 
@@ -65,7 +59,6 @@ ERROR_BY_STATUS: dict[str, type[ServingError]] = {
     "INVALID_ARGUMENT": BadRequest,
     "FAILED_PRECONDITION": BadRequest,
     "OUT_OF_RANGE": BadRequest,
-    "UNIMPLEMENTED": Unimplemented,
 }
 
 

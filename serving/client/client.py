@@ -295,13 +295,18 @@ class Client:
         request = pb.GetModelStatusRequest(model_spec=messages.model_spec(model, None, ""))
         return list(_response(lambda: self._status(request, timeout=timeout_s)).model_version_status)
 
-    def reload_config(self, config: config_pb.ModelServerConfig, timeout_s: float) -> None:
+    def reload_config(self, config: config_pb.ModelServerConfig, timeout_s: float) -> bool:
         """Replace all models of the server by those of a configuration; return once new models are loaded.
 
-        Raises ServingError; the server then keeps what it had.
+        Returns False if the server takes no reload requests. Raises ServingError.
         """
-        request = config_pb.ReloadConfigRequest(config=config)
-        _response(lambda: self._reload(request, timeout=timeout_s))
+        try:
+            self._reload(config_pb.ReloadConfigRequest(config=config), timeout=timeout_s)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return False
+            raise from_status(error.code().name, error.details() or "") from None
+        return True
 
     def close(self) -> None:
         with self._connect_lock:

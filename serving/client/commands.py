@@ -148,7 +148,11 @@ def _call_errors_as_program_errors(client: Client, args: argparse.Namespace, pre
     """
     try:
         yield
-    except (Unavailable, DeadlineExceeded) as error:
+    except DeadlineExceeded:
+        raise ProgramFailed(
+            f"{client.address}: no answer within {args.timeout_s:g} s; pass a longer --timeout-s, or another --server"
+        ) from None
+    except Unavailable as error:
         hint = (
             "pass --server, or check its TLS settings"
             if args.tls_ca

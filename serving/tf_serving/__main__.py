@@ -211,7 +211,7 @@ class _Publication:
                 "start the server with these files"
             )
         states = [
-            {name: state for name in self.target if (state := loaded_versions(client, name)) is not None} or in_file
+            {name: found for name in self.target if (found := loaded_versions(client, name)) is not None} or in_file
             for client in clients
         ]
         steps: dict[str, Versions] = {}

@@ -8,7 +8,7 @@ from city.errors import ProgramFailed
 from protos.model_server_config_pb2 import ModelServerConfig
 from protos.predict_pb2 import ModelVersionStatus
 from serving.client import Client
-from serving.errors import BadRequest, ModelNotFound, ServingError, Unavailable, Unimplemented
+from serving.errors import BadRequest, ModelNotFound, ServingError, Unavailable
 from serving.tf_serving.config_files import LABELS, Versions
 
 LOAD_TIMEOUT_S = 300.0
@@ -58,14 +58,13 @@ def reload(client: Client, config: ModelServerConfig) -> None:
     A server without reload requests applies its file at its next poll.
     """
     try:
-        client.reload_config(config, LOAD_TIMEOUT_S)
-    except Unimplemented:
-        print(f"{client.address} takes no reload requests: it reads its file at its next poll", file=sys.stderr)
+        if not client.reload_config(config, LOAD_TIMEOUT_S):
+            print(f"{client.address} takes no reload requests: it reads its file at its next poll", file=sys.stderr)
     except Unavailable as error:
         raise _no_answer(client, error) from None
     except ServingError as error:
         raise ReloadRefused(
-            f"{client.address} does not take these models ({error.code}: {error}); models.config is as it was; look at "
+            f"{client.address} does not take these models ({error}); models.config is as it was; look at "
             "--mounted-at and at the server's log"
         ) from None
 

@@ -90,6 +90,12 @@ def test_wrong_input_gives_one_error_line(argv, code, message, grid_server, caps
     assert exit_code == code and message in err and len(err.strip().splitlines()) == 1, err
 
 
+@pytest.mark.parametrize("argv", [("predict", "SA103", "--observation=zeros"), ("status", "SA103")])
+def test_a_deadline_is_not_reported_as_a_missing_server(argv, grid_server, capsys):
+    code, _, error = run(capsys, *argv, "--server", grid_server, "--timeout-s", "1e-9")
+    assert code == 1 and error.startswith(f"error: {grid_server}: no answer within 1e-09 s; pass a longer --timeout-s")
+
+
 def test_status_without_names_and_without_models_dir_says_what_to_do(grid_server, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for reason in ("there is no folder models", "models has no models"):

@@ -183,7 +183,7 @@ def test_tl_is_served_until_each_served_version_of_its_fleet_holds_it(exported, 
 def test_label_stays_if_its_version_is_not_loaded_in_time(exported, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     flags, settings = published(exported, out)
-    monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 1.0)
     assert main([*flags, "--server", "127.0.0.1:1"]) == 1
     assert "--server 127.0.0.1:1: does not answer" in capsys.readouterr().err
     with running(replace(settings, reload_rpc=False)) as server:
@@ -220,7 +220,7 @@ def test_label_that_does_not_move_is_an_error(exported, tmp_path, monkeypatch, c
     flags, settings = published(exported, tmp_path / "out")
     assert main([*flags, "--model", "SA104=1,2"]) == 0
     with running(replace(settings, models=model_config.from_file(tmp_path / "out" / "models.config"))) as server:
-        monkeypatch.setattr(Client, "reload_config", lambda *_: None)
+        monkeypatch.setattr(Client, "reload_config", lambda *_: True)
         monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 0.0)
         assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 1
     error = capsys.readouterr().err

@@ -437,6 +437,12 @@ def test_a_version_that_the_server_lacks_is_refused_in_words(city):
     assert city.policies.pins == {}
 
 
+def test_a_version_of_a_tl_that_the_fleet_alone_serves_is_refused_with_the_remedy(city):
+    city.before_status("SA103", raising(ModelNotFound("Could not find any versions of model SA103")))
+    with pytest.raises(InputError, match=r"serves no version 7 of SA103 .*beside the fleet .*config --all-models"):
+        city.policies.check_pin("SA103", 7)
+
+
 def test_comparing_contracts_on_request_covers_every_tl(city):
     city.ask()
     compared = city.policies.compare_contracts()
