@@ -84,7 +84,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--all-models", action="store_true", help="also serve the models of TLs that a fleet holds")
     parser.add_argument(
         "--server", metavar="HOST:PORT",
-        help="server of these files, or a name of several: make it load the versions and move the labels now",
+        help="server of these files, or a name of several replicas: make it load the versions and move the labels now",
     )  # fmt: skip
     parser.add_argument(
         "--loaded",
@@ -176,9 +176,11 @@ def _districts(args: argparse.Namespace, city: city_config.City, available: Coll
             )
         districts = _shards(list(city.tls) or list(available), args.shards)
     if args.server is not None and districts:
-        raise InputError(
-            f"--server is for one server, and {city.path} has districts; leave it out, and run this again with --loaded"
-        )
+        asked = {name: district for name, district in districts.items() if district.address == args.server}
+        if not asked:
+            addresses = ", ".join(district.address for district in districts.values())
+            raise InputError(f"--server {args.server}: no district has this address; pass one of {addresses}")
+        return asked
     return districts
 
 

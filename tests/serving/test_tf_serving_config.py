@@ -378,6 +378,23 @@ def test_each_district_has_its_own_files(exported, tmp_path):
     assert main(flags) == 0, "the districts of city.toml are the shards"
 
 
+def test_labels_of_one_district_move_by_its_servers_address(exported, tmp_path, capsys):
+    city, out = tmp_path / "city.toml", tmp_path / "out"
+    shutil.copy(GRID / "city.toml", city)
+    flags = ["--city", str(city), "--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported)]
+    assert main([*flags, "--shards", "2", "--model", "SA104=1"]) == 0
+    settings = embedded_flags.parse(["--model_config_file", str(out / "shard-1" / "models.config")])
+    other = (out / "shard-2" / "models.config").read_bytes()
+    with running(replace(settings, port=0)) as server:
+        address = f"127.0.0.1:{server.port}"
+        tables = (out / "districts.toml").read_text().replace("tf-serving-shard-1:8500", address)
+        city.write_text(city.read_text() + tables)
+        assert main([*flags, "--server", address]) == 0 and labelled(server) == 2
+    assert (out / "shard-2" / "models.config").read_bytes() == other
+    assert main([*flags, "--server", "other:8500"]) == 2
+    assert f"no district has this address; pass one of {address}, tf-serving-shard-2" in capsys.readouterr().err
+
+
 def test_certificates_become_an_ssl_config_that_only_the_server_may_read(write, tmp_path):
     for name in ("certificate", "key", "ca"):
         (tmp_path / name).write_text(f"-----BEGIN {name.upper()}-----\n")
