@@ -6,7 +6,7 @@ import grpc
 
 from city.errors import InputError
 from serving.embedded.config import Ssl, ssl_from_file
-from serving.embedded.telemetry.logs import event, log
+from serving.embedded.telemetry.events import event, log
 
 
 def certificates(ssl: Ssl) -> grpc.ServerCertificateConfiguration:

@@ -39,7 +39,7 @@ from serving.embedded.rpc.predict import predict
 from serving.embedded.rpc.unimplemented import RPCS as UNIMPLEMENTED_RPCS
 from serving.embedded.rpc.unimplemented import unimplemented
 from serving.embedded.status import StatusError
-from serving.embedded.telemetry.logs import event, log
+from serving.embedded.telemetry.events import event, log
 from serving.embedded.telemetry.metrics import ServerMetrics
 from serving.embedded.tensorflow.library import library
 from serving.embedded.tensorflow.session import Session

@@ -29,7 +29,7 @@ from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.version_policy import VersionPolicy
 from serving.embedded.server import Server
 from serving.embedded.status import StatusError
-from serving.embedded.telemetry.logs import log
+from serving.embedded.telemetry.events import log
 from serving.errors import ModelNotFound, ServingError
 from signals.contract import incomplete
 from tests.conftest import GRID
