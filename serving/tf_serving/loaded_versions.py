@@ -57,16 +57,22 @@ def reload(client: Client, config: ModelServerConfig) -> None:
 
     A server without reload requests applies its file at its next poll.
     """
-    try:
-        if not client.reload_config(config, LOAD_TIMEOUT_S):
-            print(f"{client.address} takes no reload requests: it reads its file at its next poll", file=sys.stderr)
-    except Unavailable as error:
-        raise _no_answer(client, error) from None
-    except ServingError as error:
-        raise ReloadRefused(
-            f"{client.address} does not take these models ({error}); models.config is as it was; look at "
-            "--mounted-at and at the server's log"
-        ) from None
+    end_s = time.monotonic() + LOAD_TIMEOUT_S
+    while True:
+        try:
+            if not client.reload_config(config, end_s - time.monotonic()):
+                print(f"{client.address} takes no reload requests: it reads its file at its next poll", file=sys.stderr)
+            return
+        except Unavailable:
+            # new models may take longer to load than a connection lives (grpc.max_connection_age_ms); if the server is
+            # gone, this call fails
+            _statuses_of_models(client, {config.model_config_list.config[0].name})
+            time.sleep(STATUS_INTERVAL_S)
+        except ServingError as error:
+            raise ReloadRefused(
+                f"{client.address} does not take these models ({error}); models.config is as it was; look at "
+                "--mounted-at and at the server's log"
+            ) from None
 
 
 def wait_until_labelled(client: Client, models: Mapping[str, Versions]) -> None:

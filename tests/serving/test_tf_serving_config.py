@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from dataclasses import replace
 from socket import AF_INET, SOCK_STREAM
@@ -206,6 +207,22 @@ def test_label_of_every_replica_behind_a_name_has_moved(exported, tmp_path, monk
 def labelled(server):
     """The version of SA104 that is stable at a server."""
     return server.manager.find(ModelSpec(name="SA104", version_label="stable"))[0]
+
+
+def test_a_reload_that_outlives_its_connection_is_waited_for(exported, tmp_path, monkeypatch):
+    """The flags limit the age of connections, and a new model's load may take minutes."""
+    models_dir = tmp_path / "models"
+    shutil.copytree(exported / "SA104", models_dir / "SA104")
+    flags, settings = published(models_dir, tmp_path / "out")
+    shutil.copytree(exported / "SA105", models_dir / "SA105")
+    age = (("grpc.max_connection_age_ms", 500), ("grpc.max_connection_age_grace_ms", 100))
+    calls, reload_config = [], Client.reload_config
+    monkeypatch.setattr(Client, "reload_config", lambda *args: calls.append(1) or reload_config(*args))
+    with running(replace(settings, channel_arguments=age)) as server:
+        load = server.manager.load
+        monkeypatch.setattr(server.manager, "load", lambda path: time.sleep(2 * ("SA105" in str(path))) or load(path))
+        assert main([*flags, "--model", "SA104=1", "--server", f"127.0.0.1:{server.port}"]) == 0
+        assert "SA105" in server.manager.served() and len(calls) > 1
 
 
 def test_label_of_a_server_without_reload_requests_has_moved_by_its_poll(exported, tmp_path, capsys):
