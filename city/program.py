@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
+from city import logs
 from city.errors import InputError, ProgramFailed, path_errors_as_input_errors
 from city.interrupts import InterruptContext
 from city.printable import printable
@@ -61,7 +62,8 @@ def run(
             raise
         message, code = expected
         # any message may contain names from untrusted files
-        print(f"error: {printable(' '.join(message.split()))}", file=errors or sys.stderr, flush=True)
+        line = printable(" ".join(message.split()))
+        print(logs.error_line(line) if errors is None else f"error: {line}", file=errors or sys.stderr, flush=True)
         return code
 
 

@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from city import program
+from city import logs, program
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller") -> int:
@@ -12,10 +12,11 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller") -> i
         from controller.daemon import run
         from controller.release import Stop
 
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        arguments = sys.argv[1:] if argv is None else argv
+        logs.configure(arguments, "controller")
         stop = Stop()
         stop.install_handlers()
-        config = parse(sys.argv[1:] if argv is None else argv, prog)
+        config = parse(arguments, prog)
         logging.getLogger().setLevel(config.log_level.upper())
         return run(config, stop)
 

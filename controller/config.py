@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city import config as city_config
-from city import names, whole_files
+from city import logs, names, whole_files
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.config import MAX_DEADLINE_MS, MAX_SPEED, City
 from city.errors import InputError
@@ -133,6 +133,7 @@ def parser(prog: str) -> Parser:
         "--log-level", choices=("debug", "info", "warning", "error"), default="info",
         help="debug explains every override and missing answer (default: info)",
     )  # fmt: skip
+    logs.add_flag(parser)
     return parser
 
 

@@ -13,7 +13,7 @@ class ServingError(Exception):
 
 
 class Unavailable(ServingError):
-    """The server cannot be reached or is shutting down; transient."""
+    """The server cannot be reached, is shutting down, or is at work on another reload; transient."""
 
     code = "UNAVAILABLE"
 
@@ -53,6 +53,7 @@ _TOO_LARGE = "larger than max"
 ERROR_BY_STATUS: dict[str, type[ServingError]] = {
     "UNAVAILABLE": Unavailable,
     "CANCELLED": Unavailable,
+    "ABORTED": Unavailable,
     "DEADLINE_EXCEEDED": DeadlineExceeded,
     "RESOURCE_EXHAUSTED": Overloaded,
     "NOT_FOUND": ModelNotFound,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from city import config as city_config
-from city import program
+from city import logs, program
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.errors import InputError
 from controller.guard.hand_back import hand_back
@@ -282,6 +282,7 @@ def parser(prog: str) -> Parser:
         metavar="HOST:PORT",
         help="serve /metrics, /healthz and /livez there, for Prometheus and liveness probes",
     )
+    logs.add_flag(parser)
     parser.add_argument("--pid-file", type=Path, metavar="FILE", help="write port and process id to this file")
     return parser
 
@@ -330,8 +331,8 @@ def _watchdog_s(args: argparse.Namespace) -> float:
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.guard") -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s guard: %(message)s", stream=sys.stderr)
     argv = list(sys.argv[1:] if argv is None else argv)
+    logs.configure(argv, "guard")
     opened: list[Guard] = []
 
     def stop(*_: object) -> None:
@@ -350,7 +351,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
         return guard.run()
 
     # a controller that starts the guard reads the error line from its stdout and reports it
-    errors = sys.stdout if "--spawned" in argv else sys.stderr
+    errors = sys.stdout if "--spawned" in argv else None
     return program.run(relay, lambda: "interrupted before SUMO was connected", takes_signals=False, errors=errors)
 
 

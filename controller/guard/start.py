@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from city import logs
 from city.errors import InputError
 from controller.guard import files
 from controller.guard.listener import record_of, settings
@@ -145,7 +146,7 @@ def _find_or_spawn(
 
 def _spawn(flags: Sequence[str], log_file: Path | None, *kept_descriptors: int) -> subprocess.Popen[bytes]:
     # -P: a user's controller.py in the working directory must not be run instead
-    command = [sys.executable, "-P", "-m", "controller.guard", "--spawned", *flags]
+    command = [sys.executable, "-P", "-m", "controller.guard", "--spawned", *logs.flags(), *flags]
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     with log_file.open("a") if log_file is not None else contextlib.nullcontext() as file:

@@ -261,9 +261,14 @@ class ServedContracts:
         try:
             contract = self._client.contract(tl, version, timeout_s=CHECK_TIMEOUT_S)
         except (ModelNotFound, BadRequest) as error:
+            versions = _versions(self._client, tl)
+            remedy = (
+                f"{versions}pass a served one, or latest"
+                if versions
+                else "its own model is not served; serve it beside the fleet (greenserve serve config --all-models)"
+            )
             raise InputError(
-                f"{self._client.address}: serves no version {version} of {tl} ({error}); {_versions(self._client, tl)}"
-                "pass a served one, or latest"
+                f"{self._client.address}: serves no version {version} of {tl} ({error}); {remedy}"
             ) from None
         except ContractError as error:
             raise InputError(f"{self._client.address}: version {version} of {tl}: {error}; export it again") from None

@@ -22,6 +22,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
+from protos import model_server_config_pb2 as config_pb
 from protos import policy_pb2
 from protos import predict_pb2 as pb
 from serving.client import messages
@@ -80,6 +81,9 @@ class Client:
             f"{prefix}PredictionService/GetModelMetadata", pb.GetModelMetadataRequest.SerializeToString
         )
         self._status = method(f"{prefix}ModelService/GetModelStatus", pb.GetModelStatusRequest.SerializeToString)
+        self._reload = method(
+            f"{prefix}ModelService/HandleReloadConfigRequest", config_pb.ReloadConfigRequest.SerializeToString
+        )
 
     def reconnect(self) -> None:
         """Open a new connection. A half-open one (server without power, firewall) reports no error by itself.
@@ -293,6 +297,19 @@ class Client:
         request = pb.GetModelStatusRequest(model_spec=messages.model_spec(model))
         response = _response(lambda: self._status(request, timeout=timeout_s), pb.GetModelStatusResponse)
         return list(response.model_version_status)
+
+    def reload_config(self, config: config_pb.ModelServerConfig, timeout_s: float) -> bool:
+        """Replace all models of the server by those of a configuration; return once new models are loaded.
+
+        Returns False if the server takes no reload requests. Raises ServingError.
+        """
+        try:
+            self._reload(config_pb.ReloadConfigRequest(config=config), timeout=timeout_s)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return False
+            raise from_status(error.code().name, error.details() or "") from None
+        return True
 
     def close(self) -> None:
         with self._connect_lock:

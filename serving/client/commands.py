@@ -145,7 +145,11 @@ def _client(args: argparse.Namespace, address: str, prefix: str = "") -> Iterato
     try:
         with client:
             yield client
-    except (Unavailable, DeadlineExceeded) as error:
+    except DeadlineExceeded:
+        raise ProgramFailed(
+            f"{client.address}: no answer within {args.timeout_s:g} s; pass a longer --timeout-s, or another --server"
+        ) from None
+    except Unavailable as error:
         hint = (
             "pass --server, or check its TLS settings"
             if args.tls_ca

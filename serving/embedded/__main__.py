@@ -11,9 +11,8 @@ import threading
 # gRPC would log a second line beside our error if a port is in use
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from city import program, systemd
+from city import logs, program, systemd
 from serving.embedded.flags import parse
-from serving.embedded.telemetry import logs
 
 GC_THRESHOLD = 20_000
 """Allocations between garbage collections."""
@@ -34,7 +33,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
 
 
 def _serve(argv: list[str] | None, prog: str) -> int:
-    logs.configure(sys.stderr)
+    logs.configure(sys.argv[1:] if argv is None else argv, "server")
     # calls create few reference cycles; Python's default threshold would collect every dozen calls
     gc.set_threshold(GC_THRESHOLD)
     allow_open_files()

@@ -7,7 +7,7 @@ import grpc
 from city.errors import InputError
 from protos.model_server_config_pb2 import SSLConfig
 from serving.embedded.config import ssl_from_file
-from serving.embedded.telemetry.logs import event, log
+from serving.embedded.telemetry.events import event, log
 
 
 def certificates(ssl: SSLConfig) -> grpc.ServerCertificateConfiguration:

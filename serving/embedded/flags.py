@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from city import config as city_config
+from city import logs
 from city.arguments import CITY_FILE, Parser, host_and_port
 from city.errors import InputError
 from city.version import VERSION
@@ -223,6 +224,7 @@ def parser(prog: str) -> Parser:
         help="SSLConfig as text: TLS keys, certificates and the clients' CA bundle",
     )
     _add_switch(parser, "--enable_model_warmup", True, "run a model's warm-up records before it serves")
+    logs.add_flag(parser)
     parser.add_argument("--version", action="version", version=VERSION, help="print the version and exit")
     return parser
 

@@ -38,7 +38,7 @@ from serving.embedded.rpc.handle_reload_config_request import common_folder, han
 from serving.embedded.rpc.predict import predict
 from serving.embedded.rpc.unimplemented import UNIMPLEMENTED_RPCS, unimplemented
 from serving.embedded.status import StatusError
-from serving.embedded.telemetry.logs import event, log
+from serving.embedded.telemetry.events import event, log
 from serving.embedded.telemetry.metrics import ServerMetrics
 from serving.embedded.tensorflow.library import library
 from serving.embedded.tensorflow.session import Session

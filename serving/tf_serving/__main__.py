@@ -4,34 +4,40 @@
 
 TensorFlow Serving reads models.config again every --model_config_file_poll_wait_seconds.
 After an export, run this command once to load the new versions, and again with --loaded to
-move the labels once they are AVAILABLE; or once with --server, which waits in between.
+move the labels once they are AVAILABLE. With --server it makes the server do both now, and
+ends once the labels have moved.
 The versions that labels have left stay listed until the next call, because controllers
 request them by number until they have moved.
 """
 
 import argparse
 import contextlib
+import socket
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city import config as city_config
 from city import pem, program, whole_files
-from city.arguments import Parser, check_server
+from city.arguments import Parser, check_server, host_and_port
 from city.config import District
 from city.errors import InputError
 from protos.model_server_config_pb2 import SSLConfig
 from serving.client import Client
+from serving.client.tls_files import TlsFiles
 from serving.embedded.models import version_files
 from serving.errors import ServingError
 from serving.tf_serving import config_files
 from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Versions
 from serving.tf_serving.loaded_versions import (
     NotLoaded,
+    ReloadRefused,
     failed_loads,
     loaded_versions,
+    reload,
     statuses_of_models,
+    wait_until_labelled,
     wait_until_loaded,
 )
 
@@ -76,7 +82,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--all-models", action="store_true", help="also serve the models of TLs that a fleet holds")
     parser.add_argument(
         "--server", metavar="HOST:PORT",
-        help="server of these files: wait until it has loaded the versions that labels move to, then move them",
+        help="server of these files, or a name of several replicas: make it load the versions and move the labels now",
     )  # fmt: skip
     parser.add_argument(
         "--loaded",
@@ -103,10 +109,8 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     check_server(args.server, "--server")
     if args.latest and args.loaded:
         raise InputError("--loaded moves labels, and --latest writes none; pass one of them")
-    if args.server is not None and (args.loaded or args.tls_key is not None):
-        raise InputError(
-            "--server does not go with --loaded or --tls-key: it needs a server without TLS; leave one of them out"
-        )
+    if args.server is not None and args.loaded:
+        raise InputError("--server waits until the versions are loaded, and --loaded says so; pass one of them")
     if args.shards is not None and not 1 <= args.shards <= MAX_SHARDS:
         raise InputError(f"--shards {args.shards} must lie between 1 and {MAX_SHARDS}")
     for name in ("mounted_at", "config_at"):
@@ -138,8 +142,15 @@ def _write(args: argparse.Namespace) -> None:
         publication = _Publication(models_dir, fleet_members, files, args.out / folder, target)
         if args.server is None:
             publication.write(args.loaded)
-        else:
-            publication.write_with_server(args.server)
+            continue
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(each) for each in _clients(args, city.serving)]
+            try:
+                publication.write_with_servers(clients)
+            except ServingError as error:
+                raise NotLoaded(
+                    f"--server {args.server}: does not answer ({error}); start it, or leave --server out"
+                ) from None
     if args.shards is not None:
         whole_files.write(args.out / "districts.toml", _districts_text(districts), "pass another --out")
         print(f"{args.out / 'districts.toml'}: add these tables to {city.path}")
@@ -165,9 +176,11 @@ def _districts(args: argparse.Namespace, city: city_config.City, available: Coll
             )
         districts = _shards(list(city.tls) or list(available), args.shards)
     if args.server is not None and districts:
-        raise InputError(
-            f"--server is for one server, and {city.path} has districts; leave it out, and run this again with --loaded"
-        )
+        asked = {name: district for name, district in districts.items() if district.address == args.server}
+        if not asked:
+            addresses = ", ".join(district.address for district in districts.values())
+            raise InputError(f"--server {args.server}: no district has this address; pass one of {addresses}")
+        return asked
     return districts
 
 
@@ -188,20 +201,50 @@ class _Publication:
         """Write the files. `is_loaded`: the server has loaded the versions in the present ones, so labels may move."""
         current = config_files.read(self.out)
         steps = self._steps(current, {name: current[name].numbers for name in current} if is_loaded else {})
-        self._write_and_report(current, steps)
+        final = self._final(current)
+        self._report(current, final, steps, self._write_files({**final, **steps}))
 
-    def write_with_server(self, address: str) -> None:
-        """Write files that load new versions, wait until the server has them, then move the labels."""
-        current = config_files.read(self.out)
-        with _client(address) as client:
-            states = {name: loaded_versions(client, name) for name in self.target}
-            current = {name: state for name, state in states.items() if state is not None} or current
-            steps = self._steps(current, {name: versions.numbers for name, versions in current.items()})
-            if steps:
-                errors = failed_loads(statuses_of_models(client, steps))
-                self._write_files({**self.target, **steps})
-                wait_until_loaded(client, {name: self.target[name] for name in steps}, errors)
-        self._write_and_report(current, {})
+    def write_with_servers(self, clients: Sequence[Client]) -> None:
+        """Make servers of the same files load new versions, then move the labels; return once all have moved them."""
+        in_file = config_files.read(self.out)
+        if not in_file:
+            raise InputError(
+                f"--server: {self.out} has no models.config, so no server was started with it; leave --server out, and "
+                "start the server with these files"
+            )
+        states = [
+            {name: found for name in self.target if (found := loaded_versions(client, name)) is not None} or in_file
+            for client in clients
+        ]
+        steps: dict[str, Versions] = {}
+        for state in states:
+            steps |= self._steps(state, {name: versions.numbers for name, versions in state.items()})
+        if steps:
+            errors = [failed_loads(statuses_of_models(client, steps)) for client in clients]
+            self._reload(clients, {**self.target, **steps})
+            for client, old_errors in zip(clients, errors, strict=True):
+                wait_until_loaded(client, {name: self.target[name] for name in steps}, old_errors)
+        final = self._final(states[0])
+        files = self._reload(clients, final)
+        for client in clients:
+            wait_until_labelled(client, files.models)
+        self._report(states[0], final, {}, files)
+
+    def _reload(self, clients: Sequence[Client], versions: Mapping[str, Versions]) -> ServerFiles:
+        """Write the files and make servers apply them now. If one does not, models.config is put back.
+
+        The file comes first, because a server reads it again at any time.
+        """
+        path = self.out / config_files.MODELS_CONFIG
+        before = path.read_text(encoding="utf-8")
+        files = self._write_files(versions)
+        try:
+            for client in clients:
+                reload(client, config_files.models_config(files))
+        except ReloadRefused:
+            whole_files.write(path, before, whole_files.PASS_ANOTHER)
+            raise
+        return files
 
     def _steps(self, current: Mapping[str, Versions], loaded: Mapping[str, Collection[int]]) -> dict[str, Versions]:
         """The versions to serve first of each model with a label that must not move yet."""
@@ -211,27 +254,38 @@ class _Publication:
         }
         return {name: step for name, step in steps.items() if step is not None}
 
-    def _write_files(self, versions: Mapping[str, Versions]) -> int:
-        """Write the files for these versions; returns the number of models that are served."""
-        members = self.fleet_members(versions)
-        served = {name: each for name, each in versions.items() if name not in members}
-        config_files.write(replace(self.files, models=served), self.out)
-        return len(served)
-
-    def _write_and_report(self, current: Mapping[str, Versions], steps: Mapping[str, Versions]) -> None:
-        """Write the last files, and print what changes.
-
-        Args:
-            current: the versions and labels until now.
-            steps: the versions of models with a label that must not move yet.
-        """
-        final = {
+    def _final(self, current: Mapping[str, Versions]) -> dict[str, Versions]:
+        """The target versions, and those that labels leave."""
+        return {
             name: config_files.with_previous_versions(
                 current.get(name), versions, version_files.versions(self.models_dir / name)
             )
             for name, versions in self.target.items()
         }
-        print(f"{self.out}: {self._write_files({**final, **steps})} models")
+
+    def _write_files(self, versions: Mapping[str, Versions]) -> ServerFiles:
+        """Write the files for these versions, without models that a fleet holds."""
+        members = self.fleet_members(versions)
+        files = replace(self.files, models={name: each for name, each in versions.items() if name not in members})
+        config_files.write(files, self.out)
+        return files
+
+    def _report(
+        self,
+        current: Mapping[str, Versions],
+        final: Mapping[str, Versions],
+        steps: Mapping[str, Versions],
+        files: ServerFiles,
+    ) -> None:
+        """Print what has changed.
+
+        Args:
+            current: the versions and labels until now.
+            final: those to reach.
+            steps: the versions of models with a label that must not move yet.
+            files: the files as written.
+        """
+        print(f"{self.out}: {len(files.models)} models")
         for name, versions in self.target.items():
             change = config_files.describe_labels(current.get(name), versions)
             if name in steps:
@@ -245,17 +299,25 @@ class _Publication:
             )
 
 
-@contextlib.contextmanager
-def _client(server: str) -> Iterator[Client]:
+def _clients(args: argparse.Namespace, serving: city_config.Serving) -> list[Client]:
+    """A client of each server at --server: a headless service's name resolves to several. Raises InputError."""
+    files = TlsFiles(serving.tls_ca, serving.tls_certificate, serving.tls_key, serving.tls_server_name)
+    tls = None if files == TlsFiles() else files.read()
     try:
-        client = Client(server)
-    except ValueError as error:
-        raise InputError(f"--server {server}: {error}") from None
-    try:
-        with client:
-            yield client
-    except ServingError as error:
-        raise NotLoaded(f"--server {server}: does not answer ({error}); start it, or leave --server out") from None
+        if args.server.startswith("unix:"):
+            return [Client(args.server, tls=tls)]
+        host, port = host_and_port(args.server, "--server")
+        if host == "localhost":
+            return [Client(args.server, tls=tls)]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # of a server with addresses of both versions, the IPv4 one
+        version = min(family for family, *_ in found)
+        hosts = sorted({str(address[0]) for family, _, _, _, address in found if family == version})
+        if tls is not None and hosts != [host]:
+            tls = replace(tls, server_name=tls.server_name or host)
+        return [Client(f"[{each}]:{port}" if ":" in each else f"{each}:{port}", tls=tls) for each in hosts]
+    except (OSError, ValueError) as error:
+        raise InputError(f"--server {args.server}: {error}") from None
 
 
 def _select_versions(

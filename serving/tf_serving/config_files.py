@@ -145,7 +145,7 @@ def write(files: ServerFiles, out: Path) -> None:
         flags["ssl_config_file"] = "ssl.config"
     lines = [*FLAGS, *(f"--{flag}={files.config_at}/{name}" for flag, name in flags.items())]
     texts["flags"] = "".join(f"{line}\n" for line in lines)
-    texts[MODELS_CONFIG] = text_format.MessageToString(_models_config(files))
+    texts[MODELS_CONFIG] = text_format.MessageToString(models_config(files))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -172,7 +172,8 @@ def read(out: Path) -> dict[str, Versions]:
     }
 
 
-def _models_config(files: ServerFiles) -> pb.ModelServerConfig:
+def models_config(files: ServerFiles) -> pb.ModelServerConfig:
+    """The content of models.config."""
     config = pb.ModelServerConfig()
     for name, versions in files.models.items():
         model = config.model_config_list.config.add(

@@ -1,4 +1,4 @@
-"""The versions that a server has loaded, and waiting until it has loaded further ones."""
+"""A server's loaded versions and labels; make it reload, and wait until it has loaded versions or moved labels."""
 
 import contextlib
 import sys
@@ -6,13 +6,15 @@ import time
 from collections.abc import Collection, Mapping
 
 from city.errors import ProgramFailed
+from protos.model_server_config_pb2 import ModelServerConfig
 from protos.predict_pb2 import ModelVersionStatus
 from serving.client import Client
-from serving.errors import BadRequest, ModelNotFound
+from serving.errors import BadRequest, ModelNotFound, ServingError, Unavailable
 from serving.tf_serving.config_files import LABELS, Versions
 
 LOAD_TIMEOUT_S = 300.0
-STATUS_INTERVAL_S = 1.0
+"""Limit for loading versions, and then for moving labels."""
+STATUS_INTERVAL_S = 0.5
 PROGRESS_INTERVAL_S = 10.0
 """Wall time between two lines about the progress."""
 REPEATED_ERROR_S = 45.0
@@ -25,7 +27,11 @@ AVAILABLE, END = ModelVersionStatus.AVAILABLE, ModelVersionStatus.END
 
 
 class NotLoaded(ProgramFailed):
-    """A server has not loaded a version."""
+    """A server has not loaded a version, or has not moved a label."""
+
+
+class ReloadRefused(NotLoaded):
+    """A server does not take a configuration."""
 
 
 def loaded_versions(client: Client, model: str) -> Versions | None:
@@ -41,6 +47,54 @@ def loaded_versions(client: Client, model: str) -> Versions | None:
         except ModelNotFound:
             unloaded_labels.add(label)
     return Versions(numbers, labels, frozenset(unloaded_labels)) if numbers or unloaded_labels else None
+
+
+def reload(client: Client, config: ModelServerConfig) -> None:
+    """Make a server apply a configuration now. Raises ServingError; ReloadRefused if it does not take it.
+
+    A server without reload requests applies its file at its next poll.
+    """
+    end_s = time.monotonic() + LOAD_TIMEOUT_S
+    while True:
+        try:
+            if not client.reload_config(config, end_s - time.monotonic()):
+                print(f"{client.address} takes no reload requests: it reads its file at its next poll", file=sys.stderr)
+            return
+        except Unavailable:
+            # new models may take longer to load than a connection lives (grpc.max_connection_age_ms); if the server is
+            # gone, this call fails
+            statuses_of_models(client, {config.model_config_list.config[0].name})
+            time.sleep(STATUS_INTERVAL_S)
+        except ServingError as error:
+            raise ReloadRefused(
+                f"{client.address} does not take these models ({error}); models.config is as it was; look at "
+                "--mounted-at and at the server's log"
+            ) from None
+
+
+def wait_until_labelled(client: Client, models: Mapping[str, Versions]) -> None:
+    """Wait until labels have moved. `models`: model -> its labels. Raises NotLoaded, ServingError."""
+    begin_s = time.monotonic()
+    pending = {(name, label): version for name, each in models.items() for label, version in each.labels.items()}
+    while pending:
+        numbers = {(name, label): _labelled_version(client, name, label) for name, label in pending}
+        pending = {item: version for item, version in pending.items() if numbers[item] != version}
+        if pending and time.monotonic() - begin_s >= LOAD_TIMEOUT_S:
+            (name, label), version = next(iter(pending.items()))
+            raise NotLoaded(
+                f"{name}: label {label} is still that of version {numbers[name, label] or 'none'} at {client.address} "
+                f"after {LOAD_TIMEOUT_S:g} s, not of version {version}; look at the server's log"
+            )
+        if pending:
+            time.sleep(STATUS_INTERVAL_S)
+
+
+def _labelled_version(client: Client, model: str, label: str) -> int | None:
+    """The version that a label selects at a server; None without a loaded one. Raises ServingError."""
+    try:
+        return client.version_number(model, label)
+    except (BadRequest, ModelNotFound):
+        return None
 
 
 def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors: Mapping[ModelVersion, str]) -> None:

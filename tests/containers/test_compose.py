@@ -64,7 +64,9 @@ def test_ports_are_on_loopback_and_inputs_are_read_only(services, compose):
     for name, service in services.items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
         for volume in service["volumes"]:
-            may_write = name in ("export", "prometheus") and volume.partition(":")[0] in compose["volumes"]
+            may_write = (
+                name in ("export", "prometheus", "controller") and volume.partition(":")[0] in compose["volumes"]
+            )
             assert volume.endswith(":ro") or may_write, (name, volume)
             source = volume.partition(":")[0]
             assert source in compose["volumes"] or source.startswith("${CITY") or (ROOT / source).exists()
@@ -100,12 +102,13 @@ def test_programs_accept_their_arguments(services):
     assert sumo["num-clients"] == "1"
     assert sumo["configuration-file"] == "/city/${SUMOCFG:-grid.sumocfg}"
     script = services["export"]["command"][0].strip()
-    first = r"greenserve export (.*) && greenserve fleet (.*) && "
+    first = r"greenserve export (.*) \$\{EXPORT_FLAGS:-\} && greenserve fleet (.*) && "
     export, fleet, serve = re.fullmatch(
         first + r"\{ \[ -f /config/models.config \] \|\| greenserve serve config (.*); \}", script
     ).groups()
     exported = export_config.parse(with_city(export.split()))
     assert str(exported.models_dir) == "/models" and exported.skip_existing
+    assert export_config.parse(with_city([*export.split(), "--pretrained"])).pretrained
     built = export_fleet.parse(with_city(fleet.split()))
     assert str(built.models_dir) == "/models" and built.skip_existing and built.name is None
     files = parse_serve_config(with_city(serve.split()), "serve config")
@@ -115,6 +118,18 @@ def test_programs_accept_their_arguments(services):
         "/models",
         "/config",
     )
+
+
+def test_modes_of_operators_outlive_the_controllers_container(services):
+    """Its /tmp is in memory, and empty after a restart."""
+    controller = services["controller"]
+    assert "state:/state" in controller["volumes"] and controller["environment"]["TMPDIR"] == "/state"
+    dockerfile = (ROOT / "controller" / "Dockerfile").read_text()
+    assert re.search(r"install -d .*-o 65534 -g 65534 /state", dockerfile), "a new volume would belong to root"
+
+
+def test_temporary_folders_are_bounded(services):
+    assert all("size=" in each for service in services.values() for each in service.get("tmpfs", ()))
 
 
 def test_server_is_that_of_the_manifests(services):

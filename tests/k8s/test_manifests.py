@@ -22,7 +22,7 @@ from tests.conftest import GRID, ROOT
 from tests.k8s.json_schema import validate, validator
 
 K8S = ROOT / "k8s"
-RENDERED = ("base", "overlays/single", "overlays/city", "overlays/kserve")
+RENDERED = ("base", "overlays/single", "overlays/city", "overlays/kserve", "overlays/street")
 CUSTOM = {
     "ServiceMonitor": "monitoring.coreos.com_v1_ServiceMonitor",
     "PrometheusRule": "monitoring.coreos.com_v1_PrometheusRule",
@@ -152,8 +152,10 @@ def test_no_container_runs_as_root_or_can_write_its_image(rendered):
 def test_only_the_exporter_can_write_models_and_city(rendered):
     for _, each in containers(rendered):
         for mount in each["volumeMounts"]:
-            may_write = mount["mountPath"] == "/tmp" or (
-                each["name"] in ("export", "fleet") and mount["name"] == "models"
+            may_write = (
+                mount["mountPath"] == "/tmp"
+                or (each["name"] in ("export", "fleet") and mount["name"] == "models")
+                or (each["name"] == "controller" and mount["name"] == "state")
             )
             assert may_write or mount["readOnly"] is True, (each["name"], mount)
 
@@ -204,14 +206,14 @@ def test_every_port_that_is_named_exists(rendered):
     for policy in named(rendered, "NetworkPolicy").values():
         for template in selected(templates, policy["spec"]["podSelector"]["matchLabels"]):
             names = ports_of(template)
-            ports = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+            ports = {port["port"] for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]}
             assert ports <= names.keys() | set(names.values())
     egress = {port["port"] for policy in named(rendered,
     "NetworkPolicy").values() for rule in policy["spec"].get("egress", ())
               for port in rule["ports"]}  # fmt: skip
     settings = environment(rendered, container(rendered, "guard"))
     addresses = [settings["SERVER"], settings["SUMO_ADDRESS"]]
-    assert egress == {53, *(int(address.rpartition(":")[2]) for address in addresses)}
+    assert egress == {53, 5353, *(int(address.rpartition(":")[2]) for address in addresses)}
     for _, each in containers(rendered):
         ports = {key for port in each.get("ports", ()) for key in (port["name"], port["containerPort"])}
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -273,7 +275,7 @@ def test_replicas_share_the_calls_of_one_client(rendered):
     }
 
 
-@pytest.mark.parametrize("folder", ["base", "overlays/single", "overlays/kserve"])
+@pytest.mark.parametrize("folder", ["base", "overlays/single", "overlays/street", "overlays/kserve"])
 def test_controller_accepts_its_arguments(folder):
     documents = render(folder)
     parsed = controller_config.parse(
@@ -456,12 +458,14 @@ def test_controllers_reach_and_are_reached_by_labelled_peers_only(rendered):
         assert all(
             rule.get("from") and all("namespaceSelector" in peer for peer in rule["from"]) for rule in policy["ingress"]
         )
-        peers = [peer for rule in policy["egress"] for peer in rule.get("to", [{}])]
-        assert all(peer.get("podSelector") for peer in peers)
+        every = [peer for rule in policy["egress"] for peer in rule.get("to", [{}])]
+        peers = [peer for peer in every if peer.get("podSelector")]
+        assert [peer for peer in every if peer not in peers] == [{"ipBlock": {"cidr": "169.254.20.10/32"}}], "NodeLocal"
         labels = [each for peer in peers for each in peer["podSelector"].get("matchExpressions", ())]
         assert labels == [
             {"key": "app", "operator": "In", "values": ["sumo"]},
             {"key": "k8s-app", "operator": "In", "values": ["kube-dns"]},
+            {"key": "dns.operator.openshift.io/daemonset-dns", "operator": "Exists"},
         ], "matchLabels would get the labels of a district, which SUMO and the DNS do not have"
         sources = [peer["namespaceSelector"]["matchLabels"] for rule in policy["ingress"] for peer in rule["from"]]
         assert sources == [{"kubernetes.io/metadata.name": "monitoring"}]
@@ -516,10 +520,91 @@ def test_exporter_accepts_its_arguments_and_replaces_nothing():
         (each,), (fleet,) = (pods(documents)[kind, "export"]["spec"][key] for key in ("initContainers", "containers"))
         built = export_fleet.parse(with_city(fleet["args"][1:], GRID / "city.toml"))
         assert fleet["args"][0] == "fleet" and built.skip_existing and not built.overwrite and built.keep is None
-        assert each["args"][0] == "export"
+        assert each["args"][0] == "export" and each["command"][2] == 'exec greenserve "$@" $EXPORT_FLAGS'
         parsed = export_config.parse(with_city(each["args"][1:], GRID / "city.toml"))
         assert parsed.skip_existing and not parsed.overwrite and parsed.keep is None
         assert str(parsed.models_dir) == "/models" and parsed.tl == ["all"]
+
+
+def test_export_of_a_street_city_is_the_shipped_policy_with_enough_memory(tmp_path):
+    documents = render("overlays/street")
+    for kind in ("Job", "CronJob"):
+        (each,), (fleet,) = (pods(documents)[kind, "export"]["spec"][key] for key in ("initContainers", "containers"))
+        assert fleet["resources"]["limits"]["memory"] == "8Gi", "1,000 TLs take 7.3 GB"
+        flags = environment(documents, each)["EXPORT_FLAGS"].split()
+        assert export_config.parse(with_city([*each["args"][1:], *flags], GRID / "city.toml")).pretrained
+    program = tmp_path / "greenserve"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    for flags, words in (("", []), ("--pretrained --keep 3", ["--pretrained", "--keep", "3"])):
+        variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "EXPORT_FLAGS": flags}
+        done = subprocess.run([*each["command"], *each["args"]], env=variables, capture_output=True, text=True)
+        assert done.stdout.split() == [*each["args"], *words]
+
+
+def test_every_pod_has_a_network_policy_for_both_directions(rendered):
+    policies = named(rendered, "NetworkPolicy").values()
+    assert all(policy["spec"]["policyTypes"] == ["Ingress", "Egress"] for policy in policies)
+    for name, template in pods(rendered).items():
+        selectors = [policy["spec"]["podSelector"]["matchLabels"] for policy in policies]
+        assert any(selected([template], labels) for labels in selectors), name
+    for name, policy in named(rendered, "NetworkPolicy").items():
+        if name == "export":
+            assert not policy["spec"].keys() & {"ingress", "egress"}, "it needs no connection"
+
+
+def test_nothing_but_the_operator_ends_a_simulation_or_its_controller(rendered):
+    budgets = {name: each["spec"] for name, each in named(rendered, "PodDisruptionBudget").items()}
+    classes = named(rendered, "PriorityClass")
+    found = [name for kind, name in pods(rendered) if kind == "Deployment" and not name.startswith("tf-serving")]
+    assert found
+    for name in found:
+        template = pods(rendered)["Deployment", name]
+        annotations = template["metadata"]["annotations"]
+        assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+        assert template["spec"]["priorityClassName"] in classes
+        assert budgets[name]["maxUnavailable"] == 0 and budgets[name]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_modes_of_operators_outlive_the_controllers_pod(rendered):
+    for (kind, name), template in pods(rendered).items():
+        if kind == "Deployment" and name.startswith("controller"):
+            (each,) = template["spec"]["containers"]
+            (folder,) = [variable["value"] for variable in each["env"] if variable["name"] == "TMPDIR"]
+            (volume,) = [mount["name"] for mount in each["volumeMounts"] if mount["mountPath"] == folder]
+            (claim,) = [v["persistentVolumeClaim"] for v in template["spec"]["volumes"] if v["name"] == volume]
+            suffix = name.removeprefix("controller")
+            assert claim == {"claimName": f"controller-state{suffix}"}, "each controller has its own"
+            assert template["spec"]["securityContext"]["fsGroup"] == template["spec"]["securityContext"]["runAsUser"]
+
+
+def test_temporary_folders_are_bounded(rendered):
+    shell = yaml.safe_load((K8S / "shell.yaml").read_text())
+    for template in (*pods(rendered).values(), shell):
+        for volume in template["spec"].get("volumes", ()):
+            assert "sizeLimit" in volume.get("emptyDir", {"sizeLimit": ""})
+
+
+def test_objects_have_the_recommended_labels(rendered):
+    for document in rendered:
+        labels = document["metadata"].get("labels", {})
+        if document["kind"] not in ("ServiceMonitor", "PrometheusRule", "ConfigMap"):
+            assert labels.get("app.kubernetes.io/part-of") == "greenserve", document["metadata"]["name"]
+    for (kind, _), template in pods(rendered).items():
+        if kind != "ServingRuntime":
+            assert template["metadata"]["labels"]["app.kubernetes.io/name"] == template["metadata"]["labels"]["app"]
+
+
+def test_inference_service_runs_as_plain_deployments():
+    (service,) = named(render("overlays/kserve"), "InferenceService").values()
+    assert service["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "Standard"
+
+
+def test_shell_pod_may_move_the_servers_labels():
+    labels = yaml.safe_load((K8S / "shell.yaml").read_text())["metadata"]["labels"]
+    peer = {"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": [labels["app"]]}]}}
+    for folder in ("base", "overlays/kserve"):
+        assert peer in named(render(folder), "NetworkPolicy")["tf-serving"]["spec"]["ingress"][0]["from"]
 
 
 def test_shell_pod_can_write_both_volumes():
@@ -528,7 +613,7 @@ def test_shell_pod_can_write_both_volumes():
     claims = {
         volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"] if "emptyDir" not in volume
     }
-    assert claims == set(named(render("base"), "PersistentVolumeClaim"))
+    assert claims == set(named(render("base/storage"), "PersistentVolumeClaim"))
     (each,) = pod["spec"]["containers"]
     (exporter,) = pods(render("overlays/single"))["Job", "export"]["spec"]["containers"]
     assert each["image"] == exporter["image"] and not any(mount.get("readOnly") for mount in each["volumeMounts"])

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import socket
 import threading
 import time
 
@@ -106,6 +107,14 @@ def test_wrong_input_gives_one_error_line(argv, code, message, grid_server, caps
         argv = [*argv, "--server", grid_server]
     exit_code, _, err = run(capsys, *argv)
     assert exit_code == code and message in err and len(err.strip().splitlines()) == 1, err
+
+
+@pytest.mark.parametrize("argv", [("predict", "SA103", "--observation=zeros"), ("status", "SA103")])
+def test_a_deadline_is_not_reported_as_a_missing_server(argv, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        code, _, error = run(capsys, *argv, "--server", address, "--timeout-s", "0.2")
+    assert code == 1 and error.startswith(f"error: {address}: no answer within 0.2 s; pass a longer --timeout-s")
 
 
 def test_status_without_names_and_without_models_dir_says_what_to_do(grid_server, capsys, tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow_serving.apis import classification_pb2, inference_pb2, model_pb2, regression_pb2
 
+from city.logs import TextFormatter
 from protos import predict_pb2 as wire
 from serving.client import Client, channel, messages
 from serving.embedded.config import ServerConfig
@@ -29,7 +30,7 @@ from serving.embedded.flags import parse
 from serving.embedded.rpc.grpc_method import GrpcMethod
 from serving.embedded.rpc.predict import run_request
 from serving.embedded.status import StatusError
-from serving.embedded.telemetry.logs import event, log
+from serving.embedded.telemetry.events import event, log
 from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, Overloaded
 from tests.end_to_end.programs import program
 from tests.serving.conftest import connected, requests, running
@@ -163,10 +164,11 @@ def test_loads_and_unloads_are_logged_and_failed_requests_are_not(grid_models, t
         server.poll_once()
         failed = {"model_name": "SA103", "status": "fail"}
         assert server.metrics.registry.get_sample_value("serving_model_loads_total", failed) == 1
-    lines = [record.getMessage() for record in caplog.records]
+    lines = [TextFormatter("server").format(record).partition(" INFO ")[2] for record in caplog.records]
     events = [line.split(" ms=")[0] for line in lines]
     assert events[0] == "loaded model=SA103 version=1" and "unloaded model=SA103 version=1" in events
-    assert any(line.startswith('load_failed model=SA103 version=3 tries=1 error="') for line in lines)
+    lines = [TextFormatter("server").format(record) for record in caplog.records]
+    assert any(' ERROR load_failed model=SA103 version=3 tries=1 error="' in line for line in lines)
     assert not any("unknown-model" in line for line in lines)
 
 
@@ -174,12 +176,13 @@ def test_loads_and_unloads_are_logged_and_failed_requests_are_not(grid_models, t
 def test_an_event_gives_one_line_for_any_value(text):
     lines = io.StringIO()
     handler = logging.StreamHandler(lines)
+    handler.setFormatter(TextFormatter("server"))
     log.addHandler(handler)
     try:
         event("event", logging.ERROR, key=text)
     finally:
         log.removeHandler(handler)
-    assert lines.getvalue().startswith("event key=") and len(lines.getvalue().splitlines()) == 1
+    assert " ERROR event key=" in lines.getvalue() and len(lines.getvalue().splitlines()) == 1
 
 
 def test_the_server_does_not_import_tensorflow(grid_models):

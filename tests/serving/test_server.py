@@ -26,7 +26,6 @@ from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.version_policy import VersionPolicy
 from serving.embedded.server import Server
-from serving.embedded.telemetry import logs
 from serving.errors import ModelNotFound, ServingError
 from signals.contract import incomplete
 from tests.conftest import GRID
@@ -218,7 +217,7 @@ def test_sigterm_drains_and_exits_with_0_and_only_log_lines(models):
 def test_wrong_flags_give_one_error_line_and_exit_code_2(flags, part, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(logs, "configure", lambda _: None)
+    monkeypatch.setattr("city.logs.configure", lambda *_: None)
     assert main(flags if "--city" in flags else [*flags, "--city", str(GRID / "city.toml")]) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and part in lines[0], lines

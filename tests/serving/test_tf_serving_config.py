@@ -7,6 +7,7 @@ import sys
 import time
 import tomllib
 from dataclasses import replace
+from socket import AF_INET, SOCK_STREAM
 
 import pytest
 from google.protobuf import text_format
@@ -17,18 +18,21 @@ from tensorflow_serving.config import model_server_config_pb2
 from city import config as city_config
 from export.__main__ import main as export
 from protos import model_server_config_pb2 as wire
-from protos.predict_pb2 import ModelVersionStatus
+from protos.predict_pb2 import ModelSpec, ModelVersionStatus
 from serving.__main__ import main as serve
 from serving.client import Client
 from serving.embedded import flags as embedded_flags
+from serving.embedded.config import Ssl
 from serving.embedded.models import model_config
 from serving.errors import BadRequest, ModelNotFound
 from serving.tf_serving import loaded_versions
 from serving.tf_serving.__main__ import main
 from serving.tf_serving.config_files import FLAGS, Versions, intermediate_versions, with_previous_versions
 from tests.conftest import GRID, ROOT
+from tests.serving.certificates import pair
 from tests.serving.conftest import running
 
+AVAILABLE = ModelVersionStatus.AVAILABLE
 TLS = ("SA101", "SA102", "SA104", "SA105")
 
 
@@ -115,11 +119,11 @@ def test_no_file_moves_a_label_to_a_version_that_is_not_loaded(first, publicatio
 
 
 def published(exported, out):
-    """Files in which version 1 of SA104 is stable: the flags that wrote them, and a server that polls them."""
+    """Files in which version 1 of SA104 is stable: the flags that wrote them, and a server that never reads them again."""
     flags = ["--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported), "--config-at", str(out)]
     assert main([*flags, "--model", "SA104=1"]) == 0
     settings = embedded_flags.parse((out / "flags").read_text().splitlines())
-    return flags, replace(settings, port=0, rest=None, config_poll_s=0.2)
+    return flags, replace(settings, port=0, rest=None, config_poll_s=0)
 
 
 def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(exported, tmp_path, capsys):
@@ -131,13 +135,13 @@ def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(e
         assert list(models(out)["SA104"].model_version_policy.specific.versions) == [1, 2]
         with Client(f"127.0.0.1:{server.port}") as client:
             states = {state.version: state.state for state in client.status("SA104")}
-            assert states[2] == ModelVersionStatus.AVAILABLE
-            limit = time.monotonic() + 60
-            while client.version_number("SA104", "stable") != 2:  # it reads its file again at its next poll
-                assert time.monotonic() < limit
-                time.sleep(0.05)
+            assert states[2] == AVAILABLE
+            assert client.version_number("SA104", "stable") == 2, "the exit code means that the label has moved"
             assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
-        assert list(models(out)["SA104"].model_version_policy.specific.versions) == [2], "the next call removes it"
+            assert [state.version for state in client.status("SA104") if state.state == AVAILABLE] == [2]
+            assert main([*flags, "--server", f"127.0.0.1:{server.port}", "--model", "SA104=1"]) == 0, "a rollback"
+            assert client.version_number("SA104", "stable") == 1
+        assert list(models(out)["SA104"].model_version_policy.specific.versions) == [1, 2]
 
 
 def test_file_that_a_server_refuses_is_replaced_by_one_that_loads_first(exported, tmp_path, capsys):
@@ -174,14 +178,99 @@ def test_tl_is_served_until_each_served_version_of_its_fleet_holds_it(exported, 
 def test_label_stays_if_its_version_is_not_loaded_in_time(exported, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     flags, settings = published(exported, out)
-    monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 1.0)
     assert main([*flags, "--server", "127.0.0.1:1"]) == 1
     assert "--server 127.0.0.1:1: does not answer" in capsys.readouterr().err
-    with running(replace(settings, config_poll_s=0)) as server:
-        # it does not read models.config again
+    with running(replace(settings, reload_rpc=False)) as server:
         assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 1
     assert "SA104/2 is not AVAILABLE" in (error := capsys.readouterr().err) and "no label was moved" in error
     assert models(out)["SA104"].version_labels == {"stable": 1}
+
+
+def test_label_of_every_replica_behind_a_name_has_moved(exported, tmp_path, monkeypatch):
+    """A headless service's name resolves to all servers of the same files."""
+    out = tmp_path / "out"
+    flags, settings = published(exported, out)
+    with running(settings) as first, running(replace(settings, host="127.0.0.2", port=first.port)) as second:
+        found = [(AF_INET, SOCK_STREAM, 6, "", (host, first.port)) for host in ("127.0.0.2", "127.0.0.1")]
+        monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: {"tf-serving": found}[host])
+        assert main([*flags, "--server", f"tf-serving:{first.port}"]) == 0
+        assert [labelled(server) for server in (first, second)] == [2, 2]
+
+
+def labelled(server):
+    """The version of SA104 that is stable at a server."""
+    return server.manager.find(ModelSpec(name="SA104", version_label="stable"))[0]
+
+
+def test_a_reload_that_outlives_its_connection_is_waited_for(exported, tmp_path, monkeypatch):
+    """The flags limit the age of connections, and a new model's load may take minutes."""
+    models_dir = tmp_path / "models"
+    shutil.copytree(exported / "SA104", models_dir / "SA104")
+    flags, settings = published(models_dir, tmp_path / "out")
+    shutil.copytree(exported / "SA105", models_dir / "SA105")
+    age = (("grpc.max_connection_age_ms", 500), ("grpc.max_connection_age_grace_ms", 100))
+    calls, reload_config = [], Client.reload_config
+    monkeypatch.setattr(Client, "reload_config", lambda *args: calls.append(1) or reload_config(*args))
+    with running(replace(settings, channel_arguments=age)) as server:
+        load = server.manager.load
+        monkeypatch.setattr(server.manager, "load", lambda path: time.sleep(2 * ("SA105" in str(path))) or load(path))
+        assert main([*flags, "--model", "SA104=1", "--server", f"127.0.0.1:{server.port}"]) == 0
+        assert "SA105" in server.manager.served() and len(calls) > 1
+
+
+def test_label_of_a_server_without_reload_requests_has_moved_by_its_poll(exported, tmp_path, capsys):
+    flags, settings = published(exported, tmp_path / "out")
+    with running(replace(settings, reload_rpc=False, config_poll_s=0.2)) as server:
+        assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
+        assert "takes no reload requests" in capsys.readouterr().err and labelled(server) == 2
+
+
+def test_label_that_does_not_move_is_an_error(exported, tmp_path, monkeypatch, capsys):
+    """The server does not read these files, so they say what it does not do."""
+    flags, settings = published(exported, tmp_path / "out")
+    assert main([*flags, "--model", "SA104=1,2"]) == 0
+    with running(replace(settings, models=model_config.from_file(tmp_path / "out" / "models.config"))) as server:
+        monkeypatch.setattr(Client, "reload_config", lambda *_: True)
+        monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 0.0)
+        assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 1
+    error = capsys.readouterr().err
+    assert "SA104: label stable is still that of version 1" in error and "not of version 2" in error
+
+
+def test_models_config_that_a_server_does_not_take_is_put_back(exported, tmp_path, capsys):
+    out = tmp_path / "out"
+    flags, settings = published(exported, out)
+    before = (out / "models.config").read_text()
+    with running(settings) as server:
+        wrong = ["--mounted-at", str(tmp_path / "elsewhere"), "--server", f"127.0.0.1:{server.port}"]
+        assert main([*flags, *wrong]) == 1
+        error = capsys.readouterr().err
+        assert "does not take these models (" in error and "look at --mounted-at" in error and error.count("\n") == 1
+        assert labelled(server) == 1 and (out / "models.config").read_text() == before
+
+
+def test_server_of_other_files_is_left_alone(write, tmp_path, capsys):
+    assert write("--server", "127.0.0.1:1") == 2
+    assert f"{tmp_path / 'out'} has no models.config" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_label_of_a_server_with_mtls_moves_with_the_citys_certificates(exported, tmp_path, monkeypatch):
+    authority = pair("authority")
+    key, certificate, *_ = pair("client", authority)
+    for name, content in (("ca", authority[1]), ("client", certificate), ("key", key)):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "city.toml").write_text(
+        f'[serving]\ntls_ca = "{tmp_path / "ca"}"\ntls_certificate = "{tmp_path / "client"}"\n'
+        f'tls_key = "{tmp_path / "key"}"\ntls_server_name = "localhost"\n'
+    )
+    flags, settings = published(exported, tmp_path / "out")
+    server_key, server_certificate, *_ = pair("server", authority)
+    ssl = Ssl(server_key, server_certificate, authority[1], client_verify=True)
+    with running(replace(settings, ssl=ssl)) as server:
+        assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 1, "without certificates"
+        assert main([*flags, "--server", f"127.0.0.1:{server.port}", "--city", str(tmp_path / "city.toml")]) == 0
+        assert labelled(server) == 2
 
 
 class Server:
@@ -297,6 +386,23 @@ def test_each_district_has_its_own_files(exported, tmp_path):
     districts = city_config.load(tmp_path / "city.toml").serving.districts
     assert districts["shard-2"].address == "tf-serving-shard-2:8500" and districts["shard-2"].fleet == "shard-2"
     assert main(flags) == 0, "the districts of city.toml are the shards"
+
+
+def test_labels_of_one_district_move_by_its_servers_address(exported, tmp_path, capsys):
+    city, out = tmp_path / "city.toml", tmp_path / "out"
+    shutil.copy(GRID / "city.toml", city)
+    flags = ["--city", str(city), "--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported)]
+    assert main([*flags, "--shards", "2", "--model", "SA104=1"]) == 0
+    settings = embedded_flags.parse(["--model_config_file", str(out / "shard-1" / "models.config")])
+    other = (out / "shard-2" / "models.config").read_bytes()
+    with running(replace(settings, port=0)) as server:
+        address = f"127.0.0.1:{server.port}"
+        tables = (out / "districts.toml").read_text().replace("tf-serving-shard-1:8500", address)
+        city.write_text(city.read_text() + tables)
+        assert main([*flags, "--server", address]) == 0 and labelled(server) == 2
+    assert (out / "shard-2" / "models.config").read_bytes() == other
+    assert main([*flags, "--server", "other:8500"]) == 2
+    assert f"no district has this address; pass one of {address}, tf-serving-shard-2" in capsys.readouterr().err
 
 
 def test_certificates_become_an_ssl_config_that_only_the_server_may_read(write, tmp_path):

@@ -25,7 +25,7 @@ from serving.embedded.models.servable import LoadError, Servable
 from serving.embedded.models.version_files import Fingerprint
 from serving.embedded.models.version_policy import Operation, next_servable_action
 from serving.embedded.status import StatusError
-from serving.embedded.telemetry.logs import event, log
+from serving.embedded.telemetry.events import event, log
 from serving.embedded.telemetry.metrics import ServerMetrics
 
 LOAD_THREAD_NICENESS = 10

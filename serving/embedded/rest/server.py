@@ -31,7 +31,7 @@ from serving.embedded.rpc.get_model_status import get_model_status
 from serving.embedded.rpc.predict import run
 from serving.embedded.rpc.unimplemented import unimplemented
 from serving.embedded.status import HTTP_STATUS, StatusError
-from serving.embedded.telemetry.logs import log
+from serving.embedded.telemetry.events import log
 from serving.embedded.telemetry.metrics import ServerMetrics
 
 _VERSION = r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"

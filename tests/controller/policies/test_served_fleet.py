@@ -417,6 +417,12 @@ def test_a_pinned_version_that_is_unloaded_is_not_answered_by_the_fleet(covered)
     assert failed(answers) == {"SA103"} and isinstance(answers["SA103"], ModelNotFound)
 
 
+def test_a_version_of_a_tl_that_the_fleet_alone_serves_is_refused_with_the_remedy(city):
+    city.before_status("SA103", Mock(side_effect=ModelNotFound("Could not find any versions of model SA103")))
+    with pytest.raises(InputError, match=r"serves no version 7 of SA103 .*beside the fleet .*config --all-models"):
+        city.policies.check_pin("SA103", 7)
+
+
 def test_contracts_of_answered_versions_are_known_for_own_models_and_fleets(city):
     exports, tl = Exports(city.policies, city.models, lambda: 0.0), "SA101"
     for model in (tl, "city"):

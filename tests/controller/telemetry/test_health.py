@@ -23,6 +23,7 @@ from controller.release import Stop
 from controller.telemetry.health import MAX_CONNECTIONS, STALE_TIMEOUT_S, Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
 from serving.embedded.flags import parse as parse_serve
+from serving.tf_serving.__main__ import main as serve_config
 from tests.conftest import GRID, ROOT
 
 
@@ -114,14 +115,22 @@ def test_systemd_is_told_ready_watchdog_and_stopping(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "controller/greenserve-controller.service",
-        "controller/greenserve-guard.service",
-        "serving/embedded/greenserve-server.service",
-    ],
+UNITS = (
+    "controller/greenserve-controller.service",
+    "controller/greenserve-guard.service",
+    "serving/embedded/greenserve-server.service",
 )
+
+
+@pytest.mark.parametrize("path", UNITS)
+def test_unit_is_bounded(path):
+    keys = dict(re.findall(r"^(\w+)=(.*)$", (ROOT / path).read_text(), re.M))
+    assert keys["SystemCallFilter"] == "@system-service" and keys["SystemCallErrorNumber"] == "EPERM"
+    assert keys["RestrictAddressFamilies"] == "AF_UNIX AF_INET AF_INET6 AF_NETLINK"
+    assert re.fullmatch(r"\d+[MG]", keys["MemoryMax"]) and int(keys["LimitNOFILE"]) >= 1024
+
+
+@pytest.mark.parametrize("path", UNITS)
 def test_unit_file_is_valid(path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian: systemd)")
@@ -146,18 +155,27 @@ def test_units_start_a_controller_that_connects_to_its_guard_and_serve_metrics_o
     assert (controller.http, its_guard.http) == (("127.0.0.1", 9108), ("127.0.0.1", 9109)), "as in compose"
 
 
+def test_unit_of_the_controller_asks_by_label_and_keeps_what_operators_set():
+    assert unit_settings("controller", "control", controller_config.parse).models.version == "stable"
+    text = (ROOT / UNITS[0]).read_text()
+    folder = re.search(r"^StateDirectory=(.*)$", text, re.M)[1]
+    assert f"\nEnvironment=TMPDIR=/var/lib/{folder}\n" in text, "a private /tmp is emptied at each start"
+
+
 def test_systemd_restarts_a_controller_that_livez_calls_stuck():
     text = (ROOT / "controller" / "greenserve-controller.service").read_text()
     assert "Type=notify\n" in text and f"WatchdogSec={STALE_TIMEOUT_S:g}\n" in text
 
 
-def test_unit_of_the_server_starts_it_in_a_citys_folder(monkeypatch, tmp_path):
-    text = (ROOT / "serving" / "embedded" / "greenserve-server.service").read_text()
+def test_unit_of_the_server_serves_the_labels_that_the_controller_asks_for(monkeypatch, tmp_path, grid_models):
+    text = (ROOT / UNITS[2]).read_text()
     arguments = re.search(r"^ExecStart=\S+ serve (.*)$", text, re.M)[1].split()
-    (tmp_path / "models").mkdir()
-    (tmp_path / "city.toml").write_text("[serving]\n")
     monkeypatch.chdir(tmp_path)
-    assert "Type=notify\n" in text and parse_serve(arguments, "serve").host == "127.0.0.1"
+    flags = ["--models-dir", str(grid_models), "--out", "config", "--mounted-at", str(grid_models)]
+    assert "greenserve serve config --out config --mounted-at" in text and serve_config(flags) == 0
+    server = parse_serve(arguments, "serve")
+    assert "Type=notify\n" in text and server.host == "127.0.0.1" and server.config_poll_s == 30
+    assert server.models and all("stable" in model.labels for model in server.models.values())
 
 
 def test_metrics_are_prometheus_text(served):
