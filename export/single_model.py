@@ -29,6 +29,8 @@ from signals import dialects
 
 MAX_MODEL_NUMBER = 1 << 62
 """Model numbers are below this: TensorFlow Serving's versions are int64, and a fleet's next version is one more."""
+_published: dict[tuple[Path, Path], Path] = {}
+"""(folder of models, checkpoint) -> the version that was made of them last."""
 
 
 def export(job: Job, tl: str) -> str:
@@ -85,10 +87,14 @@ class TlExport:
             else:
                 results = _write_and_verify(*arguments)
             manifest.write(draft, rebuilt, contract, files, results)
+            key, version = (job.models_dir, candidate.path), job.models_dir / self.tl / str(self.number)
+            if key in _published:
+                publish.link_equal_variables(draft, _published[key])
+        _published[key] = version
         widths = " -> ".join(map(str, rebuilt.actor.widths))
         compared = " from the trainer's graph" if rebuilt.reference_model else ""
         return (
-            f"{candidate.label} -> {job.models_dir / self.tl / str(self.number)} "
+            f"{candidate.label} -> {version} "
             f"({rebuilt.actor.description}, {contract.action.kind} {widths}), "
             f"largest difference{compared} {results.difference:.1e}"
         ), _notes(rebuilt, contract)

@@ -26,6 +26,8 @@ class Weight:
     stored_as: str
     """In the checkpoint."""
     values: NDArray[Any]
+    is_shared: bool = False
+    """True if models of other TLs have the same values; they are in a file of their own."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Actor:
     def weights(self) -> tuple[Weight, ...]:
         """Every variable, in order of its name."""
         weights = [
-            Weight(weight_name(k, part), ", ".join(step.stored_names(part)), values)
+            Weight(weight_name(k, part), ", ".join(step.stored_names(part)), values, part in step.shared_parts)
             for k, step in enumerate(self.steps)
             for part, values in step.weights.items()
         ]

@@ -221,6 +221,7 @@ class PhaseCompetition(Step):
     key: ClassVar[str] = "phase_competition"
     parts: ClassVar[tuple[str, ...]] = (*SHAPES, *JUNCTION_RANKS)
     matrices = parts
+    shared_parts: ClassVar[tuple[str, ...]] = tuple(SHAPES)
 
     networks: Mapping[str, Float32s]
     """By name of `SHAPES`, the weights of all networks: [networks, *shape]."""

@@ -37,6 +37,8 @@ class Step(ABC):
     """Names of the other attributes, which JSON holds."""
     matrices: ClassVar[tuple[str, ...]] = ("kernel",)
     """Parts that a fleet stacks as [n, ...]; it stacks others as [n, 1, ...], with an axis for the batch."""
+    shared_parts: ClassVar[tuple[str, ...]] = ()
+    """Parts that are the policy's, beside others that are the TL's."""
     note = ""
     """Addition to the architecture's name in messages."""
 

@@ -22,7 +22,7 @@ from export import config, quiet, single_model
 from export.checkpoints import regular_files
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor, Group
-from export.saved_model import manifest, meta_graph, publish, read, verify, warmup
+from export.saved_model import actor_file, manifest, meta_graph, publish, read, verify, warmup
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, FLEET, ContractError, check_fleet, from_saved_model
 
@@ -222,7 +222,7 @@ def export(job: FleetJob) -> str:
 def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
     try:
         regular_files.check_model(version)
-        members = {member.tl: member for member in from_saved_model(version).members}
+        members = {member.tl: member for member in read.contract_of(read.meta_graph(version)).members}
         contracts = {tl: from_saved_model(folder) for tl, folder in single_models.items()}
     except (ContractError, InputError):
         return False  # if it is a TL's, building the fleet raises it again
@@ -234,9 +234,10 @@ def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
 
 def _read_members(single_models: Mapping[str, Path]) -> tuple[dict[str, pb.PolicyContract], list[FleetActor]]:
     contracts, members = {}, []
+    known: actor_file.Arrays = {}
     for tl, folder in _bar(single_models.items(), "read"):
         with errors_about(folder):
-            contract, actor = read.read(folder)
+            contract, actor = read.read(folder, known)
             if contract.members:
                 raise InputError("is a fleet; a fleet contains single TLs' models only; pass these with --tl")
             if contract.tl != tl:

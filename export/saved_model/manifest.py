@@ -96,7 +96,7 @@ def write_fleet(
     """
     models = {}
     for tl, version in single_models.items():
-        paths = version / "saved_model.pb", version / "variables" / "variables.data-00000-of-00001"
+        paths = [version / "saved_model.pb", *sorted((version / "variables").glob("variables.data-*"))]
         models[tl] = {"version": int(version.name), "sha256": {path.name: sha256(path) for path in paths}}
     content = {"source": {"format": FLEET, "models": models}, "groups": list(groups)}
     _write(folder, contract, content, verification)

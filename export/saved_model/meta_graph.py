@@ -72,15 +72,29 @@ def write(folder: Path, meta_graph: bytes, contract: pb.PolicyContract, weights:
     (folder / "saved_model.pb").write_bytes(model.SerializeToString(deterministic=True))
     (folder / "variables").mkdir()
     with tf.init_scope(), write_errors_as_os_errors():
-        tf.raw_ops.SaveV2(
-            prefix=str(folder / "variables" / "variables"),
-            tensor_names=[weight.name for weight in weights],
-            shape_and_slices=[""] * len(weights),
-            tensors=[tf.constant(weight.values) for weight in weights],
-        )
+        _save(folder / "variables" / "variables", weights)
     extra = folder / "assets.extra"
     extra.mkdir()
-    (extra / "policy.json").write_text(to_json(contract), encoding="utf-8")
+    with (extra / "policy.json").open("w", encoding="utf-8") as file:
+        file.writelines(to_json(contract))
+
+
+def _save(prefix: Path, weights: Sequence[Weight]) -> None:
+    """Save variables as a TensorFlow checkpoint: in one file of data, or in two if some of them are shared."""
+    parts = [[weight for weight in weights if weight.is_shared is is_shared] for is_shared in (True, False)]
+    parts = [part for part in parts if part]
+    prefixes = [prefix.with_name(f"part{k}") for k in range(len(parts))] if len(parts) > 1 else [prefix]
+    for name, part in zip(prefixes, parts, strict=True):
+        tf.raw_ops.SaveV2(
+            prefix=str(name),
+            tensor_names=[weight.name for weight in part],
+            shape_and_slices=[""] * len(part),
+            tensors=[tf.constant(weight.values) for weight in part],
+        )
+    if len(parts) > 1:
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=[str(name) for name in prefixes], destination_prefix=str(prefix), delete_old_dirs=False
+        )
 
 
 @contextlib.contextmanager

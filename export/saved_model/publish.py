@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import filecmp
 import os
 import re
 import secrets
@@ -80,6 +81,22 @@ def new_version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: i
             if error.errno in _DISK_ERRNOS:
                 raise InputError(f"{target}: cannot be written: {error.strerror}; nothing was published") from None
             raise
+
+
+def link_equal_variables(draft: Path, published: Path) -> None:
+    """Replace a draft's files of variables that equal those of a published version by hard links to them.
+
+    So the weights of a policy that TLs share are on the disk once. The files become read-only: who writes into one
+    would change the models of all TLs.
+    """
+    for path in (draft / "variables").glob("variables.data-*"):
+        twin, link = published / "variables" / path.name, path.with_name("link")
+        # without hard links, with too many, or if the version was removed meanwhile, the draft keeps its own file
+        with contextlib.suppress(OSError):
+            if filecmp.cmp(path, twin, shallow=False):
+                twin.chmod(twin.stat().st_mode & ~0o222)
+                link.hardlink_to(twin)
+                link.replace(path)
 
 
 @contextlib.contextmanager

@@ -41,13 +41,13 @@ def contract_of(meta: meta_graph_pb2.MetaGraphDef) -> pb.PolicyContract:
     raise InputError("is a SavedModel without a policy contract; export it with greenserve export")
 
 
-def read(folder: Path) -> tuple[pb.PolicyContract, Actor | GraphActor]:
-    """Contract and actor of an exported version. Raises InputError."""
+def read(folder: Path, known: actor_file.Arrays | None = None) -> tuple[pb.PolicyContract, Actor | GraphActor]:
+    """Contract and actor of an exported version; `known`: as for `actor_file.read`. Raises InputError."""
     with errors_about(folder):
         meta = meta_graph(folder)
         contract = contract_of(meta)
         variables = tensorflow_files.open_checkpoint(folder / "variables" / "variables", tensorflow_process.run_here)
-        actor = actor_file.read(folder, variables)
+        actor = actor_file.read(folder, variables, {} if known is None else known)
         if actor is not None:
             observation = np.zeros((1, contract.observation.size), np.float32)
             with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):  # the steps are damaged

@@ -6,7 +6,7 @@ is compared with its checkpoint's actor, a fleet with its single models.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 
 from city.errors import ProgramFailed, first_line
 from export.actors import Actor, rounding
 from export.actors.rounding import permitted_difference, rounding_of_actions
-from export.graphs.graph_actor import LOGITS, GraphActor, ReferenceModel, parity_observations, random_observations
+from export.graphs.graph_actor import LOGITS, PARITY_OBSERVATIONS, GraphActor, ReferenceModel, parity_observations
 from export.saved_model import warmup
 from protos import policy_pb2 as pb
 from serving.contract import (
@@ -46,6 +47,8 @@ MIN_PROBABILITY = 1e-30
 """Probabilities below this count as equal: float32 rounds them to few digits, or to 0."""
 FLEET_TOLERANCE = 1e-6
 """Largest difference between a fleet's actions and the single models', relative to their scale."""
+MAX_RUN_NUMBERS = 1 << 20
+"""Numbers of observations in one run of a fleet, which needs up to 150 times as much memory for what it computes."""
 RUN_TIMEOUT_S = 60.0
 """Limit for one run of a model, which may loop endlessly for some observations."""
 
@@ -180,13 +183,13 @@ def compare_with_single_models(
             FLEET_TOLERANCE times their scale, or a categorical choice differs.
         NotInferenceOnly: its graph has other operations.
     """
-    x = random_observations(contract.observation.size)
+    x = _fleet_observations(contract.observation.size)
     with session(folder) as run:
         replay(folder, run)
-        outputs = run(DEFAULT_SIGNATURE, {INPUT: x})
+        outputs = _run_in_batches(run, x)
         check_policy_signature(run, contract)
         # a client sends one row, the check a batch; both must give the same actions
-        first = run(DEFAULT_SIGNATURE, {INPUT: x[:1]})
+        first = run(DEFAULT_SIGNATURE, {INPUT: x[0][:1]})
     actions, first_row = outputs[ACTION], first[ACTION]
     largest = float(np.abs(actions[:1] - first_row).max())
     max_permitted = permitted_difference(FLEET_TOLERANCE, first_row)
@@ -196,7 +199,8 @@ def compare_with_single_models(
         )
     for member in members:
         columns = slice(member.action_begin, member.action_begin + member.action_size)
-        observations = x[:, member.observation_begin : member.observation_begin + member.observation_size]
+        begin, end = member.observation_begin, member.observation_begin + member.observation_size
+        observations = np.concatenate([half[:, begin:end] for half in x])
         single_model = single_models[member.tl]
         with session(single_model) as run:
             expected = run(DEFAULT_SIGNATURE, {INPUT: observations})
@@ -223,7 +227,25 @@ def compare_with_single_models(
             )
         largest, max_permitted = max(largest, difference), max(max_permitted, permitted)
     reference = "the single models, each loaded separately"
-    return Verification(largest, max_permitted, len(x), reference, count_operations(folder))
+    return Verification(largest, max_permitted, PARITY_OBSERVATIONS, reference, count_operations(folder))
+
+
+def _fleet_observations(size: int) -> list[NDArray[np.float32]]:
+    """Two halves of PARITY_OBSERVATIONS observations [n, size]: standard normal, uniform in [0, 1].
+
+    Row k is the numbers from k of one list: views, because whole rows of a large fleet would fill the memory.
+    """
+    rng, half = np.random.default_rng(0), PARITY_OBSERVATIONS // 2
+    lists = (draw(size + half - 1, dtype=np.float32) for draw in (rng.standard_normal, rng.random))
+    return [sliding_window_view(numbers, size) for numbers in lists]
+
+
+def _run_in_batches(run: Run, observations: Sequence[NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
+    """The outputs of a fleet for all rows, of which as many are run at once as its memory permits."""
+    rows = max(2, MAX_RUN_NUMBERS // observations[0].shape[1])
+    batches = [x[begin : begin + rows] for x in observations for begin in range(0, len(x), rows)]
+    outputs = [run(DEFAULT_SIGNATURE, {INPUT: x}) for x in batches]
+    return {key: np.concatenate([output[key] for output in outputs]) for key in outputs[0]}
 
 
 def _choices_differ(actual: NDArray[Any], expected: NDArray[Any], scores: NDArray[Any], tolerance: float) -> bool:

@@ -59,7 +59,7 @@ def remove_scores(version):
         member.ClearField("score_size")
     constant.attr["value"].tensor.string_val[0] = contract.SerializeToString(deterministic=True)
     path.write_bytes(model.SerializeToString(deterministic=True))
-    (version / "assets.extra" / "policy.json").write_text(to_json(contract))
+    (version / "assets.extra" / "policy.json").write_text("".join(to_json(contract)))
     warmup.write(version, contract, 1)
 
 

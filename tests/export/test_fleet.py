@@ -4,10 +4,12 @@ import json
 import os
 import re
 import shutil
+import tracemalloc
 from unittest import mock
 
 import numpy as np
 import pytest
+from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ from export.__main__ import main
 from export.actors import padding
 from export.fleets import export_fleet, fleet_graph
 from export.fleets.fleet_graph import FleetActor
-from export.saved_model import actor_file, read
+from export.saved_model import actor_file, read, verify
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import ContractError, check, check_fleet
@@ -79,6 +81,8 @@ def test_a_fleet_acts_like_its_models_of_every_kind(models, capsys):
     actions = run(models / "city" / "1", "serving_default", observation=x)["action"]
     assert actions.dtype == np.float32 and actions.shape == (17, contract.action.size)
     assert np.abs(actions - actions_of_each(models, contract, x)).max() <= 1e-6
+    text = (models / "city" / "1" / "assets.extra" / "policy.json").read_text()
+    assert text == json_format.MessageToJson(contract, preserving_proto_field_name=True) + "\n"
     recorded = json.loads((models / "city" / "1" / "assets.extra" / "export.json").read_text())
     assert {tuple(entry["tls"]): entry["stacked"] for entry in recorded["groups"]} == {
         ("SA101", "SA102", "SA104"): True,
@@ -144,7 +148,9 @@ def test_grouping_and_padding_change_no_action(junctions, plain, shared, budget,
         compare_fleet(members, x)
 
 
-def test_a_fleet_that_fails_the_parity_check_is_not_published(models, monkeypatch, capsys):
+@pytest.mark.parametrize("limit", [verify.MAX_RUN_NUMBERS, 1], ids=["one batch", "many batches"])
+def test_a_fleet_that_fails_the_parity_check_is_not_published(models, limit, monkeypatch, capsys):
+    monkeypatch.setattr(verify, "MAX_RUN_NUMBERS", limit)
     real = fleet_graph.weights
 
     def wrong(groups):
@@ -156,6 +162,25 @@ def test_a_fleet_that_fails_the_parity_check_is_not_published(models, monkeypatc
     assert build(models) == 1
     assert "not published: its actions for SA10" in capsys.readouterr().err
     assert not (models / "city").exists()
+
+
+def test_observations_of_a_large_fleet_do_not_fill_the_memory():
+    rows = []
+
+    def run(_signature, inputs):
+        rows.append(len(inputs["observation"]))
+        return {"action": inputs["observation"][:, :1]}
+
+    tracemalloc.start()
+    try:
+        halves = verify._fleet_observations(500_000)
+        actions = verify._run_in_batches(run, halves)["action"]
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 10_000_000, "256 rows have 512 MB"
+    assert sum(rows) == len(np.unique(actions)) == 256 and set(rows) == {2}
+    np.testing.assert_array_equal(actions, np.concatenate([half[:, :1] for half in halves]))
 
 
 def test_fleet_versions_count_up_and_old_ones_are_removed(models, capsys):

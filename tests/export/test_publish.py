@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -159,6 +160,25 @@ def test_keep_removes_old_versions_but_not_the_published_one(tmp_path):
     assert names(tmp_path) == ["10", "11", "12", "notes"]
     put(tmp_path, 1, keep=1)
     assert names(tmp_path) == ["1", "12", "notes"], "older than the newest, but asked for"
+
+
+@pytest.mark.parametrize("case", ["equal", "different", "no hard links", "removed meanwhile"])
+def test_equal_variables_are_linked_where_it_is_possible(tmp_path, case, monkeypatch):
+    draft, published = tmp_path / "draft", tmp_path / "1"
+    for folder in (draft, published):
+        whole(folder, "x")
+        (folder / "variables" / "variables.data-00000-of-00001").write_text("x")
+    own = draft / "variables" / "variables.data-00000-of-00001"
+    if case == "different":
+        own.write_text("y")
+    elif case == "no hard links":
+        monkeypatch.setattr(Path, "hardlink_to", mock.Mock(side_effect=OSError(errno.EPERM, "not permitted")))
+    elif case == "removed meanwhile":
+        shutil.rmtree(published)
+    publish.link_equal_variables(draft, published)
+    assert own.read_text() == ("y" if case == "different" else "x")
+    assert own.stat().st_nlink == (2 if case == "equal" else 1)
+    assert sorted(path.name for path in own.parent.iterdir()) == [own.name, "variables.index"]
 
 
 def test_keep_must_be_at_least_one(capsys):

@@ -17,6 +17,7 @@ from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network
 from export import pretrained
 from export.checkpoints import phase_networks
+from export.fleets import export_fleet
 from export.saved_model import read, verify
 from export.show import describe
 from greenserve.__main__ import main
@@ -116,6 +117,31 @@ def test_served_models_choose_what_the_actor_in_numpy_chooses(folder):
         assert (outputs["action"] == expected.argmax(1))[is_clear].all()
         restricted += (expected > 0.999).sum()
     assert restricted > 100
+
+
+def weights_of(version):
+    return sorted((version / "variables").glob("*.data-*"))
+
+
+def test_weights_of_a_policy_are_once_on_the_disk_and_once_in_memory(folder, tmp_path):
+    models = {version.parent.name: version for version in (folder / "models").glob("[!c]*/*")}
+    shared, own = zip(*map(weights_of, models.values()), strict=True)
+    assert len({path.stat().st_ino for path in shared}) == 1 and len({path.stat().st_ino for path in own}) == len(own)
+    assert not shared[0].stat().st_mode & 0o222, "who overwrites one would change all"
+    _, members = export_fleet._read_members(models)
+    assert len({id(member.actor.steps[0].networks["lane_kernel_1"]) for member in members}) == 1
+
+
+def test_another_policy_for_one_tl_leaves_the_weights_of_the_others(folder, tmp_path):
+    models, city = tmp_path / "models", folder / "city.toml"
+    flags = ["--city", str(city), "--models-dir", str(models)]
+    first, second = list(config.load(city).tls)[:2]
+    policies = [write_policy(tmp_path / str(seed), seed) for seed in (1, 2)]
+    assert main(["export", "--model-path", str(policies[0]), "--tl", f"{first},{second}", *flags]) == 0
+    before = [path.read_bytes() for path in weights_of(models / first / "1")]
+    assert main(["export", "--model-path", str(policies[1]), "--tl", second, "--overwrite", *flags]) == 0
+    assert [path.read_bytes() for path in weights_of(models / first / "1")] == before
+    assert weights_of(models / second / "1")[0].read_bytes() != before[0]
 
 
 def test_fleet_chooses_what_its_models_choose(folder):
