@@ -335,7 +335,7 @@ export class TlPanel {
 }
 
 // 0 1 2 6 as "0–2 6"
-function spans(links) {
+export function spans(links) {
   const parts = [];
   for (const link of links) {
     const last = parts.at(-1);
