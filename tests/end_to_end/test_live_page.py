@@ -261,6 +261,20 @@ def test_an_alarm_has_its_runbook_on_the_page(browser, url):
         assert "<b>Unavailable</b>" in page.inner_text("#alarms")  # text, not HTML
 
 
+def test_a_tls_panel_leaves_the_count_of_alarms_visible(browser, url):
+    with opened(browser, url) as page:
+        select_tl(page, "SA101")
+        counted = page.evaluate("""() => {
+            const active = { ended_s: null, severity: "warning" }, ended = { ended_s: 5, severity: "critical" };
+            greenserve.showAlarmCount([active, ended, { ...active, severity: "critical" }]);
+            const count = document.getElementById("alarm-count"), shown = [count.textContent, count.className, document.title];
+            const isVisible = count.checkVisibility();
+            greenserve.showAlarmCount([ended]);
+            return [isVisible, ...shown, count.checkVisibility()];
+        }""")
+        assert counted == [True, "2 alarms, critical", "status critical", "(2) grid · greenserve", False]
+
+
 def test_alarms_and_links_are_named_as_they_are(browser, url):
     with opened(browser, url) as page:
         page.wait_for_selector("#alarms *")
