@@ -215,16 +215,16 @@ class Alarms:
                 self._occurred(LATE, "", text)
 
     def note_certificates(self, source: str, expiries_s: Mapping[str, float]) -> None:
-        """Take when the certificates of a source expire, by file, in s since 1970. Called from one thread at a time."""
-        self._certificates = {**self._certificates, source: dict(expiries_s)}
-        texts = {}
-        for expiries in self._certificates.values():
-            for file, expiry_s in expiries.items():
-                left_s = expiry_s - self._wall_clock()
-                if left_s < CERTIFICATE_S:
-                    when = f"expires in {left_s / 86400:.1f} days" if left_s > 0 else "has expired"
-                    texts[file] = f"{file} {when}"
-        with self._lock:
+        """Take when the certificates of a source expire, by file, in s since 1970."""
+        expiries_of_source, texts = dict(expiries_s), {}
+        with self._lock:  # each source has a thread of its own
+            self._certificates = {**self._certificates, source: expiries_of_source}
+            for expiries in self._certificates.values():
+                for file, expiry_s in expiries.items():
+                    left_s = expiry_s - self._wall_clock()
+                    if left_s < CERTIFICATE_S:
+                        when = f"expires in {left_s / 86400:.1f} days" if left_s > 0 else "has expired"
+                        texts[file] = f"{file} {when}"
             self._holds(CERTIFICATE, texts, "; ".join(texts.values()))
 
     def note_record(self, error: str) -> None:

@@ -271,17 +271,21 @@ def _folder(text: str) -> Path:
 
 
 def _check_record(where: str, folder: Path) -> None:
-    """Raise InputError if a record cannot be written. The folder is created if its parent exists."""
+    """Raise InputError if there can be no record in a folder, which need not exist yet."""
     if importlib.util.find_spec("mcap") is None:
         raise InputError(f"{where} {folder}: a record needs the extra record: pip install greenserve[record]")
     if not folder.parent.is_dir():
         raise InputError(f"{where} {folder}: there is no folder {folder.parent}; create it")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{where} {folder}: is a file; name a folder")
+
+
+def make_record_folder(folder: Path) -> None:
+    """Create the folder of a record, and write to it. Raises InputError."""
     try:
         folder.mkdir(exist_ok=True)
         # os.access knows neither full nor read-only disks
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             file.write(b"\0")
     except OSError as error:
-        raise InputError(f"{where} {folder}: cannot be written: {error.strerror}; name another folder") from None
+        raise InputError(f"record folder {folder}: cannot be written: {error.strerror}; name another folder") from None

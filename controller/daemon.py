@@ -15,7 +15,7 @@ from city import network
 from city.errors import InputError
 from controller.alarms import Alarms
 from controller.assembly import ControlledTls, Start, checked_start, loop_from, take_over
-from controller.config import ControllerConfig
+from controller.config import ControllerConfig, make_record_folder
 from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
 from controller.guard import handover
@@ -59,6 +59,8 @@ def run(config: ControllerConfig, stop: Stop) -> int:
 
     Raises InputError before any signal is touched if the city, contracts, server or SUMO do not fit.
     """
+    if config.record is not None:
+        make_record_folder(config.record)
     street = network.of_city(config.city)
     infer_tls, notes = require_controllable(config.city, config.infer_tls, street, config.strict)
     for line in notes:

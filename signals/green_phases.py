@@ -89,7 +89,6 @@ class GreenPhaseSequencer:
                 return (state.yellow,)
             if now < state.green_from_s:
                 return (state.yellow.replace("y", "r"),)
-            state.yellow = None
         return self._greens[state.green]
 
     def phase_state(self, now: float) -> PhaseState:

@@ -22,6 +22,9 @@ CHECK_TIMEOUT_S = 1.0
 """Timeout of the periodic request for one TL's contract."""
 COMPARE_ALL_TIMEOUT_S = 10.0
 """Timeout of the requests for the contracts of all TLs, which an operator asks for."""
+MAX_VERSIONS = 8
+"""Versions of a TL whose contracts are kept, those that answered last; an earlier one is compared again when it
+answers."""
 CHECK_INTERVAL_S = 60.0
 """Wall time in which every TL's contract is requested once: files may be replaced under the same version."""
 
@@ -237,7 +240,11 @@ class ServedContracts:
                 self._note_contract(tl, version, valid)
             is_same = valid is not None and same_contract(self._contracts[tl], valid)
             with self._write_lock:
-                compared_by_tl[tl] = {**compared_by_tl[tl], version: ComparedContract(is_same, valid)}
+                compared = {**compared_by_tl[tl], version: ComparedContract(is_same, valid)}
+                for old in list(compared)[:-MAX_VERSIONS]:
+                    del compared[old]
+                    self._logged.pop((tl, old), None)
+                compared_by_tl[tl] = compared
             if self._logged.get((tl, version)) is is_same:
                 continue
             self._logged[tl, version] = is_same

@@ -94,6 +94,6 @@ class PlaybackServer(FrameServer[PlaybackWatcher]):
             frames.states_section({signal: moment.shown[signal] for signal in in_view}),
             frames.modes_section(moment.modes),
             frames.queues_section(rows, moment.halting[rows]),
-            frames.panel_section(shown),
+            frames.panel_section({name: frames.as_json(panel) for name, panel in shown.items()}),
         ]
         return frames.encode(moment.number + 1, at_s, True, sections), (tl, at_s) if tl is not None else None

@@ -1,6 +1,7 @@
 """The list of alarms: what begins, counts and ends one."""
 
 import re
+from collections import UserDict
 from dataclasses import replace
 
 import pytest
@@ -143,6 +144,17 @@ def test_rejections_lateness_record_and_certificates_are_alarms(alarms):
     alarms.note_record("")
     alarms.add(event(400))
     assert ids(alarms) == []
+
+
+def test_certificates_of_two_sources_at_once_are_both_kept(alarms):
+    class Meanwhile(UserDict):
+        def keys(self):  # another source's thread comes between
+            alarms.note_certificates("control", {"control_ca": 1e9 - 1})
+            return super().keys()
+
+    alarms.note_certificates("model server", Meanwhile(ca=1e9 - 1))
+    (alarm,) = alarms.current()
+    assert alarm.text == "control_ca has expired; ca has expired"
 
 
 def test_an_acknowledgement_keeps_its_first_author_until_the_alarm_ends(alarms):

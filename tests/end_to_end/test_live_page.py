@@ -261,6 +261,36 @@ def test_an_alarm_has_its_runbook_on_the_page(browser, url):
         assert "<b>Unavailable</b>" in page.inner_text("#alarms")  # text, not HTML
 
 
+def test_a_tls_panel_leaves_the_count_of_alarms_visible(browser, url):
+    with opened(browser, url) as page:
+        select_tl(page, "SA101")
+        counted = page.evaluate("""() => {
+            const active = { ended_s: null, severity: "warning" }, ended = { ended_s: 5, severity: "critical" };
+            greenserve.showAlarmCount([active, ended, { ...active, severity: "critical" }]);
+            const count = document.getElementById("alarm-count"), shown = [count.textContent, count.className, document.title];
+            const isVisible = count.checkVisibility();
+            greenserve.showAlarmCount([ended]);
+            return [isVisible, ...shown, count.checkVisibility()];
+        }""")
+        assert counted == [True, "2 alarms, critical", "status critical", "(2) grid · greenserve", False]
+
+
+def test_alarms_and_links_are_named_as_they_are(browser, url):
+    with opened(browser, url) as page:
+        page.wait_for_selector("#alarms *")
+        names = page.evaluate("""() => {
+            const run = { second: 100, is_paused: false, speed: 1, late_steps: 0, lost_s: 0 };
+            const names = ["TLInFallback", "ManyTLsInFallback", "RunLate"].map((name) => `Greenserve${name}`);
+            const alarms = names.map((name) => (
+                { id: name, name, severity: "critical", since_s: 5, count: 1, text: "", ended_s: null, acknowledged_by: "" }));
+            greenserve.cityPanel().update({ run, commands: [], latency_ms: {}, alarms }, 1);
+            return [...document.querySelectorAll("#alarms strong")].map((each) => each.textContent);
+        }""")
+        assert names == ["TL In Fallback", "Many TLs In Fallback", "Run Late"]
+        named = page.evaluate("import('/static/panels.js').then(({ spans }) => spans([0, 1, 2, 6, 8, 9]))")
+        assert named == "0–2 6 8–9"
+
+
 @pytest.mark.parametrize(("width", "height", "scheme"), VIEWS)
 def test_screenshots_of_both_themes_and_of_phone_width(browser, url, tmp_path, width, height, scheme):
     with opened(browser, url, width=width, height=height, scheme=scheme) as page:

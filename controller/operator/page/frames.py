@@ -96,5 +96,10 @@ def queues_section(rows: NDArray[np.intp], vehicles: NDArray[np.float64]) -> byt
     return _section(QUEUES, _COUNTS.pack(int(has_queue.sum()), 0) + content)
 
 
-def panel_section(panel: Any) -> bytes:
-    return _section(PANEL, json.dumps(panel, separators=(",", ":"), allow_nan=False).encode())
+def as_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def panel_section(panels: Mapping[str, bytes]) -> bytes:
+    """The panels by their names, each as JSON."""
+    return _section(PANEL, b"{" + b",".join(as_json(name) + b":" + panel for name, panel in panels.items()) + b"}")

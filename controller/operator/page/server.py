@@ -8,12 +8,13 @@ POST /command     {"action": ..., "author": ..., ...} with the token: see contro
 
 import asyncio
 import contextlib
+import copy
 import json
 import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,7 +24,7 @@ from aiohttp import web
 from controller.operator.control_messages import fields
 from controller.operator.errors import OperatorError
 from controller.operator.page import frames, panels
-from controller.operator.page.collector import Collector
+from controller.operator.page.collector import Collected, Collector
 from controller.operator.page.controls import parse_command
 from controller.operator.page.exports import Exports
 from controller.operator.page.frame_server import FrameRequest, FrameServer, Watcher
@@ -33,11 +34,16 @@ from controller.operator.page.site import Site
 from controller.operator.page.watched_tl import WatchedTl
 from controller.operator.run_state import KeptStep
 from controller.operator.service import OperatorService
+from protos import control_pb2
 
 MIN_FRAME_INTERVAL_S = 0.1
 """Wall time between two frames of a watcher, at least: vehicles are not read more often either."""
 FRAME_SHARE = 0.03
 """Share of a processor's time that making frames for all watchers takes at most."""
+FIRST_SHARE = 0.05
+"""The same of first frames, which have a TL's whole history."""
+KEEPALIVE_INTERVAL_S = 2.0
+"""Wall time after which a watcher whose frame is not due gets an empty one."""
 IDLE_INTERVAL_S = 1.0
 """Wall time after which a watcher gets a frame without news: it shows that the connection lives."""
 CITY_INTERVAL_S = 1.0
@@ -63,12 +69,15 @@ class LiveWatcher(Watcher):
         """Wall time of the newest request."""
         self.forget()
 
+        self.sent_s = -math.inf
+
     def forget(self) -> None:
         """Forget what the browser has, so that the next frame has everything."""
-        self.sent_s = self.city_s = -math.inf
+        self.city_s = -math.inf
         self.step_number = self.collected_number = -2
         self.sent_view: View | None = None
-        self.states: dict[int, str] = {}
+        self.at_s = 0.0
+        self.states: Mapping[int, str] = {}
         self.modes = b""
         self.tl: WatchedTl | None = None
         self.export: dict[str, Any] = {}
@@ -101,7 +110,17 @@ class PageServer(FrameServer[LiveWatcher]):
         self._awaiting: set[LiveWatcher] = set()
         """Those that have asked and wait for news: a step wakes the page for them alone."""
         self._made_s = 0.0
-        """Processor time of making a frame, smoothed."""
+        """Processor time of making a frame that is not a first one, smoothed."""
+        self._next_first_s = -math.inf
+        """Wall time from which first frames may be made again: all that wait then, because they share their parts."""
+        self._shared: dict[Any, Any] = {}
+        """Parts of frames that are made once for all watchers."""
+        self._shown = self._state.newest, collector.collected
+        """The step and the reading that the parts are of."""
+        self._shown_s, self._shown_sequence = -math.inf, -1
+        """Wall time since when, and the count of steps and commands then."""
+        self._city: tuple[float, bytes] = -math.inf, b""
+        """Wall time of the city's newest panel, and the panel."""
         self._wake_lock = threading.Lock()
         self._is_waking = False
         self._pool = ThreadPoolExecutor(COMMAND_THREADS, "page-command")
@@ -167,6 +186,7 @@ class PageServer(FrameServer[LiveWatcher]):
             await self._loop.run_in_executor(self._pool, self._service.call, method, message, message.author)
         except OperatorError as error:
             return _error(error.status.value, str(error))
+        self._city = -math.inf, b""
         for watcher in self.watchers:
             watcher.city_s = -math.inf  # all see the command at once
             watcher.changed.set()
@@ -204,15 +224,46 @@ class PageServer(FrameServer[LiveWatcher]):
                     continue
             finally:
                 self._awaiting.discard(watcher)
-            # news come at once, but not faster than a watcher's interval
-            pause_s = watcher.sent_s + self._interval_s() - time.monotonic()
+            pause_s = self._pause_s(watcher)
             if pause_s <= 0:
                 break
-            await asyncio.sleep(pause_s)
-        begin = time.thread_time()
-        frame = self._frame(watcher)
-        self._made_s += 0.2 * (time.thread_time() - begin - self._made_s)
+            await asyncio.sleep(min(pause_s, KEEPALIVE_INTERVAL_S))
+            if pause_s > KEEPALIVE_INTERVAL_S:
+                watcher.request = None
+                return frames.encode(max(watcher.step_number + 1, 0), watcher.at_s, False, ())
+        if self._is_first(watcher):
+            await asyncio.sleep(self._next_first_s - time.monotonic())
+            frame, took_s = self._timed_frame(watcher)
+            self._next_first_s = max(self._next_first_s, time.monotonic()) + took_s / FIRST_SHARE
+            return frame
+        frame, took_s = self._timed_frame(watcher)
+        # the frame that makes the shared parts takes longest: a mean over several rounds of all watchers
+        self._made_s += (took_s - self._made_s) / (5 * max(len(self.watchers), 1))
         return frame
+
+    def _timed_frame(self, watcher: LiveWatcher) -> tuple[bytes, float]:
+        """A watcher's frame, and the processor's time that it took."""
+        begin = time.thread_time()
+        return self._frame(watcher), time.thread_time() - begin
+
+    def _is_first(self, watcher: LiveWatcher) -> bool:
+        """Whether the frame of a watcher's request begins the lists of its TL anew."""
+        assert watcher.request is not None
+        tl = self._known(watcher.request.tl)
+        return tl is not None and (watcher.tl is None or watcher.tl.contract.tl != tl)
+
+    def _pause_s(self, watcher: LiveWatcher) -> float:
+        """Wall time until a watcher's next frame may be made: news come at once, but once in an interval at most.
+
+        The intervals of several watchers begin together, so that these get the same news and share parts of a frame.
+        """
+        interval_s = MIN_FRAME_INTERVAL_S
+        while interval_s < self._made_s * len(self.watchers) / FRAME_SHARE:
+            interval_s *= 2
+        next_s = watcher.sent_s + interval_s
+        if len(self.watchers) > 1 and math.isfinite(next_s):
+            next_s = round(next_s / interval_s) * interval_s
+        return next_s - time.monotonic()
 
     def _wait_s(self, watcher: LiveWatcher) -> float:
         """Wall time for which a watcher waits for news; 0: there are some; inf: it has not asked."""
@@ -229,9 +280,11 @@ class PageServer(FrameServer[LiveWatcher]):
         )
         return 0.0 if is_new else max(watcher.sent_s + IDLE_INTERVAL_S - time.monotonic(), 0.0)
 
-    def _interval_s(self) -> float:
-        """Wall time between two frames of a watcher: that of all watchers together stays below FRAME_SHARE."""
-        return max(MIN_FRAME_INTERVAL_S, self._made_s * len(self.watchers) / FRAME_SHARE)
+    def _once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """A part of frames, made for the first watcher that needs it after a step or a reading."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
 
     def _known(self, tl: str | None) -> str | None:
         return tl if tl in self._street.layout.contracts else None
@@ -240,33 +293,52 @@ class PageServer(FrameServer[LiveWatcher]):
         """The frame of a watcher's request, with what is new to it."""
         request, watcher.request = watcher.request, None
         assert request is not None
-        newest, collected = self._state.newest, self._collector.collected
+        newest, collected = self._shown_to(watcher)
+        view = request.view
         is_new_view = watcher.sent_view != request.view
         is_new_step = is_new_view or watcher.step_number != newest.number
         is_collected = is_new_view or watcher.collected_number != collected.number
         has_ended = self._state.watchers.is_closed
         sections = []
         if is_collected:
-            sections.append(frames.vehicles_section(collected.vehicles, request.view))
+            sections.append(self._once(("vehicles", view), lambda: frames.vehicles_section(collected.vehicles, view)))
         if is_new_step or is_collected:
-            states = self._states(request.view, newest, collected.states)
-            known = {} if is_new_view else watcher.states
-            new = {signal: state for signal, state in states.items() if known.get(signal) != state}
-            sections.append(frames.states_section(new))
+            states = self._once(("states", view), lambda: self._states(view, newest, collected.states))
+            known: Mapping[int, str] = {} if is_new_view else watcher.states
+            # watchers that have the same frame have the same mapping, which is kept so that its id stays its own
+            key = ("new states", view, None if is_new_view else id(known))
+            sections.append(self._once(key, lambda: (_new_states(states, known), known))[0])
             watcher.states = states
         if watcher.modes != newest.modes:
             sections.append(frames.modes_section(newest.modes))
         if is_new_step:
-            rows = self._street.lanes_in(request.view)
-            halting = newest.halting[rows] if newest.halting.size else np.zeros(len(rows))  # before the first decision
-            sections.append(frames.queues_section(rows, halting))
+            sections.append(self._once(("queues", view), lambda: self._queues(view, newest)))
         panel = self._panels(watcher, request, has_ended)
         if panel:
             sections.append(frames.panel_section(panel))
         watcher.sent_view, watcher.sent_s = request.view, time.monotonic()
         watcher.step_number, watcher.collected_number = newest.number, collected.number
+        watcher.at_s = newest.event.at_s
         watcher.modes, watcher.has_end = newest.modes, has_ended
         return frames.encode(newest.number + 1, newest.event.at_s, is_new_view, sections)
+
+    def _shown_to(self, watcher: LiveWatcher) -> tuple[KeptStep, Collected]:
+        """The step and the reading for a watcher: those of the frames just made for others, if they are new to it."""
+        newest, collected = self._shown
+        has_them = (watcher.step_number, watcher.collected_number) == (newest.number, collected.number)
+        is_old = time.monotonic() - self._shown_s >= MIN_FRAME_INTERVAL_S
+        if is_old or has_them or len(self.watchers) == 1:
+            sequence = self._state.watchers.sequence
+            shown = self._state.newest, self._collector.collected
+            if self._shown_sequence != sequence or self._shown[1] is not shown[1]:
+                self._shared = {}
+            self._shown, self._shown_s, self._shown_sequence = shown, time.monotonic(), sequence
+        return self._shown
+
+    def _queues(self, view: View, newest: KeptStep) -> bytes:
+        rows = self._street.lanes_in(view)
+        halting = newest.halting[rows] if newest.halting.size else np.zeros(len(rows))  # before the first decision
+        return frames.queues_section(rows, halting)
 
     def _states(self, view: View, newest: KeptStep, others: Mapping[int, str]) -> dict[int, str]:
         """The states in view, by signal; those of the controlled ones come first. `others`: of uncontrolled ones."""
@@ -277,25 +349,41 @@ class PageServer(FrameServer[LiveWatcher]):
                 states[signal] = state
         return states
 
-    def _panels(self, watcher: LiveWatcher, request: FrameRequest, has_ended: bool) -> dict[str, Any]:
-        shown: dict[str, Any] = {}
-        if time.monotonic() - watcher.city_s >= CITY_INTERVAL_S or has_ended:
-            watcher.city_s = time.monotonic()
-            shown["city"] = {**self._city_panel(), "has_ended": has_ended, "watchers": len(self.watchers)}
+    def _panels(self, watcher: LiveWatcher, request: FrameRequest, has_ended: bool) -> dict[str, bytes]:
+        """The panels that are new to a watcher, by name, as JSON."""
+        shown: dict[str, bytes] = {}
+        now_s = time.monotonic()
+        if now_s - watcher.city_s >= CITY_INTERVAL_S or has_ended:
+            watcher.city_s = now_s
+            if now_s - self._city[0] >= CITY_INTERVAL_S / 4 or has_ended:
+                city = {**self._city_panel(), "has_ended": has_ended, "watchers": len(self.watchers)}
+                self._city = now_s, frames.as_json(city)
+            shown["city"] = self._city[1]
         tl = self._known(request.tl)
         if tl is None:
             watcher.tl = None
             return shown
-        if watcher.tl is None or watcher.tl.contract.tl != tl:
-            watcher.tl, watcher.export = WatchedTl(self._state, self._street.layout, tl), {}
-        is_first = watcher.tl.is_first
+        watched = watcher.tl
+        if watched is None or watched.contract.tl != tl:
+            watched = self._once(("first", tl), lambda: WatchedTl(self._state, self._street.layout, tl))
+            watcher.export = {}
         (state,) = self._service.tl_states([tl])
-        now = {name: getattr(state, name) for name in NOW}
-        shown["tl"] = panels.tl_panel(watcher.tl.contract, watcher.tl.news(), now, self._street.driver, is_first)
+        key = ("tl", tl, watched.number)
+        panel, watcher.tl = self._once(key, lambda: self._tl_panel(watched, state))
         export = self._exports.of(tl, state.model, state.version)
         if export != watcher.export:
-            watcher.export = shown["tl"]["export"] = export
+            watcher.export = export
+            panel = panel[:-1] + b',"export":' + frames.as_json(export) + b"}"
+        shown["tl"] = panel
         return shown
+
+    def _tl_panel(self, watched: WatchedTl, state: control_pb2.TlState) -> tuple[bytes, WatchedTl]:
+        """What is new at a TL to the browsers that have the same of it, and what they have then."""
+        follower = copy.copy(watched)
+        now = {name: getattr(state, name) for name in NOW}
+        history = follower.news()
+        panel = panels.tl_panel(watched.contract, history, now, self._street.driver, watched.is_first)
+        return frames.as_json(panel), follower
 
     def _city_panel(self) -> dict[str, Any]:
         state, collector = self._state, self._collector
@@ -313,6 +401,10 @@ class PageServer(FrameServer[LiveWatcher]):
             "collect_ms": round(1000 * collector.took_s, 2),
             "collect_interval_s": round(collector.interval_s, 3),
         }
+
+
+def _new_states(states: Mapping[int, str], known: Mapping[int, str]) -> bytes:
+    return frames.states_section({signal: state for signal, state in states.items() if known.get(signal) != state})
 
 
 def _error(status: int, error: str) -> web.Response:

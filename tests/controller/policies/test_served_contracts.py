@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.policies.served_contracts import ServedContracts
+from controller.policies.served_contracts import MAX_VERSIONS, ServedContracts
 from protos import policy_pb2 as pb
 
 A = pb.PolicyContract(tl="a", origin=pb.Origin(model_number=1))
@@ -40,6 +40,18 @@ def test_check_requests_the_newest_version_that_may_be_followed():
     contracts.check("a")
     assert client.requested[-1] == {"a": 2}
     assert "another contract" in str(contracts.contract_error("a", 2)) and contracts.contract_error("a", 1) is None
+
+
+def test_contracts_of_many_versions_take_no_more_memory_than_those_of_a_few():
+    client = FakeClient(A)
+    contracts = ServedContracts(client, {"a": A})
+    for version in range(2, 200):
+        contracts.compare({"a": version}, 1.0)
+        contracts.note_answer("a", version)
+    assert len(contracts._compared["a"]) == len(contracts._logged) == MAX_VERSIONS
+    assert contracts.is_known("a", 199) and contracts.is_known("a", 200 - MAX_VERSIONS)
+    contracts.compare({"a": 1}, 1.0)  # a rollback beyond them
+    assert contracts.contract_error("a", 1) is None and contracts.contract_error("a", 199) is None
 
 
 def test_rollback_makes_the_contract_unchanged_again_and_is_checked():

@@ -1,10 +1,21 @@
 """Decision moments that dialects with a fixed interval share."""
 
+import copy
+
 import pytest
 
 from signals.dialects.sappo import KeepChangeSequencer
 from signals.green_phases import GreenPhaseSequencer
 from tests.signals.dialects.fixed_cycle import PHASES
+
+
+def test_asking_for_states_changes_none():
+    sequencer = GreenPhaseSequencer(["GGrr", "rrGG"], 5, 2, 5, 1)
+    sequencer.enter(0.0, ["GGrr"], start=True)
+    sequencer.apply_action(20.0, [1])
+    before = copy.copy(sequencer.state)
+    asked = [sequencer.requested_states(now) for now in (20.0, 22.0, 23.0, 21.0)]
+    assert asked == [("yyrr",), ("rrrr",), ("rrGG",), ("yyrr",)] and sequencer.state == before
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ function takeCity(panel) {
   if (player) showRecord(panel);
   else takeRun(panel.run);
   cityPanel.update(panel, player ? panel.recorded_speed : speed());
+  showAlarmCount(panel.alarms);
   const sorted = [...drawMs].sort((a, b) => a - b), skipped = steps.reduce((a, b) => a + b, 0);
   const rows = [...(player ? [] : [["steps skipped", steps.length ? `${(100 * skipped / (skipped + steps.length)).toFixed(0)} %` : "–"]]),
     ["drawing, 95th percentile", sorted.length ? `${sorted[Math.floor(0.95 * (sorted.length - 1))].toFixed(1)} ms` : "–"],
@@ -152,6 +153,15 @@ function speed() {
   while (times.length > 2 && (times[0][0] < now - SPEED_S || times[0][1] > run.second)) times.shift();
   const [wall, second] = times[0];
   return now - wall > 1 ? (run.second - second) / (now - wall) : NaN;
+}
+
+// On every view: the panel of a TL hides the list.
+function showAlarmCount(alarms) {
+  const active = alarms.filter((alarm) => alarm.ended_s === null), worst = active.some((alarm) => alarm.severity === "critical") ? "critical" : "warning";
+  $("alarm-count").hidden = !active.length;
+  $("alarm-count").className = `status ${worst}`;
+  $("alarm-count").textContent = `${active.length} ${active.length === 1 ? "alarm" : "alarms"}, ${worst}`;
+  document.title = `${active.length ? `(${active.length}) ` : ""}${city.name} · greenserve`;
 }
 
 function setStatus(text) {
@@ -402,5 +412,6 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   select(index, false);
 });
 
-window.greenserve = { map, shown, cityPanel: () => cityPanel, player: () => player };  // for tests, and for a look from the browser's console
+$("alarm-count").addEventListener("click", () => select(-1));
+window.greenserve = { map, showAlarmCount, shown, cityPanel: () => cityPanel, player: () => player };  // for tests, and for a look from the browser's console
 connect();

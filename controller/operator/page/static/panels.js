@@ -113,7 +113,7 @@ export class CityPanel {
     const ended = alarm.ended_s !== null, item = element("li", "", { class: ended ? "ended" : alarm.severity }), line = element("div");
     const who = alarm.acknowledged_by ? `, acknowledged by ${alarm.acknowledged_by}` : "";
     const when = ended ? `${clock(alarm.since_s)} to ${clock(alarm.ended_s)}` : `since ${clock(alarm.since_s)}`;
-    line.append(element("strong", alarm.name.replace(/^Greenserve/, "").replace(/([a-z])([A-Z])/g, "$1 $2")));
+    line.append(element("strong", (alarm.name.replace(/^Greenserve/, "").match(/TLs?|[A-Z][a-z]+/g) ?? [alarm.name]).join(" ")));
     if (!ended && !alarm.acknowledged_by && this.actions.command) {
       const button = element("button", "Acknowledge", { type: "button", "data-command": "" });
       button.addEventListener("click", () => this.actions.command({ action: "acknowledge", alarm: alarm.id }));
@@ -291,7 +291,7 @@ export class TlPanel {
     context.font = "10px system-ui, 'DejaVu Sans', sans-serif";
     context.textBaseline = "middle";
     rows.forEach(([s, links], k) => {
-      const top = k * ROW_PX, name = links.length > 3 ? `${links[0]}–${links[links.length - 1]}` : links.join(" ");
+      const top = k * ROW_PX, name = spans(links);
       context.fillStyle = c.dim;
       context.fillText((this.tl.signals.length > 1 ? this.city.signals[this.tl.signals[s]].id + " " : "") + `link ${name}`, 0, top + ROW_PX / 2, label - 4);
       for (const part of this.band) {
@@ -332,4 +332,15 @@ export class TlPanel {
   }
 
   resize() { if (this.chart) this.chart.setSize({ width: $("tl-chart").clientWidth || 340, height: 150 }); }
+}
+
+// 0 1 2 6 as "0–2 6"
+export function spans(links) {
+  const parts = [];
+  for (const link of links) {
+    const last = parts.at(-1);
+    if (last && last[1] === link - 1) last[1] = link;
+    else parts.push([link, link]);
+  }
+  return parts.map(([from, to]) => from === to ? `${from}` : `${from}–${to}`).join(" ");
 }

@@ -16,6 +16,7 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
     lambda x: st.lists(x) | st.dictionaries(st.text(), x),
 )
+PANELS = st.dictionaries(st.text(max_size=5), JSON, max_size=3)
 
 
 @st.composite
@@ -50,12 +51,19 @@ def test_vehicles_out_of_view_are_left_out():
     )
 
 
-@given(st.integers(0, 2**32 - 1), st.floats(0, 1e9), st.booleans(), STATES, st.binary(max_size=50), JSON)
+@given(st.integers(0, 2**32 - 1), st.floats(0, 1e9), st.booleans(), STATES, st.binary(max_size=50), PANELS)
 def test_a_frame_is_decoded_to_what_it_was_made_of(sequence, at_s, has_all_states, states, modes, panel):
     rows = np.arange(7)
     queue = np.array([0, 1, 0, 255, 300, 0, 2.0])
     sections = [frames.states_section(states), frames.modes_section(modes), frames.queues_section(rows, queue)]
-    frame = decode(frames.encode(sequence, at_s, has_all_states, [*sections, frames.panel_section(panel)]))
+    frame = decode(
+        frames.encode(
+            sequence,
+            at_s,
+            has_all_states,
+            [*sections, frames.panel_section({name: frames.as_json(part) for name, part in panel.items()})],
+        )
+    )
     assert (frame.sequence, frame.at_s, frame.has_all_states) == (sequence, at_s, has_all_states)
     assert frame.states == states and frame.modes == modes and frame.panel == panel and frame.vehicles is None
     assert frame.queues == {1: 1, 3: 255, 4: 255, 6: 2}

@@ -1,5 +1,6 @@
 """The page over a real aiohttp client: pull, views, watchers that stop, commands, and what is refused."""
 
+import asyncio
 import contextlib
 import gzip
 import json
@@ -11,6 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import WSCloseCode
 
+from benchmarks.page_frame import decode
 from city.errors import InputError
 from controller.operator import operator_interface
 from controller.operator.page import frame_server
@@ -227,6 +229,63 @@ def test_a_slow_line_gets_the_newest_frame_each_time_and_delays_nobody(page, bro
     slow.close()
     assert all(is_newest and waited_s < 1 for is_newest, waited_s in waits)
     assert seen == [0, 5, 10]
+
+
+def watched_by(page, count, seconds, request_of):
+    """Let watchers ask for frames while the run makes ten steps a second, every fifth with decisions; return the frames
+    of each."""
+    tls = list(page.layout.contracts)
+
+    async def watch(session, k, end_s):
+        received = []
+        async with session.ws_connect(f"{page.url}/live", headers={"Origin": page.url}) as connection:
+            while time.monotonic() < end_s:
+                await connection.send_str(json.dumps({"view": VIEW, **request_of(k, len(received), tls)}))
+                with contextlib.suppress(TimeoutError):
+                    message = await connection.receive(timeout=max(end_s - time.monotonic(), 0.01))
+                    received.append(decode(message.data))
+        return received
+
+    async def run():
+        end_s, second = time.monotonic() + seconds, page.state.second
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            watching = asyncio.gather(*(watch(session, k, end_s) for k in range(count)))
+            while time.monotonic() < end_s:
+                second += 1
+                decisions = [page.decided(tl) for tl in tls] if second % 5 == 0 else []
+                page.step(second, "rG"[int(second) % 2], decisions=decisions)
+                page.collect(500)
+                await asyncio.sleep(0.1)
+            return await watching
+
+    return asyncio.run(run())
+
+
+def test_a_hundred_watchers_get_new_frames_within_two_seconds(page):
+    for second in range(1, 100):
+        page.step(second, "rG"[second % 2], decisions=[page.decided(tl) for tl in page.layout.contracts])
+    received = watched_by(page, 100, 8.0, lambda k, n, tls: {"tl": tls[k % 3]})
+    # some 20 on a quiet machine
+    assert min(len({frame.sequence for frame in frames}) for frames in received) >= 8
+
+
+def test_watchers_that_share_frames_get_each_band_of_a_signal_once(page):
+    received = watched_by(page, 20, 3.0, lambda k, n, tls: {"tl": tls[0]})
+    for frames in received:
+        bands = [tuple(band) for frame in frames if frame.panel for band in frame.panel.get("tl", {}).get("band", ())]
+        assert len(bands) >= 3 and bands == sorted(set(bands)) and frames[0].panel["tl"]["is_first"]
+        states = {}
+        for frame in frames:
+            states.update(frame.states)
+            assert set(states.values()) == {"rG"[int(frame.at_s) % 2] * 12}
+
+
+def test_watchers_that_ask_for_everything_again_and_again_do_not_delay_others(page):
+    for second in range(1, 400):
+        page.step(second, "rG"[second % 2], decisions=[page.decided(tl) for tl in page.layout.contracts])
+    fresh = lambda k, n, tls: {"tl": tls[k % len(tls)], "fresh": True} if k else {"tl": None}  # noqa: E731
+    received = watched_by(page, 11, 4.0, fresh)
+    assert len(received[0]) >= 12
 
 
 @pytest.mark.parametrize(
