@@ -30,11 +30,8 @@ from city.sumo_files import read_elements, seconds, time_hint
 
 MIN_APPROACH_M = 50.0
 """Length of an approach on which waiting vehicles are seen: about seven cars."""
-REFUSED_OPTIONS = {
-    "mesosim": "simulates roads and not lanes, so that no policy sees a vehicle",
-    "tls.all-off": "switches off the programs of all signals, so that none can be compared or handed back",
-}
-"""SUMO's switches that take away what control needs, and why."""
+MESOSCOPIC = "mesosim"
+"""SUMO's option for a simulation of roads without lanes, in which no policy sees a vehicle."""
 UNNAMED_PROGRAM = "<unknown>"
 """SUMO's id of a program without programID."""
 UNBOUNDED_S = 2147483.647
@@ -248,9 +245,10 @@ def of_sumocfg(path: Path, begin_s: float | None = None) -> StreetNetwork:
     `begin_s`: first simulated second (default: the .sumocfg's).
     """
     values = sumo_files.options(path)
-    for option, reason in REFUSED_OPTIONS.items():
-        if values.get(option, "").lower() in ("true", "t", "1", "on", "yes", "x", "+"):
-            raise InputError(f"{path}: {option} {reason}; remove {option}")
+    if values.get(MESOSCOPIC, "").lower() in ("true", "t", "1", "on", "yes", "x", "+"):
+        raise InputError(
+            f"{path}: {MESOSCOPIC} simulates roads and not lanes, so that no policy sees a vehicle; remove {MESOSCOPIC}"
+        )
     net = values.get("net-file")
     if not net:
         raise InputError(f"{path}: net-file is missing; add it to <input>")

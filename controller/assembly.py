@@ -112,9 +112,9 @@ def checked_start(
     `is_checked`: whether the contracts are known to match the network file (`check_contract_matches_network`).
     """
     api = connection.api
-    check_options(api)
     for contract in () if is_checked else contracts:
         check_contract_matches_network(contract, street)
+    check_options(api)
     running = running_signals(api, street, [signal for contract in contracts for signal in contract.signal_ids])
     for contract in contracts:
         check_sumo_matches_contract(contract, running, api, street)

@@ -236,8 +236,8 @@ class ArmSimulator:
             if program != expected and (arm.kind == ACTUATED or not network.may_run(program, now)):
                 raise InputError(
                     f"{self.task.city.network.sumocfg}: SUMO runs program {program!r} of signal {signal} at second "
-                    f"{now:g}, not {expected!r}, so {arm.name} would not be {arm.kind}; if the configuration loads a "
-                    "state (load-state), remove it"
+                    f"{now:g}, not {expected!r}, so {arm.name} would not be {arm.kind}; remove tls.all-off, which "
+                    "switches every program off, or load-state from the configuration"
                 )
 
     def _control(self, arm: Arm, models: ServedModels | None) -> Control:

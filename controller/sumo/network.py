@@ -10,9 +10,9 @@ from city import names
 from city.config import City
 from city.errors import InputError
 from city.network import (
+    MESOSCOPIC,
     OFF,
     OFF_PROGRAM,
-    REFUSED_OPTIONS,
     SEQUENTIAL_TYPES,
     Program,
     ProgramPhase,
@@ -86,9 +86,11 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
 
 def check_options(api: Any) -> None:
     """Raise InputError if the running SUMO has an option that takes away what control needs."""
-    for option, reason in REFUSED_OPTIONS.items():
-        if api.simulation.getOption(option) == "true":
-            raise InputError(f"SUMO runs with {option}, which {reason}; start it without {option}")
+    if api.simulation.getOption(MESOSCOPIC) == "true":
+        raise InputError(
+            f"SUMO runs with {MESOSCOPIC}, which simulates roads and not lanes, so that no policy sees a vehicle; "
+            f"start it without {MESOSCOPIC}"
+        )
 
 
 def other_programs(running: Mapping[str, RunningSignal], street: StreetNetwork, now: float) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
 from city.errors import InputError, ProgramFailed
@@ -56,7 +57,8 @@ def _plain(value: Any, data: bytearray) -> Any:
             return value
         case np.ndarray():
             array = _of_numbers(value)
-            return {"array": array.dtype.str, "shape": array.shape, "at": stored(array.tobytes())}
+            dtype = array.dtype.name if array.dtype == bfloat16 else array.dtype.str  # its str is that of any 2 bytes
+            return {"array": dtype, "shape": array.shape, "at": stored(array.tobytes())}
         case bytes():
             return {"bytes": stored(value)}
         case Path():
@@ -80,9 +82,7 @@ def _plain(value: Any, data: bytearray) -> Any:
 
 def _of_numbers(array: NDArray[Any]) -> NDArray[Any]:
     """An array of numbers, or of the texts of other values: readers refuse these by their dtype."""
-    if array.dtype.name == "bfloat16":
-        return array.astype(np.float32)
-    if array.dtype.kind in NUMBERS:
+    if array.dtype.kind in NUMBERS or array.dtype == bfloat16:
         return array
     return np.array([str(item) for item in array.ravel().tolist()], np.str_).reshape(array.shape)
 
@@ -95,10 +95,11 @@ def _value(plain: Any, data: memoryview) -> Any:
         case list():
             return [value(item) for item in plain]
         case {"array": dtype, "shape": shape, "at": [begin, end]}:
-            if np.dtype(dtype).kind not in f"{NUMBERS}U":
+            kind = np.dtype(bfloat16 if dtype == bfloat16.__name__ else dtype)
+            if kind.kind not in f"{NUMBERS}U" and kind != bfloat16:
                 raise ValueError(f"an answer of the helper process has an array of {dtype}")
             # a copy, which may be written to
-            return np.frombuffer(bytearray(data[begin:end]), dtype).reshape(shape)
+            return np.frombuffer(bytearray(data[begin:end]), kind).reshape(shape)
         case {"bytes": [begin, end]}:
             return bytes(data[begin:end])
         case {"path": path}:

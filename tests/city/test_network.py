@@ -248,11 +248,10 @@ def sumocfg(folder, options):
     return path
 
 
-@pytest.mark.parametrize("option", network.REFUSED_OPTIONS)
-def test_configuration_without_lanes_or_signals_is_refused(tmp_path, option):
-    with pytest.raises(InputError, match=f"remove {option}"):
-        network.of_sumocfg(sumocfg(tmp_path, f'<{option} value="true"/>'))
-    assert network.of_sumocfg(sumocfg(tmp_path, f'<{option} value="false"/>')).signals
+def test_mesoscopic_configuration_is_refused(tmp_path):
+    with pytest.raises(InputError, match="remove mesosim"):
+        network.of_sumocfg(sumocfg(tmp_path, '<mesosim value="true"/>'))
+    assert network.of_sumocfg(sumocfg(tmp_path, '<mesosim value="false"/>')).signals
 
 
 def test_programs_of_included_files_are_read(tmp_path):

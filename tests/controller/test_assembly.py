@@ -82,9 +82,8 @@ def test_second_controller_is_refused_while_the_first_one_is_connected(street):
         assert assembled(street, connection).now == loop.now
 
 
-@pytest.mark.parametrize("option", network.REFUSED_OPTIONS)
-def test_running_sumo_without_lanes_or_signals_is_refused(street, option):
-    with running(street, f"--{option}", "true") as connection, pytest.raises(InputError, match=f"without {option}"):
+def test_running_mesoscopic_simulation_is_refused(street):
+    with running(street, "--mesosim", "true") as connection, pytest.raises(InputError, match="without mesosim"):
         checked_start(connection, network.read(street.net_file), [])
 
 

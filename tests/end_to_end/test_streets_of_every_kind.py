@@ -94,6 +94,6 @@ def test_control_is_as_safe_as_the_fixed_plan_and_moves_as_many_vehicles(name, t
 def test_unregulated_junction_whose_plan_shows_all_green_is_refused(tmp_path):
     street = generate(tmp_path, *GRID, "--default-junction-type", "traffic_light_unregulated")
     with pytest.raises(
-        InputError, match=r"gives green to links 0 and \d+, which are foes .* never show them green together"
+        InputError, match=r"gives green to foes .* has links 0 and \d+.*: never show them green together"
     ):
         run(street, SECONDS, LongestQueue)

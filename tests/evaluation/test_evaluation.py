@@ -480,3 +480,13 @@ def test_arm_is_refused_if_sumo_runs_another_program_than_it_is_named_after(grid
     simulator = ArmSimulator(EvaluationTask(city, ("SA101",), 20.0))
     with pytest.raises(InputError, match="SUMO runs program '0' of signal"):
         simulator.run(Arm(arm, arm), Demand(1))
+
+
+@pytest.mark.parametrize("arm", ["fixed", "actuated"])
+def test_signals_that_are_switched_off_are_no_baseline(grid_city, tmp_path, arm):
+    sumocfg = tmp_path / "a.sumocfg"
+    text = (GRID / "grid.sumocfg").read_text().replace('value="', f'value="{GRID}/', 3)
+    sumocfg.write_text(text.replace("</processing>", '<tls.all-off value="true"/></processing>'))
+    city = replace(grid_city, network=replace(grid_city.network, sumocfg=sumocfg))
+    with pytest.raises(InputError, match=r"SUMO runs program 'off' .* remove tls.all-off"):
+        ArmSimulator(EvaluationTask(city, ("SA101",), 20.0)).run(Arm(arm, arm), Demand(1))

@@ -22,7 +22,6 @@ from protos.predict_pb2 import ModelSpec, ModelVersionStatus
 from serving.__main__ import main as serve
 from serving.client import Client
 from serving.embedded import flags as embedded_flags
-from serving.embedded.config import Ssl
 from serving.embedded.models import model_config
 from serving.errors import BadRequest, ModelNotFound
 from serving.tf_serving import loaded_versions
@@ -266,7 +265,9 @@ def test_label_of_a_server_with_mtls_moves_with_the_citys_certificates(exported,
     )
     flags, settings = published(exported, tmp_path / "out")
     server_key, server_certificate, *_ = pair("server", authority)
-    ssl = Ssl(server_key, server_certificate, authority[1], client_verify=True)
+    ssl = wire.SSLConfig(
+        server_key=server_key, server_cert=server_certificate, custom_ca=authority[1], client_verify=True
+    )
     with running(replace(settings, ssl=ssl)) as server:
         assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 1, "without certificates"
         assert main([*flags, "--server", f"127.0.0.1:{server.port}", "--city", str(tmp_path / "city.toml")]) == 0
