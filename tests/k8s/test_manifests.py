@@ -530,7 +530,7 @@ def test_export_of_a_street_city_is_the_shipped_policy_with_enough_memory(tmp_pa
     documents = render("overlays/street")
     for kind in ("Job", "CronJob"):
         (each,), (fleet,) = (pods(documents)[kind, "export"]["spec"][key] for key in ("initContainers", "containers"))
-        assert fleet["resources"]["limits"]["memory"] == "8Gi", "1,000 TLs take 7.3 GB"
+        assert fleet["resources"]["limits"]["memory"] == "2Gi", "a fleet of 1,000 TLs takes 1.0 GB"
         flags = environment(documents, each)["EXPORT_FLAGS"].split()
         assert export_config.parse(with_city([*each["args"][1:], *flags], GRID / "city.toml")).pretrained
     program = tmp_path / "greenserve"
