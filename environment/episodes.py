@@ -164,6 +164,10 @@ class Episodes:
         rewarded = [tl for tl in self.contracts if tl in self._begun and (self.decides[tl] or simulation.is_over)]
         self.rewards.update(zip(rewarded, simulation.rewards.since_last(rewarded, simulation.now), strict=True))
         self._begun.update(deciding)
+        self.infos = self._infos_now(simulation)
+
+    def _infos_now(self, simulation: TargetSimulation) -> dict[str, Info]:
+        """By target TL, its info: time, requested and permitted states, and the overrides since the last step."""
         overrides: dict[str, list[Info]] = {tl: [] for tl in self.contracts}
         for sent in simulation.take_overrides():
             for override in sent.overrides:
@@ -176,16 +180,17 @@ class Episodes:
                         "permitted": override.permitted,
                     }
                     overrides[tl].append(values)
-        self.infos = {}
+        infos = {}
         for tl in self.contracts:
             intersection = simulation.loop.intersections[tl]
-            self.infos[tl] = {
+            infos[tl] = {
                 "time_s": simulation.now,
                 "decides": self.decides[tl],
                 "overrides": overrides[tl],
                 "requested_states": dict(zip(self._signals[tl], intersection.requested, strict=False)),
                 "permitted_states": {safety.signal: safety.shown for safety in intersection.safeties},
             }
+        return infos
 
     def render(self) -> NDArray[np.uint8] | None:
         """The street around the target TLs: uint8 [height, width, 3]; None without a render mode. Raises
