@@ -16,6 +16,7 @@ from export.actors import Actor, padding
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of, tensorflow_process
 from export.checkpoints.source import ActorRequest
+from export.checkpoints.stable_baselines3 import SOURCE as SB3_SOURCE
 from export.config import Job
 from export.graphs.graph_actor import GraphActor
 from export.locate import Candidate
@@ -23,7 +24,7 @@ from export.rebuild import RebuiltActor, rebuild
 from export.saved_model import manifest, publish, verify, warmup, write
 from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
-from serving.contract import CATEGORICAL, PROBABILITIES, lanes
+from serving.contract import CATEGORICAL, PROBABILITIES, Q_VALUES, lanes
 from signals import contract as contracts
 from signals import dialects
 
@@ -267,6 +268,8 @@ def _notes(rebuilt: RebuiltActor, contract: pb.PolicyContract) -> list[str]:
     if rebuilt.actor.unread:
         counts = Counter(scopes.unread_reason(name, rebuilt.scope) for name in rebuilt.actor.unread)
         notes.append(f"left unread: {', '.join(f'{reason} {count}' for reason, count in sorted(counts.items()))}")
+    if contract.action.scores == Q_VALUES and contract.origin.source_format != SB3_SOURCE.format:
+        notes.append("its outputs are served as they are, as q_values; pass --scores probabilities if they are logits")
     if rebuilt.note:
         notes.append(rebuilt.note)
     return notes

@@ -48,25 +48,24 @@ class ActorRequest:
 
     def scores(self, names: Iterable[str]) -> str:
         """The meaning of a categorical actor's outputs, `probabilities` or `q_values`: the requested one, else the one
-        that names show.
+        that names show, else `q_values`: the outputs as they are, because a softmax may be of no policy's logits.
 
         Args:
             names: those of the actor's modules and of its output; they take precedence over the file's name.
 
         Raises:
-            InputError: nothing shows it. A softmax of Q-values would be invented probabilities.
+            InputError: the requested one is neither.
         """
-        found = self.hints.scores or scopes.scores_shown(names) or scopes.scores_shown([self.file_name])
-        if found not in (PROBABILITIES, Q_VALUES):
-            reason = f"scores {found!r} is neither" if found else "its names do not show if its outputs are"
+        requested = self.hints.scores
+        if requested not in (None, PROBABILITIES, Q_VALUES):
             raise InputError(
-                f"{reason} {PROBABILITIES} (their logits) or {Q_VALUES}; pass --scores {PROBABILITIES} or --scores "
-                f"{Q_VALUES}, or set scores in [tl.{self.tl or 'NAME'}] of city.toml"
+                f"scores {requested!r} is neither {PROBABILITIES} (their logits) nor {Q_VALUES}; pass one of them with "
+                f"--scores, or set scores in [tl.{self.tl or 'NAME'}] of city.toml"
             )
-        return found
+        return requested or scopes.scores_shown(names) or scopes.scores_shown([self.file_name]) or Q_VALUES
 
     def scored(self, actor: Actor) -> Actor:
-        """An actor of layers with the meaning of its outputs. Raises InputError if it is not clear."""
+        """An actor of layers with the meaning of its outputs. Raises InputError for an unknown one."""
         if not self.categorical:
             return actor
         names = [name for layer in actor.dense for name in (layer.name, *layer.stored_as.values())]

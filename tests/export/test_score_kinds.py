@@ -43,7 +43,9 @@ def test_the_meaning_of_outputs_is_a_flags_or_the_files_names(checkpoints, name,
 @pytest.mark.parametrize("name", ["SA101", "policy_net", "dqn_and_ppo"])
 def test_outputs_of_unknown_meaning_get_no_invented_probabilities(checkpoints, name, capsys):
     save_file(NETWORK, checkpoints / f"{name}.safetensors")
-    refuses(capsys, checkpoints, "--scores q_values", "scores in [tl.SA101]", flags=RELU)
+    outputs = outputs_of(checkpoints, *RELU, x=FIVE)
+    assert "pass --scores probabilities if they are logits" in capsys.readouterr().out
+    np.testing.assert_allclose(outputs[Q], logits(NETWORK), atol=1e-5)
 
 
 def test_names_of_modules_take_precedence_over_the_files(checkpoints):
