@@ -94,7 +94,7 @@ def check_phases(where: str, signal: SignalNetwork, program_id: str, states: Ite
             )
         if pairs := rules.conflicts(state):
             foes = ", ".join(f"{i} and {j}" for i, j in sorted({(min(pair), max(pair)) for pair in pairs}))
-            permitted = _with_yielding_links(signal, state, pairs)
+            permitted = _with_yielding_links(rules, signal, state)
             remedy = f"write {permitted}"
             if rules.conflicts(permitted):
                 remedy = "never show them green together"
@@ -106,16 +106,13 @@ def check_phases(where: str, signal: SignalNetwork, program_id: str, states: Ite
         )
 
 
-def _with_yielding_links(signal: SignalNetwork, state: str, pairs: Iterable[tuple[int, int]]) -> str:
-    """The state with g for the links of conflicting pairs that yield by the junction's right of way."""
-    links = list(state)
-    for i, j in pairs:
-        is_mutual = signal.permissive[i, j] and not (signal.yields[i, j] or signal.yields[j, i])
-        if signal.yields[i, j] or is_mutual:
-            links[i] = "g"
-        if (signal.yields[j, i] and not signal.yields[i, j]) or is_mutual:
-            links[j] = "g"
-    return "".join(links)
+def _with_yielding_links(rules: ConflictRules, signal: SignalNetwork, state: str) -> str:
+    """The state with g for green foes that yield by the junction's right of way, and then for those that both may."""
+    for may_yield in (signal.yields, signal.permissive):
+        for i, j in rules.conflicts(state):
+            if may_yield[i, j]:
+                state = f"{state[:i]}g{state[i + 1 :]}"
+    return state
 
 
 def links_that_show(kind: Mapping[int, str], state: Iterable[str]) -> int:
