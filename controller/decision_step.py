@@ -137,7 +137,7 @@ class DecisionLoop:
         """Events so far."""
         self._unpublished = StepReport()
         self._times: StepTimes | None = None
-        """Of the decisions that are not published yet."""
+        """Wall times of the decisions that are not published yet."""
         self.sent: Sequence[Sent] = ()
         """Commands that the newest step has sent to SUMO."""
 

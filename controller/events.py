@@ -119,7 +119,10 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class StepReport:
-    """What has happened since the event before; the decision loop adds to the lists until it publishes the event."""
+    """Decisions, states and alarms since the event before.
+
+    The decision loop adds to the lists until it publishes the event.
+    """
 
     decisions: list[TlDecision] = field(default_factory=list)
     """Decisions of the TLs that were due."""

@@ -136,7 +136,7 @@ class Recorder:
                 self._stop(error)
 
     def _ends_file(self, event: DecisionEvent) -> bool:
-        """Whether a new file is due after this step, and the state is known there."""
+        """True if a new file is due after this step, and the state is known there."""
         hour = self._files.publish_ns(event) // (FILE_INTERVAL_S * NS)
         self._hour = self._hour or hour
         # a complete file stays complete until the thread has begun the next one

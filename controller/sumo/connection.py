@@ -282,7 +282,7 @@ class TrackedLanes:
 
 
 class StepCollector(TrackedLanes):
-    """What a connection collects for its next StepResult."""
+    """States and rejections that a connection collects for its next StepResult."""
 
     def __init__(self) -> None:
         self._signals: tuple[str, ...] = ()

@@ -433,7 +433,7 @@ def check_stepped(answer: bytes) -> None:
         # eclipse-sumo/sumo issue 8893: SUMO 1.28 drops the answer of the step in which a later client loads
         raise MalformedMessage(
             "an answer to a command other than the step: probably another client has loaded another simulation, after "
-            "which SUMO may answer nobody; end that SUMO, and start it and the controller again"
+            "which SUMO may answer none of its clients; end that SUMO, and start it and the controller again"
         )
 
 

@@ -40,7 +40,7 @@ class ActorRequest:
     observations: NDArray[np.float32] | None = None
     """[n, O] of recorded traffic, for the parity check."""
     file_name: str = ""
-    """Of the checkpoint."""
+    """The checkpoint's file name, which may show what its outputs mean."""
 
     def scope_in(self, checkpoint: Checkpoint) -> str:
         """The actor's scope in a checkpoint of several agents. Raises InputError if it is not clear."""

@@ -157,7 +157,7 @@ def test_without_a_guard_a_second_signal_hands_back_at_once(grid_server):
 
 @pytest.mark.parametrize(("order", "flags"), [(1, ()), (1, ("--no-guard",)), (2, ())], ids=["guard", "alone", "later"])
 def test_another_clients_load_ends_the_control_and_leaves_no_signal_frozen(order, flags):
-    """If a later client loads, SUMO 1.28 answers nobody any more: the controller leaves at once."""
+    """If a later client loads, SUMO 1.28 answers none of its clients any more: the controller leaves at once."""
     own = ("--policy", "max-pressure", "--order", str(3 - order), *flags)
     with sumo(2) as (port, process), controller("--sumo", f"127.0.0.1:{port}", *own) as controlling:
         client = connect(port, order)

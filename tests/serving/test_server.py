@@ -250,7 +250,7 @@ def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch, cap
                         server.poll_once()
             assert version_of(client) == 1
     lines = [record for record in caplog.records if "cannot be listed" in record.getMessage()]
-    assert len(lines) == 1 and lines[0].exc_info is None, "the model's folder is told once, not at every poll"
+    assert len(lines) == 1 and lines[0].exc_info is None, "the model's folder is logged once, not at every poll"
 
 
 def test_an_overwritten_version_is_reloaded_without_a_gap(models, grid_models):

@@ -29,6 +29,6 @@ def test_duration_is_a_mean_over_all_vehicles_also_those_that_never_depart(tmp_p
 
 
 def test_simulations_without_a_vehicle_have_no_part_in_a_mean_delay():
-    """A delay of 0 that nobody had could not be beaten."""
+    """A delay of 0 without a vehicle could not be beaten."""
     some, none = (Trips(total, total, delay_s, 0, 0, 0, {}, ()) for total, delay_s in ((10, 30.0), (0, 0.0)))
     assert mean_delay_s([some, none]) == 30.0 and math.isnan(mean_delay_s([none]))

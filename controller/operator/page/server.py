@@ -41,7 +41,7 @@ MIN_FRAME_INTERVAL_S = 0.1
 FRAME_SHARE = 0.03
 """Share of a processor's time that making frames for all watchers takes at most."""
 FIRST_SHARE = 0.05
-"""The same of first frames, which have a TL's whole history."""
+"""Share of a processor's time that first frames take at most, which have a TL's whole history."""
 KEEPALIVE_INTERVAL_S = 2.0
 """Wall time after which a watcher whose frame is not due gets an empty one."""
 IDLE_INTERVAL_S = 1.0
@@ -247,7 +247,7 @@ class PageServer(FrameServer[LiveWatcher]):
         return self._frame(watcher), time.thread_time() - begin
 
     def _is_first(self, watcher: LiveWatcher) -> bool:
-        """Whether the frame of a watcher's request begins the lists of its TL anew."""
+        """True if the frame of a watcher's request begins the lists of its TL anew."""
         assert watcher.request is not None
         tl = self._known(watcher.request.tl)
         return tl is not None and (watcher.tl is None or watcher.tl.contract.tl != tl)
@@ -378,7 +378,7 @@ class PageServer(FrameServer[LiveWatcher]):
         return shown
 
     def _tl_panel(self, watched: WatchedTl, state: control_pb2.TlState) -> tuple[bytes, WatchedTl]:
-        """What is new at a TL to the browsers that have the same of it, and what they have then."""
+        """(news of a TL for browsers that have the same of it, what they have afterwards)."""
         follower = copy.copy(watched)
         now = {name: getattr(state, name) for name in NOW}
         history = follower.news()
