@@ -120,7 +120,7 @@ def parser(prog: str) -> Parser:
         "--scores",
         choices=(PROBABILITIES, Q_VALUES),
         help="meaning of a categorical policy's outputs: logits of probabilities, or Q-values (default: by the library "
-        "that wrote the file, its names or the file's own)",
+        "that wrote the file, its names or the file's own, else q_values: the outputs as they are)",
     )
     parser.add_argument(
         "--observations",
