@@ -19,7 +19,7 @@ from evaluation.arms import ACTUATED, FIXED, POLICY, Arm
 from export.checkpoints import phase_networks
 from pretraining.junction_policies import JunctionPolicies
 from pretraining.packed_streets import StreetFiles, unpacked
-from pretraining.streets import RandomTraffic, city_of
+from pretraining.streets import RandomTraffic, city_of, has_own_demand
 from signals import contract
 from simulation.controlled_simulation import Control, ControlledSimulation
 from simulation.executors import Executor
@@ -79,7 +79,8 @@ def run_job(job: StreetJob) -> StreetResult | str:
     with tempfile.TemporaryDirectory(prefix="greenserve-") as name, unpacked(job.street) as folder:
         scratch = Path(name)
         city, street = _read(folder)
-        traffic = RandomTraffic(street.net_file, job.seed, job.vehicles_per_lane_h, job.seconds)
+        rate = None if has_own_demand(folder) else job.vehicles_per_lane_h
+        traffic = RandomTraffic(street.net_file, job.seed, rate, job.seconds)
         policy = job.arm.policy
         if job.policy is not None:
             policy = scratch / f"network{phase_networks.SUFFIX}"

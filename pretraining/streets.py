@@ -19,8 +19,8 @@ from simulation.demand import MAX_SUMO_SEED
 
 SYNTHETIC = "synthetic"
 """Name of generated streets, instead of a folder."""
-SUMOCFG = "street.sumocfg"
-"""Name of the configuration in a street's folder."""
+SUMOCFG, CITY_TOML = "street.sumocfg", "city.toml"
+"""Names of the configuration in a street's folder, and of a description of its own."""
 INTERVALS_S, INTERVAL_SHARES = (5, 3, 4, 6, 8, 10), (0.7, 0.06, 0.06, 0.06, 0.06, 0.06)
 MIN_GREENS_S, MIN_GREEN_SHARES = (5.0, 4.0, 7.0, 10.0), (0.7, 0.1, 0.1, 0.1)
 PATH_RED_SHARE = 0.4
@@ -38,7 +38,8 @@ class RandomTraffic:
 
     net_file: Path
     seed: int
-    vehicles_per_lane_h: float
+    vehicles_per_lane_h: float | None
+    """Demand by lane of the sources; None: the street's own vehicles."""
     seconds: float
 
     def options(self, sumocfg: Path, folder: Path) -> list[str]:
@@ -48,11 +49,14 @@ class RandomTraffic:
         continues behind the junction, and one that has stood inside a junction for that time does not hold up others
         there.
         """
-        routes = folder / "demand.rou.xml"
-        rng = np.random.default_rng([self.seed, 4])
-        _demand_of(self.net_file).write(routes, rng, self.vehicles_per_lane_h, self.seconds)
+        options = []
+        if self.vehicles_per_lane_h is not None:
+            routes = folder / "demand.rou.xml"
+            rng = np.random.default_rng([self.seed, 4])
+            _demand_of(self.net_file).write(routes, rng, self.vehicles_per_lane_h, self.seconds)
+            options = ["--route-files", str(routes)]
         return [
-            "--seed", str(self.seed % MAX_SUMO_SEED), "--random", "false", "--route-files", str(routes),
+            "--seed", str(self.seed % MAX_SUMO_SEED), "--random", "false", *options,
             "--time-to-teleport", "-1", "--time-to-teleport.highways", f"{MAX_STANDING_S:g}",
             "--time-to-teleport.highways.min-speed", "0", "--ignore-junction-blocker", f"{MAX_STANDING_S:g}",
         ]  # fmt: skip
@@ -96,8 +100,18 @@ def of_folder(folder: Path, report: Callable[[str], None]) -> list[Path]:
     return usable
 
 
+def has_own_demand(folder: Path) -> bool:
+    """True for a street with a city.toml: its times and its demand are its own."""
+    return (folder / CITY_TOML).exists()
+
+
 def city_of(folder: Path) -> config.City:
-    """A street as a city whose signals have the street dialect, with times drawn by its name. Raises InputError."""
+    """A street as a city: its city.toml, or all signals in the street dialect, with times drawn by its name.
+
+    Raises InputError.
+    """
+    if has_own_demand(folder):
+        return config.load(folder / CITY_TOML)
     sumocfg = folder / SUMOCFG
     rng = np.random.default_rng(list(folder.name.encode()))
     interval_s = int(rng.choice(INTERVALS_S, p=INTERVAL_SHARES))
@@ -108,7 +122,7 @@ def city_of(folder: Path) -> config.City:
         signal: config.TL((signal,), "street", signal, delta_time_s=interval_s, min_green_s=min_green_s)
         for signal in street.signals
     }
-    city = config.City(folder / "city.toml", config.Network(sumocfg=sumocfg), tls=tls)
+    city = config.City(folder / CITY_TOML, config.Network(sumocfg=sumocfg), tls=tls)
     fit, _ = controllable(city, tls, street)
     if not fit:
         raise InputError(f"{sumocfg}: has no signal that can be controlled; leave it out")
